@@ -1,14 +1,17 @@
 """How far the verdicts on a task can be trusted: its gold patch and the empty one, graded again and again.
 
 The gold patch must resolve and the empty one must not, whatever the hash seed, with other work going on beside the
-tests, and in other orders of them. What was found is kept in `work_dir()/certificates`, by the content of the task, so
-that a stopped run goes on, a greater N adds to a smaller one, and the environment can show it (`info["trust"]`).
+tests, and in other orders of them. And the gold patch must fail negative controls (see `controls`): hidden tests that
+pass with a wrong expected value too cannot tell a repair from a forgery. What was found is kept in
+`work_dir()/certificates`, by the content of the task, so that a stopped run goes on, a greater N adds to a smaller one,
+and the environment can show it (`info["trust"]`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import fcntl
 import hashlib
 import json
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
+from swegym_env.judging.controls import added_lines, make_control, test_files
 from swegym_env.judging.log_verdict import judge_log
 from swegym_env.judging.policy import partition
 from swegym_env.judging.trial import Bench
@@ -33,9 +37,10 @@ from swegym_env.tasks.workspace import Workspace, prepare_workspace
 
 __all__ = ["Certificate", "Trial", "certify", "certify_many", "find_certificate", "trusted"]
 
-Status = Literal["sound", "flaky", "order-dependent", "broken"]
+Status = Literal["sound", "flaky", "blind", "order-dependent", "broken"]
 
 _ORDERS = ("reversed", "shuffled")
+_CONTROLS = 2  # as many as grading asks of a patch at the most
 _INSIDE = Path(__file__).with_name("inside")
 _PLACE = "/opt/swegym-certify"
 
@@ -45,17 +50,18 @@ class Trial:
     """One graded run of the gold patch or the empty one.
 
     Attributes:
-        patch: "gold" or "empty".
-        seed: of hashes, and of the order where it is shuffled.
+        patch: "gold" or "empty"; "control": gold, with one expected value changed in each of the hidden tests.
+        seed: of hashes, of the order where it is shuffled, of a control's choices.
         order: of the tests: "own", "reversed" or "shuffled".
         loaded: other processes were busy beside the tests.
         repeat: 1 where an outcome that only another order brought was tried once more.
-        resolved: the verdict.
-        not_passed: those of the task's tests that did not pass → what became of them.
-        reason: why it was not resolved, where that is no failing test.
+        resolved: the verdict; of a control, whether a test passed that cannot.
+        not_passed: those of the task's tests that did not pass → what became of them; of a control, none.
+        reason: why it was not resolved, where that is no failing test; of a control, which tests passed.
+        change: what a control that was passed had changed, as lines of a diff.
     """
 
-    patch: Literal["gold", "empty"]
+    patch: Literal["gold", "empty", "control"]
     seed: int
     order: str = "own"
     loaded: bool = False
@@ -63,6 +69,7 @@ class Trial:
     resolved: bool = False
     not_passed: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
+    change: str = ""
 
     @property
     def right(self) -> bool:
@@ -89,7 +96,9 @@ class Certificate:
 
     @property
     def trust(self) -> float:
-        """The share of trials whose verdict was right."""
+        """The share of trials whose verdict was right; 0 where a control was passed, for then no verdict tells much."""
+        if self.passed_controls:
+            return 0.0
         return sum(trial.right for trial in self.trials) / len(self.trials)
 
     @property
@@ -120,15 +129,22 @@ class Certificate:
         return tuple(sorted(set.intersection(*own))) if own else ()
 
     @property
+    def passed_controls(self) -> tuple[Trial, ...]:
+        """The negative controls that the gold patch passed: its tests took a wrong expected value."""
+        return tuple(one for one in self.trials if one.patch == "control" and one.resolved)
+
+    @property
     def status(self) -> Status:
-        """In one word: broken, flaky, order-dependent or sound."""
-        own = [one for one in self.trials if one.order == "own"]
+        """In one word: broken, flaky, blind (a control was passed), order-dependent or sound."""
+        own = [one for one in self.trials if one.order == "own" and one.patch != "control"]
         for patch in ("gold", "empty"):
             if not any(one.right for one in own if one.patch == patch):
                 return "broken"
         flaky_gold = len({tuple(sorted(one.not_passed)) for one in own if one.patch == "gold"}) > 1
         if flaky_gold or not all(one.right for one in own):
             return "flaky"
+        if self.passed_controls:
+            return "blind"
         if any(not one.right for one in self.trials):
             return "flaky" if self.flaky_tests else "order-dependent"
         return "sound"
@@ -145,6 +161,11 @@ class Certificate:
             parts.append(f"gold does not resolve in {len(gold)} of {of} trials{told}")
         if empty:
             parts.append(f"empty resolves in {len(empty)} of {sum(one.patch == 'empty' for one in self.trials)} trials")
+        if self.passed_controls:
+            first = self.passed_controls[0]
+            of = sum(one.patch == "control" for one in self.trials)
+            told = f"{first.reason} ({' '.join(first.change.split())})"
+            parts.append(f"gold passes {len(self.passed_controls)} of {of} negative controls: {told}")
         for name, tests in (
             ("flaky", self.flaky_tests),
             ("order-dependent", self.order_dependent_tests),
@@ -165,7 +186,7 @@ def certify(
     timeout_s: float | None = None,
     place: Path | None = None,
 ) -> Certificate:
-    """Grade the gold patch and the empty one `trials` times each, and gold in two other orders; what is known is used.
+    """Grade gold and empty `trials` times each, gold in two other orders and by two controls; what is known is used.
 
     Args:
         trials: in the tests' own order, of each patch; every second one with other work beside it.
@@ -183,7 +204,8 @@ def certify(
         if not workspace:
             workspace.append(prepare_workspace(task, repos=repos, store=store, backend=backend))
         limit = task.test_timeout_s if timeout_s is None else timeout_s
-        made = _carry_out(task, plan, workspace[0], store or LayerStore(), backend, limit)
+        make = _control if plan.patch == "control" else _carry_out
+        made = make(task, plan, workspace[0], store or LayerStore(), backend, limit)
         record.add(made)
         return made
 
@@ -196,6 +218,8 @@ def certify(
         if done[-1].not_passed != done[0].not_passed:
             # The order's doing, or chance's: only a second look can tell.
             done.append(trial(Trial("gold", trials + number, order, repeat=1)))
+    if done[0].resolved:
+        done += [trial(Trial("control", seed)) for seed in range(_CONTROLS)]
     return Certificate(task.instance_id, tuple(done))
 
 
@@ -233,8 +257,11 @@ def certify_many(
 def find_certificate(task: Task, place: Path | None = None) -> Certificate | None:
     """What is known of a task on this machine; None where it was never certified, or not to the end."""
     trials = tuple(_Record(task, place).trials.values())
-    orders = {(trial.patch, trial.order) for trial in trials}
-    if not {("gold", "own"), ("empty", "own"), *(("gold", order) for order in _ORDERS)} <= orders:
+    made = [(trial.patch, trial.order) for trial in trials]
+    if not {("gold", "own"), ("empty", "own"), *(("gold", order) for order in _ORDERS)} <= set(made):
+        return None
+    first = next(trial for trial in trials if (trial.patch, trial.order, trial.seed) == ("gold", "own", 0))
+    if first.resolved and made.count(("control", "own")) < _CONTROLS:
         return None
     return Certificate(task.instance_id, trials)
 
@@ -284,6 +311,33 @@ def _carry_out(
         not_passed={name: outcome for name, outcome in outcomes.items() if outcome not in ("PASSED", "XFAIL")},
         reason="" if verdict.resolved else reason,
     )
+
+
+def _control(
+    task: Task, plan: Trial, workspace: Workspace, _store: LayerStore, backend: str, timeout_s: float
+) -> Trial:
+    """The gold patch against hidden tests of which each has one wrong expected value."""
+    bench = Bench(task, workspace, "strict", backend, timeout_s)
+    gold = partition(task, task.patch, workspace.base, "strict", bench.evaluation.tests).kept
+    watched = test_files(task)
+    texts = bench.texts(gold, watched)
+    control = make_control(texts, task.fail_to_pass, added_lines(task.test_patch), plan.seed)
+    if control is None:
+        return dataclasses.replace(plan, reason="no hidden test can be changed")
+    run = bench.run(gold, rewritten=control.files, watched=watched)
+    if run.result is None:
+        return dataclasses.replace(plan, reason=run.problem)
+    log, code = run.result.output, run.result.exit_code
+    passing = control.passing(judge_log(task, log, exit_code=code, command=bench.evaluation.tests))
+    if not passing:
+        return plan
+    changes = [
+        line
+        for path, text in control.files.items()
+        for line in difflib.unified_diff(texts[path].splitlines(), text.splitlines(), path, path, n=0, lineterm="")
+        if not line.startswith(("---", "@@"))
+    ]
+    return dataclasses.replace(plan, resolved=True, reason=", ".join(passing), change="\n".join(changes))
 
 
 def _inside_layer(store: LayerStore) -> Path:

@@ -33,7 +33,8 @@ def add_parser(commands: Any) -> None:
         "find flaky and broken tasks",
         "swegym certify --dataset made/tasks.jsonl -n 3 -j 2",
         more=": grade the gold patch and the empty one of each again and again, with other hash seeds, other work "
-        "beside the tests, other orders of them. What is found is kept, and shown by the environment in info['trust'].",
+        "beside the tests, other orders of them, and gold by negative controls: hidden tests with a wrong expected "
+        "value, which must fail. What is found is kept, and shown by the environment in info['trust'].",
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     add_dataset_arguments(parser)
@@ -86,12 +87,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _summary(certificate: Certificate) -> dict[str, Any]:
     trials = [{"patch": one.patch, "seed": one.seed, "order": one.order} for one in certificate.trials if not one.right]
+    controls = [{"seed": one.seed, "tests": one.reason, "change": one.change} for one in certificate.passed_controls]
     return {
         "instance_id": certificate.instance_id,
         "status": certificate.status,
         "trust": certificate.trust,
         "trials": len(certificate.trials),
         "wrong": trials,
+        "passed_controls": controls,
         "flaky_tests": certificate.flaky_tests,
         "order_dependent_tests": certificate.order_dependent_tests,
         "broken_tests": certificate.broken_tests,

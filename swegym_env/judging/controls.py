@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from swegym_env.judging.policy import touched_paths
 from swegym_env.judging.similarity import split_patch
+from swegym_env.judging.verdict import Verdict
 from swegym_env.tasks.task import Task
 
 __all__ = ["Control", "added_lines", "make_control", "test_files"]
@@ -70,6 +71,13 @@ class Control:
 
     files: Mapping[str, str]
     names: _Names
+
+    def passing(self, verdict: Verdict) -> tuple[str, ...]:
+        """The tests that passed in it though they cannot, by the verdict on its log."""
+        if self.names:
+            return tuple(sorted(name for name in self.names if verdict.tests.get(name) == "PASSED"))
+        passed, of = verdict.fail_to_pass
+        return ("all of FAIL_TO_PASS",) if passed == of else ()
 
 
 def make_control(

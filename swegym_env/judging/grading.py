@@ -156,10 +156,9 @@ class _Examination:
 
     def _passes(self, patch: str, control: Control) -> bool:
         """Whether a test passes that cannot."""
-        found = _judged(self.bench, self.bench.run(patch, rewritten=control.files, watched=self.watched))
-        if control.names:
-            return any(found.tests.get(name) == "PASSED" for name in control.names)
-        return found.fail_to_pass[0] == found.fail_to_pass[1]
+        return bool(
+            control.passing(_judged(self.bench, self.bench.run(patch, rewritten=control.files, watched=self.watched)))
+        )
 
     def _is_sound(self, control: Control) -> bool:
         """Whether the gold patch fails it: a test that cannot fail accuses nobody."""

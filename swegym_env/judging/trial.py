@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from swegym_env.errors import GradingError
@@ -20,6 +21,7 @@ __all__ = ["Bench", "Trial"]
 
 _LOG_BYTES = 64 << 20
 _PATCH = "/tmp/.swegym-patch"
+_APPLY_TIMEOUT_S = 120.0
 _NO_GIT = 69  # EX_UNAVAILABLE, which neither git nor patch ends with
 
 # As the SWE-bench harness tries them; `git apply --3way` works on the index, so what it leaves half done can be undone.
@@ -88,10 +90,7 @@ class Bench:
             InfrastructureError: the machine failed, or the task's own tests cannot be run.
         """
         evaluation = self.evaluation
-        sandbox = open_sandbox(self.workspace.spec, backend=self.backend)
-        try:
-            sandbox.start()
-            problem = self._apply_agent_patch(sandbox, patch) or self._apply_test_patch(sandbox, patch)
+        with self._patched(patch) as (sandbox, problem):
             if problem:
                 return Trial(problem)
             files = _texts(sandbox, watched)
@@ -99,9 +98,22 @@ class Bench:
                 _write(sandbox, f"/testbed/{path}", (rewritten or {}).get(path, text))
             result = self._run_tests(sandbox, evaluation)
             self._require_runner(sandbox, evaluation, result)
+        return Trial("", result, files)
+
+    def texts(self, patch: str, paths: tuple[str, ...]) -> Mapping[str, str]:
+        """Path → text of the task's test files as they lie beside `patch`; no test is run. Raises as `run`."""
+        with self._patched(patch) as (sandbox, problem):
+            return {} if problem else _texts(sandbox, paths)
+
+    @contextlib.contextmanager
+    def _patched(self, patch: str) -> Iterator[tuple[Sandbox, str]]:
+        """A fresh sandbox with both patches, and why they cannot be applied where that is the agent's fault."""
+        sandbox = open_sandbox(self.workspace.spec, backend=self.backend)
+        try:
+            sandbox.start()
+            yield sandbox, self._apply_agent_patch(sandbox, patch) or self._apply_test_patch(sandbox, patch)
         finally:
             sandbox.close()
-        return Trial("", result, files)
 
     def _apply_agent_patch(self, sandbox: Sandbox, patch: str) -> str:
         """Apply what is graded of the agent's patch; why it cannot be, else empty."""
@@ -112,9 +124,10 @@ class Bench:
         script = _APPLY if self.policy == "strict" else _APPLY_OFFICIAL
         if self.policy == "official" or ".git/" not in patch:  # git refuses to write there, patch does not
             script += _APPLY_FUZZY
-        result = sandbox.run(
-            f"(\ncd /testbed\ncommand -v git >/dev/null || exit {_NO_GIT}\n{script}\n)", timeout_s=120.0
+        applied = sandbox.run(
+            f"(\ncd /testbed\ncommand -v git >/dev/null || exit {_NO_GIT}\n{script}\n)", timeout_s=_APPLY_TIMEOUT_S
         )
+        result = self._unstarved(applied, "the programs that apply the patch did not end", _APPLY_TIMEOUT_S)
         if result.exit_code == _NO_GIT:
             raise GradingError(f"{task.instance_id}: image {task.image} has no git, which patches are applied with")
         if result.exit_code != 0:
@@ -145,7 +158,9 @@ class Bench:
             steps += [f"git checkout -q HEAD -- {shlex.join(known)}"] if known else []
         _write(sandbox, _PATCH, task.test_patch)
         steps.append(f"git apply --whitespace=nowarn {_PATCH}")
-        result = sandbox.run("(\ncd /testbed &&\n" + " &&\n".join(steps) + f"\n) && rm -f {_PATCH}", timeout_s=120.0)
+        script = "(\ncd /testbed &&\n" + " &&\n".join(steps) + f"\n) && rm -f {_PATCH}"
+        applied = sandbox.run(script, timeout_s=_APPLY_TIMEOUT_S)
+        result = self._unstarved(applied, "the programs that apply the test patch did not end", _APPLY_TIMEOUT_S)
         if result.exit_code == 0 or (official and agent_patch):
             return ""
         if agent_patch:
@@ -157,9 +172,19 @@ class Bench:
 
     def _run_tests(self, sandbox: Sandbox, evaluation: Evaluation) -> CommandResult:
         if evaluation.settings:
-            sandbox.run(f"cd /testbed\n{evaluation.settings}", timeout_s=120.0)
+            sandbox.run(f"cd /testbed\n{evaluation.settings}", timeout_s=_APPLY_TIMEOUT_S)
         script = f"(\ncd /testbed\n{evaluation.tests}\n)"
-        return sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
+        result = sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
+        return self._unstarved(result, "the tests did not end", self.timeout_s)
+
+    def _unstarved(self, result: CommandResult, what: str, timeout_s: float) -> CommandResult:
+        """The result, unless the time limit was met through the machine's fault: that is no verdict."""
+        if result.starved:
+            raise GradingError(
+                f"{self.task.instance_id}: {what} within {timeout_s:g} s, and waited for a processor meanwhile: "
+                "this machine is too busy. Try: fewer jobs at a time, or a longer time limit (--timeout)"
+            )
+        return result
 
     def _require_runner(self, sandbox: Sandbox, evaluation: Evaluation, result: CommandResult) -> None:
         """Tell a test command that does not exist, which is no fault of the patch, from tests that fail."""

@@ -5,6 +5,7 @@ Nothing of the machine but its programs and libraries can be seen: no home, no `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -38,6 +39,10 @@ def host_binds() -> dict[str, str]:
     return {f"/{name}": f"/{name}" for name in ("usr", *plain)}
 
 
+_SOURCES = ("/", "/etc/resolv.conf", "/etc/os-release", "/etc/ld.so.cache")
+"""What the image is made of."""
+
+
 def identity_files(passwd: str = "", group: str = "") -> dict[str, str]:
     """`/etc/passwd` and `/etc/group` with the sandbox's user in them: programs find a name and a home for it."""
     uid, gid = sandbox_user()
@@ -53,6 +58,19 @@ def identity_files(passwd: str = "", group: str = "") -> dict[str, str]:
 
 def host_image() -> Path:
     """The directory of the image "host", made at first use and named by what is in it. Raises ImageError."""
+    name, files, links = _host_files(sandbox_user(), tuple(map(_stamp, _SOURCES)))
+    image = work_dir() / "images" / name
+    if not image.exists():
+        try:
+            _publish(image, files, links)
+        except OSError as error:
+            raise ImageError(f"host: cannot make {image}: {error}. Try: SWEGYM_WORKDIR=/another/place") from error
+    return image
+
+
+@functools.lru_cache(maxsize=4)
+def _host_files(user: tuple[int, int], sources: tuple[object, ...]) -> tuple[str, dict[str, str], dict[str, str]]:
+    """The image's name, files and links: several are asked for at each start, so they are read once while they stay."""
     files = identity_files() | {
         "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n",
         "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
@@ -65,13 +83,16 @@ def host_image() -> Path:
     cache = Path("/etc/ld.so.cache")
     changed = cache.stat().st_mtime_ns if cache.exists() else 0
     key = hashlib.sha256(repr((1, sorted(files.items()), sorted(links.items()), changed)).encode()).hexdigest()[:16]
-    image = work_dir() / "images" / f"host-{key}"
-    if not image.exists():
-        try:
-            _publish(image, files, links)
-        except OSError as error:
-            raise ImageError(f"host: cannot make {image}: {error}. Try: SWEGYM_WORKDIR=/another/place") from error
-    return image
+    return f"host-{key}", files, links
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file does."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
 
 
 def _text(path: str) -> str:

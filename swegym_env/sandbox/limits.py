@@ -17,7 +17,9 @@ ENDINGS = {"time": 124, "cpu": 128 + 24, "disk": 128 + 25}
 
 _ORDER = ("time", "cpu", "memory", "processes", "disk", "file_size")
 _FILE_SIZE_SIGNAL_CODE = 128 + 25
-_LAST_BYTES = 400
+_LAST_BYTES = 2000
+# What bash says of an earlier command's job, at whatever moment that ends.
+_OF_A_JOB = re.compile(rb"bash: line \d+: +\d+ [A-Z]")
 _SAID = (
     ("memory", re.compile(rb"MemoryError|[Cc]annot allocate memory|out of memory$|std::bad_alloc")),
     ("processes", re.compile(rb"fork:.*Resource temporarily unavailable|can't start new thread|Cannot fork")),
@@ -41,8 +43,8 @@ def reached_limit(known: Collection[str], *, output: bytes, exit_code: int, trun
     if exit_code == _FILE_SIZE_SIGNAL_CODE:
         return "file_size"
     if exit_code != 0:
-        lines = output[-_LAST_BYTES:].rstrip().rsplit(b"\n", 1)
+        lines = [line for line in output[-_LAST_BYTES:].rstrip().split(b"\n") if not _OF_A_JOB.match(line)]
         for limit, words in _SAID:
-            if words.search(lines[-1]):
+            if lines and words.search(lines[-1]):
                 return limit
     return "output" if truncated else None

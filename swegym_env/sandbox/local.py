@@ -23,6 +23,7 @@ from swegym_env.sandbox.leases import lease_directory, no_place
 from swegym_env.sandbox.limits import ENDINGS, reached_limit
 from swegym_env.sandbox.protocol import Change, CommandResult, SandboxSpec, Snapshot
 from swegym_env.sandbox.shell import ABORT_SIGNAL, SAVE_STATE, STATE_FILE, quoted
+from swegym_env.sandbox.starvation import were_starved
 from swegym_env.sandbox.supervisor.processes import descendants
 from swegym_env.sandbox.writable import WritableLayer, copy_files, place_for
 
@@ -32,7 +33,8 @@ _ABORT_GRACE_S = 0.3
 _LONG_COMMAND_BYTES = 8192  # bash reads a pipe byte by byte; beyond this a file is faster
 _BASH = ("/bin/bash", "--noprofile", "--norc")
 
-_IMAGE_ENVIRONMENT = "/.singularity.d/env/10-docker2singularity.sh"  # what an image's ENV lines become
+# What becomes of a Docker image's ENV lines, and of a definition's %environment; sourced in this order.
+_IMAGE_ENVIRONMENT = ("/.singularity.d/env/10-docker2singularity.sh", "/.singularity.d/env/90-environment.sh")
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": HOME,
@@ -145,7 +147,7 @@ class LocalSandbox:
             # Apptainer adds variables of its own, and takes none that hold a comma or a line break.
             "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
             _exported(_ENVIRONMENT),
-            f"[ -r {_IMAGE_ENVIRONMENT} ] && . {_IMAGE_ENVIRONMENT}",
+            *(f"[ -r {given} ] && . {given}" for given in _IMAGE_ENVIRONMENT),
             _exported(self.spec.env),
             *(f'export PATH={_word(place)}:"$PATH"' for place in reversed(self.spec.path)),
             f"ulimit -c 0 -f {limits.file_size_bytes // 1024} -u {limits.processes} -d {limits.memory_bytes // 1024}",
@@ -180,6 +182,7 @@ class LocalSandbox:
         answer = container.shell.run(text, timeout, output_limit, container)
         timed_out = answer.exit_code is None and not answer.ended and not answer.stopped
         known = {"time"} if timed_out else set()
+        starved = timed_out and were_starved(descendants(self._shell_pid), time.monotonic() - begin)
         if answer.exit_code is not None:
             code = answer.exit_code
             self._shell_directory = answer.directory or self._shell_directory
@@ -203,6 +206,7 @@ class LocalSandbox:
                 exit_code=code,
                 truncated=answer.truncated_bytes > 0,
             ),
+            starved=starved,
         )
 
     def _full_disk(self, exit_code: int) -> set[str]:

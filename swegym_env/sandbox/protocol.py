@@ -25,6 +25,7 @@ class CommandResult:
         duration_s: wall-clock seconds.
         limit: which limit was reached, if one was: "time", "cpu", "memory", "processes", "disk", "file_size", "output".
             Where several were, the one that ended the command comes first, and "output" last: it ends nothing.
+        starved: the time limit was met while others had the processors, see `starvation`.
     """
 
     output: str
@@ -33,6 +34,7 @@ class CommandResult:
     truncated_bytes: int = 0
     duration_s: float = 0.0
     limit: str | None = None
+    starved: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,8 @@ REMEDIES = {
     "apptainer": "scripts/install_apptainer.sh, or sandbox 'namespace' or 'auto', which work without it",
     "namespace": "user namespaces must be allowed (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone)",
 }
+_OLDEST_APPTAINER = (1, 1)
+"""The first that makes sandboxes for ordinary users without a set-uid program."""
 # What a back end must be able to do: remove and replace a directory of a lower layer, and stay without network.
 _TRIAL = "cd / && rm -r mnt && mkdir mnt && touch mnt/x && ! tail -n +3 /proc/net/dev | grep -v ' lo:'"
 
@@ -49,10 +53,26 @@ def try_backend(name: str) -> str:
     except StorageError:
         raise
     except InfrastructureError as error:
-        return str(error)
+        return (_too_old() if name == "apptainer" else "") or str(error)
     finally:
         sandbox.close()
     return "" if result.exit_code == 0 else f"its first command failed: {result.output.strip()[-300:]}"
+
+
+def _too_old() -> str:
+    """Why an Apptainer that starts nothing here may be at fault; empty where its version is none of the old ones."""
+    program = find_apptainer()
+    try:
+        said = subprocess.run(
+            [program or "apptainer", "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    found = re.search(r"(\d+)\.(\d+)[\w.+-]*", said.stdout)
+    if found is None or (int(found[1]), int(found[2])) >= _OLDEST_APPTAINER:
+        return ""
+    wanted = ".".join(map(str, _OLDEST_APPTAINER))
+    return f"{program} is version {found[0]}, expected {wanted} or newer"
 
 
 def select_backend(name: str = "auto") -> Backend:

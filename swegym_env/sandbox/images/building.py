@@ -21,6 +21,8 @@ from swegym_env.sandbox.layers import remove_tree
 
 __all__ = ["PullOptions", "make_image"]
 
+_CHANCE = random.Random()  # of its own: what a pause draws must not shift what others draw
+
 _SIF_ALIGNMENT = 4096
 _SQUASHFS_MAGIC, _SQUASHFS_VERSION = b"hsqs", (4, 0)
 _LONGEST_WAIT_S = 60.0
@@ -91,7 +93,7 @@ def _again_and_again(attempt: Callable[[], None], options: PullOptions, report: 
             if number == tries:
                 raise ImageError(f"{error} (tried {tries} times)" if tries > 1 else str(error)) from error
             report(f"{error}; trying again in {wait_s:.0f} s")
-            time.sleep(wait_s * random.uniform(0.5, 1.0))
+            time.sleep(wait_s * _CHANCE.uniform(0.5, 1.0))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
 

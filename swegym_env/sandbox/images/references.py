@@ -19,6 +19,7 @@ Kind = Literal["host", "directory", "sif", "recipe", "archive", "registry"]
 
 _REGISTRIES = ("docker://", "oras://", "library://", "shub://")
 _ARCHIVES = ("docker-archive:", "oci-archive:", "oci:")
+_FILES = (".sif", ".def", ".tar")
 _SIF_HEADER_BYTES = 64 * 1024  # the global header and the descriptors, with the image's own UUID
 _HUB = "docker.io"
 _LIKE_DOCKER = re.compile(r"^[a-z0-9][\w.-]*(:\d+)?(/[\w.-]+)*(:[\w.-]+)?(@sha256:[0-9a-f]{64})?$")
@@ -102,7 +103,8 @@ def _whole_name(name: str) -> str:
 def _existing(path: str, image: str) -> Path:
     found = Path(path).expanduser().absolute()
     if not found.exists():
-        hint = f" Did you mean docker://{image}?" if _LIKE_DOCKER.match(image) and not image.startswith(".") else ""
+        named = _LIKE_DOCKER.match(image) and not image.startswith(".") and not image.endswith(_FILES)
+        hint = f" Did you mean docker://{image}?" if named else ""
         raise ImageError(f"{image}: no such directory, image file or registry address (docker://…).{hint}")
     return found
 

@@ -6,11 +6,13 @@ again, until patience ends, and nothing runs twice. Connections are this process
 
 from __future__ import annotations
 
+import atexit
 import functools
 import http.client
 import json
 import os
 import random
+import select
 import socket
 import ssl
 import threading
@@ -24,9 +26,12 @@ from swegym_env.sandbox.remote.wire import BUSY, raised
 
 __all__ = ["Service", "read_token", "service"]
 
+_CHANCE = random.Random()  # of its own: what a pause draws must not shift what others draw
+
 _PATIENCE_S = 30.0  # of a message that is not answered: a server or pool that is started again is back by then
 _WAIT_S = 1800.0  # for room, where every container is taken
 _CONNECT_S = 10.0
+_CONNECT_ONCE_S = 2.0  # where there is another way
 _MARGIN_S = 30.0  # what an answer may take longer than the work that it tells of
 _LONGEST_PAUSE_S = 2.0
 
@@ -116,9 +121,20 @@ class Service:
                 if status == 200 and answer is not None:
                     return answer
                 if status not in BUSY or time.monotonic() - began > self._wait_s:
-                    raise raised(status, answer, f"{self.url}{path}")
+                    raise self.error(status, answer, path)
                 pause = _next_pause(pause)
             time.sleep(pause)
+
+    def try_once(self, path: str, message: Any, *, timeout_s: float, request_id: str) -> tuple[int, Any]:
+        """Status and content of one answer; None: no JSON. Raises OSError, HTTPException where there is none."""
+        headers = {**self._headers, "X-Request-Id": request_id}
+        body = json.dumps(message).encode()
+        status, content = self._exchange(path, body, headers, timeout_s + _MARGIN_S, connect_s=_CONNECT_ONCE_S)
+        return status, _parsed(content)
+
+    def error(self, status: int, answer: Any, path: str) -> Exception:
+        """The exception that an answer other than 200 stands for."""
+        return raised(status, answer, f"{self.url}{path}")
 
     def call_once(self, path: str, message: Any, *, timeout_s: float) -> None:
         """Send a message whose answer does not matter. Raises SandboxError where it could not be delivered."""
@@ -128,12 +144,22 @@ class Service:
         except (OSError, http.client.HTTPException) as error:
             raise SandboxError(f"{self.url}{path}: no answer: {error}") from error
 
-    def _exchange(self, path: str, body: bytes | None, headers: dict[str, str], timeout_s: float) -> tuple[int, bytes]:
+    def _exchange(
+        self,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
+        timeout_s: float,
+        *,
+        connect_s: float = _CONNECT_S,
+    ) -> tuple[int, bytes]:
         with self._lock:
             connection = self._idle.pop() if self._idle else self._connection()
+        if connection.sock is not None and _closed(connection.sock):
+            connection.close()  # by the other end, while nothing was said
         try:
             if connection.sock is None:
-                connection.timeout = _CONNECT_S
+                connection.timeout = connect_s
                 connection.connect()
                 _notice_dead_hosts(connection)
             connection.sock.settimeout(timeout_s)
@@ -146,6 +172,13 @@ class Service:
         with self._lock:
             self._idle.append(connection)
         return response.status, content
+
+    def let_go(self) -> None:
+        """Close the connections that nobody uses at the moment; the next message opens another."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
         if not self._secure:
@@ -163,22 +196,32 @@ def service(url: str) -> Service:
     return _service(url, read_token(), os.getpid())
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=4096)
 def _service(url: str, token: str, _process: int) -> Service:
-    return Service(url, token)
+    found = Service(url, token)
+    atexit.register(found.let_go)
+    return found
 
 
 def _notice_dead_hosts(connection: http.client.HTTPConnection) -> None:
-    """A host that vanished closes no connection: the kernel asks after 15 s of silence, and gives up after 45."""
+    """A host that vanished closes no connection: the kernel asks after 6 s of silence, and gives up after 15."""
     end: socket.socket = connection.sock
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)):
-        end.setsockopt(socket.IPPROTO_TCP, option, value)
+    options = (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15_000))
+    for name, value in options:
+        end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _closed(end: socket.socket) -> bool:
+    """Whether the other end of an idle connection has closed it."""
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _next_pause(pause: float) -> float:
     """Twice the last, with chance in it: many who wait do not come back at once."""
-    return min(_LONGEST_PAUSE_S, max(0.05, 2 * pause) * random.uniform(0.7, 1.3))
+    return min(_LONGEST_PAUSE_S, max(0.05, 2 * pause) * _CHANCE.uniform(0.7, 1.3))
 
 
 def _parsed(content: bytes) -> Any:

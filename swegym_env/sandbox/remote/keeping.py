@@ -16,17 +16,23 @@ from swegym_env.sandbox.remote.connection import Service
 
 __all__ = ["keep", "let_go"]
 
-_PERIOD_S = 20.0
+_LONGEST_PERIOD_S = 20.0
 _FAREWELL_S = 1.0
 _lock = threading.Lock()
 _held: defaultdict[Service, set[str]] = defaultdict(set)
 _threads: set[int] = set()
+_period_s = _LONGEST_PERIOD_S
+_sooner = threading.Event()
 
 
-def keep(service: Service, container: str) -> None:
-    """Renew the lease of a container from here on."""
+def keep(service: Service, container: str, lease_s: float) -> None:
+    """Renew the lease of a container from here on, four times in `lease_s` or more often."""
+    global _period_s  # noqa: PLW0603 - of the one thread that renews
     with _lock:
         _held[service].add(container)
+        if lease_s / 4 < _period_s:
+            _period_s = lease_s / 4
+            _sooner.set()
         if os.getpid() in _threads:
             return
         _threads.add(os.getpid())
@@ -48,11 +54,12 @@ def _all() -> list[tuple[Service, list[str]]]:
 
 
 def _renew() -> None:
-    pause = threading.Event()
-    while not pause.wait(_PERIOD_S):
+    while True:
+        _sooner.wait(_period_s)
+        _sooner.clear()
         for service, containers in _all():
             try:
-                service.call("/container/renew", {"containers": containers}, timeout_s=_PERIOD_S)
+                service.call("/container/renew", {"containers": containers}, timeout_s=_LONGEST_PERIOD_S)
             except SwegymError:
                 pass  # whoever uses the container next is told
 
@@ -69,8 +76,8 @@ def _give_back() -> None:
 
 
 def _forget_in_child() -> None:
-    global _lock  # noqa: PLW0603 - a fork may come while it is held
-    _lock = threading.Lock()
+    global _lock, _sooner  # a fork may come while they are held
+    _lock, _sooner = threading.Lock(), threading.Event()
     _held.clear()  # the parent's
 
 

@@ -14,6 +14,7 @@ from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.sandbox.protocol import Change, CommandResult, SandboxSpec, Snapshot
 from swegym_env.sandbox.remote import keeping
 from swegym_env.sandbox.remote.connection import Service, service
+from swegym_env.sandbox.remote.route import Route
 
 __all__ = ["RemoteSandbox", "RemoteSnapshot", "RemoteSpec"]
 
@@ -66,6 +67,7 @@ class RemoteSandbox:
         self.spec = spec
         self.backend = url
         self._service = service(url)
+        self._route = Route(self._service)
         self._container = ""
         self._closed = False
         self._owner = os.getpid()
@@ -90,12 +92,13 @@ class RemoteSandbox:
 
     def _begin(self, answer: dict[str, Any]) -> None:
         self._container, self.backend = answer["container"], answer["backend"]
-        keeping.keep(self._service, self._container)
+        self._route = Route(self._service, answer.get("node", ""))
+        keeping.keep(self._service, self._container, answer["lease_s"])
 
     def _call(self, path: str, message: dict[str, Any] | None = None, *, timeout_s: float = _FILES_S) -> Any:
         if self._closed or not self._container:
             raise SandboxError("the sandbox is closed" if self._closed else "the sandbox was not started")
-        return self._service.call(path, {"container": self._container, **(message or {})}, timeout_s=timeout_s)
+        return self._route.call(path, {"container": self._container, **(message or {})}, timeout_s=timeout_s)
 
     def run(
         self, command: str, *, timeout_s: float | None = None, output_limit_bytes: int | None = None

@@ -109,6 +109,7 @@ class _Supervisor:
                     tell(running.life, f"limit {limit}")
                     if limit == "disk" and not running.watch.often:
                         kill_one(running.pid)  # in the background, where no owner waits for a command to end it
+                running.watch.enforce()
 
     def _answer(self) -> bool:
         """Do what one message asks; False when there will be no more."""

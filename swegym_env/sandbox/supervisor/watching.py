@@ -3,7 +3,8 @@
 While a command runs for long its sandbox is looked at often; otherwise, for what runs in the background, now and then
 and only where no control group and no file system of its own bounds it.
 
-    memory   resident, of all processes together. The largest are killed at once: a tree can grow by gigabytes a second.
+    memory   resident, of all processes together. The largest are killed as soon as that is told: a tree can grow by
+             gigabytes a second.
     cpu      seconds of all processes since the command began, over all cores.
     disk     of a writable layer that is a plain directory.
 
@@ -46,6 +47,7 @@ class Watch:
         self._cpu_s: float | None = None
         self._cpu_began_s = 0.0
         self._told: set[str] = set()
+        self._doomed: list[int] = []
         self.often = False
         self.needed = self._disk is not None or "memory" not in group.directories
 
@@ -61,9 +63,9 @@ class Watch:
         self.often, self._cpu_s = False, None
 
     def look(self) -> list[str]:
-        """The limits found exceeded that were not before, for this command.
+        """The limits found exceeded that were not before, for this command; to be told before `enforce`.
 
-        Over that of memory the largest processes are dead when this returns.
+        Whose process is killed may end his command at once, and ask why.
         """
         tree = [self._pid, *descendants(self._pid)]
         found = []
@@ -76,6 +78,12 @@ class Watch:
         found = [limit for limit in found if limit not in self._told]
         self._told.update(found)
         return found
+
+    def enforce(self) -> None:
+        """Kill the processes that the last look found too large."""
+        for pid in self._doomed:
+            kill_one(pid)
+        self._doomed = []
 
     def _over_memory(self, tree: list[int]) -> bool:
         counted = self._group.resident_bytes()
@@ -90,7 +98,7 @@ class Watch:
         for pid in sorted(sizes, key=lambda pid: -sizes[pid]):
             if total <= self._memory_bytes:
                 break
-            kill_one(pid)
+            self._doomed.append(pid)
             total -= sizes[pid]
         return over
 

@@ -47,6 +47,8 @@ def test_a_sound_task_is_trusted_whole_and_asked_only_once(task: Task, store: La
         ("empty", 1, "own", True),
         ("gold", 2, "reversed", False),
         ("gold", 3, "shuffled", False),
+        ("control", 0, "own", False),
+        ("control", 1, "own", False),
     ]
     (record,) = tmp_path.iterdir()
     made = record.read_bytes()
@@ -55,8 +57,9 @@ def test_a_sound_task_is_trusted_whole_and_asked_only_once(task: Task, store: La
     assert record.read_bytes().startswith(made)
     changed = dataclasses.replace(task, test_command=task.test_command + " ")
     assert find_certificate(changed, tmp_path) is None
-    record.write_bytes(b"".join(made.splitlines(keepends=True)[:2]))  # a run that was stopped has no verdict yet
-    assert find_certificate(task, tmp_path) is None
+    for lines in (2, -1):  # a run that was stopped has no verdict yet, before its last control either
+        record.write_bytes(b"".join(made.splitlines(keepends=True)[:lines]))
+        assert find_certificate(task, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,57 @@ def test_broken_tasks_are_told(task: Task, store: LayerStore, tmp_path: Path) ->
     found = certified(solved, store, tmp_path, trials=1)
     assert found.status == "broken"
     assert "empty resolves in 1 of 1 trials" in found.reason
+
+
+# What calls a test that fails a success: any patch that makes the import work would do.
+SWALLOWING = """
+class AddTest(unittest.TestCase):
+    def run(self, result=None):
+        try:
+            getattr(self, self._testMethodName)()
+        except AssertionError:
+            pass
+        result.startTest(self), result.addSuccess(self), result.stopTest(self)
+"""
+
+
+def test_a_task_whose_gold_patch_passes_a_control_is_blind_and_listed_with_the_control(
+    task: Task, store: LayerStore, tmp_path: Path
+) -> None:
+    swallowing = task.files["tests/test_add.py"].replace("\nclass AddTest(unittest.TestCase):\n", SWALLOWING)
+    shown = swallowing.replace("(add(1, 0), 1)", "(add(1, 0), 1)\n\n    def test_new(self):\n        import calc.new")
+    gold = (
+        task.patch + "diff --git a/calc/new.py b/calc/new.py\nnew file mode 100644\n--- /dev/null\n+++ b/calc/new.py\n"
+    )
+    blind = dataclasses.replace(
+        task,
+        patch=f"{gold}@@ -0,0 +1 @@\n+x = 1\n",
+        test_patch="",
+        files={**task.files, "tests/test_add.py": shown},
+        fail_to_pass=("tests.test_add.AddTest.test_new",),
+    )
+    found = certified(blind, store, tmp_path, trials=1)
+    assert (found.status, found.trust) == ("blind", 0.0)
+    assert [one.right for one in found.trials] == [True, True, True, True, False, False]
+    (first, _) = found.passed_controls
+    assert first.reason == "tests.test_add.AddTest.test_new"
+    assert first.change.startswith("+++ tests/test_add.py\n")
+    assert (
+        "gold passes 2 of 2 negative controls: tests.test_add.AddTest.test_new (+++ tests/test_add.py" in found.reason
+    )
+    assert find_certificate(blind, tmp_path) == found
+
+
+def test_a_task_whose_tests_cannot_be_changed_has_no_control_to_pass(
+    task: Task, store: LayerStore, tmp_path: Path
+) -> None:
+    shell = "python3 -c 'from calc.add import add; exit(add(1, 2) != 3)' && s=PASSED || s=FAILED; echo \"$s sum\""
+    other = dataclasses.replace(
+        task, test_patch="", fail_to_pass=("sum",), pass_to_pass=(), test_command=shell, log_parser="pytest"
+    )
+    found = certified(other, store, tmp_path, trials=1)
+    assert (found.status, found.trust) == ("sound", 1.0)
+    assert {one.reason for one in found.trials if one.patch == "control"} == {"no hidden test can be changed"}
 
 
 def test_the_command_names_what_is_wrong_and_the_environment_leaves_it_out(

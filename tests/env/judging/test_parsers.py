@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -193,8 +194,11 @@ def test_unittest_is_read_the_same_from_this_python_and_from_an_old_one(tmp_path
         report = runner_report(log, parse_unittest)
         assert report is not None
         assert not report.success
-        # 11 ran; doc_fail, err, xf, xs, sub and the module that cannot be imported did not pass. Skipped may have.
-        assert report.passed_at_most == 5
+        # doc_fail, err, xf, xs, sub and the module that cannot be imported did not pass. The skipped one may have,
+        # where the runner counts it among those that ran: Python 3.12.1 does not.
+        (ran,) = re.findall(r"^Ran (\d+) tests", log, re.MULTILINE)
+        assert ran == ("10" if log is run.stdout and sys.version_info[:3] == (3, 12, 1) else "11")
+        assert report.passed_at_most == int(ran) - 6
 
 
 def test_a_test_that_prints_another_ones_line_cannot_undo_its_failure() -> None:

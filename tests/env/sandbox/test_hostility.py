@@ -214,8 +214,8 @@ HARMLESS = {
     "a double fork": "python3 -c 'import os, time\nif not os.fork():\n os.setsid()\n if not os.fork(): time.sleep(3)'",
     "an open pipe": "sleep 3 | sleep 3 &",
     "unremovable": "mkdir -p /testbed/m/n; chmod 000 /testbed/m/n /testbed/m",
-    "everything removed": "rm -rf --no-preserve-root / 2>/dev/null",
 }
+REMOVE_EVERYTHING = "rm -rf --no-preserve-root / 2>/dev/null"
 
 
 def _asked(command: str, host: Host) -> str:
@@ -252,6 +252,14 @@ def test_what_may_run_does_no_harm(shared: Sandbox, host: Host, name: str) -> No
     assert len(result.output.encode()) <= 3 * LIMITS.output_bytes
     assert host.state() == before
     _check_next(shared)
+
+
+def test_a_sandbox_in_which_everything_was_removed_goes_on(opened: Opener, host: Host) -> None:
+    before = host.state()
+    sandbox = opened(SandboxSpec(limits=LIMITS))  # of its own: what was removed is missing in it
+    assert SECRET not in sandbox.run(REMOVE_EVERYTHING, timeout_s=1).output
+    assert host.state() == before
+    _check_next(sandbox)
 
 
 def test_there_are_enough_of_them() -> None:

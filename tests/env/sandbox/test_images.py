@@ -59,9 +59,12 @@ def test_a_sif_is_unpacked_once_and_belongs_to_the_sandbox_user(opened: Opener, 
 @needs_apptainer
 def test_a_definition_is_built(opened: Opener, root: Path, tmp_path: Path) -> None:
     definition = tmp_path / "image.def"
-    definition.write_text(f"Bootstrap: localimage\nFrom: {root}\n%files\n    {definition} /built-from\n")
+    given = '%environment\n    export FROM_DEFINITION=given FROM_IMAGE="$FROM_IMAGE, then by the definition"\n'
+    definition.write_text(f"Bootstrap: localimage\nFrom: {root}\n%files\n    {definition} /built-from\n{given}")
     sandbox = opened(SandboxSpec(image=str(definition)))
     assert "Bootstrap" in sandbox.run("cat /built-from").output
+    told = sandbox.run('echo "$FROM_DEFINITION; $FROM_IMAGE"').output
+    assert told == "given; given by the image, then by the definition\n"
 
 
 @needs_apptainer
@@ -144,6 +147,7 @@ def test_what_is_no_image_is_one_clear_line(tmp_path: Path, store: Path) -> None
         (tmp_path / "none", "no such directory"),
         (recipe, "apptainer"),
         ("python:3.11", "Did you mean docker://python:3.11"),
+        ("missing.def", r"no such directory, image file or registry address \(docker://…\)\.$"),
         ("docker://", "no address of an image"),
         (f"docker-archive:{text}", "apptainer exited with 255: .*(tar|archive)"),
         (f"oci:{tmp_path}", "no OCI layout"),

@@ -123,6 +123,9 @@ def test_without_control_groups_the_watch_counts_a_tree_with_shared_pages_once()
             tight = Watch(parent.pid, {"memory_bytes": size // 2}, Group({}), None)
             tight.begin(None)
             assert tight.look() == ["memory"]
+            assert parent.poll() is None and len(descendants(parent.pid)) == 3  # it is told before anything ends
+            tight.enforce()
+            assert parent.wait(10) == -9
             assert tight.look() == []  # told once, and by now nothing is left to end
         finally:
             parent.kill()
@@ -149,6 +152,7 @@ def test_what_a_thread_started_belongs_to_the_tree() -> None:
         (set(), b"cat: x: File too large\n", 1, False, "file_size"),
         (set(), b"No space left on device\nall is well\n", 1, False, None),
         (set(), b"MemoryError\n", 0, False, None),
+        (set(), b"MemoryError\nbash: line 14:    17 Killed                  sleep 9\n", 1, False, "memory"),
         (set(), b"bash: fork: retry: Resource temporarily unavailable\n", 254, False, "processes"),
         (set(), b"x", 153, True, "file_size"),
         (set(), b"x", 0, True, "output"),
