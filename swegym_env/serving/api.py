@@ -1,4 +1,7 @@
-"""The API as FastAPI has it: one list of what can be asked, which a server and a pool answer each in its own way."""
+"""The API: one list of what can be asked, which a server and a pool answer each in its own way.
+
+Messages are read and answered here; FastAPI has them for the schema, and answers all else.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from importlib.metadata import version
 from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
+from swegym_env import __version__
 from swegym_env.sandbox.remote.wire import error_body
 from swegym_env.serving import messages as said
-from swegym_env.serving.gate import Gate, Measures
+from swegym_env.serving.gate import Asked, Gate, Measures
 
 __all__ = ["MESSAGES", "Answering", "make_app"]
 
@@ -36,6 +38,7 @@ MESSAGES: Mapping[str, type[BaseModel]] = {
     "/snapshot/discard": said.Discard,
     "/images/pull": said.Pull,
 }
+_INVALID = 422
 _OTHERS = ("/healthz", "/images", "/metrics")
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong."},
@@ -52,8 +55,8 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 class Answering(Protocol):
     """Who answers: a node, or a pool of them."""
 
-    async def answer(self, path: str, message: Any, request: Request) -> tuple[int, bytes]:
-        """The answer to a message of `MESSAGES`."""
+    async def answer(self, path: str, message: Any, asked: Asked) -> tuple[int, bytes]:
+        """The answer to a message of `MESSAGES`: status and JSON."""
 
     async def health(self) -> dict[str, Any]:
         """How it is."""
@@ -81,7 +84,7 @@ def make_app(
     """
     app = FastAPI(
         title="swegym sandboxes",
-        version=version("swegym-env") if _installed() else "0",
+        version=__version__,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -89,57 +92,51 @@ def make_app(
     )
     measures = Measures(frozenset((*MESSAGES, *_OTHERS)), gauges)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_request: Request, error: RequestValidationError) -> Response:
-        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
-        return _json(422, error_body("ConfigurationError", told[:1000]))
-
     @app.exception_handler(HTTPException)
     async def refused(_request: Request, error: HTTPException) -> Response:
-        answer = _json(error.status_code, error_body("ConfigurationError", str(error.detail)))
+        answer = _json(error_body("ConfigurationError", str(error.detail)), error.status_code)
         answer.headers.update(error.headers or {})
         return answer
 
     @app.get("/healthz", summary="How it is, and how much room there is.")
     async def health() -> Response:
-        return _json(200, json.dumps(await answering.health()).encode())
+        return _json(json.dumps(await answering.health()).encode())
 
     @app.get("/images", summary="The images that are ready.")
     async def images() -> Response:
-        return _json(200, json.dumps({"images": await answering.images()}).encode())
+        return _json(json.dumps({"images": await answering.images()}).encode())
 
     @app.get("/metrics", summary="What Prometheus reads.")
     async def metrics() -> Response:
         return Response(measures.text(), media_type="text/plain; version=0.0.4")
 
+    async def answer(path: str, asked: Asked) -> tuple[int, bytes]:
+        try:
+            message = MESSAGES[path].model_validate(json.loads(asked.body))
+        except ValidationError as error:
+            told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:3])
+            return _INVALID, error_body("ConfigurationError", told[:1000])
+        except (ValueError, RecursionError) as error:
+            return _INVALID, error_body("ConfigurationError", f"expected JSON: {error}"[:1000])
+        return await answering.answer(path, message, asked)
+
     for path, model in MESSAGES.items():
-        app.add_api_route(path, _route(answering, path, model), methods=["POST"], summary=model.__doc__)
-    return Gate(app, token, body_limit_bytes=body_limit_bytes, measures=measures)
+        app.add_api_route(path, _described(model), methods=["POST"], summary=model.__doc__, name=path)
+    return Gate(app, answer, frozenset(MESSAGES), token, body_limit_bytes=body_limit_bytes, measures=measures)
 
 
-def _route(answering: Answering, path: str, model: type[BaseModel]) -> Callable[..., Awaitable[Response]]:
-    async def route(message: Any, request: Request) -> Response:
-        status, body = await answering.answer(path, message, request)
-        return _json(status, body)
+def _described(model: type[BaseModel]) -> Callable[..., Awaitable[Response]]:
+    """A route for the schema; what is sent there by POST has been answered before it."""
 
-    route.__annotations__ = {"message": model, "request": Request, "return": Response}
-    route.__name__ = path.strip("/").replace("/", "_")
+    async def route(message: Any) -> Response:
+        raise RuntimeError(f"{message} came past the gate unanswered")
+
+    route.__annotations__ = {"message": model, "return": Response}
     return route
 
 
-def _json(status: int, body: bytes) -> Response:
-    headers = {"Retry-After": "1"} if status in (429, 503) else None
-    return Response(body, status, headers, "application/json")
-
-
-def _installed() -> bool:
-    from importlib.metadata import PackageNotFoundError
-
-    try:
-        version("swegym-env")
-    except PackageNotFoundError:
-        return False
-    return True
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

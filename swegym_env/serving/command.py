@@ -49,6 +49,7 @@ def add_parsers(commands: Any) -> None:
     pool.add_argument("--node-capacity", type=int, metavar="N", help="containers of a server at most, below its own")
     pool.add_argument("--capacity", type=int, metavar="N", help="containers over all at most")
     pool.add_argument("--queue", type=int, default=1000, metavar="N", help="requests that may wait (default 1000)")
+    pool.add_argument("--relay", action="store_true", help="carry commands too: clients cannot reach the servers")
     pool.add_argument("--lease", type=float, default=_LEASE_S, help="seconds that a container without news stays")
     pool.set_defaults(command=_pool)
 
@@ -117,6 +118,7 @@ def _pool(options: argparse.Namespace) -> int:
         capacity=options.capacity,
         queue=options.queue,
         lease_s=options.lease,
+        relay=options.relay,
     )
     app = pool_app(pool, token, body_limit_bytes=limit)
 

@@ -154,7 +154,8 @@ class Node:
     def _admit(self, sandbox: Sandbox, prepared: Preparation, family: str = "") -> dict[str, Any]:
         name = os.urandom(16).hex()
         self._containers[name] = _Container(name, sandbox, prepared, time.monotonic(), family or name)
-        return {"container": name, "backend": sandbox.backend, "workdir": sandbox.spec.workdir}
+        told = {"container": name, "backend": sandbox.backend, "workdir": sandbox.spec.workdir}
+        return {**told, "lease_s": self.lease_s}
 
     async def exec(self, message: said.Exec, request_id: str) -> Answer:
         """Run a command."""

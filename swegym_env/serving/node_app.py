@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 
 from swegym_env.sandbox.images import image_store
 from swegym_env.serving.api import cancelled, make_app
-from swegym_env.serving.gate import Gate
+from swegym_env.serving.gate import Asked, Gate
 from swegym_env.serving.node import Answer, Node
 
 __all__ = ["node_app"]
@@ -21,9 +21,9 @@ class _OfNode:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    async def answer(self, path: str, message: Any, request: Request) -> Answer:
+    async def answer(self, path: str, message: Any, asked: Asked) -> Answer:
         do = getattr(self._node, path.rpartition("/")[2])
-        answer: Answer = await do(message, request.state.request_id)
+        answer: Answer = await do(message, asked.request_id)
         return answer
 
     async def health(self) -> dict[str, Any]:

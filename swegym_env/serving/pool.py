@@ -1,8 +1,9 @@
 """Many servers under one address, with the API of one.
 
 A container belongs to the server that made it; the pool knows which, and passes on what is said to it, under the same
-request id, so that nothing runs twice however often client and pool ask again. A server that is lost takes its
-containers with it: whoever uses one is told that the machine failed, and others go on.
+request id, so that nothing runs twice however often client and pool ask again. Clients are told which server it is and
+speak of commands and files straight with that (`sandbox.remote.route`), except from a pool that is to `relay`.
+A server that is lost takes its containers with it: whoever uses one is told that the machine failed, and others go on.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from fastapi import Request
-
 from swegym_env.errors import ConfigurationError
 from swegym_env.sandbox.remote.wire import GONE, error_body
 from swegym_env.serving import messages as said
+from swegym_env.serving.gate import Asked
 from swegym_env.serving.leases import Lease, LeaseBook
 from swegym_env.serving.node import Answer
 from swegym_env.serving.nodes import Server, ServerLostError
@@ -43,6 +43,7 @@ class Pool:
         capacity: containers over all at most; None: those of the servers.
         queue: requests that may wait.
         lease_s: how long a container stays that nobody uses or renews.
+        relay: clients cannot reach the servers, and are not told where they are.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class Pool:
         capacity: int | None,
         queue: int,
         lease_s: float,
+        relay: bool = False,
     ) -> None:
-        self._book = book
+        self._book, self._relay = book, relay
         self._capacity, self._most_waiting, self._lease_s = capacity, queue, lease_s
         self.draining = False
         self.under_way = 0
@@ -111,14 +113,13 @@ class Pool:
 
     # --- what is asked ---
 
-    async def answer(self, path: str, message: Any, request: Request) -> Answer:
+    async def answer(self, path: str, message: Any, asked: Asked) -> Answer:
         """The answer to a message."""
-        body, request_id = await request.body(), request.state.request_id
+        body, request_id = asked.body, asked.request_id
         self.under_way += 1
         try:
             if path == "/container/create":
-                client = request.headers.get("x-client-id") or (request.client.host if request.client else "")
-                return await self._create(message, body, request_id, client[:128])
+                return await self._create(message, body, request_id, asked.client)
             if path == "/container/renew":
                 return await self._renew(message, request_id)
             if path == "/images/pull":
@@ -152,17 +153,26 @@ class Pool:
         if status == GONE or (status == 200 and path in ("/container/destroy", "/snapshot/discard")):
             self._drop(lease)
         elif status == 200 and path in ("/container/fork", "/container/snapshot"):
-            self._enter(lease, request_id, answer)
+            return status, self._enter(lease, request_id, answer)
         return status, answer
 
-    def _enter(self, origin: Lease, request_id: str, answer: bytes) -> None:
-        """A lease of what a container gave birth to."""
-        if self._book.requested(request_id) is None:
+    def _enter(self, origin: Lease, request_id: str, answer: bytes) -> bytes:
+        """A lease of what a container gave birth to; the answer as the client gets it."""
+        lease = self._book.requested(request_id)
+        if lease is None:
             told = json.loads(answer)
             kind = "container" if "container" in told else "snapshot"
-            lease = Lease(request_id, kind, origin.node, origin.identity, origin.client, told[kind], answer)
+            given = self._given(answer, origin.node) if kind == "container" else answer
+            lease = Lease(request_id, kind, origin.node, origin.identity, origin.client, told[kind], given)
             self._book.put(lease)
             self._count(lease, 1)
+        return lease.answer
+
+    def _given(self, answer: bytes, node: str) -> bytes:
+        """What a client is told of its container: the pool's lease, and where it lies."""
+        told = json.loads(answer)
+        told["lease_s"] = min(told["lease_s"], self._lease_s)
+        return json.dumps(told if self._relay else told | {"node": node}).encode()
 
     async def _renew(self, message: said.Renew, request_id: str) -> Answer:
         at: dict[str, list[str]] = {}
@@ -257,10 +267,11 @@ class Pool:
             except ServerLostError:
                 status, answer = _NO_ROOM, b""
             if status == 200 and self._book.requested(request_id) is lease:
-                lease.name, lease.answer, lease.used = json.loads(answer)["container"], answer, time.monotonic()
+                lease.name, lease.used = json.loads(answer)["container"], time.monotonic()
+                lease.answer = self._given(answer, server.url)
                 self._book.put(lease)
                 server.candidate.prepared.add(ticket.repository)
-                return status, answer
+                return status, lease.answer
             self._drop(lease)
             lease = None
             if status not in (200, _NO_ROOM, _STOPPING):

@@ -68,7 +68,9 @@ class Listening:
             listener.listen(_BACKLOG)
         except OSError as error:
             listener.close()
-            raise ConfigurationError(f"{self.host} port {self.port}: {error.strerror or error}") from error
+            raise ConfigurationError(
+                f"{self.host} port {self.port}: {error.strerror or error}. Try: another --port, or 0 for a free one"
+            ) from error
         return listener
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -48,3 +49,31 @@ def test_a_wrong_argument_is_told_and_nothing_is_written(tmp_path: Path) -> None
         done = set_up("--destdir", str(tmp_path / "new"), *arguments)
         assert done.returncode == 2 and done.stderr.startswith("setup_node: ")
         assert not os.path.exists(tmp_path / "new")
+
+
+def test_a_dry_run_says_every_step_in_order_and_does_none(tmp_path: Path) -> None:
+    images = tmp_path / "images.txt"
+    images.write_text("docker://debian:12\n")
+    before = sorted(tmp_path.rglob("*"))
+    done = set_up("--dry-run", "--images", str(images), "--", "--capacity", "3")
+    assert done.returncode == 0, done.stderr
+    steps = [shlex.split(line.removeprefix("+ ")) for line in done.stdout.splitlines()]
+    assert all(line.startswith("+ ") for line in done.stdout.splitlines())
+    said = [" ".join(step) for step in steps]
+    order = [
+        "SWEGYM" not in said[0] and "mkdir -p /etc/swegym /etc/systemd/system",
+        "new_token /etc/swegym/token",
+        "say_arguments /etc/swegym/serve.env --capacity 3",
+        "python3 -m venv /opt/swegym",
+        "/opt/swegym/bin/swegym doctor",
+        "images prefetch --file /var/lib/swegym/images.txt -j 4",
+        "systemctl enable swegym-serve",
+        "systemctl restart swegym-serve",
+    ]
+    places = [next((at for at, step in enumerate(said) if str(each) in step), -1) for each in order]
+    assert places == sorted(places) and -1 not in places, said
+    assert sorted(tmp_path.rglob("*")) == before and not Path("/etc/swegym").exists()
+    # Every program of a step is there, or is what an earlier step installs.
+    for step in steps:
+        program = step[0]
+        assert shutil.which(program) or program in ("new_token", "say_arguments", "systemctl") or "/opt/" in program

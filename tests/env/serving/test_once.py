@@ -6,11 +6,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from swegym_env.sandbox import SandboxSpec, open_sandbox
-from tests.env.serving.conftest import Served
+from tests.env.serving.conftest import Served, pooled
 
 
 @contextmanager
@@ -67,8 +70,14 @@ def _whole(end: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
-def test_a_command_whose_answer_was_lost_ran_once(service: Served) -> None:
-    with cutting(service.port, cuts=3) as (address, seen):
+@pytest.mark.parametrize("by", ["server", "pool", "relay"])
+def test_a_command_whose_answer_was_lost_ran_once(by: str, server: Served, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address, seen = stack.enter_context(cutting(server.port, cuts=3))
+        if by != "server":  # lost on the straight way first, then between pool and server; or only there
+            node, options = Served(server.process, address), ("--relay",) if by == "relay" else ()
+            pool = stack.enter_context(pooled(node, state=tmp_path / "state", arguments=options))
+            address = pool.url
         sandbox = open_sandbox(SandboxSpec(workdir="/tmp"), backend=address)
         sandbox.start()
         assert sandbox.run("sleep 0.2; echo ran >> log; wc -l < log").output == "1\n"

@@ -60,7 +60,7 @@ def test_a_server_that_dies_ends_its_episodes_as_invalid_and_others_go_on(tmp_pa
 
 def test_a_pool_that_is_killed_comes_back_with_its_leases(server: Served, tmp_path: Path) -> None:
     before = server.containers()
-    with pooled(server, state=tmp_path / "state") as pool:
+    with pooled(server, state=tmp_path / "state", arguments=("--relay",)) as pool:
         env = environment(pool.url, 0)
         env.step("<execute>kept=here; echo x > made</execute>")
         snapshot = env.unwrapped.snapshot()
@@ -72,7 +72,7 @@ def test_a_pool_that_is_killed_comes_back_with_its_leases(server: Served, tmp_pa
         at_work.start()
         time.sleep(0.5)
         pool.kill()
-        with pooled(server, state=tmp_path / "state", port=port) as again:
+        with pooled(server, state=tmp_path / "state", port=port, arguments=("--relay",)) as again:
             at_work.join()
             assert told[0][0].strip().startswith("1") and not told[0][3]  # sent twice, run once
             assert again.containers() == 1
