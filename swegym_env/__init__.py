@@ -7,11 +7,16 @@ are `SWEBench-v0` on the datasets of these names.
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+
 import gymnasium
 
 __all__ = ["__version__"]
 
-__version__ = "0.1.0"
+try:
+    __version__ = version("swegym-env")
+except PackageNotFoundError:
+    __version__ = "0+checkout"  # a copy of the source that was not installed; the version stands in pyproject.toml
 
 
 def _register(name: str, kind: str, vector: str, **arguments: str) -> None:

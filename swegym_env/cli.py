@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
+from swegym_env import __version__
 from swegym_env.command_line import DATASETS, add_command, add_repos, add_sandbox
 from swegym_env.errors import ConfigurationError, SwegymError
 
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = _Parser(prog="swegym", description="Software engineering tasks in sandboxes, for agents.")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     doctor = add_command(
@@ -133,6 +135,17 @@ def _parser() -> argparse.ArgumentParser:
 
     gc = add_command(commands, "gc", _gc, "remove what dead processes left: sandboxes, half-built layers", "swegym gc")
     gc.add_argument("--json", action="store_true", help="print one object")
+
+    completion = add_command(
+        commands,
+        "completion",
+        _completion,
+        "print the script that completes swegym in a shell",
+        "swegym completion bash",
+        more=": for bash into ~/.local/share/bash-completion/completions/swegym, for zsh into a file _swegym in a "
+        "folder of $fpath.",
+    )
+    completion.add_argument("shell", choices=["bash", "zsh"], help="which speaks it")
     return parser
 
 
@@ -218,6 +231,13 @@ def _commands() -> Iterator[str]:
     """Lines of standard input as they come; a byte that is no UTF-8 is replaced, as in all that the agent reads."""
     for line in sys.stdin.buffer if sys.stdin is not None else ():
         yield line.decode("utf-8", "replace").rstrip("\n")
+
+
+def _completion(options: argparse.Namespace) -> int:
+    from swegym_env.completion import completion_script
+
+    print(completion_script(_parser(), options.shell))
+    return 0
 
 
 def _gc(options: argparse.Namespace) -> int:

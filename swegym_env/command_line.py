@@ -14,6 +14,7 @@ from swegym_env.errors import ConfigurationError
 __all__ = [
     "DATASETS",
     "add_command",
+    "add_group",
     "add_jobs",
     "add_repos",
     "add_sandbox",
@@ -40,6 +41,14 @@ def add_command(
     )
     parser.set_defaults(command=command)
     return parser
+
+
+def add_group(commands: Any, name: str, purpose: str, description: str, example: str) -> Any:
+    """Add a command that only holds others; returns what `add_command` adds those to."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=purpose, description=description, epilog=f"example: {example}"
+    )
+    return parser.add_subparsers(required=True, metavar="ACTION")
 
 
 def add_sandbox(parser: argparse.ArgumentParser) -> None:

@@ -162,6 +162,11 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         self._shown = ""
         self.task: Task = self._tasks[0]
 
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """What `reset(options={"instance_id": …})` takes, in the order of the dataset."""
+        return self._tasks.ids
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode on a task chosen by the seed, or by `options={"instance_id": …}`.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from swegym_env.command_line import add_command, add_sandbox
+from swegym_env.command_line import add_command, add_group, add_sandbox
 from swegym_env.errors import ConfigurationError, LayerError
 from swegym_env.interaction.bundles import Bundle, Tool, load_bundle, shipped_bundles
 from swegym_env.interaction.tool_layers import equip
@@ -23,13 +23,13 @@ _NOT_FOUND = (126, 127)  # what the shell says of a program that cannot be run
 
 def add_parser(commands: Any) -> None:
     """Add `tools` to the subcommands of `swegym`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    actions = add_group(
+        commands,
         "tools",
-        help="list the agent's tools, or check a bundle of your own",
-        description="List the tools that an agent can be given, or check a bundle of your own.",
-        epilog="example: swegym tools check my-tools/coverage",
+        "list the agent's tools, or check a bundle of your own",
+        "List the tools that an agent can be given, or check a bundle of your own.",
+        "swegym tools check my-tools/coverage",
     )
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = add_command(actions, "list", _list, "list the shipped bundles and sets", "swegym tools list --json")
     listing.add_argument("--json", action="store_true", help="print one object for each tool, as a function schema")
     check = add_command(

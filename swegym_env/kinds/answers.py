@@ -114,6 +114,11 @@ class AnswerEnv(gymnasium.Env[str, str], abc.ABC, Generic[E]):
     def task_of(self, example: E) -> Task:
         """The example in repository form: for rewards and records."""
 
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """What `reset(options={"instance_id": …})` takes, in the order of the dataset."""
+        return self._examples.ids
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin with an example chosen by the seed, or by `options={"instance_id": …}`.
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from swegym_env.command_line import DATASETS, add_command, add_jobs, require_at_least
+from swegym_env.command_line import DATASETS, add_command, add_group, add_jobs, require_at_least
 from swegym_env.errors import ConfigurationError, ImageError
 from swegym_env.sandbox.images import PullOptions, image_store, parse_size
 from swegym_env.sandbox.images.references import parse
@@ -28,13 +28,13 @@ Report = Callable[[str], None]
 
 def add_parser(commands: Any) -> None:
     """Add `images` and what it can do to the subcommands of `swegym`."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    actions = add_group(
+        commands,
         "images",
-        help="pull, build, list, prune and prefetch images",
-        description="The images that sandboxes stand on: made once, kept under $SWEGYM_WORKDIR, shared by all.",
-        epilog="example: swegym images pull docker://python:3.11",
+        "pull, build, list, prune and prefetch images",
+        "The images that sandboxes stand on: made once, kept under $SWEGYM_WORKDIR, shared by all.",
+        "swegym images pull docker://python:3.11",
     )
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
 
     pull = add_command(actions, "pull", _pull, "pull images from registries", "swegym images pull docker://python:3.11")
     pull.add_argument("images", nargs="+", metavar="IMAGE", help="docker://NAME, oras://…, library://…")

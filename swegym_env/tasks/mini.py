@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -241,18 +241,22 @@ def load(split: str | None = None) -> list[Task]:
         UnknownTaskError: there is no such split.
         TaskFormatError: the shipped files have been damaged.
     """
-    return [task for package in packages(split) for task in _tasks_of(package)]
+    return [task for package in packages(split) for task in _tasks_of(package, DATA)]
 
 
-def _tasks_of(package: str) -> Iterator[Task]:
+@lru_cache(maxsize=64)
+def _tasks_of(package: str, data: Path) -> tuple[Task, ...]:
+    """Made once a process: environments side by side play the same tasks, and many are made of the same files."""
     files = read_repository(package)
-    results = json.loads((DATA / package / "results.json").read_text(encoding="utf-8"))
+    results = json.loads((data / package / "results.json").read_text(encoding="utf-8"))
     tests: list[str] = results["tests"]
+    tasks = []
     for bug in read_bugs(package):
         failing: list[str] | None = results["fail_to_pass"].get(bug.number)
         if failing is None:
             raise TaskFormatError(f"{bug.instance_id}: not validated; run scripts/validate_mini.py --write")
-        yield make_task(bug, files, tests, failing)
+        tasks.append(make_task(bug, files, tests, failing))
+    return tuple(tasks)
 
 
 def make_task(bug: Bug, files: Mapping[str, str], tests: Collection[str], failing: Collection[str]) -> Task:

@@ -6,13 +6,11 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from swegym_env.cli import _parser, main
 
-README = Path(__file__).parents[2] / "README.md"
 SHARED = ("--jobs", "--repos", "--split", "--where", "--select", "--skip-bad-rows")
 
 
@@ -54,13 +52,6 @@ def test_every_command_has_an_example_that_it_takes(command: str) -> None:
     assert examples and all(f"swegym {example} ".startswith(f"{command} ") for example in examples)
     for example in examples:
         _parser().parse_args(shlex.split(example))
-
-
-def test_the_commands_of_the_readme_are_taken() -> None:
-    commands = [line for line in _written(README.read_text()) if not line.startswith(("--", "will"))]
-    assert len(commands) > 15
-    for command in commands:
-        _parser().parse_args(shlex.split(command))
 
 
 @pytest.mark.parametrize("command", ["tasks", "grade --patch gold", "certify", "export mini --output /no/where"])

@@ -45,6 +45,14 @@ def test_the_module_name_can_stand_before_the_id():
     env.close()
 
 
+def test_the_instances_are_told_by_name(env):
+    assert env.instance_ids == (TASK.instance_id, mini_edit.generate(1).instance_id)
+    kodcode = gymnasium.make("KodCode-v0")
+    name = kodcode.get_wrapper_attr("instance_ids")[-1]
+    assert kodcode.reset(options={"instance_id": name})[1]["instance_id"] == name
+    kodcode.close()
+
+
 def test_the_gold_repair_resolves_the_task(env):
     observation, info = env.reset(seed=0, options={"instance_id": TASK.instance_id})
     assert observation == TASK.problem_statement
