@@ -30,18 +30,23 @@ class SlotCache(Cache):
         self._keys: list[Tensor] = []  # one (n_slots, H, max_tokens, D) a layer
         self._values: list[Tensor] = []
         self._rows: slice | Tensor = slice(0)
-        self._source: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+        self._source: tuple[Tensor | slice, Tensor | int] = (slice(0), 0)
         self._target: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
         self._length = 0
 
     def plan(
-        self, rows: slice | Tensor, source: tuple[Tensor, Tensor], target: tuple[Tensor, Tensor], length: int | None
+        self,
+        rows: slice | Tensor,
+        source: tuple[Tensor | slice, Tensor | int],
+        target: tuple[Tensor, Tensor],
+        length: int | None,
     ) -> None:
         """Prepare one forward pass.
 
         Args:
             rows: the slots of the batch's rows; a slice is read in place, a tensor (B,) by copying.
-            source: where real new tokens are in the batch, as (N,) rows and (N,) columns.
+            source: where real new tokens are in the batch, as (N,) rows and (N,) columns; one column of some rows, or
+                of all, may be told by its number.
             target: where they go, as (N,) slots and (N,) positions.
             length: how many positions attention reads; None where it needs the new tokens only.
         """

@@ -108,7 +108,7 @@ class Completions:
 
 @dataclass(frozen=True)
 class SGLang:
-    """SGLang's own `/generate`, `/update_weights_from_disk` and `/flush_cache`."""
+    """SGLang's own `/generate` and `/update_weights_from_disk`."""
 
     def generate(
         self,
@@ -149,7 +149,8 @@ class SGLang:
             raise _not_understood("/generate", answer) from error
 
     def reload(self, folder: str) -> Sequence[Call]:
-        return ("/update_weights_from_disk", {"model_path": folder}), ("/flush_cache", {})
+        # It drops its prefix cache with them; older servers know no such field, and always drop it.
+        return (("/update_weights_from_disk", {"model_path": folder, "flush_cache": True}),)
 
 
 def _answer(ids: Sequence[Any] | None, logprobs: Sequence[Any] | None, by_string: bool) -> Answer:

@@ -15,6 +15,7 @@ from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling, draw
 from swe_trainers.errors import ConfigurationError, EngineError
+from swe_trainers.policy.attention import LayerMasks
 from swe_trainers.policy.language_model import LanguageModel
 
 __all__ = ["EmbeddedEngine"]
@@ -31,23 +32,28 @@ class _Request:
     stop_strings: tuple[str, ...] = ()
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
 
 @dataclass
 class _Slot:
-    """One sequence: `length` tokens are in the cache, `pending` ones follow and are not."""
+    """One sequence, of which the first `length` tokens are in the cache."""
 
     length: int = 0
-    pending: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     request: _Request | None = None
+
+    @property
+    def n_pending(self) -> int:
+        """How many tokens follow that are not."""
+        return len(self.token_ids) - self.length
 
 
 class EmbeddedEngine:
     """Continuous batching over slots: requests join as they come and leave as they finish, whatever the others do.
 
     A step is either a prefill (all that was appended to some slots) or one more token for every running request.
-    The weights are the policy's own, read at each step; slots opened before an update must be closed before the next
-    request.
+    The weights are the model's own, read at each step; where they change while slots are open, `renew` must be called.
 
     Args:
         model: the policy; its mode is left as it is.
@@ -55,6 +61,9 @@ class EmbeddedEngine:
         max_tokens: the longest sequence of a slot.
         prefill_tokens: at most so many tokens, padding included, in one prefill batch (a longer single sequence goes
             alone).
+
+    Attributes:
+        version: of the weights, which samples then carry; None where they are the policy's own at any time.
 
     Raises:
         ConfigurationError: a size is not positive, or longer than the model's positions.
@@ -74,6 +83,7 @@ class EmbeddedEngine:
         self._prefill_tokens = prefill_tokens
         self._slots: dict[int, _Slot] = {}
         self._recomputes = False
+        self.version: int | None = None
         self._throughput = Throughput()
 
     @property
@@ -112,7 +122,7 @@ class EmbeddedEngine:
         index = self.open()
         with torch.inference_mode():
             self._cache.copy(slot, index, parent.length)
-        self._slots[index] = _Slot(parent.length, list(parent.pending))
+        self._slots[index] = _Slot(parent.length, list(parent.token_ids))
         return index
 
     def submit(
@@ -132,7 +142,7 @@ class EmbeddedEngine:
             EngineError: the slot is not open, has an unfinished request, or would be full; or a stop string is empty.
         """
         state = self._find(slot, idle=True)
-        used = state.length + len(state.pending) + len(token_ids)
+        used = len(state.token_ids) + len(token_ids)
         if used == 0:
             raise EngineError(f"slot {slot}: nothing to continue from")
         if used >= self.max_tokens:
@@ -143,7 +153,7 @@ class EmbeddedEngine:
             raise EngineError(f"max_new_tokens must be positive, got {max_new_tokens}")
         if not all(stop_strings):
             raise EngineError("an empty stop string would end every action at once")
-        state.pending.extend(int(i) for i in token_ids)
+        state.token_ids.extend(int(i) for i in token_ids)
         state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings))
 
     def rewind(self, slot: int, length: int) -> None:
@@ -153,10 +163,10 @@ class EmbeddedEngine:
             EngineError: the slot is not open, has an unfinished request, or is shorter.
         """
         state = self._find(slot, idle=True)
-        have = state.length + len(state.pending)
+        have = len(state.token_ids)
         if not 0 <= length <= have:
             raise EngineError(f"slot {slot}: cannot go back to {length} tokens, it has {have}")
-        del state.pending[max(0, length - state.length) :]
+        del state.token_ids[length:]
         state.length = min(length, state.length)
 
     def step(self) -> list[Sample]:
@@ -164,8 +174,9 @@ class EmbeddedEngine:
         running = {index: slot for index, slot in self._slots.items() if slot.request is not None}
         if not running:
             return []
-        # A running request has one pending token, the one it sampled last; any other has its prompt to read first.
-        decoding = [index for index, slot in running.items() if slot.request and slot.request.token_ids]
+        # A running request has one pending token, the one it sampled last; any other has its prompt to read first, and
+        # one whose weights have changed all of its context.
+        decoding = [i for i, slot in running.items() if slot.request and slot.request.token_ids and slot.n_pending == 1]
         waiting = [index for index in running if index not in set(decoding)]
         # Dropout is off in every mode; but families that recompute activations in training keep no cache there.
         switch = self._recomputes and self._model.training
@@ -177,7 +188,7 @@ class EmbeddedEngine:
                 # Reading prompts one by one would stall the others: a few are gathered while enough requests run.
                 reads = bool(waiting) and len(waiting) * 8 >= len(decoding)
                 chosen = self._prefill_batch(waiting) if reads else sorted(decoding)
-                n_read = sum(len(self._slots[index].pending) for index in chosen)
+                n_read = sum(self._slots[index].n_pending for index in chosen)
                 hidden = self._prefill(chosen) if reads else self._decode(chosen)
                 finished = self._sample(chosen, hidden)
             self._count(n_read if reads else 0, len(chosen), time.monotonic() - started)
@@ -201,6 +212,18 @@ class EmbeddedEngine:
         self._find(slot, idle=False)
         del self._slots[slot]
 
+    def renew(self, version: int | None) -> None:
+        """Take notice of other weights: what was computed with the former ones is computed again before it is used.
+
+        An action may be unfinished: its further tokens are drawn from the new weights, as they see the whole context.
+
+        Args:
+            version: of the weights; every token sampled from now on carries it.
+        """
+        self.version = version
+        for slot in self._slots.values():
+            slot.length = 0
+
     def _wrote(self, request: _Request) -> bool:
         """Whether the last token completes a stop string: only so many tokens are decoded as the longest can take."""
         # A token writes at least one byte, but for special ones, which write nothing: hence as many again.
@@ -218,11 +241,11 @@ class EmbeddedEngine:
 
     def _prefill_batch(self, waiting: list[int]) -> list[int]:
         """The longest-waiting slot and others that fit beside it: similar lengths, within the budget."""
-        oldest = len(self._slots[waiting[0]].pending)
+        oldest = self._slots[waiting[0]].n_pending
         batch: list[int] = []
         longest = 0
         for index in waiting:
-            size = len(self._slots[index].pending)
+            size = self._slots[index].n_pending
             grown = max(longest, size)
             alike = (oldest <= size * 2 and size <= oldest * 2) or grown * len(waiting) <= 512
             if not batch or (alike and grown * (len(batch) + 1) <= self._prefill_tokens):
@@ -233,12 +256,12 @@ class EmbeddedEngine:
     def _prefill(self, chosen: list[int]) -> Tensor:
         """Read the pending tokens of some slots; hidden states (N, D) of the last token of each."""
         slots = [self._slots[index] for index in chosen]
-        sizes = torch.tensor([len(slot.pending) for slot in slots])
+        sizes = torch.tensor([slot.n_pending for slot in slots])
         starts = torch.tensor([slot.length for slot in slots])
         width = int(sizes.max())
         ids = torch.zeros((len(slots), width), dtype=torch.int64)
         for row, slot in enumerate(slots):
-            ids[row, : len(slot.pending)] = torch.tensor(slot.pending)
+            ids[row, : slot.n_pending] = torch.tensor(slot.token_ids[slot.length :])
         column = torch.arange(width)
         real = column < sizes[:, None]  # (B, Q)
         positions = (starts[:, None] + column).clamp(max=self.max_tokens - 1)
@@ -253,8 +276,7 @@ class EmbeddedEngine:
         if length is None and not plan.windowed:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
-            distance = positions[:, None, :, None] - torch.arange(length or width, device=device)  # (B, 1, Q, K)
-            masks = plan.masks(distance >= 0, distance)
+            masks = self._masks(positions, length or width)
         hidden = self._model.run_trunk(ids, positions, masks, cache=self._cache)
         return hidden[torch.arange(len(slots), device=device), sizes.to(device) - 1]
 
@@ -265,24 +287,32 @@ class EmbeddedEngine:
         # run.
         span = chosen[-1] + 1
         in_place = len(chosen) * 2 >= span
-        rows = list(range(span)) if in_place else chosen
-        states = [self._slots.get(index) for index in rows]
-        wanted = set(chosen)
-        tokens = [
-            state.pending[0] if state and index in wanted else 0 for index, state in zip(rows, states, strict=True)
-        ]
-        lengths = [state.length if state and index in wanted else 0 for index, state in zip(rows, states, strict=True)]
-        ids = torch.tensor(tokens, device=device)[:, None]
-        positions = torch.tensor(lengths, device=device)[:, None]
+        rows = chosen if in_place else list(range(len(chosen)))
+        slots = [self._slots[index] for index in chosen]
+        lengths = [slot.length for slot in slots]
+        full = len(chosen) == span or not in_place
+        row, at = torch.tensor([rows, chosen], device=device)
+        read = torch.tensor([[slot.token_ids[slot.length] for slot in slots], lengths], device=device)  # (2, N)
+        if not full:
+            read = torch.zeros((2, span), dtype=torch.int64, device=device).index_copy(1, row, read)
+        ids, positions = read[:, :, None]
         length = max(lengths) + 1
-        at = torch.tensor(chosen, device=device)
-        row = at if in_place else torch.arange(len(chosen), device=device)
-        source = (row, torch.zeros_like(row))
-        self._cache.plan(slice(0, span) if in_place else at, source, (at, positions[row, 0]), length)
-        distance = positions[:, None, :, None] - torch.arange(length, device=device)  # (B, 1, 1, K)
+        source = (slice(None) if full else row, 0)
+        self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
+        hidden = self._model.run_trunk(ids, positions, self._masks(positions, length), cache=self._cache)[:, 0]
+        return hidden if full else hidden[row]
+
+    def _masks(self, positions: Tensor, length: int) -> LayerMasks:
+        """What queries at these positions (B, Q) may see of the first `length` positions of their slots.
+
+        Masks are added to the scores: one of bool would be turned into that in every layer.
+        """
+        distance = positions[:, None, :, None] - torch.arange(length, device=positions.device)  # (B, 1, Q, K)
         masks = self._model.mask_plan.masks(distance >= 0, distance)
-        hidden = self._model.run_trunk(ids, positions, masks, cache=self._cache)
-        return hidden[row, 0]
+        nothing = torch.zeros((), dtype=self._model.unembedding.weight.dtype, device=positions.device)
+        if isinstance(masks, dict):
+            return {kind: torch.where(mask, nothing, -torch.inf) for kind, mask in masks.items()}
+        return None if masks is None else torch.where(masks, nothing, -torch.inf)
 
     def _sample(self, chosen: list[int], hidden: Tensor) -> list[Sample]:
         """Draw the next token of each slot from its last hidden state, and take out the requests that it finishes."""
@@ -309,10 +339,12 @@ class EmbeddedEngine:
     def _take(self, index: int, token: int, logprob: float) -> Sample | None:
         """Append a sampled token to its slot; the sample if that ended the request."""
         slot, request = self._slots[index], self._request(index)
-        slot.length += len(slot.pending)
-        slot.pending = [token]
+        slot.length = len(slot.token_ids)
+        slot.token_ids.append(token)
         request.token_ids.append(token)
         request.logprobs.append(logprob)
+        if self.version is not None:
+            request.versions.append(self.version)
         end: Literal["stop", "string", "length", "context"]
         if token in request.stop_ids:
             end = "stop"
@@ -325,4 +357,4 @@ class EmbeddedEngine:
         else:
             return None
         slot.request = None
-        return Sample(index, tuple(request.token_ids), tuple(request.logprobs), end)
+        return Sample(index, tuple(request.token_ids), tuple(request.logprobs), end, tuple(request.versions))

@@ -11,6 +11,8 @@ from swe_trainers.errors import ConfigurationError
 
 __all__ = ["Sampling", "draw"]
 
+_BLOCK = 64  # tokens of the vocabulary that are added up at once
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -58,14 +60,37 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
     logits = logits.float()
     if sampling.temperature == 0:
         return logits.argmax(-1), torch.zeros(logits.shape[0], device=logits.device)
-    logprobs = torch.log_softmax(_truncate(logits / sampling.temperature, sampling), dim=-1)
-    cumulative = logprobs.double().exp().cumsum(-1)  # (N, V); float32 sums would drift over a large vocabulary
-    # The first token whose cumulative probability exceeds the number, which must stay below the total, whatever that
-    # rounds to.
-    total = cumulative[:, -1:]
-    wanted = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    ids = torch.searchsorted(cumulative, wanted, right=True).squeeze(-1)
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    logprobs = torch.log_softmax(_truncate(logits, sampling), dim=-1)
+    ids = _invert(logprobs.exp(), uniforms)
     return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+
+
+def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """The first token whose cumulative probability exceeds a number: first its block of the vocabulary, then the token.
+
+    Args:
+        probabilities: (N, V) float32. uniforms: (N,) float64 in [0, 1).
+
+    Returns:
+        (N,) int64, never a token of probability 0.
+    """
+    n, vocabulary = probabilities.shape
+    n_blocks = -(-vocabulary // _BLOCK)
+    padded = torch.nn.functional.pad(probabilities, (0, n_blocks * _BLOCK - vocabulary))
+    blocks = padded.view(n, n_blocks, _BLOCK)
+    # Sums in float32 would drift over a large vocabulary.
+    before = blocks.sum(-1, dtype=torch.float64).cumsum(-1)  # (N, blocks)
+    total = before[:, -1:]
+    # The number must stay below the total, whatever that rounds to.
+    wanted = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))  # (N, 1)
+    block = torch.searchsorted(before, wanted, right=True)  # (N, 1)
+    left = wanted - torch.where(block > 0, before.gather(1, (block - 1).clamp(min=0)), 0.0)
+    inside = blocks.take_along_dim(block[:, :, None], 1).squeeze(1).double().cumsum(-1)  # (N, _BLOCK)
+    # The two ways to add a block up may differ in the last digit: again the number must stay below the sum.
+    left = torch.minimum(left, torch.nextafter(inside[:, -1:], torch.zeros_like(total)))
+    return (block * _BLOCK + torch.searchsorted(inside, left, right=True)).squeeze(1)
 
 
 def _truncate(logits: Tensor, sampling: Sampling) -> Tensor:

@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from swe_trainers import __version__
+from swe_trainers.completion import add_print_completion
 from swe_trainers.errors import TrainerError
 
 __all__ = ["main"]
@@ -38,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slots", type=int, default=16, help="requests generated at once (%(default)s)")
     parser.add_argument("--max-tokens", type=int, help="the longest sequence; by default the model's own limit")
     parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; by default its own choice")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_print_completion(parser)
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import queue
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
@@ -191,12 +191,36 @@ class ServedEngine:
                 raise EngineError(f"{self.client.url}{path}: {answer.get('message', 'the server did not succeed')}")
         self.version = version
 
-    def sample(self, token_ids: Sequence[int], n: int, *, sampling: Sampling, seed: int) -> Answer:
-        """One answer of exactly `n` tokens outside all slots: for probes, which nothing stops early."""
+    def renew(self, version: int, send: Callable[[], None]) -> None:
+        """As `reload`, of weights that do not come through a folder.
+
+        Args:
+            version: of these weights.
+            send: has the server take them.
+        Raises:
+            EngineError: a request is unfinished, or the server does not take them.
+        """
+        if self.busy:
+            raise EngineError("weights cannot change while requests are unfinished")
+        send()
+        self.client.post("/reset_prefix_cache", {})
+        self.version = version
+
+    def sample(
+        self, token_ids: Sequence[int], n: int, *, sampling: Sampling, seed: int, client: JsonClient | None = None
+    ) -> Answer:
+        """One answer of exactly `n` tokens outside all slots: for probes, which nothing stops early.
+
+        Args:
+            token_ids: what they follow.
+            n: how many.
+            sampling, seed: how they are drawn.
+            client: asks instead of the engine's own.
+        """
         path, body = self._dialect.generate(
             token_ids, max_new_tokens=n, stop_ids=(), stop_strings=(), sampling=sampling, seed=seed
         )
-        return self._dialect.read(self.client.post(path, body))
+        return self._dialect.read((client or self.client).post(path, body))
 
     def shutdown(self) -> None:
         """Let go of the threads; the server goes on."""

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -17,6 +18,9 @@ from swe_trainers.engines.http import JsonClient
 from swe_trainers.errors import ConfigurationError, EngineError
 
 __all__ = ["ServerProcess"]
+
+_LOOK_S = 1.0  # between two looks at whether it lives
+_TRIES = 3  # of starting it again, where it dies on the way
 
 
 class ServerProcess:
@@ -29,6 +33,11 @@ class ServerProcess:
         gpus: the GPUs that it sees, as `CUDA_VISIBLE_DEVICES` has them; None for all.
         start_timeout_s: until it must answer.
         restarts: how often it may be started again over the whole run.
+        before_restart: called each time before that.
+
+    Attributes:
+        starts: how often it was started.
+        prove: called where it was started again, before anybody else may ask it; raises where it is not what it was.
     """
 
     def __init__(
@@ -40,15 +49,20 @@ class ServerProcess:
         gpus: str | None = None,
         start_timeout_s: float = 600.0,
         restarts: int = 20,
+        before_restart: Callable[[], None] | None = None,
     ) -> None:
         self._command, self._log = list(command), log
         self._environment = {**os.environ, **({} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus})}
         self._health = JsonClient(url, timeout_s=5, tries=1)
         self._start_timeout_s, self._left = start_timeout_s, restarts
+        self._before_restart = before_restart
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
+        self._ends = threading.Event()
+        self._wanted = False
         self.starts = 0
+        self.prove: Callable[[], None] = lambda: None
 
     @property
     def pid(self) -> int:
@@ -65,37 +79,76 @@ class ServerProcess:
             EngineError: it ended, or did not answer in time; the log's last line is told.
         """
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._wanted = True
         with self._log.open("ab") as log:
-            self._process = self._spawn(log)
+            process = self._process = self._spawn(log)
         self.starts += 1
         deadline = time.monotonic() + self._start_timeout_s
         while not self._answers():
-            code = self._process.poll()
-            if code is not None or time.monotonic() > deadline:
-                self.stop()
+            code = process.poll()
+            if code is not None or time.monotonic() > deadline or self._ends.is_set():
+                self._end()
                 how = f"ended with {code}" if code is not None else f"did not answer in {self._start_timeout_s:g} s"
                 raise EngineError(f"the server {self._command[0]} {how}: {self._last_line()} (all in {self._log})")
             time.sleep(0.1)
 
     def revive(self) -> None:
-        """Start it again if it is dead; several threads may notice at once.
+        """Start it again if it is dead; several threads may notice at once, and all of them wait until it is there.
 
         Raises:
-            EngineError: it was started again too often, or cannot be.
+            EngineError: it was started again too often, or cannot be, or is not what it was.
         """
         with self._lock:
-            if self._process is None or self._process.poll() is None:
-                return
-            if not self._left:
-                raise EngineError(
-                    f"the server {self._command[0]} keeps dying: {self._last_line()} (all in {self._log})"
-                )
-            self._left -= 1
-            self.stop()
-            self.start()
+            tries = 0
+            while self._wanted and not self.lives():
+                tries += 1
+                if not self._left:
+                    raise EngineError(
+                        f"the server {self._command[0]} keeps dying: {self._last_line()} (all in {self._log})"
+                    )
+                self._left -= 1
+                self._end()
+                if self._before_restart is not None:
+                    self._before_restart()
+                try:
+                    self.start()
+                    self.prove()
+                except EngineError:
+                    if self.lives():  # it answers, and not with what it should
+                        self._end()
+                        raise
+                    if tries == _TRIES:
+                        raise
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Started, and started again as soon as it dies, though nobody asks it anything; ended with the block."""
+        with self:
+            watch = threading.Thread(target=self._keep_alive, name="watch", daemon=True)
+            watch.start()
+            try:
+                yield
+            finally:
+                self._ends.set()
+                watch.join()
+
+    def _keep_alive(self) -> None:
+        while not self._ends.wait(_LOOK_S):
+            try:
+                self.revive()
+            except EngineError:
+                return  # who asks it next is told why
+
+    def lives(self) -> bool:
+        """Whether it runs now."""
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         """End it and all that it started."""
+        self._wanted = False
+        self._end()
+
+    def _end(self) -> None:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -104,7 +157,11 @@ class ServerProcess:
             self._unwatch()
 
     def __enter__(self) -> ServerProcess:
-        self.start()
+        try:
+            self.start()
+        except (ConfigurationError, EngineError):
+            self.stop()
+            raise
         return self
 
     def __exit__(

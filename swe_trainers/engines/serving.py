@@ -3,6 +3,8 @@
 POST /v1/completions        text or token ids; `return_token_ids`, `logprobs`, `stop_token_ids` as vLLM has them
 POST /v1/chat/completions   messages, in the model's own chat format
 POST /collective_rpc        {"method": "reload_weights"}: read the model's folder again
+POST /init_weight_transfer_engine, /start_weight_update, /update_weights, /finish_weight_update
+                            weights from a trainer's memory, over gloo; see `weight_transfer`
 POST /reset_prefix_cache    nothing is kept between requests, so nothing is to be dropped
 GET  /health, /v1/models
 """
@@ -24,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Sample
 from swe_trainers.engines.sampling import Sampling
+from swe_trainers.engines.weight_transfer import WeightReceiver
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.policy.chat import ChatFormat
 from swe_trainers.policy.language_model import LanguageModel
@@ -39,7 +43,7 @@ _MAX_BODY_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class _Job:
-    """A request on its way to the engine; without a prompt, an order to read the weights again."""
+    """A request on its way to the engine; without a prompt, an order to take weights, or to read them again."""
 
     future: Future[Sample]
     prompt: tuple[int, ...] = ()
@@ -48,6 +52,7 @@ class _Job:
     stop_strings: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
     seed: int = 0
+    weights: Mapping[str, torch.Tensor] | None = None
 
 
 class ModelServer:
@@ -86,12 +91,16 @@ class ModelServer:
         self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=limit)
         self.max_tokens, self.api_key = limit, api_key
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.receiver = WeightReceiver()
         self.failure: BaseException | None = None
         handler = type("Handler", (_Handler,), {"owner": self})
         try:
             self._http = ThreadingHTTPServer((host, port), handler)
         except OSError as error:
-            raise ConfigurationError(f"{host}:{port}: cannot listen there: {error.strerror or error}") from error
+            raise ConfigurationError(
+                f"{host}:{port}: cannot listen there: {error.strerror or error}. "
+                "Try: another --port, or 0 for a free one"
+            ) from error
         self._http.daemon_threads = True
         self._threads = [
             threading.Thread(target=self._generate, name="engine", daemon=True),
@@ -125,6 +134,14 @@ class ModelServer:
         """Generate; waits for its turn and its end."""
         self._jobs.put(job)
         return job.future.result()
+
+    def receive(self, update: Mapping[str, Any]) -> None:
+        """Take weights in from the trainer, beside what is generated; see `WeightReceiver.receive`."""
+        self.receiver.receive(update, self._model.checkpoint_weights())
+
+    def take(self) -> None:
+        """Generate with the weights that were received, once what runs has ended."""
+        self.ask(_Job(Future(), weights=self.receiver.finish()))
 
     def _generate(self) -> None:
         """The engine's thread: takes requests in as slots become free, and steps."""
@@ -177,8 +194,11 @@ class ModelServer:
 
     def _reload(self, job: _Job) -> None:
         try:
-            fresh = LanguageModel.from_pretrained(self.folder)
-            self._model.load_state_dict(fresh.state_dict())
+            if job.weights is not None:
+                self._model.load_checkpoint_weights(job.weights)
+            else:
+                fresh = LanguageModel.from_pretrained(self.folder)
+                self._model.load_state_dict(fresh.state_dict())
         except (TrainerError, RuntimeError) as error:
             job.future.set_exception(TrainerError(f"{self.folder}: not reloaded: {str(error).splitlines()[0]}"))
         else:
@@ -212,6 +232,10 @@ class _Handler(BaseHTTPRequestHandler):
             "/v1/chat/completions": self._chat,
             "/collective_rpc": self._order,
             "/reset_prefix_cache": lambda _: {},
+            "/init_weight_transfer_engine": lambda body: self.owner.receiver.join(body["init_info"]),
+            "/start_weight_update": lambda _: self.owner.receiver.start(),
+            "/update_weights": lambda body: self.owner.receive(body["update_info"]),
+            "/finish_weight_update": lambda _: self.owner.take(),
         }
         size = self.headers.get("Content-Length", "")
         if not size.isdigit() or int(size) > _MAX_BODY_BYTES:
@@ -230,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.loads(content or b"{}")
             if not isinstance(body, dict):
                 raise ConfigurationError("the body is no JSON object")
-            self._send(HTTPStatus.OK, call(body))
+            self._send(HTTPStatus.OK, call(body) or {})
         except (TrainerError, ValueError, TypeError, KeyError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from swe_trainers.engines.http import RefusedError
+from swe_trainers.engines.http import JsonClient, RefusedError
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.served import ServedEngine
+from swe_trainers.engines.weight_transfer import WeightTransfer
 from swe_trainers.errors import EngineError
 from swe_trainers.policy.language_model import VALUE_HEAD_FILE, LanguageModel
 
@@ -33,6 +35,7 @@ class WeightSync:
         folder: where weights are written, and read from by the server.
         tolerance: the greatest mean difference of log-probabilities, in nats.
         save: writes the policy to a folder; `write_served` where not given.
+        transfer: sends weights from memory, in the folder's place.
     """
 
     def __init__(
@@ -43,11 +46,13 @@ class WeightSync:
         *,
         tolerance: float,
         save: Callable[[Path], None] | None = None,
+        transfer: WeightTransfer | None = None,
     ) -> None:
         self._model, self._engine, self._folder = model, engine, Path(folder)
-        self._tolerance = tolerance
+        self._tolerance, self._transfer = tolerance, transfer
         self._save = save or (lambda folder: write_served(model, folder))
         self.gap = 0.0
+        self._proven: _Proof | None = None
 
     def send(self, version: int, sampling: Sampling) -> None:
         """Give the server the policy's weights as they are now.
@@ -58,8 +63,13 @@ class WeightSync:
         Raises:
             EngineError: the server does not take them, or does not compute with them what the policy computes.
         """
-        self._save(self._folder)
-        self._engine.reload(self._folder.absolute(), version)
+        self._proven = None  # a server that starts again from here on may have either
+        transfer = self._transfer
+        if transfer is None:
+            self._save(self._folder)
+            self._engine.reload(self._folder.absolute(), version)
+        else:
+            self._engine.renew(version, lambda: transfer.send(self._model.checkpoint_weights()))
         self.check(sampling, version)
 
     def check(self, sampling: Sampling, version: int) -> None:
@@ -76,18 +86,70 @@ class WeightSync:
         answer = self._engine.sample(prompt, _PROBE_TOKENS, sampling=sampling, seed=version)
         if answer.token_ids is None or answer.logprobs is None:
             raise EngineError(f"{self._engine.client.url}: the probe came back without token ids or log-probabilities")
-        ours = _logprobs(self._model, prompt, list(answer.token_ids), sampling.temperature)
-        gaps = (ours - torch.tensor(answer.logprobs, dtype=torch.float64)).abs()
-        self.gap = float(gaps.mean())
-        if not self.gap <= self._tolerance:  # not a number is a failure too
+        sampled = list(answer.token_ids)
+        ours = _logprobs(self._model, prompt, sampled, sampling.temperature)  # (n, V)
+        picked = ours.gather(-1, torch.tensor(sampled)[:, None]).squeeze(-1)
+        self.gap = self._compare(picked, answer.logprobs, f"update {version}")
+        self._proven = _Proof(prompt, sampled, ours.float(), sampling, version)
+
+    def prove(self, client: JsonClient) -> None:
+        """Ask a server that was started again what the last check asked; needs no policy, which may be learning.
+
+        The server may draw otherwise than before; so it is asked for single tokens, after beginnings of what it drew,
+        and each is compared with what the policy said of all tokens there.
+
+        Args:
+            client: one that does not start the server.
+        Raises:
+            EngineError: it does not answer, or as if it had other weights.
+        """
+        proof = self._proven
+        if proof is None:
+            return
+        places = range(0, len(proof.sampled), 5)
+        said: list[float] = []
+        ours: list[torch.Tensor] = []
+        for place in places:
+            context = [*proof.prompt, *proof.sampled[:place]]
+            answer = self._engine.sample(context, 1, sampling=proof.sampling, seed=place, client=client)
+            if answer.token_ids is None or answer.logprobs is None:
+                raise EngineError(f"{client.url}: the probe came back without token ids or log-probabilities")
+            said += answer.logprobs
+            ours.append(proof.logprobs[place, answer.token_ids[0]].double())
+        self._compare(torch.stack(ours), said, f"update {proof.version}, started again")
+
+    def _compare(self, ours: torch.Tensor, said: Sequence[float], when: str) -> float:
+        """The mean difference of log-probabilities (n,), in nats. Raises `EngineError` above the tolerance."""
+        gaps = (ours - torch.tensor(said, dtype=torch.float64)).abs()
+        gap = float(gaps.mean())
+        if not gap <= self._tolerance:  # not a number is a failure too
             raise EngineError(
-                f"{self._engine.client.url}: the server does not compute with the policy's weights (update {version}): "
-                f"log-probabilities of a probe differ by {self.gap:.3g} nats on average, {float(gaps.max()):.3g} at "
+                f"{self._engine.client.url}: the server does not compute with the policy's weights ({when}): "
+                f"log-probabilities of a probe differ by {gap:.3g} nats on average, {float(gaps.max()):.3g} at "
                 f"most, where engine.probe_tolerance allows {self._tolerance:g}. Known causes: a server that reloads "
                 "tied embeddings wrongly (untie them: tie_word_embeddings false), one that reads another folder than "
                 f"{self._folder}, keeps its prefix cache, computes in a coarser dtype, or gives log-probabilities "
                 "before the temperature (vLLM: --logprobs-mode processed_logprobs)"
             )
+        return gap
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """A probe that was passed.
+
+    Attributes:
+        prompt, sampled: what was asked, and the n tokens that the server drew.
+        logprobs: (n, V) float32, the policy's, of all tokens at each of their places.
+        sampling: how they were drawn.
+        version: of the weights.
+    """
+
+    prompt: list[int]
+    sampled: list[int]
+    logprobs: torch.Tensor
+    sampling: Sampling
+    version: int
 
 
 def write_served(model: LanguageModel, folder: Path) -> None:
@@ -125,9 +187,9 @@ _ADVICE = (
 
 @torch.no_grad()
 def _logprobs(model: LanguageModel, prompt: list[int], sampled: list[int], temperature: float) -> torch.Tensor:
-    """(n,) float64, what the policy says of sampled tokens."""
+    """(n, V) float64, what the policy says at the places of sampled tokens."""
     ids = torch.tensor([prompt + sampled], device=model.device)
     positions = torch.arange(ids.shape[1], device=model.device)[None]
     hidden = model(ids, positions, torch.ones_like(ids))[0, len(prompt) - 1 : -1]
     logits = model.logits(hidden).double().cpu() / (temperature or 1.0)
-    return logits.log_softmax(-1).gather(-1, torch.tensor(sampled)[:, None]).squeeze(-1)
+    return logits.log_softmax(-1)

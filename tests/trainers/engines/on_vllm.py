@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import tokenizers
@@ -22,6 +28,10 @@ from swe_trainers.engines.weights import WeightSync, check_server, write_served
 from swe_trainers.errors import EngineError
 from swe_trainers.policy.language_model import LanguageModel
 from swe_trainers.policy.tokenizer import HuggingFaceTokenizer
+from swe_trainers.rollout.adapters import AnyText
+from swe_trainers.rollout.background import BackgroundPlay
+from swe_trainers.rollout.collect import Collection
+from swe_trainers.rollout.plan import EpisodeStart, Limits
 from tests.trainers.engines.test_training_with_a_server import free_port
 from tests.trainers.tiny import full_logprobs, tiny_model
 
@@ -39,6 +49,14 @@ def tokenizer() -> HuggingFaceTokenizer:
 
 @contextmanager
 def vllm(folder: Path, model: LanguageModel, *options: str) -> Iterator[ServedEngine]:
+    with process_and_engine(folder, model, *options) as (_, engine):
+        yield engine
+
+
+@contextmanager
+def process_and_engine(
+    folder: Path, model: LanguageModel, *options: str
+) -> Iterator[tuple[ServerProcess, ServedEngine]]:
     write_served(model, folder)
     port = free_port()
     command = [
@@ -48,9 +66,10 @@ def vllm(folder: Path, model: LanguageModel, *options: str) -> Iterator[ServedEn
     ]  # fmt: skip
     os.environ.update(VLLM_SERVER_DEV_MODE="1", VLLM_CPU_KVCACHE_SPACE="1", VLLM_NO_USAGE_STATS="1")
     url = f"http://127.0.0.1:{port}"
-    with ServerProcess(command, url, folder.parent / "vllm.log", start_timeout_s=240):
-        engine = ServedEngine(JsonClient(url, timeout_s=60), Completions(str(folder)), n_slots=6, max_tokens=256)
-        yield engine
+    with ServerProcess(command, url, folder.parent / "vllm.log", start_timeout_s=240) as process:
+        client = JsonClient(url, timeout_s=60, revive=process.revive)
+        engine = ServedEngine(client, Completions(str(folder)), n_slots=6, max_tokens=256)
+        yield process, engine
         engine.shutdown()
 
 
@@ -110,3 +129,98 @@ def test_tied_embeddings_that_are_reloaded_wrongly_stop_the_run(tmp_path: Path) 
         changed(model)
         with pytest.raises(EngineError, match="tied embeddings"):  # vLLM 0.32 keeps the former projection in silence
             sync.send(1, Sampling())
+
+
+@pytest.mark.timeout(900)  # the server starts three times
+def test_a_killed_server_comes_back_with_the_weights_of_the_moment_or_is_refused(tmp_path: Path) -> None:
+    model = tiny_model("qwen3", tokenizer(), tie_word_embeddings=False, **WIDE)
+    options = ("--logprobs-mode", "processed_logprobs")
+    with process_and_engine(tmp_path / "model", model, *options) as (process, engine):
+        sync = WeightSync(model, engine, tmp_path / "model", tolerance=1e-3)
+        process.prove = partial(sync.prove, JsonClient(engine.client.url, timeout_s=60, tries=2))
+        changed(model)
+        sync.send(1, Sampling(0.7))
+        sent = copy.deepcopy(model)
+        changed(model)  # the policy learns on
+        slots = [engine.open() for _ in range(4)]
+        for slot in slots:
+            engine.submit(
+                slot, [1, 2, slot], max_new_tokens=100, stop_ids=(), sampling=Sampling(0.7),
+                random=np.random.default_rng(slot),
+            )  # fmt: skip
+        os.killpg(process.pid, signal.SIGKILL)  # in the middle of them
+        samples = []
+        while engine.busy:
+            samples += engine.step()
+        assert process.starts == 2 and len(samples) == 4
+        for sample in samples:
+            truth = full_logprobs(sent, [1, 2, sample.slot, *sample.token_ids], 0.7)[3:]
+            torch.testing.assert_close(torch.tensor(sample.logprobs), truth, rtol=1e-3, atol=1e-3)
+        write_served(model, tmp_path / "model")  # a folder that was changed behind its back
+        os.killpg(process.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match=r"update 1, started again"):
+            engine.client.get("/v1/models")
+
+
+def test_episodes_under_way_go_on_over_a_change_of_weights(tmp_path: Path) -> None:
+    former = tiny_model("qwen3", tokenizer(), tie_word_embeddings=False, **WIDE)
+    model = copy.deepcopy(former)
+    with vllm(tmp_path / "model", model, "--logprobs-mode", "processed_logprobs") as engine:
+        sync = WeightSync(model, engine, tmp_path / "model", tolerance=1e-3)
+        sync.check(Sampling(), 0)
+        envs = [Echoing() for _ in range(4)]
+        player = BackgroundPlay(
+            lambda feed: Collection(engine, Words(), envs, feed, Limits(max_new_tokens=6)),
+            renews_actions=False,
+        )
+        player.begin([((i,), EpisodeStart(seed=i)) for i in range(40)])
+        found = player.ended(60)
+        changed(model)
+        with player.paused(between_episodes=False):
+            assert not engine.busy
+            sync.send(1, Sampling())
+        while len(found) < 40:
+            found += player.ended(60)
+        player.close()
+    mixed = 0
+    for _, (trajectory,) in found:
+        versions = np.array(trajectory.weight_versions)
+        mixed += len(set(versions[trajectory.action_mask].tolist())) == 2
+        for version, weights in enumerate((former, model)):
+            truth = full_logprobs(weights, trajectory.token_ids.tolist())[versions == version]
+            said = torch.from_numpy(trajectory.rollout_logprobs)[versions == version]
+            torch.testing.assert_close(said, truth, rtol=1e-3, atol=1e-3)
+    assert mixed > 0
+
+
+class Words:
+    """A chat of bare words: `w45` ends an action."""
+
+    stop_ids = frozenset({45})
+    end_id = 45
+
+    def start(self, observation: str, *, system: str | None = None, tools: Any = None) -> list[int]:
+        return [3, int(observation[1:]), 4]
+
+    def observe(self, observation: str, *, closed: bool) -> list[int]:
+        return [3, int(observation[1:]), 4]
+
+    def action_text(self, token_ids: Any) -> str:
+        return " ".join(f"w{i}" for i in token_ids)
+
+
+class Echoing(gymnasium.Env[str, str]):
+    """Five turns of a word each, which take a moment."""
+
+    observation_space = AnyText()
+    action_space = AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.turn = 0
+        return "w1", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        time.sleep(0.1)
+        self.turn += 1
+        return f"w{self.turn}", 0.0, self.turn == 5, False, {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -81,6 +82,21 @@ def test_a_row_does_not_depend_on_the_others_and_no_dropped_token_is_drawn(
     for row in range(n):
         alone, _ = draw(logits[row : row + 1], uniforms[row : row + 1], sampling)
         assert alone.item() == ids[row]
+
+
+@given(n=st.integers(1, 3), v=st.sampled_from([2, 63, 64, 65, 129, 1000]), seed=st.integers(0, 2**31))
+@settings(deadline=None)
+def test_a_large_vocabulary_is_inverted_as_its_cumulative_distribution_says(n: int, v: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(n, v, generator=generator) * 8
+    uniforms = torch.rand(n, generator=generator, dtype=torch.float64)
+    ids, logprobs = draw(logits, uniforms, Sampling())
+    truth = torch.log_softmax(logits.double(), -1)
+    torch.testing.assert_close(logprobs.double(), truth.gather(1, ids[:, None]).squeeze(1), rtol=1e-5, atol=1e-5)
+    for row, token in enumerate(ids.tolist()):
+        cumulative = np.cumsum(truth[row].exp().numpy())
+        below = cumulative[token - 1] if token else 0.0
+        assert below - 1e-6 <= uniforms[row].item() <= cumulative[token] + 1e-6
 
 
 def test_probabilities_that_underflow_are_not_drawn_at_the_borders() -> None:

@@ -107,6 +107,14 @@ def test_new_weights_reach_the_server_and_their_version_every_token(tmp_path: Pa
         assert sync.gap < 1e-4
         ask(engine, engine.open(), [1, 2])
         assert finish(engine)[0].versions == (3,) * 6
+        with torch.no_grad():  # a policy that learns on changes nothing in what a server must prove that comes back
+            model.causal_lm.get_input_embeddings().weight.add_(1.0)
+        sync.prove(engine.client)
+        with torch.no_grad():
+            for parameter in server._model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        with pytest.raises(EngineError, match=r"\(update 3, started again\)"):
+            sync.prove(engine.client)
 
 
 def test_a_server_that_keeps_a_tied_projection_is_found_out(tmp_path: Path) -> None:

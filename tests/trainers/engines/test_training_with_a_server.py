@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from swe_trainers.engines.server_process import ServerProcess
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.experiment import evaluate_run, run_experiment
 from swe_trainers.logging import read_metrics
@@ -26,9 +29,11 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def configuration(folder: Path, **engine) -> RunConfig:
+def configuration(folder: Path, *, ahead: int = 0, **engine) -> RunConfig:
+    rollout = {"max_staleness": ahead, "partial": bool(ahead)}
     return run_config(
         {
+            "rollout": rollout,
             "environment": {
                 "id": "FrozenLake-v1", "adapter": "text", "parallel": 4, "max_turns": 4, "max_tokens": 96,
                 "max_new_tokens": 2,
@@ -36,7 +41,7 @@ def configuration(folder: Path, **engine) -> RunConfig:
             "model": {"architecture": TINY, "tokenizer": "words"},
             "trainer": {
                 "algorithm": "ppo", "max_updates": 4, "episodes_per_update": 8, "epochs": 1, "minibatches": 1,
-                "learning_rate": 0.01, "temperature": 0.9,
+                "learning_rate": 0.01, "temperature": 0.9, "correction": "truncate",
             },
             "engine": engine,
             "output_dir": str(folder / "run"),
@@ -71,9 +76,13 @@ def servers(port: int) -> list[int]:
     return found
 
 
-def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ahead", "transport"), [(0, "files"), (1, "files"), (0, "gloo")])
+def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(
+    tmp_path: Path, ahead: int, transport: str
+) -> None:
     port = free_port()
-    config = configuration(tmp_path, kind="vllm", url=f"http://127.0.0.1:{port}", command=server_command())
+    url = f"http://127.0.0.1:{port}"
+    config = configuration(tmp_path, ahead=ahead, kind="vllm", url=url, command=server_command(), transport=transport)
     metrics, killed = tmp_path / "run" / "metrics.jsonl", []
 
     def kill() -> None:
@@ -95,7 +104,8 @@ def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(tmp_p
     for (
         row
     ) in rows:  # what the server says of its tokens is what the policy says of them, after every change of weights
-        assert row["engine_logprob_gap"] < 1e-4 and row["engine/probe_gap"] < 1e-4
+        assert row["engine/probe_gap"] < 1e-4
+        assert row["engine_logprob_gap"] < 1e-4 or row["staleness/max"] == ahead
     assert sum(row["episodes"] for row in rows) == 32
 
 
@@ -116,11 +126,61 @@ def test_a_server_that_does_not_start_is_one_line_with_its_last_words(tmp_path: 
         ({"kind": "vllm"}, "needs the server's address"),
         ({"kind": "sglang", "url": "http://127.0.0.1:1", "gpus": "0"}, "no effect without command"),
         ({"kind": "vllm", "url": "http://127.0.0.1:1", "timeout_s": 0}, "must be positive"),
+        ({"transport": "gloo"}, "no effect on kind embedded"),
+        ({"kind": "sglang", "url": "http://127.0.0.1:1", "transport": "nccl"}, "takes weights through files"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(tmp_path: Path, engine, message) -> None:
     with pytest.raises(ConfigurationError, match=message):
         configuration(tmp_path, **engine)
+
+
+@contextmanager
+def watched(folder: Path, **options) -> Iterator[ServerProcess]:
+    """A server of nothing but /health."""
+    (folder / "health").touch()
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), str(port)]
+    process = ServerProcess(command, f"http://127.0.0.1:{port}", folder / "log", start_timeout_s=60, **options)
+    with process.watched():
+        yield process
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_dead_server_is_started_again_though_nobody_asks_it_and_has_to_prove_itself(tmp_path: Path) -> None:
+    proofs = []
+    with watched(tmp_path, restarts=2) as server:
+        server.prove = lambda: proofs.append(server.pid)
+        for n in range(2):
+            first = server.pid
+            os.kill(first, signal.SIGKILL)
+            until(lambda n=n: len(proofs) == n + 1)
+            server.revive()  # nothing to do, and waits for who is at it
+            assert proofs[-1] == server.pid != first
+        os.kill(server.pid, signal.SIGKILL)
+        until(lambda: not server.lives())
+        with pytest.raises(EngineError, match="keeps dying"):
+            server.revive()
+
+
+def test_a_server_that_comes_back_as_another_is_not_asked(tmp_path: Path) -> None:
+    def wrong() -> None:
+        raise EngineError("other weights")
+
+    with watched(tmp_path) as server:
+        server.prove = wrong
+        os.kill(server.pid, signal.SIGKILL)
+        until(lambda: not server.lives())
+        for _ in range(2):
+            with pytest.raises(EngineError, match="other weights"):
+                server.revive()
+            until(lambda: not server.lives())
 
 
 def test_training_without_a_way_for_weights_is_refused(tmp_path: Path) -> None:
