@@ -7,7 +7,6 @@ log-probabilities is log p(token t | tokens < t), predicted from position t − 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,15 +184,16 @@ def lay_out(
 ) -> list[Rows]:
     """Cut trajectories into micro-batches of at most `max_tokens` entries, padding counted.
 
-    Longest first, so that rows of one micro-batch are of nearly one length; a trajectory longer than `max_tokens` makes
-    a micro-batch of its own. Packed rows are all of one length, and micro-batches of them cost nearly the same: by
-    floating point operations, of which attention needs more in a row of one long trajectory than in one of many short.
+    Without packing, longest first, so that rows of one micro-batch are of nearly one length. Packed, a micro-batch is a
+    single row of whole trajectories without any padding, and the rows cost nearly the same: by floating point
+    operations, of which attention needs more in a row of one long trajectory than in one of many short. A trajectory
+    longer than `max_tokens` makes a micro-batch of its own.
 
     Args:
         batch: where the trajectories are.
         sequences: (R,) int64, all different: which trajectories.
         max_tokens: B · T of a micro-batch.
-        pack: put several short trajectories into one row as long as the longest, instead of padding each.
+        pack: put trajectories end to end into one row, instead of padding each.
         attention_tokens: the length at which causal attention costs as much as all the rest of a layer: 12 times the
             hidden size (2 T D of 24 D² + 2 T D operations a token).
     """
@@ -201,19 +201,19 @@ def lay_out(
     order = sorted(lengths, key=lambda s: (-lengths[s], s))
     if not order:
         return []
-    width = lengths[order[0]]
-    bins = _first_fit(order, lengths, width) if pack else [[s] for s in order]
     if pack:
-        most = max(1, max_tokens // width)  # rows
-        costs = [sum(lengths[s] * (1 + lengths[s] / attention_tokens) for s in row) for row in bins]
-        parts = balanced(costs, math.ceil(len(bins) / most), most=most)
-        return [_rows(batch, [bins[b] for b in part]) for part in parts]
+        bins = _first_fit(order, lengths, max_tokens)
+        costs = [lengths[s] * (1 + lengths[s] / attention_tokens) for s in order]
+        alike = [[order[i] for i in part] for part in balanced(costs, len(bins), most=len(order))]
+        # Where bins are full to the brim no other division may fit.
+        fits = all(sum(lengths[s] for s in row) <= max_tokens or len(row) == 1 for row in alike)
+        return [_rows(batch, [row]) for row in (alike if fits else bins)]
     micro: list[list[list[int]]] = [[]]
-    for row in bins:
-        widest = max(lengths[r[0]] for r in [*micro[-1], row])
+    for s in order:
+        widest = lengths[micro[-1][0][0]] if micro[-1] else 0
         if micro[-1] and (len(micro[-1]) + 1) * widest > max_tokens:
             micro.append([])
-        micro[-1].append(row)
+        micro[-1].append([s])
     return [_rows(batch, rows) for rows in micro]
 
 
@@ -272,7 +272,7 @@ def _rows(batch: Batch, rows: list[list[int]]) -> Rows:
 
 
 def _first_fit(order: list[int], lengths: dict[int, int], capacity: int) -> list[list[int]]:
-    """Bins of at most `capacity` tokens, longest first, each into the first bin with room."""
+    """Bins of at most `capacity` tokens, or of one trajectory, longest first, each into the first bin with room."""
     bins: list[list[int]] = []
     room: list[int] = []
     for s in order:

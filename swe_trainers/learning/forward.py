@@ -12,14 +12,16 @@ from torch import Tensor
 from swe_trainers.kernels import token_logprobs
 from swe_trainers.learning.batch import Batch, Rows
 from swe_trainers.learning.ranks import add_up, rows_of_rank
+from swe_trainers.policy.sequence_parallel import SequenceGroup
 
-__all__ = ["ActionTokens", "Policy", "Snapshot", "forward", "take_snapshot"]
+__all__ = ["ActionTokens", "Policy", "Snapshot", "forward", "sequence_group_of", "take_snapshot"]
 
 
 class Policy(Protocol):
     """What learning needs of a model; `swe_trainers.policy.LanguageModel` has it, and any module may.
 
-    It has no dropout: the ratio to the old policy would compare two different networks.
+    It has no dropout: the ratio to the old policy would compare two different networks. One whose rows are divided over
+    processes says so in an attribute `sequence_group`, and its `trunk_hidden` gives this process's columns.
     """
 
     def trunk_hidden(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -80,11 +82,36 @@ class Snapshot:
     values: Tensor
     final_values: Tensor
 
+    @classmethod
+    def pending(cls, batch: Batch) -> Snapshot:
+        """A view that is not taken yet: an update whose first pass is over the whole batch takes it in passing."""
+        unknown = torch.zeros(len(batch.token_ids)).masked_fill(batch.action_mask, torch.nan)
+        return cls(unknown, torch.zeros(len(batch.token_ids)), torch.zeros(batch.n_sequences))
+
+    def logprobs_at(self, index: Tensor, now: Tensor) -> Tensor:
+        """Log-probabilities of action tokens of whole trajectories; where they are pending, those of now, for good.
+
+        Args:
+            index: (A,) int64, on the CPU. now: (A,) float32, what the policy says of these tokens at present.
+        """
+        known = self.logprobs[index]
+        if bool(known.isnan().any()):
+            known = self.logprobs[index] = now.detach().float().cpu()
+        return known.to(now.device)
+
+
+def sequence_group_of(model: Policy) -> SequenceGroup | None:
+    """The processes among which the columns of a model's rows are divided; None where each row has one."""
+    group: SequenceGroup | None = getattr(model, "sequence_group", None)
+    return group
+
 
 def forward(
     model: Policy, rows: Rows, *, temperature: float | Tensor = 1.0, critic: Policy | None = None
 ) -> ActionTokens:
     """Run the trunk over some rows, and the two heads over the states that predict an action.
+
+    Where columns are divided among processes, each runs the heads over its own states; all get the results of all.
 
     Args:
         model: the policy.
@@ -92,19 +119,38 @@ def forward(
         temperature: that the tokens were sampled at.
         critic: whose trunk and value head are asked for the values; None asks the policy's own.
     """
+    group, predictor, last = sequence_group_of(model), rows.predictor, rows.last
+    chosen = rows.input_ids.reshape(-1).index_select(0, predictor + 1)  # (A,)
+    if group is not None:  # A and R are from here on what this process holds
+        actions, predictor = group.places(predictor, rows.input_ids.shape[1])
+        ends, last = group.places(last, rows.input_ids.shape[1])
+        chosen = chosen.index_select(0, actions)
+        if isinstance(temperature, Tensor) and temperature.ndim:
+            temperature = temperature.index_select(0, actions)
     hidden = model.trunk_hidden(rows.input_ids, rows.position_ids, rows.segment_ids)  # (B, T, D)
     flat = hidden.reshape(-1, hidden.shape[-1])
-    states = flat.index_select(0, rows.predictor)  # (A, D)
+    states = flat.index_select(0, predictor)  # (A, D)
     weight, bias = model.unembedding
-    chosen = rows.input_ids.reshape(-1).index_select(0, rows.predictor + 1)  # (A,)
     logprobs, entropy = token_logprobs(states, weight, chosen, bias=bias, temperature=temperature)
     if critic is not None:
         hidden = critic.trunk_hidden(rows.input_ids, rows.position_ids, rows.segment_ids)
         flat = hidden.reshape(-1, hidden.shape[-1])
-        states = flat.index_select(0, rows.predictor)
-    both = torch.cat([states, flat.index_select(0, rows.last)])  # (A + R, D)
+        states = flat.index_select(0, predictor)
+    both = torch.cat([states, flat.index_select(0, last)])  # (A + R, D)
     values = (model if critic is None else critic).values(both[None]).squeeze(0)
-    return ActionTokens(rows.action_index, logprobs, entropy, values[: len(states)], values[len(states) :])
+    values, final_values = values[: len(states)], values[len(states) :]
+    if group is None:
+        return ActionTokens(rows.action_index, logprobs, entropy, values, final_values)
+    own = torch.stack([logprobs, entropy, values], 1)
+    spread = torch.cat(
+        [
+            own.new_zeros(len(rows.predictor), 3).index_put((actions,), own).flatten(),
+            own.new_zeros(len(rows.last)).index_put((ends,), final_values),
+        ]
+    )
+    found, final_values = group.together(spread).tensor_split([3 * len(rows.predictor)])
+    logprobs, entropy, values = found.view(-1, 3).unbind(1)
+    return ActionTokens(rows.action_index, logprobs, entropy, values, final_values)
 
 
 @torch.no_grad()
@@ -130,9 +176,10 @@ def take_snapshot(
     device = next(iter(model.parameters())).device
     logprobs, values = torch.zeros(len(batch.token_ids)), torch.zeros(len(batch.token_ids))
     final_values = torch.zeros(batch.n_sequences)
-    for rows, counts in rows_of_rank(batch, torch.arange(batch.n_sequences), max_tokens=microbatch_tokens, pack=pack):
+    group, everything = sequence_group_of(model), torch.arange(batch.n_sequences)
+    for rows, counts in rows_of_rank(batch, everything, max_tokens=microbatch_tokens, pack=pack, group=group):
         seen = forward(model, rows.to(device), temperature=temperature, critic=critic)
-        if not counts:
+        if not counts or (group is not None and group.rank):  # the others of a group have seen the same
             continue
         logprobs[rows.action_index] = seen.logprobs.float().cpu()
         values[rows.action_index] = seen.values.float().cpu()

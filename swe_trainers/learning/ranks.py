@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from swe_trainers.learning.batch import Batch, Rows, balanced, lay_out
+from swe_trainers.policy.sequence_parallel import SequenceGroup
 
 __all__ = ["add_up", "agreed", "combine", "gathered", "n_ranks", "rank", "rows_of_rank"]
 
@@ -32,7 +33,9 @@ def rank() -> int:
     return dist.get_rank() if n_ranks() > 1 else 0
 
 
-def rows_of_rank(batch: Batch, sequences: Tensor, *, max_tokens: int, pack: bool = False) -> list[tuple[Rows, bool]]:
+def rows_of_rank(
+    batch: Batch, sequences: Tensor, *, max_tokens: int, pack: bool = False, group: SequenceGroup | None = None
+) -> list[tuple[Rows, bool]]:
     """This rank's micro-batches of some trajectories.
 
     Sharded models compute together, so every rank has as many micro-batches as the one with the most; the others repeat
@@ -40,15 +43,17 @@ def rows_of_rank(batch: Batch, sequences: Tensor, *, max_tokens: int, pack: bool
 
     Args:
         batch, sequences, max_tokens, pack: as in `lay_out`.
+        group: of ranks that compute the same micro-batches together; each holds as many entries as one would alone.
     Returns:
         Micro-batches, and whether each counts.
     """
-    world = n_ranks()
+    size = 1 if group is None else group.size
+    world, own_share, max_tokens = n_ranks() // size, rank() // size, max_tokens * size
     if world == 1 or not len(sequences):
         return [(rows, True) for rows in lay_out(batch, sequences, max_tokens=max_tokens, pack=pack)]
     parts = balanced(batch.lengths[sequences].tolist(), world, most=len(sequences))
     laid = [lay_out(batch, sequences[part], max_tokens=max_tokens, pack=pack) for part in parts]
-    own = [(rows, True) for rows in laid[rank()]] if rank() < len(laid) else []
+    own = [(rows, True) for rows in laid[own_share]] if own_share < len(laid) else []
     return own + [(laid[0][-1], False)] * (max(map(len, laid)) - len(own))
 
 

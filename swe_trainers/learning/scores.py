@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from swe_trainers.learning.batch import Batch, Rows
-from swe_trainers.learning.forward import Policy
+from swe_trainers.learning.forward import Policy, sequence_group_of
 from swe_trainers.learning.ranks import add_up, n_ranks, rows_of_rank
+from swe_trainers.learning.update import microbatch
 
 __all__ = ["accumulate_scores", "take_scores"]
 
@@ -38,9 +39,10 @@ def take_scores(
     device = next(iter(model.parameters())).device
     scores = torch.zeros(len(batch.token_ids))
     chosen = torch.arange(batch.n_sequences) if sequences is None else sequences
-    for rows, counts in rows_of_rank(batch, chosen, max_tokens=microbatch_tokens, pack=pack):
+    group = sequence_group_of(model)
+    for rows, counts in rows_of_rank(batch, chosen, max_tokens=microbatch_tokens, pack=pack, group=group):
         at, found = _forward(model, rows, marked, device)
-        if counts:
+        if counts:  # processes of a group hold different states
             scores[at] = found.float().cpu()
     add_up(scores)
     return scores
@@ -74,16 +76,22 @@ def accumulate_scores(
     (slopes,) = torch.autograd.grad(total, scores)  # (N,)
     optimizer.zero_grad(set_to_none=True)
     device = next(iter(model.parameters())).device
-    for rows, counts in rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack):
-        at, found = _forward(model, rows, marked, device)
-        (counts * n_ranks() * slopes[at].to(device) * found).sum().backward()  # type: ignore[no-untyped-call]
+    group = sequence_group_of(model)
+    laid = rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack, group=group)
+    for number, (rows, counts) in enumerate(laid, 1):
+        with microbatch(optimizer, last=number == len(laid)) as take_back:
+            at, found = _forward(model, rows, marked, device)
+            take_back((counts * n_ranks() * slopes[at].to(device) * found).sum())
     return float(total.detach())
 
 
 def _forward(model: Policy, rows: Rows, marked: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Where the marked tokens of some rows are in the batch (M,), and their scores (M,)."""
-    here = marked[rows.action_index]
+    """Where the marked tokens of some rows are in the batch (M,) and their scores (M,), of those that are held here."""
+    here, group = marked[rows.action_index], sequence_group_of(model)
     at, place = rows.action_index[here], rows.predictor[here] + 1
+    if group is not None:
+        held, place = group.places(place, rows.input_ids.shape[1])
+        at = at[held]
     rows = rows.to(device)
     hidden = model.trunk_hidden(rows.input_ids, rows.position_ids, rows.segment_ids)
     states = hidden.reshape(-1, hidden.shape[-1]).index_select(0, place.to(device))

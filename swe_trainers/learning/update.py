@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,11 +13,11 @@ from torch.distributed.tensor import DTensor
 
 from swe_trainers.errors import TrainerError
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.forward import ActionTokens, Policy, forward
+from swe_trainers.learning.forward import ActionTokens, Policy, forward, sequence_group_of
 from swe_trainers.learning.losses import Aggregation, loss_weights
 from swe_trainers.learning.ranks import combine, n_ranks, rows_of_rank
 
-__all__ = ["Objective", "TokenLoss", "accumulate", "clip_gradients", "optimise", "take_step"]
+__all__ = ["Objective", "Steps", "TokenLoss", "accumulate", "clip_gradients", "microbatch", "optimise", "take_step"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,19 @@ class TokenLoss:
     loss: Tensor
     means: Mapping[str, Tensor] = field(default_factory=dict)
     maxima: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Steps(Protocol):
+    """An optimiser that has its own way of taking a loss back and of stepping: of libraries that spread models."""
+
+    def microbatch(self, *, last: bool) -> AbstractContextManager[Callable[[Tensor], None]]:
+        """Around a micro-batch, the last of its step or not; what it gives takes the micro-batch's loss back."""
+        ...
+
+    def clipped_step(self, max_norm: float) -> float:
+        """Scale the gradients down to a norm, step, and return the norm before; no step where it is not finite."""
+        ...
 
 
 Objective = Callable[[ActionTokens], TokenLoss]
@@ -139,14 +154,19 @@ def accumulate(
     total = float((weights * batch.actions_of_sequence)[sequences].sum())  # 1, but for the aggregation `constant`
     means: dict[str, Tensor] = {}
     maxima: dict[str, Tensor] = {}
-    for rows, counts in rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack):
+    group = sequence_group_of(model)
+    seen_by = 1 if group is None else group.size  # processes of a group have seen the same, and count as one
+    laid = rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack, group=group)
+    for number, (rows, counts) in enumerate(laid, 1):
         weight = counts * weights[batch.sequence_of_token[rows.action_index]].to(device)  # (A,)
-        result = objective(forward(model, rows.to(device), temperature=temperature, critic=critic))
-        # Ranks are averaged over where gradients are gathered, and are meant to be added up.
-        (n_ranks() * (weight * result.loss).sum()).backward()  # type: ignore[no-untyped-call]
+        with microbatch(optimizer, last=number == len(laid)) as take_back:
+            result = objective(forward(model, rows.to(device), temperature=temperature, critic=critic))
+            # Ranks are averaged over where gradients are gathered, and are meant to be added up.
+            take_back(n_ranks() * (weight * result.loss).sum())
         with torch.no_grad():
             for name, value in {"loss": result.loss * total, **result.means}.items():
-                means[name] = means.get(name, torch.zeros((), device=device)) + (weight * value).sum() / total
+                part = (weight * value).sum() / (total * seen_by)
+                means[name] = means.get(name, torch.zeros((), device=device)) + part
             for name, value in result.maxima.items():
                 maxima[name] = torch.maximum(maxima[name], value.max()) if name in maxima else value.max()
     return combine(means, maxima)
@@ -158,9 +178,16 @@ def take_step(model: Policy, optimizer: torch.optim.Optimizer, max_grad_norm: fl
     Raises:
         TrainerError: the gradient is not finite; no step was taken with it.
     """
+    if isinstance(optimizer, Steps):
+        return _finite(optimizer.clipped_step(max_grad_norm))
     norm = clip_gradients(model, max_grad_norm)
     optimizer.step()
     return norm
+
+
+def microbatch(optimizer: torch.optim.Optimizer, *, last: bool) -> AbstractContextManager[Callable[[Tensor], None]]:
+    """Around a micro-batch; what it gives takes the micro-batch's loss back."""
+    return optimizer.microbatch(last=last) if isinstance(optimizer, Steps) else nullcontext(Tensor.backward)
 
 
 def clip_gradients(model: Policy, max_norm: float) -> float:
@@ -170,7 +197,10 @@ def clip_gradients(model: Policy, max_norm: float) -> float:
         TrainerError: it is not finite.
     """
     total = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-    norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+    return _finite(float(total.full_tensor() if isinstance(total, DTensor) else total))
+
+
+def _finite(norm: float) -> float:
     if not norm < float("inf"):
         raise TrainerError(f"the gradient's norm is {norm}: no step was taken. Try: a lower learning rate")
     return norm

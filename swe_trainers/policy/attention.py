@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.policy.sequence_parallel import SequenceGroup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -33,7 +34,9 @@ SEGMENT_ATTENTION = "segments"
 AttentionBackend = Literal["auto", "flash", "efficient", "cudnn", "math"]
 """Which of PyTorch's kernels computes attention; `auto` leaves it to PyTorch."""
 
-_ALIKE = 0.7  # sequences at least so long relative to the longest of their bucket are attended to in one kernel call
+# Sequences are attended to in one kernel call if they are at least so long relative to the longest of their bucket, and
+# shorter by so many tokens at most: padding costs attention more than a call does, but where sequences are short.
+_ALIKE, _SHORTER = 0.7, 64
 
 
 @dataclass(frozen=True)
@@ -43,23 +46,30 @@ class SegmentLayout:
     Attributes:
         buckets: pairs of (S, L): the index of each token in the flattened batch (B·T), and whether it is one (padding
             repeats the sequence's first token).
+        group: the processes among which the columns are divided; None where this one holds them all.
     """
 
     buckets: tuple[tuple[Tensor, Tensor], ...]
+    group: SequenceGroup | None = None
 
     @classmethod
-    def of(cls, segment_ids: Tensor, *, always: bool = False) -> SegmentLayout | None:
+    def of(
+        cls, segment_ids: Tensor, *, always: bool = False, group: SequenceGroup | None = None
+    ) -> SegmentLayout | None:
         """Find the sequences.
 
         Args:
             segment_ids: (B, T) int; tokens of one sequence share a number greater than 0 and are contiguous;
                 padding is 0.
             always: give a layout in any case.
+            group: of processes among which these columns are divided; there is then a layout in any case.
 
         Returns:
             The layout; None where every row is one sequence, padded on the right or not at all: plain causal
             attention is then right for every real token.
         """
+        if group is not None:
+            segment_ids, always = group.padded(segment_ids), True
         n_rows, length = segment_ids.shape
         before = F.pad(segment_ids[:, :-1], (1, 0), value=-1)
         starts = ((segment_ids != before) & (segment_ids > 0)).flatten().nonzero().squeeze(1)
@@ -75,12 +85,13 @@ class SegmentLayout:
         starts, sizes = starts[order], sizes[order]
         buckets, at, lengths = [], 0, sizes.tolist()
         while at < len(lengths):
-            end = next((i for i in range(at, len(lengths)) if lengths[i] < _ALIKE * lengths[at]), len(lengths))
+            least = max(_ALIKE * lengths[at], lengths[at] - _SHORTER)
+            end = next((i for i in range(at, len(lengths)) if lengths[i] < least), len(lengths))
             column = torch.arange(lengths[at], device=segment_ids.device)
             real = column < sizes[at:end, None]
             buckets.append((starts[at:end, None] + column * real, real))
             at = end
-        return cls(tuple(buckets))
+        return cls(tuple(buckets), group)
 
 
 def register_segment_attention(backend: AttentionBackend = "auto") -> str:
@@ -127,7 +138,7 @@ def _attend(
 
     Args:
         module: the layer that asks.
-        query: (B, H, T, D). key, value: (B, H or fewer, T, D).
+        query: (B, H, T, D). key, value: (B, H or fewer, T, D). T are this process's columns where they are divided.
         attention_mask: not looked at where there are segments.
         scaling: of the scores; 1/√D where not given.
         segments: where the sequences are.
@@ -144,22 +155,28 @@ def _attend(
             module, query, key, value, attention_mask, scaling=scaling, **options
         )
         return result
+    if segments.group is not None:
+        query, key, value = (segments.group.to_heads(part) for part in (query, key, value))
     n_rows, n_heads, length, _ = query.shape
     repeats = n_heads // key.shape[1]
+    shared = repeats > 1 and query.device.type == "cpu"  # whose kernel reads shared heads where they are; not all do
     # Padding is left out of all that follows, so its output stays 0.
     flat = [part.transpose(1, 2).reshape(n_rows * length, part.shape[1], -1) for part in (query, key, value)]
     output = flat[0].new_zeros((n_rows * length, n_heads, value.shape[-1]))
     for index, real in segments.buckets:
         q, k, v = (part[index].transpose(1, 2) for part in flat)  # (S, H, L, D)
-        if repeats > 1:
+        if repeats > 1 and not shared:
             k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         window = None
         if sliding_window is not None and sliding_window < index.shape[1]:
             window = torch.ones((index.shape[1],) * 2, dtype=torch.bool, device=q.device).tril()
             window = window.triu(1 - sliding_window)
-        attended = F.scaled_dot_product_attention(q, k, v, window, is_causal=window is None, scale=scaling)
+        attended = F.scaled_dot_product_attention(
+            q, k, v, window, is_causal=window is None, scale=scaling, enable_gqa=shared
+        )
         output = output.index_put((index[real],), attended.transpose(1, 2)[real])
-    return output.view(n_rows, length, n_heads, -1), None
+    output = output.view(n_rows, length, n_heads, -1)
+    return output if segments.group is None else segments.group.to_columns(output), None
 
 
 class MaskPlan:

@@ -121,7 +121,10 @@ class TemplateChat:
         self._tokenizer = tokenizer
         self._options = template_options
         if not tokenizer.inner.chat_template:
-            raise TemplateError(f"{tokenizer.inner.name_or_path or 'the tokenizer'} has no chat template")
+            raise TemplateError(
+                f"{tokenizer.inner.name_or_path or 'the tokenizer'} has no chat template. "
+                "Try: an instruction-tuned model, or a chat_template in its tokenizer_config.json"
+            )
         self._between = self._find_between(None, None)
         self._check_end()
 

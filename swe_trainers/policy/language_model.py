@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,16 +21,15 @@ from swe_trainers.policy.attention import (
 )
 from swe_trainers.policy.loading import hugging_face_config, load_causal_lm, no_progress_bars
 from swe_trainers.policy.lora import LoRA, add_lora, lora_is_neutral, merged_weights, write_adapter
+from swe_trainers.policy.sequence_parallel import SequenceGroup
 from swe_trainers.policy.tokenizer import Tokenizer, load_tokenizer
 from swe_trainers.policy.unadapted import Unadapted, Unembedding
+from swe_trainers.policy.value_head import VALUE_HEAD_FILE, ValueHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 __all__ = ["VALUE_HEAD_FILE", "LanguageModel"]
-
-VALUE_HEAD_FILE = "value_head.safetensors"
-"""Where `save_pretrained` puts the value head."""
 
 
 class LanguageModel(nn.Module):
@@ -44,6 +43,11 @@ class LanguageModel(nn.Module):
         tokenizer: what turns text into its ids.
         attention: the kernel that computes it.
 
+    Attributes:
+        lora: the adapters' shape, where there are any.
+        sequence_group: processes that compute `trunk_hidden` together, each for its share of the columns; None for this
+            one alone.
+
     Raises:
         ConfigurationError: the logits are scaled or capped, a layer type cannot be packed, or the tokenizer has more
             ids than the model has embeddings.
@@ -56,13 +60,11 @@ class LanguageModel(nn.Module):
         self.causal_lm = causal_lm
         self.tokenizer = tokenizer
         self.mask_plan = MaskPlan(causal_lm.config)
+        self._attention: AttentionBackend = attention
         causal_lm.set_attn_implementation(register_segment_attention(attention))
         self.lora: LoRA | None = None
-        # Zero: the first values are unbiased guesses, and making them draws nothing from the global random state.
-        skip_init: Callable[..., nn.Linear] = nn.utils.skip_init
-        self.value_head = skip_init(nn.Linear, causal_lm.config.hidden_size, 1, device=self.device)
-        nn.init.zeros_(self.value_head.weight)
-        nn.init.zeros_(self.value_head.bias)
+        self.sequence_group: SequenceGroup | None = None
+        self.value_head = ValueHead(causal_lm.config.hidden_size, device=self.device)
         _switch_dropout_off(causal_lm)
         rows = self.unembedding.weight.shape[0]
         if tokenizer.vocab_size > rows:
@@ -143,7 +145,7 @@ class LanguageModel(nn.Module):
             ) from error
         policy = cls(model, tokenizer or load_tokenizer(source), attention=attention)
         if (folder / VALUE_HEAD_FILE).is_file():
-            policy._load_value_head(folder / VALUE_HEAD_FILE)
+            policy.value_head.read(folder / VALUE_HEAD_FILE)
         return policy
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -224,7 +226,8 @@ class LanguageModel(nn.Module):
                 is padding.
 
         Returns:
-            (B, T, D) in the trunk's dtype; finite but meaningless on padding.
+            (B, T, D) in the trunk's dtype; finite but meaningless on padding. Of the columns that this process holds
+            where a `sequence_group` divides them.
 
         Raises:
             ShapeError: the three disagree.
@@ -232,7 +235,9 @@ class LanguageModel(nn.Module):
         if not input_ids.shape == position_ids.shape == segment_ids.shape or input_ids.ndim != 2:
             shapes = [tuple(tensor.shape) for tensor in (input_ids, position_ids, segment_ids)]
             raise ShapeError(f"input_ids, position_ids and segment_ids must be (B, T) alike, got {shapes}")
-        layout = SegmentLayout.of(segment_ids, always=self.mask_plan.windowed)
+        layout = SegmentLayout.of(segment_ids, always=self.mask_plan.windowed, group=self.sequence_group)
+        if self.sequence_group is not None:
+            input_ids, position_ids = (self.sequence_group.columns(ids) for ids in (input_ids, position_ids))
         if layout is not None:
             return self.run_trunk(input_ids, position_ids, self.mask_plan.placeholder(self.device), segments=layout)
         # Positions that run on through the padding: transformers would take a jump for a border, and make a mask.
@@ -281,8 +286,8 @@ class LanguageModel(nn.Module):
         Returns:
             (…) float32.
         """
-        weight, bias = self.value_head.weight, self.value_head.bias
-        return nn.functional.linear(hidden.float(), weight.float(), bias.float()).squeeze(-1)
+        values: Tensor = self.value_head(hidden.reshape(-1, hidden.shape[-1]))
+        return values.view(hidden.shape[:-1])
 
     def add_lora(self, lora: LoRA, *, seed: int = 0) -> LanguageModel:
         """Train adapters and the value head from now on, and leave the weights as they are.
@@ -314,6 +319,11 @@ class LanguageModel(nn.Module):
         shared = {id(self.tokenizer): self.tokenizer}  # training does not change it, and it may hold native handles
         return copy.deepcopy(self, shared)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Taken up in another process, too, whose transformers must know its attention."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        register_segment_attention(self._attention)
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
         """All weights; with adapters those alone, and the value head: the rest is where the model came from."""
         state: dict[str, Any] = super().state_dict(*args, **kwargs)
@@ -329,6 +339,24 @@ class LanguageModel(nn.Module):
             raise RuntimeError("the state is not one of adapters like these")
         return super().load_state_dict(state_dict, strict=strict and self.lora is None, assign=assign)
 
+    def checkpoint_weights(self) -> dict[str, Tensor]:
+        """The weights as a checkpoint in Hugging Face's format names them: adapters merged, of tied tensors one."""
+        state = self.causal_lm.state_dict() if self.lora is None else merged_weights(self.causal_lm)
+        return {name: tensor for name, tensor in state.items() if name not in self._tied_names()}
+
+    def load_checkpoint_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Take up what `checkpoint_weights` gave, of a model without adapters.
+
+        Raises:
+            RuntimeError: a weight is missing, or is none of the model's, or of another shape.
+        """
+        missing, unknown = self.causal_lm.load_state_dict(dict(weights), strict=False)
+        if wrong := sorted({*missing, *unknown} - self._tied_names()):
+            raise RuntimeError(f"{wrong[0]}: missing, or not a weight of this model ({len(wrong)} in all)")
+
+    def _tied_names(self) -> set[str]:
+        return set(self.causal_lm.all_tied_weights_keys)
+
     def _save_weights(self, folder: Path) -> None:
         quantised = getattr(self.causal_lm, "is_quantized", False)
         if self.lora is None:
@@ -337,16 +365,6 @@ class LanguageModel(nn.Module):
         write_adapter(self.causal_lm, self.lora, folder / "adapter")
         if not quantised:
             self.causal_lm.save_pretrained(str(folder), state_dict=merged_weights(self.causal_lm))
-
-    def _load_value_head(self, path: Path) -> None:
-        from safetensors.torch import load_file
-
-        weights = load_file(path)
-        expected = {name: tuple(tensor.shape) for name, tensor in self.value_head.state_dict().items()}
-        got = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-        if got != expected:
-            raise CheckpointError(f"{path}: holds {got}, expected {expected}")
-        self.value_head.load_state_dict(weights)
 
     @torch.no_grad()
     def _check_logits_are_linear(self) -> None:

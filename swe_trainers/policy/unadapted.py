@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor, nn
 
 from swe_trainers.policy.lora import without_lora
+from swe_trainers.policy.sequence_parallel import SequenceGroup
 
 if TYPE_CHECKING:
     from swe_trainers.policy.language_model import LanguageModel
@@ -36,6 +37,11 @@ class Unadapted:
         """As `LanguageModel.trunk_hidden`, before anything was learnt."""
         with without_lora(self._model.causal_lm):
             return self._model.trunk_hidden(input_ids, position_ids, segment_ids)
+
+    @property
+    def sequence_group(self) -> SequenceGroup | None:
+        """The model's."""
+        return self._model.sequence_group
 
     @property
     def unembedding(self) -> Unembedding:

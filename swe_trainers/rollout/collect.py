@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,14 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, RolloutError
 from swe_trainers.policy.chat import ChatFormat
 from swe_trainers.rollout.episode import Episode
+from swe_trainers.rollout.feed import Feed, Listed
 from swe_trainers.rollout.history import HeadTail, Prompt
 from swe_trainers.rollout.plan import Branching, EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.rollout.tree import Tree
 from swe_trainers.rollout.workers import Answer, EnvThreads, is_infrastructure_failure
 
-__all__ = ["collect"]
+__all__ = ["Collection", "collect"]
 
 
 def collect(
@@ -68,23 +69,12 @@ def collect(
         RolloutError: an environment broke its contract, or none of them answers any more.
         Exception: whatever an environment raised that `is_failure` denies.
     """
-    if not envs:
-        raise ConfigurationError("collect: no environments")
-    if engine.n_slots < len(envs):
-        raise ConfigurationError(
-            f"collect: {len(envs)} environments, but the engine has {engine.n_slots} slots; give it as many"
-        )
-    room = min(limits.max_tokens or engine.max_tokens, engine.max_tokens)
-    if history is not None and limits.max_new_tokens >= room:
-        raise ConfigurationError(
-            f"a shortened history leaves room for an action of {limits.max_new_tokens} tokens (max_new_tokens), "
-            f"but a context has {room} in all (max_tokens)"
-        )
-    run = _Run(
-        engine, chat, envs, limits, room, sampling or Sampling(), history, branching, seed, is_failure, on_episode
-    )
-    run.play(iter(starts), lockstep)
-    return [run.finished[place] for place in sorted(run.finished)]
+    feed = Listed(starts)
+    Collection(
+        engine, chat, envs, feed, limits, sampling or Sampling(), history, branching, seed, lockstep, is_failure,
+        on_episode,
+    ).play()  # fmt: skip
+    return [trajectory for number in sorted(feed.finished) for trajectory in feed.finished[number]]
 
 
 @dataclass(frozen=True)
@@ -97,21 +87,31 @@ class _Asked:
 
 
 @dataclass
-class _Run:
-    """The state of one call of `collect`; everything but the environments runs on the caller's thread."""
+class Collection:
+    """Episodes being played; everything but the environments runs on the thread that calls `play`.
+
+    Attributes:
+        feed: where episodes come from, where they go, and when to pause.
+        engine, chat, envs, limits, sampling, history, branching, seed, lockstep, is_failure, on_episode: see `collect`.
+
+    Raises:
+        ConfigurationError: there are no environments, or more than the engine has slots; or a shortened history would
+            leave no room for an action.
+    """
 
     engine: Engine
     chat: ChatFormat
     envs: Sequence[gymnasium.Env[str, str]]
+    feed: Feed
     limits: Limits
-    room: int
-    sampling: Sampling
-    history: HeadTail | None
-    branching: Branching | None
-    seed: int
-    is_failure: Callable[[Exception], bool]
-    on_episode: Callable[[Trajectory], None] | None
-    finished: dict[tuple[int, int], Trajectory] = field(default_factory=dict)  # by start and leaf
+    sampling: Sampling = field(default_factory=Sampling)
+    history: HeadTail | None = None
+    branching: Branching | None = None
+    seed: int = 0
+    lockstep: bool = False
+    is_failure: Callable[[Exception], bool] = is_infrastructure_failure
+    on_episode: Callable[[Trajectory], None] | None = None
+    finished: dict[int, list[Trajectory]] = field(default_factory=dict)  # ends of what is still being played, by start
     episodes: dict[int, Episode] = field(default_factory=dict)  # by start
     trees: dict[int, Tree] = field(default_factory=dict)
     slots: dict[int, int] = field(default_factory=dict)  # slot → start
@@ -121,28 +121,39 @@ class _Run:
     gone: set[int] = field(default_factory=set)  # environments that have not answered in time
     n_started: int = 0
 
-    def play(self, starts: Iterator[EpisodeStart], lockstep: bool) -> None:
+    def __post_init__(self) -> None:
         self.threads = EnvThreads(self.envs)
+        if not self.envs:
+            raise ConfigurationError("collect: no environments")
+        if self.engine.n_slots < len(self.envs):
+            raise ConfigurationError(
+                f"collect: {len(self.envs)} environments, but the engine has {self.engine.n_slots} slots; "
+                "give it as many"
+            )
+        self.room = min(self.limits.max_tokens or self.engine.max_tokens, self.engine.max_tokens)
+        if self.history is not None and self.limits.max_new_tokens >= self.room:
+            raise ConfigurationError(
+                f"a shortened history leaves room for an action of {self.limits.max_new_tokens} tokens "
+                f"(max_new_tokens), but a context has {self.room} in all (max_tokens)"
+            )
+
+    def play(self) -> None:
+        """Play what the feed gives until it has no more. Raises as `collect` does."""
         self.free = list(range(len(self.envs)))
-        more = True
         try:
-            while more or self.episodes:
-                while self.free and more:
-                    start = next(starts, None)
-                    more = start is not None
-                    if start is not None:
-                        self._start(self.free.pop(0), start)
-                if not self.episodes:
-                    if more:
-                        self._wait_for_the_gone()
+            while True:
+                if self.feed.rest is not None and self._at_rest():
+                    self.feed.pause()
                     continue
-                for answer in self._wait(lockstep):
-                    self._read(answer)
-                samples = self.engine.step()
-                while lockstep and self.engine.busy:
-                    samples += self.engine.step()
-                for sample in samples:
-                    self._act(sample)
+                self._begin()
+                if self.episodes:
+                    self._advance()
+                elif not self.feed.more:
+                    return
+                elif self.free:
+                    self.feed.wait()
+                else:
+                    self._wait_for_the_gone()
         finally:
             self.threads.close(self.limits.step_timeout_s, abandon=self.gone)
             for tree in self.trees.values():
@@ -150,10 +161,41 @@ class _Run:
             for slot in self.slots:
                 self.engine.close(slot)
 
+    def wake(self) -> None:
+        """Have it look at its feed again, though no environment has answered; from another thread."""
+        self.threads.wake()
+
+    def _at_rest(self) -> bool:
+        """Whether the pause that is asked for may begin now."""
+        if self.feed.rest == "at once":
+            return True
+        return not self.engine.busy if self.feed.rest == "actions" else not self.episodes
+
+    def _begin(self) -> None:
+        """Begin episodes in free environments, unless a pause is asked for."""
+        while self.free and self.feed.more and self.feed.rest is None:
+            start = self.feed.next()
+            if start is None:
+                return
+            self._start(self.free.pop(0), start)
+
+    def _advance(self) -> None:
+        """Take in what environments have answered, and generate a little."""
+        if self.feed.rest != "actions":  # with every answer another action would begin
+            for answer in self._wait():
+                self._read(answer)
+        samples = self.engine.step()
+        while self.lockstep and self.engine.busy:
+            samples += self.engine.step()
+        for sample in samples:
+            self._act(sample)
+
     def _start(self, env: int, start: EpisodeStart) -> None:
         index = self.n_started
         self.n_started += 1
-        self.episodes[index] = Episode(start.seed, start.group, env, self._stream(index), self.room)
+        stream = (self.seed, index) if start.stream is None else start.stream
+        self.finished[index] = []
+        self.episodes[index] = Episode(start.seed, start.group, env, stream, _random(stream), self.room)
         if self.branching is not None:
             self.trees[index] = Tree(self.branching, start)
         options = None if start.options is None else dict(start.options)
@@ -163,9 +205,6 @@ class _Run:
             return observation, 0.0, False, False, info
 
         self._ask(index, reset)
-
-    def _stream(self, *place: int) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, *place])))
 
     def _act(self, sample: Sample) -> None:
         """Give a finished action to its environment."""
@@ -188,11 +227,11 @@ class _Run:
         deadline = time.monotonic() + (self.limits.step_timeout_s or float("inf"))
         self.asked[index] = _Asked(env, self.threads.ask(env, call), deadline)
 
-    def _wait(self, lockstep: bool) -> list[tuple[int, Answer]]:
+    def _wait(self) -> list[tuple[int, Answer]]:
         """What environments have answered; waits for one where the engine has nothing to do, in lockstep for all."""
         ready: list[tuple[int, Answer]] = []
         while self.asked:
-            must_wait = lockstep or not (ready or self.engine.busy)
+            must_wait = self.lockstep or not (ready or self.engine.busy)
             patience = min(asked.deadline for asked in self.asked.values()) - time.monotonic()
             try:
                 timeout = None if patience == float("inf") else max(0.0, patience)
@@ -204,6 +243,8 @@ class _Run:
                 if not self.asked or not must_wait:
                     break
                 continue
+            if not answer.ticket:
+                break
             index = next((i for i, asked in self.asked.items() if asked.ticket == answer.ticket), None)
             if index is None:
                 self._back(answer.env)
@@ -215,7 +256,9 @@ class _Run:
     def _wait_for_the_gone(self) -> None:
         """Every environment was given up, and there is more to play: one of them must come back."""
         try:
-            self._back(self.threads.answers.get(timeout=self.limits.step_timeout_s).env)
+            answer = self.threads.answers.get(timeout=self.limits.step_timeout_s)
+            if answer.ticket:
+                self._back(answer.env)
         except queue.Empty:
             raise RolloutError(
                 f"none of {len(self.envs)} environments answers; each was given {self.limits.step_timeout_s} s, twice"
@@ -252,7 +295,7 @@ class _Run:
             )
         if not np.isfinite(reward):
             raise RolloutError(f"episode {index}: the reward is {reward}")
-        episode.info = info
+        episode.learn_of(info)
         if not episode.turns:
             system, tools = info.get("system_prompt"), info.get("tools")
             ids = self.chat.start(observation, system=system, tools=tools)
@@ -327,13 +370,13 @@ class _Run:
         """Record an episode's end; go on with its tree, or free its environment unless that is gone."""
         episode, tree = self.episodes[index], self.trees.get(index)
         trajectory = episode.trajectory(failure_reason)
-        self.finished[index, 0 if tree is None else tree.leaf] = trajectory
+        self.finished[index].append(trajectory)
         if self.on_episode is not None:
             self.on_episode(trajectory)
         node = None if tree is None or gone else tree.back()
         if tree is not None and node is not None:
             way = node.episode.copy()
-            way.slot, way.moved, way.random = episode.slot, True, self._stream(index, tree.leaf)
+            way.slot, way.moved, way.random = episode.slot, True, _random((*episode.stream, tree.leaf))
             self.episodes[index] = way
             env = self.envs[way.env]
             self._ask(index, lambda: tree.restore(env, node))
@@ -347,6 +390,11 @@ class _Run:
             self.held.pop(episode.slot, None)
         if not gone:
             self.free.append(episode.env)
+        self.feed.done(index, self.finished.pop(index))
+
+
+def _random(stream: tuple[int, ...]) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(stream)))
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -54,7 +54,7 @@ def demonstrated(demonstration: Demonstration, chat: ChatFormat, tokenizer: Toke
         A terminated trajectory; its rewards and rollout log-probabilities are 0.
     """
     stop = chat.end_id
-    episode = Episode(seed=None, group=0, env=0, random=np.random.default_rng(0), room=0)
+    episode = Episode(seed=None, group=0, env=0, stream=(), random=np.random.default_rng(0), room=0)
     for turn, (observation, action) in enumerate(zip(demonstration.observations, demonstration.actions, strict=True)):
         if turn:
             episode.observe(observation, chat.observe(observation, closed=True))

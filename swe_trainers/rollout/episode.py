@@ -23,7 +23,7 @@ class Episode:
     Attributes:
         seed, group: as the trajectory will have them.
         env: the number of the environment that plays it.
-        random: the episode's own stream of random numbers.
+        stream: what fixes the episode's random numbers. random: those that are still to come.
         room: how many tokens a context may have.
         slot: where the engine keeps its context; None before the first request.
         moved: whether the context is no longer what the slot holds.
@@ -34,6 +34,7 @@ class Episode:
     seed: int | None
     group: int
     env: int
+    stream: tuple[int, ...]
     random: np.random.Generator
     room: int
     slot: int | None = None
@@ -42,6 +43,7 @@ class Episode:
     terminated: bool = False
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     action_mask: list[bool] = field(default_factory=list)
@@ -81,6 +83,14 @@ class Episode:
         self.sample_starts.append(len(self.token_ids))
         self.moved = True
         self.observe(observation, ids)
+
+    def learn_of(self, info: Mapping[str, Any]) -> None:
+        """Take up what the environment says now; parts of its reward, as `info["reward"]`, add up over the turns."""
+        parts = info.get("reward")
+        if self.turns and isinstance(parts, Mapping):
+            names = [*self.reward_parts, *(name for name in parts if name not in self.reward_parts)]
+            self.reward_parts = {name: self.reward_parts.get(name, 0.0) + parts.get(name, 0.0) for name in names}
+        self.info = {**info, "reward": self.reward_parts} if self.reward_parts else info
 
     def observe(self, observation: str, ids: Sequence[int]) -> None:
         """Append what the policy reads."""

@@ -19,11 +19,13 @@ class EpisodeStart:
         seed: given to `reset`.
         options: given to `reset`.
         group: episodes of one group start from the same state; advantages may be taken relative to it.
+        stream: numbers that fix the episode's random stream; None takes the collection's seed and the episode's place.
     """
 
     seed: int | None = None
     options: Mapping[str, Any] | None = None
     group: int = 0
+    stream: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

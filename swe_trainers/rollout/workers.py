@@ -34,7 +34,7 @@ class Answer:
 
     Attributes:
         env: its number.
-        ticket: what `ask` returned.
+        ticket: what `ask` returned; 0 where nobody asked, and `wake` was called.
         result: of the call. error: what it raised instead.
     """
 
@@ -45,7 +45,7 @@ class Answer:
 
 
 class EnvThreads:
-    """Threads that call environments, each environment on its own.
+    """Threads that call environments, each environment on its own; begun by the first call.
 
     Args:
         envs: each is used by one thread at a time, whoever else calls it through this class.
@@ -60,14 +60,19 @@ class EnvThreads:
             for number, env in enumerate(envs)
         ]
         self._n_asked = 0
-        for thread in self._threads:
-            thread.start()
 
     def ask(self, env: int, call: Callable[[], Any]) -> int:
         """Have an environment's thread call something; the number that its `Answer` will carry."""
+        if not self._n_asked:
+            for thread in self._threads:
+                thread.start()
         self._n_asked += 1
         self._calls[env].put((self._n_asked, call))
         return self._n_asked
+
+    def wake(self) -> None:
+        """Have whoever waits for an answer look up: there is other news."""
+        self.answers.put(Answer(-1, 0, None, None))
 
     def close(self, timeout_s: float | None = None, *, abandon: Collection[int] = ()) -> None:
         """End the threads, waiting for calls that are under way.
@@ -79,7 +84,7 @@ class EnvThreads:
         for calls in self._calls:
             calls.put(None)
         for number, thread in enumerate(self._threads):
-            if number not in abandon:
+            if self._n_asked and number not in abandon:
                 thread.join(timeout_s)
 
     def _serve(self, env: int, lock: threading.Lock) -> None:

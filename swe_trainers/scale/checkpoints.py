@@ -26,7 +26,7 @@ from swe_trainers.errors import CheckpointError
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.ranks import agreed, rank
 
-__all__ = ["ShardedCheckpoints"]
+__all__ = ["ShardedCheckpoints", "prime"]
 
 
 class ShardedCheckpoints(Checkpoints):
@@ -48,7 +48,7 @@ class ShardedCheckpoints(Checkpoints):
         tensors, plain = _split(state)
         target = self.directory / f"{step:08d}"
         try:
-            save_shards(tensors, checkpoint_id=partial)
+            self._write(tensors, partial)
             failure = self._publish(step, partial, target, plain) if rank() == 0 else ""
         except (OSError, CheckpointException) as error:
             failure = " ".join(str(error).split())[:300]
@@ -66,17 +66,27 @@ class ShardedCheckpoints(Checkpoints):
             raise CheckpointError(f"{self.directory}: no complete checkpoint here")
         try:
             content = torch.load(path / "state.pt", map_location=map_location, weights_only=True)
-            _prime(self._learner.optimizer)
+            self._prime()
             own, _ = _split({"learner": self._learner.state_dict()})
             wanted = _names(content["state"])  # a parameter that no loss touched has no state of the optimiser
             tensors = {name: tensor for name, tensor in own.items() if name in wanted}
-            load_shards(tensors, checkpoint_id=path)
+            self._read(tensors, path)
             restore_random_states(content["random"])
         except (OSError, RuntimeError, KeyError, ValueError, CheckpointException) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
             raise CheckpointError(f"{path}: cannot be read: {reason}") from error
         merged: dict[str, Any] = _merge(content["state"], tensors)
         return merged
+
+    def _prime(self) -> None:
+        """Have the optimiser make the state that is to be read."""
+        prime(self._learner.optimizer)
+
+    def _write(self, tensors: dict[str, Tensor], partial: Path) -> None:
+        save_shards(tensors, checkpoint_id=partial)
+
+    def _read(self, tensors: dict[str, Tensor], path: Path) -> None:
+        load_shards(tensors, checkpoint_id=path)
 
     def _begin(self) -> str:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -134,7 +144,7 @@ def _names(plain: Mapping[str, Any]) -> set[str]:
     return set().union(*(_names(value) for value in plain.get("entries", {}).values()))
 
 
-def _prime(optimizer: torch.optim.Optimizer) -> None:
+def prime(optimizer: torch.optim.Optimizer) -> None:
     """Have an optimiser make its state, by a step at learning rate 0, which changes nothing else."""
     if optimizer.state:
         return

@@ -25,7 +25,8 @@ def test_rows_hold_every_token_once_and_point_at_the_state_before_each_action(co
     seen = []
     for rows in microbatches:
         b, width = rows.input_ids.shape
-        assert b * width <= budget or b == 1
+        assert b * width <= budget or len(rows.sequences) == 1
+        assert not pack or (rows.segment_ids > 0).all()  # nothing is padding
         flat_ids, flat_positions = rows.input_ids.flatten(), rows.position_ids.flatten()
         for place, s in zip(rows.last.tolist(), rows.sequences.tolist(), strict=True):
             ids = torch.from_numpy(trajectories[s].token_ids)
@@ -52,14 +53,14 @@ def test_padding_and_back_is_the_identity(count, seed):
     assert [(row > 0).sum().item() for row in padded] == batch.lengths.tolist()
 
 
-def test_packing_wastes_less_than_padding():
+def test_packing_wastes_nothing():
     lengths = [60, 9, 9, 9, 9, 9, 9, 3]
     batch = Batch.of([trajectory([1] * n, [False] + [True] * (n - 1)) for n in lengths])
     entries = {
         pack: sum(rows.input_ids.numel() for rows in lay_out(batch, torch.arange(8), max_tokens=10**6, pack=pack))
         for pack in (False, True)
     }
-    assert entries == {False: 8 * 60, True: 2 * 60}
+    assert entries == {False: 8 * 60, True: sum(lengths)}
 
 
 def test_failed_and_actionless_episodes_are_left_out_and_counted():

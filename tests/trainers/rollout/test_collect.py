@@ -21,6 +21,7 @@ from swe_trainers.policy.language_model import LanguageModel
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.collect import collect
 from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.rollout.statistics import environment_statistics
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.rollout.workers import is_infrastructure_failure
 from tests.trainers.policy.test_chat import CHATML, byte_level
@@ -75,6 +76,14 @@ def play(
 
 def jitter(env: Counting) -> None:
     time.sleep(random.random() * 0.004)
+
+
+def test_the_parts_of_the_reward_add_up_over_the_turns() -> None:
+    parts = {"step": -0.5, "resolved": 1.0}
+    played = play([Counting(info={"reward": parts})], [2, 0])  # of three turns, and of one
+    assert [t.info["reward"] for t in played] == [{"step": -1.5, "resolved": 3.0}, {"step": -0.5, "resolved": 1.0}]
+    counted = environment_statistics(played)
+    assert (counted["reward/step"], counted["reward/resolved"]) == (-1.0, 2.0)
 
 
 def test_a_trajectory_is_the_conversation_token_by_token() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def test_the_model_s_file_is_laid_over_the_run_s(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     command = ran.stdout.splitlines()
     assert command[0] == "srun" and command[command.index("--nproc-per-node") + 1] == "8"
+    assert command[command.index("--max-restarts") + 1] == "3"
     at = command.index("swe_trainers.cli")
     config = run_config(read_config(command[at + 1], command[at + 2 :]))
     assert (config.model.architecture["hidden_size"], config.model.dtype) == (128, "bfloat16")
@@ -43,8 +45,12 @@ def test_the_model_s_file_is_laid_over_the_run_s(tmp_path: Path) -> None:
 
 def test_one_node_needs_no_srun_and_a_container_is_entered(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "slurm" / "small.sbatch"
-    ran = launch(tmp_path, script=script, CONFIG="examples/configs/frozen_lake.yaml", CONTAINER="training.sif")
-    assert ran.stdout.splitlines()[:4] == ["apptainer", "exec", "--nv", "training.sif"]
+    settings = {"CONFIG": "examples/configs/frozen_lake.yaml", "CONTAINER": "training.sif"}
+    command = launch(
+        tmp_path, script=script, **settings, SLURM_GPUS_ON_NODE="8", RANKS_PER_NODE="6"
+    ).stdout.splitlines()
+    assert command[:4] == ["apptainer", "exec", "--nv", "training.sif"]
+    assert command[command.index("--nproc-per-node") + 1] == "6"
 
 
 @pytest.mark.parametrize(
@@ -77,3 +83,22 @@ def test_the_container_s_parts_are_there_and_its_steps_are_shell(tmp_path: Path)
         script = tmp_path / name
         script.write_text(sections[name])
         subprocess.run(["sh", "-n", script], check=True)
+
+
+def test_what_the_container_is_given_is_all_that_its_steps_need(tmp_path: Path) -> None:
+    files = DEFINITION.read_text().partition("%files\n")[2].partition("%post")[0]
+    for source, _, target in (line.strip().partition(" ") for line in files.splitlines() if line.strip()):
+        (tmp_path / Path(target).name).symlink_to(ROOT / source)
+    (tmp_path / "built").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for step in (
+        ["setup.py", "-q", "egg_info", "--egg-base", "built"],  # what pip asks of the project first
+        ["-c", "import swe_trainers.cli, swegym_env; print(swe_trainers.cli.__file__)"],
+        ["-m", "swe_trainers.cli", "--help"],
+    ):
+        ran = subprocess.run(
+            [sys.executable, *step], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+    extras = (tmp_path / "built" / "swegym_env.egg-info" / "requires.txt").read_text()
+    assert {"[train]", "[gpu]"} <= set(extras.splitlines())

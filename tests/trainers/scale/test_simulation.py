@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 
 import pytest
 
-from benchmarks.scale_simulation import Assumptions, Station, World, measured, simulate
+from benchmarks.scale_simulation import Assumptions, Costs, closed_rate, measured, simulate
+from benchmarks.simulation import Process, Station, World, erlang_c_wait_s, m_m_c
 
-COSTS = {"reset": 0.0, "step": 0.0, "grading_beyond_tests": 0.0}
+COSTS = Costs(reset=0.0, step=0.0, grading=0.0, lease=0.0)
 ONE = Assumptions(
-    sandboxes_per_host=1, turns=10, command_s=1e-9, tests_s=10.0, placements_per_s=1e9, tokens_per_turn=100,
+    sandboxes_per_host=1, turns=10, command_s=1e-9, tests_s=10.0, tokens_per_turn=100,
     tokens_per_s=1280.0, slots_per_server=128, host_hours_between_failures=1e9,
+    server_hours_between_failures=1e9,
 )  # fmt: skip
 
 
@@ -19,14 +22,38 @@ def test_a_queue_of_one_server_is_as_busy_as_its_load() -> None:
     """M/D/1 at load 0.5: busy half of the time, and the mean wait is half a service (Pollaczek and Khinchine)."""
     world, station = World(0), Station(1)
 
-    def arrive() -> None:
-        world.visit(station, 1.0, lambda: None)
-        world.after(world.random.expovariate(0.5), arrive)
+    def customer() -> Process:
+        yield station, 1.0
 
-    arrive()
+    def arrivals() -> Process:
+        while True:
+            yield None, world.random.expovariate(0.5)
+            world.begin(customer())
+
+    world.begin(arrivals())
     world.run(60_000)
     assert station.busy_s / 60_000 == pytest.approx(0.5, rel=0.03)
     assert station.waited_s / station.visits == pytest.approx(0.5, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("servers", "load", "wait"),
+    [
+        (1, 0.5, 1.0),  # load / (1 - load)
+        (2, 0.8, 0.64 / 0.36),  # load² / (1 - load²)
+        (4, 0.75, 0.50943 / 4 / 0.25),  # P(wait) of Erlang's tables: 0.5094
+    ],
+)
+def test_queues_wait_as_long_as_erlang_says(servers: int, load: float, wait: float) -> None:
+    assert erlang_c_wait_s(servers, servers * load, 1.0) == pytest.approx(wait, rel=1e-3)
+    assert m_m_c(servers, servers * load, 1.0, seconds=120_000 / servers, seed=1) == pytest.approx(wait, rel=0.1)
+    with pytest.raises(ValueError, match="load below"):
+        erlang_c_wait_s(servers, servers, 1.0)
+
+
+def test_a_closed_load_is_what_the_machine_can_carry() -> None:
+    """Two cores and 64 clients that never rest: 2 / (0.2 + 0.3 ms) commands a second."""
+    assert closed_rate(64, [2e-4, 3e-4], 2, seconds=10, seed=0) == pytest.approx(4000, rel=0.02)
 
 
 def test_an_episode_nothing_holds_up_takes_its_own_time() -> None:
@@ -47,9 +74,18 @@ def test_the_scarce_thing_is_found() -> None:
 
 def test_hosts_that_die_lose_their_episodes() -> None:
     """A host that dies every hour cuts an episode of 110 s short with probability about 1 − exp(−110/3600)."""
-    found = simulate(20, 2, COSTS, replace(ONE, host_hours_between_failures=1.0), images_there=True, hours=50, seed=0)
+    given = replace(ONE, host_hours_between_failures=1.0, host_away_s=0.0)
+    found = simulate(20, 2, COSTS, given, images_there=True, hours=50, seed=0)
     assert found["invalid_share"] == pytest.approx(0.030, abs=0.006)
 
 
+def test_a_host_that_is_away_plays_nothing() -> None:
+    """Failures every hour, each of half an hour: it is up where none came within the last half hour, exp(−1/2)."""
+    given = replace(ONE, host_hours_between_failures=1.0, host_away_s=1800.0)
+    always = simulate(20, 2, COSTS, ONE, images_there=True, hours=60, seed=0)["episodes_per_hour"]
+    found = simulate(20, 2, COSTS, given, images_there=True, hours=60, seed=0)["episodes_per_hour"]
+    assert found / always == pytest.approx(math.exp(-0.5), abs=0.04)
+
+
 def test_the_measured_costs_are_those_of_the_committed_results() -> None:
-    assert all(0 < seconds < 1 for seconds in measured().values())
+    assert all(0 < seconds < 1 for seconds in asdict(measured()).values())

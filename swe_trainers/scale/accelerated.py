@@ -1,0 +1,202 @@
+"""Models that Accelerate spreads over ranks: whole on each of them (DDP), or with DeepSpeed's ZeRO.
+
+What is learnt is what one process learns, as with FSDP2. Parameters stay whole on every rank, and play there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from swe_trainers.learning.learner import Learner
+from swe_trainers.learning.ranks import n_ranks, rank
+from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.policy.unadapted import Unembedding
+from swe_trainers.scale.checkpoints import ShardedCheckpoints, prime
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+__all__ = ["AcceleratedCheckpoints", "AcceleratedModel", "AcceleratedSteps", "accelerate"]
+
+
+def _accelerator(kind: str, *, dtype: torch.dtype, max_grad_norm: float) -> Accelerator:
+    """Accelerate's hold of the ranks, which have met already."""
+    from accelerate import Accelerator
+    from accelerate.utils import DeepSpeedPlugin
+
+    if kind == "ddp":
+        return Accelerator(cpu=not torch.cuda.is_available())
+    settings = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,  # the update says itself which micro-batch is the last
+        "zero_optimization": {"stage": int(kind[-1])},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "gradient_clipping": max_grad_norm,
+        "bf16": {"enabled": dtype == torch.bfloat16},
+    }
+    return Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=settings))
+
+
+def accelerate(learner: Learner, kind: Literal["ddp", "zero1", "zero2"], *, max_grad_norm: float) -> None:
+    """Spread a learner's model and optimiser over the ranks, in place.
+
+    Args:
+        learner: at its start; its model is the same on every rank, and the only one that learns.
+        kind: of spreading.
+        max_grad_norm: gradients are scaled down to this norm.
+    """
+    assert isinstance(learner.model, LanguageModel) and learner.critic is None
+    whole = learner.model
+    accelerator = _accelerator(kind, dtype=next(whole.causal_lm.parameters()).dtype, max_grad_norm=max_grad_norm)
+    engine, optimizer = accelerator.prepare(whole, learner.optimizer)
+    learner.model = AcceleratedModel(engine, whole)
+    learner.optimizer = AcceleratedSteps(accelerator, engine, optimizer, whole)
+
+
+class AcceleratedModel:
+    """A policy whose trunk is run by what Accelerate made of it.
+
+    Args:
+        engine: that.
+        whole: the model inside, the same on every rank.
+    """
+
+    def __init__(self, engine: nn.Module, whole: LanguageModel) -> None:
+        self._engine, self.whole = engine, whole
+
+    def trunk_hidden(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
+        """As `LanguageModel.trunk_hidden`."""
+        hidden: Tensor = self._engine(input_ids, position_ids, segment_ids)
+        return hidden
+
+    @property
+    def unembedding(self) -> Unembedding:
+        """The model's."""
+        return self.whole.unembedding
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """As `LanguageModel.values`."""
+        return self.whole.values(hidden)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The model's."""
+        return self.whole.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The model's."""
+        return self.whole.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take up the model's."""
+        self.whole.load_state_dict(state_dict)
+
+
+class AcceleratedSteps(torch.optim.Optimizer):
+    """Backward passes and steps as Accelerate wants them; see `swe_trainers.learning.update.Steps`."""
+
+    def __init__(self, accelerator: Accelerator, engine: Any, optimizer: Any, whole: LanguageModel) -> None:
+        # Not initialised as an optimiser: parameter groups and state are those of the one inside.
+        self._accelerator, self._engine, self._inner = accelerator, engine, optimizer
+        self._learnt = [parameter for parameter in whole.parameters() if parameter.requires_grad]
+        self._deepspeed = hasattr(engine, "set_gradient_accumulation_boundary")
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Of the optimiser inside, whose learning rates are set here."""
+        groups: list[dict[str, Any]] = self._inner.param_groups
+        return groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients."""
+        if self._deepspeed:
+            self._engine.optimizer.zero_grad(set_to_none=set_to_none)
+        else:
+            self._inner.zero_grad(set_to_none=set_to_none)
+
+    @contextmanager
+    def microbatch(self, *, last: bool) -> Iterator[Callable[[Tensor], None]]:
+        """Around a micro-batch; what is yielded takes its loss back. Gradients are added over the ranks at the last."""
+        if self._deepspeed:
+            self._engine.set_gradient_accumulation_boundary(last)
+            yield self._engine.backward
+        elif last:
+            yield self._backward
+        else:
+            with self._accelerator.no_sync(self._engine):
+                yield self._backward
+
+    def clipped_step(self, max_norm: float) -> float:
+        """Scale the gradients down to a norm, step, and return the norm before; NaN where no step was taken."""
+        if self._deepspeed:
+            self._engine.step()
+            return float(self._engine.get_global_grad_norm())
+        norm = float(torch.nn.utils.clip_grad_norm_(self._learnt, max_norm))
+        if norm < float("inf"):
+            self._inner.step()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of DDP the whole, which is the same on every rank; of ZeRO nothing, see `share`."""
+        return {} if self._deepspeed else dict(self.innermost.state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
+        if not self._deepspeed:
+            self.innermost.load_state_dict(state_dict)
+
+    @property
+    def innermost(self) -> torch.optim.Optimizer:
+        """PyTorch's own."""
+        found: torch.optim.Optimizer = self._inner.optimizer
+        return found
+
+    def share(self) -> dict[str, Any] | None:
+        """What this rank alone holds of the state; None where each holds the whole."""
+        return self._engine.optimizer.state_dict() if self._deepspeed else None
+
+    def take_shares(self, shares: list[Any]) -> None:
+        """Take up the shares of all ranks, in their order."""
+        self._engine.optimizer.load_state_dict(shares, load_from_fp32_weights=True)
+
+    def _backward(self, loss: Tensor) -> None:
+        # DDP waits for every parameter, and a loss without values does not touch the value head.
+        untouched = sum((parameter.sum() * 0.0 for parameter in self._learnt), torch.zeros((), device=loss.device))
+        self._accelerator.backward(loss + untouched)
+
+
+class AcceleratedCheckpoints(ShardedCheckpoints):
+    """Checkpoints of a learner that Accelerate spreads; where ZeRO shards the optimiser, each rank writes its share."""
+
+    def _prime(self) -> None:
+        steps = self._steps()
+        if steps.share() is None:
+            prime(steps.innermost)
+
+    def _write(self, tensors: dict[str, Tensor], partial: Path) -> None:
+        super()._write(tensors, partial)
+        share = self._steps().share()
+        if share is not None:
+            torch.save(share, partial / f"zero-{rank()}-of-{n_ranks()}.pt")
+            dist.barrier()
+
+    def _read(self, tensors: dict[str, Tensor], path: Path) -> None:
+        super()._read(tensors, path)
+        if self._steps().share() is None:
+            return
+        files = [path / f"zero-{number}-of-{n_ranks()}.pt" for number in range(n_ranks())]
+        if not all(file.is_file() for file in files):
+            raise ValueError(f"its optimiser was not sharded by ZeRO over {n_ranks()} ranks, as many as there are here")
+        # DeepSpeed's own objects are among it; the folder is this user's alone.
+        self._steps().take_shares([torch.load(file, map_location="cpu", weights_only=False) for file in files])
+
+    def _steps(self) -> AcceleratedSteps:
+        assert isinstance(self._learner.optimizer, AcceleratedSteps)
+        return self._learner.optimizer

@@ -1,0 +1,128 @@
+"""Rollouts on a Ray cluster: workers that play, replaced where they die; weights go into the object store once.
+
+The learner's process hands episodes out one by one, as workers have free environments, so that slow ones hold up nobody
+else. What a worker had begun when it died is played anew by another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from swe_trainers.engines.connect import Generation
+from swe_trainers.engines.sampling import Sampling
+from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.rollout.background import Key
+from swe_trainers.rollout.crew import Manner
+from swe_trainers.rollout.plan import EpisodeStart
+from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.scale.ray_cluster import RayConfig, joined_cluster
+from swe_trainers.scale.ray_dispatch import Desk, Dispatcher
+from swe_trainers.scale.ray_worker import Workplace, pack
+
+__all__ = ["RayCrew"]
+
+
+class RayCrew:
+    """Environments on many machines.
+
+    Args:
+        config: of the cluster.
+        workplace: what every worker is made of; called when the first are.
+        stack: ends the workers.
+        policy: whose weights an embedded engine of each worker takes.
+        generation: instead of that, of a server that all workers ask, whose weights this process changes.
+    """
+
+    shared = False
+
+    def __init__(
+        self,
+        config: RayConfig,
+        workplace: Callable[[], Workplace],
+        stack: ExitStack,
+        *,
+        policy: LanguageModel | None = None,
+        generation: Generation | None = None,
+    ) -> None:
+        self._config, self._workplace, self._stack = config, workplace, stack
+        self._policy, self._generation = policy, generation
+        self._dispatcher: Dispatcher | None = None
+
+    def join(self) -> Dispatcher:
+        """The workers, called where they have not been yet; they come while other things are done.
+
+        Raises:
+            ConfigurationError: Ray is not installed, or there is no such cluster.
+        """
+        if self._dispatcher is None:
+            ray: Any = self._stack.enter_context(joined_cluster(self._config))
+            self._dispatcher = Dispatcher(ray, self._config, self._workplace())
+            self._stack.callback(self._dispatcher.close)
+        return self._dispatcher
+
+    def prepare(self, number: int, sampling: Sampling) -> None:
+        if self._generation is not None:
+            self._generation.prepare(number, sampling)
+        dispatcher = self.join()
+        if dispatcher.version != number:
+            dispatcher.give(number, None if self._policy is None else pack(self._policy))
+
+    def play(self, starts: Sequence[EpisodeStart], manner: Manner) -> list[Trajectory]:
+        if not starts:
+            return []
+        player = self.ahead(manner)
+        try:
+            player.begin([((i,), start) for i, start in enumerate(starts)])
+            found: dict[Key, list[Trajectory]] = {}
+            while len(found) < len(starts):
+                found.update(player.ended())
+        finally:
+            player.close()
+        return [trajectory for key in sorted(found) for trajectory in found[key]]
+
+    def ahead(self, manner: Manner) -> _Player:
+        return _Player(self.join, manner)
+
+    def metrics(self) -> dict[str, float]:
+        """What the engines did; and `ray/…`: workers that are there, deaths and episodes played anew so far."""
+        found = {} if self._dispatcher is None else self._dispatcher.metrics()
+        gap = None if self._generation is None else self._generation.probe_gap()
+        return found | ({"engine/probe_gap": gap} if gap is not None else {})
+
+
+class _Player:
+    """One manner of playing on all workers; see `BackgroundPlay`, which each of them has."""
+
+    def __init__(self, join: Callable[[], Dispatcher], manner: Manner) -> None:
+        self._join = join
+        self._desk = Desk(manner)
+        self._dispatcher: Dispatcher | None = None
+
+    @property
+    def idle_s(self) -> float:
+        return 0.0 if self._dispatcher is None else self._dispatcher.idle_s
+
+    def begin(self, episodes: Iterable[tuple[Key, EpisodeStart]], *, first: bool = False) -> None:
+        episodes = list(episodes)
+        if self._dispatcher is None and episodes:
+            self._dispatcher = self._join()
+            self._dispatcher.open(self._desk)
+        if self._dispatcher is not None:
+            self._dispatcher.begin(self._desk, episodes, first=first)
+
+    def ended(self, timeout_s: float | None = None) -> list[tuple[Key, list[Trajectory]]]:
+        return [] if self._dispatcher is None else self._dispatcher.ended(self._desk, timeout_s)
+
+    @contextmanager
+    def paused(self, *, between_episodes: bool) -> Iterator[None]:
+        if self._dispatcher is None:
+            yield
+            return
+        with self._dispatcher.paused(self._desk, between_episodes=between_episodes):
+            yield
+
+    def close(self) -> None:
+        if self._dispatcher is not None:
+            self._dispatcher.close_desk(self._desk)

@@ -1,0 +1,326 @@
+"""Who of the workers plays which episode, and what is done when one dies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from swe_trainers.engines.protocol import Throughput
+from swe_trainers.errors import TrainerError
+from swe_trainers.rollout.background import Key
+from swe_trainers.rollout.crew import Manner
+from swe_trainers.rollout.plan import EpisodeStart
+from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.scale.ray_cluster import RayConfig
+from swe_trainers.scale.ray_worker import Packed, RolloutWorker, Workplace
+
+__all__ = ["Desk", "Dispatcher"]
+
+_LOOK_S = 0.2  # how long to wait for news of workers before what the caller wants is looked at again
+_ANSWER_S = 20.0  # how long a worker waits for the end of an episode before it says that there is none
+_TRIES = 3  # so many workers may die while they play an episode, before that is taken to be the cause
+
+
+@dataclass(eq=False)
+class Desk:
+    """Episodes of one manner: those that wait for a worker, and those that have ended."""
+
+    manner: Manner
+    waiting: deque[tuple[Key, EpisodeStart]] = field(default_factory=deque)
+    ended: list[tuple[Key, list[Trajectory]]] = field(default_factory=list)
+    held: bool = False
+
+
+@dataclass(eq=False)
+class _Worker:
+    """One actor, as its employer knows it.
+
+    Attributes:
+        actor: Ray's handle.
+        calls: answers that are awaited, and what for.
+        n_slots: episodes that it plays at once; 0 until it is set up.
+        playing: what it has begun.
+        version: of the weights that it was given last.
+    """
+
+    actor: Any
+    calls: dict[Any, str] = field(default_factory=dict)
+    n_slots: int = 0
+    playing: dict[Key, EpisodeStart] = field(default_factory=dict)
+    version: int | None = None
+
+    @property
+    def n_free(self) -> int:
+        return self.n_slots - len(self.playing)
+
+
+class Dispatcher:
+    """The workers of a run, and the thread that keeps them at work.
+
+    Args:
+        ray: the module, connected.
+        config: of the workers.
+        workplace: what each of them is made of.
+    """
+
+    def __init__(self, ray: Any, config: RayConfig, workplace: Workplace) -> None:
+        self._ray, self._config = ray, config
+        self._workplace = ray.put(workplace)
+        self._changed = threading.Condition(threading.RLock())
+        self._desks: list[Desk] = []
+        self._workers: list[_Worker] = []
+        self._paused: list[_Worker] = []
+        self._tries: Counter[Key] = Counter()
+        self._deaths = self._replayed = 0
+        self._throughput = Throughput()
+        self._weights: Any = None
+        self._closed = False
+        self._lonely_since = time.monotonic()
+        self.version: int | None = None
+        self.idle_s = 0.0
+        for _ in range(config.workers):
+            self._hire()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dispatch")
+        self._work: Future[None] = self._pool.submit(self._dispatch)
+        self._work.add_done_callback(lambda _: self._tell())
+
+    def open(self, desk: Desk) -> None:
+        """Play from this desk until it is closed; the one before must be held, with nothing under way, or empty."""
+        with self._changed:
+            self._desks.append(desk)
+
+    def close_desk(self, desk: Desk) -> None:
+        """Go back to the desk before; what waits at this one is forgotten."""
+        with self._changed:
+            if desk in self._desks:
+                self._desks.remove(desk)
+
+    def begin(self, desk: Desk, episodes: Sequence[tuple[Key, EpisodeStart]], *, first: bool = False) -> None:
+        """Let episodes wait for a worker; `first` before the others. Raises what has ended the dispatching."""
+        self._check()
+        with self._changed:
+            desk.waiting = deque([*episodes, *desk.waiting] if first else [*desk.waiting, *episodes])
+            self._hand_out()
+            self._tell()
+
+    def ended(self, desk: Desk, timeout_s: float | None = None) -> list[tuple[Key, list[Trajectory]]]:
+        """What has ended since the last call; waits for something. Raises what has ended the dispatching."""
+        with self._changed:
+            self._changed.wait_for(lambda: desk.ended or self._work.done(), timeout_s)
+            found, desk.ended = desk.ended, []
+        if not found:
+            self._check()
+        return found
+
+    @contextmanager
+    def paused(self, desk: Desk, *, between_episodes: bool) -> Iterator[None]:
+        """No worker generates inside; see `BackgroundPlay.paused`. Raises what has ended the dispatching."""
+        with self._changed:
+            desk.held = True
+            self._changed.wait_for(lambda: self._at_rest(between_episodes) or self._work.done())
+            self._paused = self._at_work()
+        try:
+            self._check()
+            self._ask_all("pause", between_episodes=False)
+            yield
+        finally:
+            self._ask_all("resume")
+            with self._changed:
+                self._paused = []
+                desk.held = False
+                self._hand_out()
+                self._tell()
+
+    def give(self, version: int, weights: Packed | None) -> None:
+        """Have all that begins from now on, and all that is paused, played with these weights."""
+        with self._changed:
+            self.version, self._weights = version, None if weights is None else self._ray.put(weights)
+            for worker in self._paused:
+                worker.version = version
+        self._ask_all("take", version, self._weights)
+
+    def metrics(self) -> dict[str, float]:
+        """What the engines did since the last call; workers that are there, deaths and replays so far."""
+        with self._changed:
+            done, self._throughput = self._throughput, Throughput()
+            ready = sum(worker.n_slots > 0 for worker in self._workers)
+        counts = {"ray/workers": ready, "ray/deaths": self._deaths, "ray/episodes_replayed": self._replayed}
+        return done.metrics() | {name: float(count) for name, count in counts.items()}
+
+    def close(self) -> None:
+        """End all workers, giving them a moment to close their environments."""
+        with self._changed:
+            self._closed = True
+            self._tell()
+        self._pool.shutdown()
+        refs = [worker.actor.close.remote() for worker in self._workers if worker.n_slots]
+        self._ray.wait(refs, num_returns=len(refs), timeout=10) if refs else None
+        for worker in self._workers:
+            self._ray.kill(worker.actor)
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._work.done():
+            self._work.result()
+            raise TrainerError("nothing can be played any more: the workers were dismissed")
+
+    def _at_work(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.playing]
+
+    def _at_rest(self, between_episodes: bool) -> bool:
+        """Whether a pause may begin: all that was handed out is ended, or at least begun."""
+        if between_episodes:
+            return not self._at_work()
+        return not any("begin" in worker.calls.values() for worker in self._workers)
+
+    def _ask_all(self, method: str, *arguments: Any, **named: Any) -> None:
+        """Call all paused workers and wait; one that is dead will be found so by its other calls."""
+        refs = [getattr(worker.actor, method).remote(*arguments, **named) for worker in self._paused]
+        for ref in refs:
+            try:
+                self._ray.get(ref)
+            except self._ray.exceptions.RayActorError:
+                continue
+
+    def _hire(self) -> None:
+        config = self._config
+        actor = (
+            self._ray.remote(RolloutWorker)
+            .options(
+                num_cpus=config.cpus_per_worker,
+                num_gpus=config.gpus_per_worker,
+                memory=int(config.memory_per_worker_gb * 1e9) or None,
+                max_concurrency=4,
+                scheduling_strategy="SPREAD",
+            )
+            .remote()
+        )
+        worker = _Worker(actor)
+        worker.calls[actor.set_up.remote(self._workplace)] = "set_up"
+        self._workers.append(worker)
+
+    def _dispatch(self) -> None:
+        """The thread: hand out, wait for news, take it in."""
+        before = time.monotonic()
+        while not self._closed:
+            with self._changed:
+                self._hand_out()
+                calls = {ref: worker for worker in self._workers for ref in worker.calls}
+                if not calls:
+                    self._changed.wait(_LOOK_S)
+                idle = not self._at_work() or self._desks[-1].held if self._desks else True
+            done = self._ray.wait(list(calls), timeout=_LOOK_S)[0] if calls else []
+            with self._changed:
+                for ref in done:
+                    self._hear(calls[ref], ref)
+                self.idle_s += time.monotonic() - before if idle else 0.0
+                before = time.monotonic()
+                self._changed.notify_all()
+            self._expect_workers()
+
+    def _hand_out(self) -> None:
+        """Give what waits to free workers, the freest first, and ask those at work for what has ended."""
+        desk = self._desks[-1] if self._desks else None
+        given: dict[_Worker, list[tuple[Key, EpisodeStart]]] = {}
+        while desk is not None and desk.waiting and not desk.held and not self._closed:
+            worker = max(self._workers, key=lambda worker: worker.n_free, default=None)
+            if worker is None or worker.n_free < 1:
+                break
+            key, start = desk.waiting.popleft()
+            worker.playing[key] = start
+            given.setdefault(worker, []).append((key, start))
+        for worker, episodes in given.items():
+            assert desk is not None
+            weights = None if worker.version == self.version else self._weights
+            worker.version = self.version
+            ref = worker.actor.begin.remote(desk.manner, episodes, self.version, weights)
+            worker.calls[ref] = "begin"
+        for worker in self._at_work():
+            if "ended" not in worker.calls.values() and "begin" not in worker.calls.values():
+                worker.calls[worker.actor.ended.remote(_ANSWER_S)] = "ended"
+
+    def _hear(self, worker: _Worker, ref: Any) -> None:
+        """Take in one answer; a worker that cannot give it any more is replaced."""
+        what = worker.calls.pop(ref, None)
+        if what is None:  # it was dismissed meanwhile
+            return
+        exceptions = self._ray.exceptions
+        try:
+            answer = self._ray.get(ref)
+        except exceptions.RayActorError as error:
+            self._replace(worker, str(error))
+            return
+        except exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        if what == "set_up":
+            worker.n_slots = answer
+        if what == "ended":
+            found, throughput = answer
+            for key, trajectories in found:
+                del worker.playing[key]
+                self._tries.pop(key, None)
+                self._desks[-1].ended.append((key, trajectories))
+            for f in fields(Throughput):
+                setattr(self._throughput, f.name, getattr(self._throughput, f.name) + getattr(throughput, f.name))
+
+    def _replace(self, worker: _Worker, why: str) -> None:
+        """Another one takes the place of one that died, and what it had begun is played anew, before all else."""
+        self._deaths += 1
+        if self._deaths > self._config.restarts:
+            raise TrainerError(
+                f"scale.ray: {self._deaths} workers died, scale.ray.restarts allows {self._config.restarts}: "
+                f"{' '.join(why.split())[:300]}"
+            )
+        self._workers.remove(worker)
+        worker.calls.clear()
+        self._ray.kill(worker.actor)
+        self._hire()
+        desk = self._desks[-1] if self._desks else None
+        for key, start in reversed(worker.playing.items()):
+            self._tries[key] += 1
+            if desk is not None and self._tries[key] < _TRIES:
+                self._replayed += 1
+                desk.waiting.appendleft((key, start))
+            elif desk is not None:
+                desk.ended.append((key, [_lost(start)]))
+
+    def _expect_workers(self) -> None:
+        """Raise where nobody has come for too long."""
+        if any(worker.n_slots for worker in self._workers):
+            self._lonely_since = time.monotonic()
+        elif time.monotonic() - self._lonely_since > self._config.start_timeout_s:
+            asked = {"CPU": self._config.cpus_per_worker, "GPU": self._config.gpus_per_worker}
+            asked["memory"] = self._config.memory_per_worker_gb * 1e9
+            there = self._ray.cluster_resources()
+            raise TrainerError(
+                f"scale.ray: no worker was there after {self._config.start_timeout_s:g} s; each asks for "
+                + ", ".join(f"{name} {amount:g} of {there.get(name, 0):g}" for name, amount in asked.items() if amount)
+                + ". Try: scale.ray.cpus_per_worker, or a longer scale.ray.start_timeout_s"
+            )
+
+
+def _lost(start: EpisodeStart) -> Trajectory:
+    """An episode that cost several workers their life."""
+    return Trajectory(
+        token_ids=np.zeros(0, dtype=np.int64),
+        action_mask=np.zeros(0, dtype=np.bool_),
+        rollout_logprobs=np.zeros(0, dtype=np.float32),
+        rewards=np.zeros(0, dtype=np.float32),
+        terminated=False,
+        truncated=False,
+        valid=False,
+        failure_reason=f"{_TRIES} rollout workers died while they played it",
+        group=start.group,
+        seed=start.seed,
+    )

@@ -1,0 +1,67 @@
+"""DeepSpeed's ZeRO learns what one process learns, and goes on from its checkpoints: `make test-deepspeed`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate.state import AcceleratorState
+
+from swe_trainers.errors import CheckpointError
+from swe_trainers.learning.learner import Learner
+from tests.trainers.scale import test_sharding
+from tests.trainers.scale.test_sharding import LORA, PACKED, Case, checkpoints_of, episodes, learner_of, on_ranks, whole
+
+
+def fresh(case: Case) -> Learner:
+    """A learner as a new process makes it; Accelerate otherwise allows one with DeepSpeed a process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return learner_of(case)
+
+
+def updates(case: Case, first: int, last: int, learner: Learner):
+    found = {}
+    for update in range(first, last):
+        metrics = test_sharding.ppo_update(learner, episodes(update), case.settings)
+        learner.updates += 1
+        found |= {f"{update}/{name}": value for name, value in metrics.items()}
+    model = getattr(learner.model, "whole", learner.model)
+    return learner, found | {f"weight/{name}": whole(p) for name, p in model.named_parameters()}
+
+
+def learn_save_and_go_on(folder: Path, cases: list[Case]) -> None:
+    results = []
+    for number, case in enumerate(cases):
+        learner, _ = updates(case, 0, 1, fresh(case))
+        checkpoints = checkpoints_of(case)(folder / f"case-{number}", learner)
+        checkpoints.save(1, {"learner": learner.state_dict(), "stopped": False})
+        _, straight = updates(case, 1, 2, learner)
+        again = fresh(case)
+        again.load_state_dict(checkpoints_of(case)(folder / f"case-{number}", again).load()["learner"])
+        results.append([straight, updates(case, 1, 2, again)[1]])
+    if dist.get_rank() == 0:
+        torch.save(results, folder / "results.pt")
+
+
+def resume_alone(folder: Path, case: Case) -> None:
+    with pytest.raises(CheckpointError, match="not sharded by ZeRO over 1 ranks"):
+        checkpoints_of(case)(folder / "case-0", learner_of(case)).load()
+
+
+@pytest.mark.parametrize("kind", ["zero1", "zero2"])
+def test_zero_learns_what_one_process_learns_and_goes_on_from_its_checkpoint(kind: str, tmp_path: Path) -> None:
+    cases = [PACKED.on(accelerate=kind), LORA.on(accelerate=kind)]
+    on_ranks(2, tmp_path, learn_save_and_go_on, cases)
+    for case, (straight, resumed) in zip(cases, torch.load(tmp_path / "results.pt", weights_only=True), strict=True):
+        learner, _ = updates(replace(case, scale=None), 0, 1, learner_of(replace(case, scale=None)))
+        _, expected = updates(replace(case, scale=None), 1, 2, learner)
+        assert straight.keys() == resumed.keys() == expected.keys()
+        for name, value in expected.items():
+            for found in (straight, resumed):
+                torch.testing.assert_close(
+                    found[name], value, rtol=5e-4, atol=3e-4, msg=lambda text, at=(case, name): f"{at}: {text}"
+                )
+    on_ranks(1, tmp_path, resume_alone, cases[0])

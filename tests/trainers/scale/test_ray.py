@@ -1,0 +1,256 @@
+"""Rollouts on a cluster of two nodes, simulated on this machine: what they play, and what their deaths cost."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from swe_trainers.engines.connect import EngineConfig, connect
+from swe_trainers.engines.embedded import EmbeddedEngine
+from swe_trainers.engines.http import RefusedError
+from swe_trainers.engines.sampling import Sampling
+from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.experiment import run_experiment
+from swe_trainers.logging import read_metrics
+from swe_trainers.policy.chat import CompactChat
+from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.policy.word_tokenizer import WordTokenizer
+from swe_trainers.rollout.collect import collect
+from swe_trainers.rollout.crew import Manner
+from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.scale.ray_cluster import RayConfig
+from swe_trainers.scale.ray_crew import RayCrew
+from swe_trainers.scale.ray_worker import Workplace, pack, unpack
+from tests.trainers.engines.served import served
+from tests.trainers.scale.rays import Echo
+from tests.trainers.scale.test_torchrun import configured, said_by, torchrun
+from tests.trainers.test_experiment import TINY
+from tests.trainers.test_playing_ahead import configuration
+from tests.trainers.tiny import full_logprobs
+
+NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
+NOTICES_SOON = {  # that nobody is there any more, by default after a quarter of a minute; a slow answer is one
+    "health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_timeout_ms": 10_000,
+    "health_check_failure_threshold": 3,
+}  # fmt: skip
+MANNER = Manner(Limits(max_new_tokens=3), Sampling())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    made = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": NOTICES_SOON})
+    made.add_node(**NODE)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def deadly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("deadly")
+
+
+@pytest.fixture(scope="module")
+def policy() -> LanguageModel:
+    return LanguageModel.from_config(TINY, WordTokenizer.from_texts(["a b c d"]), seed=0).eval()
+
+
+class Environments:
+    """Some that kill their worker where the folder says so; Ray carries it to the workers."""
+
+    def __init__(self, deadly: Path) -> None:
+        self.deadly = deadly
+
+    def __call__(self, stack: ExitStack) -> tuple[list[Echo], list[Echo]]:
+        played = [Echo(0.01, str(self.deadly)) for _ in range(3)]
+        return played, [Echo() for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def crew(cluster: Cluster, policy: LanguageModel, deadly: Path) -> Iterator[RayCrew]:
+    chat, environments = CompactChat(policy.tokenizer), Environments(deadly)
+    with ExitStack() as stack:
+        config = RayConfig(address=cluster.address, workers=2, restarts=5)
+        workplace = Workplace(environments, EngineConfig(), 64, chat, model=policy.copy(), threads=1)
+        made = RayCrew(config, lambda: workplace, stack, policy=policy)
+        made.join()
+        wait_for_workers(made)
+        yield made
+    assert not ray.is_initialized()
+
+
+def wait_for_workers(crew: RayCrew) -> None:
+    deadline = time.monotonic() + 100
+    while crew.metrics()["ray/workers"] < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def starts(n: int) -> list[EpisodeStart]:
+    return [EpisodeStart(seed=i, stream=(3, i)) for i in range(n)]
+
+
+def shaken(model: LanguageModel) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+
+def test_no_cluster_and_too_small_a_cluster_are_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"scale\.ray\.address '127\.0\.0\.1:1'"):
+        run_experiment(configuration(tmp_path, scale={"ray": {"address": "127.0.0.1:1"}}), console=False)
+    assert not (tmp_path / "run").exists()
+    scale = {"ray": {"address": cluster.address, "cpus_per_worker": 64, "start_timeout_s": 2}}
+    with pytest.raises(TrainerError, match=r"no worker was there after 2 s; each asks for CPU 64 of 2"):
+        run_experiment(configuration(tmp_path, scale=scale), console=False)
+
+
+def test_what_a_cluster_plays_is_what_this_process_plays_with_the_weights_of_the_moment(
+    crew: RayCrew, policy: LanguageModel
+) -> None:
+    workers = set()
+    for version in range(2):
+        crew.prepare(version, Sampling())
+        for evaluation in (False, True):
+            found = crew.play(starts(14), Manner(MANNER.limits, MANNER.sampling, evaluation=evaluation))
+            engine = EmbeddedEngine(policy, n_slots=2, max_tokens=64)
+            here = collect(engine, CompactChat(policy.tokenizer), [Echo(), Echo()], starts(14), limits=MANNER.limits)
+            assert [t.token_ids.tolist() for t in found] == [t.token_ids.tolist() for t in here]
+            assert all(set(t.weight_versions) == {-1, version} for t in found)
+            workers |= {t.info["pid"] for t in found}
+        shaken(policy)
+    assert len(workers) == 2 and os.getpid() not in workers
+    metrics = crew.metrics()
+    assert metrics["ray/workers"] == 2 and metrics["ray/deaths"] == 0 and metrics["engine/sampled_tokens"] > 0
+
+
+def test_weights_change_under_episodes_that_go_on(crew: RayCrew, policy: LanguageModel) -> None:
+    weights, found = {}, {}
+    player = crew.ahead(MANNER)
+    for version in range(10, 16):
+        weights[version] = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+        with player.paused(between_episodes=False):
+            crew.prepare(version, Sampling())
+        player.begin([((version, i), EpisodeStart(seed=i, stream=(version, i))) for i in range(8)])
+        found.update(player.ended(60))
+        shaken(policy)
+    while len(found) < 48:
+        found.update(player.ended(60))
+    player.close()
+    model, mixed = policy.copy(), 0
+    for (begun, _), (trajectory,) in found.items():
+        versions = np.array(trajectory.weight_versions)
+        drawn = set(versions[trajectory.action_mask].tolist())
+        assert min(drawn) >= begun
+        mixed += len(drawn) > 1
+        truth = np.zeros(len(versions), dtype=np.float32)
+        for version in drawn:
+            model.load_state_dict(weights[version])
+            truth = np.where(versions == version, full_logprobs(model, trajectory.token_ids.tolist()), truth)
+        np.testing.assert_allclose(trajectory.rollout_logprobs, truth, rtol=1e-3, atol=1e-3)
+    assert mixed > 0
+
+
+def test_a_killed_worker_is_replaced_and_its_episodes_are_played_anew(crew: RayCrew, deadly: Path) -> None:
+    crew.prepare(20, Sampling())
+    whole = crew.play(starts(12), MANNER)
+    (deadly / "once").touch()
+    again = crew.play(starts(12), MANNER)
+    assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
+    assert all(t.valid for t in again)
+    metrics = crew.metrics()
+    assert metrics["ray/deaths"] == 1 and metrics["ray/episodes_replayed"] >= 1
+
+
+def test_a_node_that_dies_costs_time_and_no_episode(crew: RayCrew, cluster: Cluster, deadly: Path) -> None:
+    crew.prepare(30, Sampling())
+    whole = crew.play(starts(12), MANNER)
+    before = crew.metrics()["ray/deaths"]
+    (deadly / "slow").touch()
+    second = next(iter(cluster.worker_nodes))
+    killer = threading.Timer(0.7, cluster.remove_node, [second], {"allow_graceful": False})
+    killer.start()
+    again = crew.play(starts(12), MANNER)
+    killer.join()
+    (deadly / "slow").unlink()
+    assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
+    assert all(t.valid for t in again) and crew.metrics()["ray/deaths"] == before + 1
+    cluster.add_node(**NODE)
+    wait_for_workers(crew)  # its place is taken where there is one again
+
+
+def test_an_episode_that_kills_every_worker_is_given_up_and_the_run_ends_where_too_many_die(
+    crew: RayCrew, deadly: Path
+) -> None:
+    for number in range(3):
+        (deadly / str(number)).touch()
+    (alone,) = crew.play([EpisodeStart(seed=5)], MANNER)
+    assert not alone.valid and "3 rollout workers died" in alone.failure_reason
+    (deadly / "more").touch()
+    with pytest.raises(TrainerError, match=r"6 workers died, scale\.ray\.restarts allows 5"):
+        crew.play([EpisodeStart(seed=5)], MANNER)
+
+
+def test_workers_ask_one_server_whose_weights_the_learner_changes(
+    cluster: Cluster, policy: LanguageModel, tmp_path: Path
+) -> None:
+    model = policy.copy()
+    with served(tmp_path / "model", model) as server, ExitStack() as stack:
+        engine = EngineConfig(kind="vllm", url=server.url, weights=tmp_path / "model")
+        generation = connect(engine, model, stack, n_slots=3, max_tokens=64, folder=tmp_path, training=True)
+        workplace = Workplace(Environments(tmp_path / "none"), engine, 64, CompactChat(model.tokenizer), threads=1)
+        config = RayConfig(address=cluster.address, workers=1, cpus_per_worker=0)
+        crew = RayCrew(config, lambda: workplace, stack, generation=generation)
+        for version in range(2):
+            crew.prepare(version, Sampling())
+            for trajectory in crew.play(starts(6), Manner(MANNER.limits, MANNER.sampling, evaluation=True)):
+                assert set(trajectory.weight_versions) == {-1, version}
+                truth = full_logprobs(model, trajectory.token_ids.tolist()).numpy()
+                said = np.where(trajectory.action_mask, truth, 0.0)
+                np.testing.assert_allclose(trajectory.rollout_logprobs, said, rtol=1e-3, atol=1e-3)
+            assert crew.metrics()["engine/probe_gap"] < 1e-3
+            shaken(model)
+
+
+def test_two_ranks_that_learn_while_a_cluster_plays(cluster: Cluster, tmp_path: Path) -> None:
+    path = configured(
+        tmp_path,
+        {"max_updates": 3, "correction": "truncate"},
+        rollout={"max_staleness": 1, "partial": True},
+        evaluation={"episodes": 5, "every": 2},
+        scale={"ray": {"address": cluster.address, "workers": 1, "cpus_per_worker": 0}},
+    )
+    said_by(torchrun(2, path))
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["update"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["episodes"] == 7 and row["staleness/max"] <= 1 and row["ray/workers"] == 1 for row in rows[1:])
+    assert rows[1]["engine_logprob_gap"] < 1e-4  # weights that were sharded have come to the workers whole
+    assert [row["eval/episodes"] for row in rows if "eval/episodes" in row] == [5, 5, 5]
+
+
+def test_a_refusal_is_the_same_in_the_learner_s_process() -> None:
+    told = pickle.loads(pickle.dumps(RefusedError("http://a/b: 404: no such model", 404, 2.5)))
+    assert (str(told), told.status, told.retry_after_s) == ("http://a/b: 404: no such model", 404, 2.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_come_out_of_the_store_as_they_went_in(policy: LanguageModel, dtype: Any) -> None:
+    model = policy.copy().to(dtype)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    packed = pack(model)
+    shaken(model)
+    found = unpack(packed)
+    assert found.keys() == before.keys()
+    assert all(t.dtype == before[name].dtype and torch.equal(t, before[name]) for name, t in found.items())
