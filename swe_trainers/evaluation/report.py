@@ -1,0 +1,122 @@
+"""`report.html`: one evaluation as a page that needs no server and no network.
+
+What comes from models and environments is escaped by the template; besides, the page's own policy lets no script run
+but the one that sorts and filters, and nothing be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from swe_trainers.evaluation.records import Row
+from swe_trainers.evaluation.statistics import wilson
+from swe_trainers.evaluation.summary import outcome
+from swe_trainers.evaluation.table import dollars, duration
+
+__all__ = ["render_report"]
+
+_PATCH_CHARACTERS = 6_000
+"""Shown of one patch; the whole of it is in the episode's folder."""
+_ALL_PATCHES = 4_000_000
+"""Shown of all patches together, so that the page of thousands of episodes still opens."""
+_BINS = 16
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The instances of one repository, by the beginning of their names."""
+
+    name: str
+    solved: int
+    judged: int
+    low: float
+    high: float
+
+
+def render_report(rows: Sequence[Row], summary: Mapping[str, Any], place: Path) -> str:
+    """The page.
+
+    Args:
+        rows: of `results.jsonl`, in the order in which they are listed.
+        summary: of them.
+        place: the folder of the evaluation, from which patches are read.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    folder = resources.files("swe_trainers.evaluation")
+    script = (folder / "report_script.j2").read_text(encoding="utf-8").strip()
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
+        (folder / "report.html.j2").read_text(encoding="utf-8")
+    )
+    settings = summary["settings"]
+    return page.render(
+        title=f"{settings['model']} on {settings['arguments'].get('dataset', settings['environment'])}",
+        s=summary,
+        settings=json.dumps(settings, indent=2),
+        kinds=Counter(outcome(row) for row in rows),
+        groups=_groups(rows),
+        turns=_histogram(rows),
+        episodes=_episodes(rows, place),
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        dollars=dollars,
+        duration=duration,
+    )
+
+
+def _groups(rows: Sequence[Row]) -> list[_Group]:
+    """By what stands before the last hyphen of an instance's name: its repository, in the names of SWE-bench."""
+    judged: dict[str, list[bool]] = {}
+    for row in rows:
+        if row["valid"] and row["resolved"] is not None:
+            judged.setdefault(row["instance_id"].rpartition("-")[0] or row["instance_id"], []).append(row["resolved"])
+    groups = [_Group(name, sum(won), len(won), *wilson(sum(won), len(won))) for name, won in judged.items()]
+    return sorted(groups, key=lambda group: (-group.judged, group.name)) if len(groups) > 1 else []
+
+
+def _histogram(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Episodes by their number of turns: label, solved, others; equal bins, `_BINS` at most."""
+    valid = [row for row in rows if row["valid"]]
+    if not valid:
+        return []
+    most = max(row["turns"] for row in valid)
+    width = -(-(most + 1) // _BINS)
+    bins = [{"label": _label(start, width), "solved": 0, "other": 0} for start in range(0, most + 1, width)]
+    for row in valid:
+        found: Any = bins[row["turns"] // width]
+        found["solved" if row["resolved"] else "other"] += 1
+    return bins
+
+
+def _label(start: int, width: int) -> str:
+    return str(start) if width == 1 else f"{start} to {start + width - 1}"
+
+
+def _episodes(rows: Sequence[Row], place: Path) -> list[dict[str, Any]]:
+    """The rows with what is shown beside them."""
+    left = _ALL_PATCHES
+    shown = []
+    for row in rows:
+        path = place / row["episode"] / "patch.diff" if row["episode"] else None
+        patch = ""
+        if left > 0 and path is not None and path.is_file():
+            with path.open("rb") as file:
+                patch = file.read(4 * _PATCH_CHARACTERS).decode("utf-8", "replace")[:_PATCH_CHARACTERS]
+            left -= len(patch)
+        lines = [{"text": line, "kind": _kind(line)} for line in patch.splitlines()]
+        shown.append({**row, "kind": outcome(row), "patch": lines, "cut": len(patch) == _PATCH_CHARACTERS})
+    return shown
+
+
+def _kind(line: str) -> str:
+    if line.startswith(("+++", "---", "diff ", "index ")):
+        return "meta"
+    return {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], "")

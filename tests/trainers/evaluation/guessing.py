@@ -1,0 +1,79 @@
+"""A text environment that is cheap to play: an instance is an addition, an action its result.
+
+Guess-v0      names its instances, says `resolved`, and can be told that the next turn is the last
+Nameless-v0   rewards only: no instances, no verdict, no limit of its own
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from swe_trainers.rollout.adapters import AnyText
+
+__all__ = ["GuessEnv", "NamelessEnv", "right_answer"]
+
+
+def right_answer(prompt: str) -> str:
+    """What solves the instance of this prompt: `3 + 4 = ?`."""
+    left, right = prompt.split("=", maxsplit=1)[0].split("+")
+    return str(int(left) + int(right))
+
+
+class GuessEnv(gymnasium.Env[str, str]):
+    """Instances `sum__add-00`, `sum__add-01`, …; a wrong answer may be followed by another.
+
+    Args:
+        dataset: how many instances, as text.
+        max_turns: of an episode.
+        broken: the instance whose steps fail as a machine does.
+    """
+
+    def __init__(self, dataset: str = "8", max_turns: int = 3, broken: str = "") -> None:
+        self.observation_space, self.action_space = AnyText(), AnyText()
+        self.instance_ids = tuple(f"sum__add-{number:02}" for number in range(int(dataset)))
+        self.arguments = {"dataset": dataset, "max_turns": max_turns, "broken": broken}
+        self._max_turns, self._broken = max_turns, broken
+        self._turn, self._last, self._name, self._prompt = 0, "", "", ""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._name = (options or {"instance_id": "sum__add-00"})["instance_id"]
+        self._turn, self._last = 0, ""
+        self._prompt = f"{int(self._name[-2:])} + 4 = ?"
+        return self._prompt, {"instance_id": self._name, "system_prompt": "Add."}
+
+    def last_turn(self, reason: str) -> None:
+        self._last = reason
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self._name == self._broken:
+            raise RuntimeError("the machine is on fire")
+        self._turn += 1
+        resolved = action.strip() == right_answer(self._prompt)
+        over = resolved or bool(self._last) or self._turn >= self._max_turns
+        info: dict[str, Any] = {"patch": f"+{action}\n"}
+        if over:
+            reason = "submitted" if resolved else self._last or "max_turns"
+            info |= {"resolved": resolved, "valid": True, "end_reason": reason}
+        return "Right." if resolved else "Wrong.", float(resolved), over, False, info
+
+
+class NamelessEnv(gymnasium.Env[str, str]):
+    """Every step earns 1 where the action says what the seed's parity is; it never ends by itself."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = AnyText(), AnyText()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._word = "odd" if (seed or 0) % 2 else "even"
+        return f"{seed}: even or odd?", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "And now?", float(action == self._word), False, False, {}
+
+
+gymnasium.register(id="Guess-v0", entry_point=GuessEnv)
+gymnasium.register(id="Nameless-v0", entry_point=NamelessEnv)

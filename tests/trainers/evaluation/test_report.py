@@ -1,0 +1,152 @@
+"""The page of an evaluation, in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from swe_trainers.evaluation.report import render_report
+from swe_trainers.evaluation.summary import summarise
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
+HOSTILE = "</script><img src=x onerror='window.hacked=1'>{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if program is None:
+        pytest.skip("no Chromium on PATH; scripts/install_test_tools.sh installs it")
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
+        yield opened
+        opened.close()
+
+
+Show = Callable[..., Page]
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    """Opens the report of these rows; whatever the page complains about or asks of the network fails the test."""
+    opened: list[tuple[Page, list[str]]] = []
+
+    def page_of(rows: list[dict[str, Any]], *, samples: int = 1, model: str = "m") -> Page:
+        settings = {"samples": samples, "model": model, "environment": "E-v0", "arguments": {"dataset": "mini"}}
+        summary = summarise(rows, planned=len(rows), settings=settings)
+        path = tmp_path / "report.html"
+        path.write_text(render_report(rows, summary, tmp_path), encoding="utf-8", errors="backslashreplace")
+        complaints: list[str] = []
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.append(request.url) if request.url != f"file://{path}" else None)
+        page.goto(f"file://{path}")
+        opened.append((page, complaints))
+        return page
+
+    yield page_of
+    for page, complaints in opened:
+        assert complaints == []
+        page.close()
+
+
+def _row(name: str, resolved: bool | None, **more: Any) -> dict[str, Any]:
+    tokens = {
+        "requests": 4,
+        "prompt_tokens": 1000,
+        "completion_tokens": 100,
+        "cached_tokens": 0,
+        "uncounted_requests": 0,
+    }
+    tests = {"fail_to_pass": [1, 2], "pass_to_pass": [3, 3], "failed_tests": [], "failure_reason": ""}
+    took = {"turns": 4, "patch_lines": 2, "cost": 0.5, "seconds": 2.0, "model_seconds": 1.0, "return": 1.0}
+    which = {"instance_id": name, "sample": 0, "episode": None, "end_reason": "submitted"}
+    return {**which, "resolved": resolved, "valid": resolved is not None, **tests, **tokens, **took, **more}
+
+
+ROWS = [
+    _row("a__x-1", True, turns=9),
+    _row("a__x-2", False, turns=30, failed_tests=["t.py::test_a"]),
+    _row("b__y-3", True, turns=10),
+    _row("b__y-4", None, end_reason="error", failure_reason="EngineError: down", turns=0),
+]
+
+
+def _shown(page: Page) -> list[str]:
+    return page.locator("tbody.episode:visible button.open").all_text_contents()
+
+
+def test_the_figures_are_those_of_the_summary(show):
+    page = show(ROWS)
+    assert page.title() == "m on mini"
+    assert page.locator("#rate").text_content() == "66.7 %"
+    text = page.locator("body").inner_text()
+    for told in (
+        "2 of 3; 95 % interval",
+        "4 of 4 episodes",
+        "$2.00",
+        "4,000",
+        "1 × EngineError: down",
+        "b__y",
+        "1 of 2",
+    ):
+        assert told in text
+    assert page.locator("#chips button").all_text_contents() == ["solved 2", "failed 1", "invalid 1"]
+
+
+def test_episodes_are_filtered_sorted_and_opened(show, tmp_path):
+    (tmp_path / "episodes").mkdir()
+    (tmp_path / "episodes" / "patch.diff").write_bytes(b"--- a/m\n+++ b/m\n@@ -1 +1 @@\n-old\n+new \xff\n")
+    page = show([*ROWS[:1], {**ROWS[1], "episode": "episodes"}, *ROWS[2:]])
+    assert _shown(page) == ["a__x-1", "a__x-2", "b__y-3", "b__y-4"]
+    page.locator("#chips button", has_text="solved").click()
+    assert _shown(page) == ["a__x-1", "b__y-3"] and page.locator("#shown").text_content() == "2 of 4"
+    page.locator("#search").fill("B__Y")
+    assert _shown(page) == ["b__y-3"]
+    page.locator("#search").fill("")
+    page.locator("#chips button", has_text="solved").click()
+    turns = page.locator("th button", has_text="turns")
+    turns.click()
+    assert _shown(page) == ["b__y-4", "a__x-1", "b__y-3", "a__x-2"]  # as numbers: 0, 9, 10, 30
+    turns.click()
+    assert _shown(page) == ["a__x-2", "b__y-3", "a__x-1", "b__y-4"]
+    page.get_by_role("button", name="a__x-2").click()
+    detail = page.locator("tr.detail:visible")
+    assert detail.count() == 1 and "t.py::test_a" in detail.inner_text()
+    assert detail.locator("span.add").text_content() == "+new \ufffd"
+    assert "repaired tests 1 of 2" in detail.inner_text()
+
+
+def test_hostile_names_and_patches_are_text(show, tmp_path):
+    (tmp_path / "e").mkdir()
+    (tmp_path / "e" / "patch.diff").write_text(f"+{HOSTILE}\n")
+    row = _row(HOSTILE, False, failure_reason=HOSTILE, end_reason=HOSTILE, failed_tests=[HOSTILE], episode="e")
+    page = show([row, _row("\ud800", None, failure_reason=HOSTILE)], model=HOSTILE)
+    page.locator("button.open").first.click()
+    assert page.evaluate("[window.hacked, document.images.length, document.scripts.length]") == [None, 0, 1]
+    assert page.locator("h1").text_content() == f"{HOSTILE} on mini"
+    assert page.locator("span.add").text_content() == f"+{HOSTILE}"
+
+
+def test_samples_are_shown_with_pass_at_k(show):
+    rows = [_row("a-1", True), _row("a-1", False, sample=1), _row("b-1", False), _row("b-1", False, sample=1)]
+    text = show(rows, samples=2).locator("body").inner_text()
+    assert "pass@1" in text and "25.0 %" in text and "50.0 %" in text and "a-1 #1" in text
+
+
+@pytest.mark.parametrize("rows", [[], [_row("a-1", None, failure_reason="x")]])
+def test_an_evaluation_without_a_valid_episode_has_a_page_too(show, rows):
+    assert "Nothing was measured" in show(rows).locator("body").inner_text()
+
+
+def test_returns_without_a_verdict_are_shown(show):
+    rows = [{**_row("episode-0", None), "valid": True, "return": 2.5, "patch_lines": None, "cost": None}]
+    text = show(rows).locator("body").inner_text()
+    assert "Mean return" in text and "2.5" in text and "not known" in text
