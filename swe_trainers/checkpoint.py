@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from swe_trainers.errors import CheckpointError
+from swe_trainers.writing import write_whole
 
 __all__ = ["Checkpoints", "random_states", "restore_random_states"]
 
@@ -59,7 +60,7 @@ class Checkpoints:
             partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self.directory))  # mode 0700
             _write_state(partial / _STATE, {"state": dict(state), "random": random_states()})
             manifest = {"step": step, "size_bytes": {_STATE: (partial / _STATE).stat().st_size}}
-            _write_bytes(partial / _MANIFEST, json.dumps(manifest).encode())
+            write_whole(partial / _MANIFEST, json.dumps(manifest), mode=0o600)
             _sync_directory(partial)
             target = self.directory / f"{step:08d}"
             if target.exists():
@@ -141,13 +142,6 @@ def restore_random_states(states: Mapping[str, Any]) -> None:
 def _write_state(path: Path, content: Mapping[str, Any]) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
         file.flush()
         os.fsync(file.fileno())
 

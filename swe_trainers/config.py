@@ -6,14 +6,14 @@ every key and type against the dataclasses, and their own `__post_init__` the ra
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import importlib
 import os
+import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.field_docs import field_docs
+from swe_trainers.writing import write_whole
 
 __all__ = ["as_yaml", "build", "named", "parse_overrides", "read_config", "write_config"]
 
@@ -127,8 +129,8 @@ def named(name: str, what: str) -> Any:
 
 
 def as_yaml(config: Any) -> str:
-    """A dataclass as the YAML that `read_config` would make it of."""
-    return OmegaConf.to_yaml(OmegaConf.create(_plain(dataclasses.asdict(config))))
+    """A dataclass as the YAML that `read_config` would make it of; each field's docstring stands above it."""
+    return "".join(_yaml_lines(config))
 
 
 def write_config(config: Any, path: str | Path) -> None:
@@ -137,16 +139,25 @@ def write_config(config: Any, path: str | Path) -> None:
     Raises:
         ConfigurationError: the place cannot be written.
     """
-    path = Path(path)
-    partial = path.with_suffix(".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(as_yaml(config), encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, as_yaml(config))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise ConfigurationError(f"{path}: cannot be written: {_reason(error)}") from error
+        raise ConfigurationError(f"{path}: cannot be written: {_reason(error)}. Try: another output_dir") from error
+
+
+def _yaml_lines(config: Any) -> Iterator[str]:
+    docs = field_docs(type(config))
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        yield textwrap.indent(
+            "\n".join(textwrap.wrap(docs.get(field.name, ""), 110, break_on_hyphens=False)), "# ", lambda _: True
+        )
+        yield "\n" if field.name in docs else ""
+        if dataclasses.is_dataclass(value):
+            yield f"{field.name}:\n"
+            yield from textwrap.indent("".join(_yaml_lines(value)), "  ").splitlines(keepends=True)
+        else:
+            yield OmegaConf.to_yaml(OmegaConf.create({field.name: _plain(value)}))
 
 
 def _convert(hint: Any, value: Any, name: str) -> Any:
@@ -198,6 +209,8 @@ def _say(hint: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,33 @@ from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.ranks import agreed, rank
 from swe_trainers.learning.rewards import Judge, judged
 from swe_trainers.logging import Run
-from swe_trainers.playing import Rollouts
+from swe_trainers.making import make_chat, make_model, make_tokenizer
+from swe_trainers.planning.architecture import weights_are_here
+from swe_trainers.planning.plan import plan_run
+from swe_trainers.planning.preflight import check_run
+from swe_trainers.playing import Rollouts, ray_crew
 from swe_trainers.plots import plot_metrics
-from swe_trainers.policy.chat import ChatFormat, CompactChat, TemplateChat
 from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.tokenizer import HuggingFaceTokenizer, Tokenizer, load_tokenizer
-from swe_trainers.policy.word_tokenizer import WordTokenizer
 from swe_trainers.recording import read_trajectories, write_trajectories
+from swe_trainers.report.examples import Examples
+from swe_trainers.report.html_page import RunningReport, write_report
 from swe_trainers.rollout.adapters import TextAdapter
+from swe_trainers.rollout.crew import Crew, LocalCrew
 from swe_trainers.rollout.demonstrations import read_conversations
-from swe_trainers.rollout.statistics import environment_statistics, episode_statistics
+from swe_trainers.rollout.making import make_text_env
+from swe_trainers.rollout.statistics import environment_statistics, episode_statistics, staleness_statistics
 from swe_trainers.rollout.trajectory import Trajectory
-from swe_trainers.run_config import EnvironmentConfig, EvaluationConfig, ModelConfig, RewardConfig, RunConfig
+from swe_trainers.run_config import EnvironmentConfig, EvaluationConfig, RewardConfig, RunConfig
+from swe_trainers.scale.accelerated import AcceleratedCheckpoints, accelerate
 from swe_trainers.scale.checkpoints import ShardedCheckpoints
-from swe_trainers.scale.sharding import joined_ranks, refresh, shard
+from swe_trainers.scale.sharding import check_model, joined_ranks, reference, refresh, sequence_group, shard
+from swe_trainers.writing import write_whole
 
 __all__ = [
+    "dry_run",
     "evaluate_run",
-    "make_chat",
     "make_env",
-    "make_model",
+    "make_envs",
     "make_players",
     "run_experiment",
 ]
@@ -54,8 +62,8 @@ __all__ = [
 def run_experiment(config: RunConfig, *, console: bool = True) -> Learner:
     """Train as configured, into `config.output_dir`; a run that is there goes on.
 
-    Writes `config.yaml`, `training.log`, `metrics.jsonl`, `checkpoints/`, `curves.png` and, at the end, `model/` in
-    Hugging Face's format.
+    Writes `config.yaml`, `training.log`, `metrics.jsonl`, `examples.jsonl`, `report.html`, `checkpoints/` and, at the
+    end, `curves.png` and `model/` in Hugging Face's format.
 
     Args:
         config: the whole run.
@@ -71,16 +79,18 @@ def run_experiment(config: RunConfig, *, console: bool = True) -> Learner:
         return _run(config, log)
     except OSError as error:
         raise TrainerError(
-            f"{config.output_dir}: the run cannot be written: {error.strerror or error}. "
+            f"{config.output_dir}: the run cannot be written: {error.strerror or error}. Try: room there. "
             "Started again where it can be, it goes on from its last checkpoint"
         ) from error
 
 
 def _run(config: RunConfig, log: Mapping[str, Any]) -> Learner:
+    check_run(config)
     with ExitStack() as stack:
         # What can be refused is asked for first: a wrong configuration leaves no output directory behind.
         stack.enter_context(joined_ranks(config.scale))
         model, rollouts = make_players(config, stack, training=True)
+        check_model(model, config.scale)
         recorded = [] if config.demonstrations is None else _recorded(config, model)
         judge = None if config.reward is None else _judge(config.reward, model)
         run = stack.enter_context(_run_of_rank(config.output_dir, log, stack))
@@ -92,10 +102,25 @@ def _run(config: RunConfig, log: Mapping[str, Any]) -> Learner:
         if rank() == 0:
             model.save_pretrained(run.directory / "model")
             plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
+            write_report([run.directory])
         run.info(
             f"done: {learner.updates} updates, {learner.episodes} episodes, {learner.seconds:.0f} s in {run.directory}"
         )
     return learner
+
+
+def dry_run(config: RunConfig) -> dict[str, Any]:
+    """What a run would need and what would stop it here; see `plan_run`. No model is loaded, no episode played."""
+    problem, vocabulary = "", None
+    try:
+        with closing(make_env(config.environment, training=True)) as env:
+            if config.model.path is None or weights_are_here(config.model.path):
+                tokenizer = make_tokenizer(config.model, env)
+                make_chat(config.model, tokenizer)
+                vocabulary = tokenizer.vocab_size
+    except TrainerError as error:
+        problem = str(error)
+    return plan_run(config, problem=problem, vocabulary=vocabulary)
 
 
 def _run_of_rank(directory: Path, log: Mapping[str, Any], stack: ExitStack) -> Run:
@@ -129,7 +154,6 @@ def evaluate_run(config: RunConfig, output: Path, *, episodes: int) -> dict[str,
         sampling = Sampling(temperature=config.evaluation.temperature)
         played = rollouts.play(episodes, sampling, number=0, evaluation=True)
     statistics = episode_statistics(played, success_above=config.evaluation.success_above)
-    output.mkdir(parents=True, exist_ok=True)
     rows = [
         {
             "seed": episode.seed,
@@ -143,19 +167,9 @@ def evaluate_run(config: RunConfig, output: Path, *, episodes: int) -> dict[str,
         }
         for episode in played
     ]
-    _replace(output / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    _replace(output / "summary.json", json.dumps(statistics, indent=2) + "\n")
+    write_whole(output / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_whole(output / "summary.json", json.dumps(statistics, indent=2) + "\n")
     return statistics
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole, or not at all."""
-    partial = path.with_suffix(".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _train(
@@ -173,6 +187,7 @@ def _train(
         played = rollouts.play(evaluation.episodes, sampling, number=learner.updates, evaluation=True)
         return episode_statistics(played, success_above=evaluation.success_above)
 
+    most = config.rollout.max_staleness
     lately: list[Trajectory] = []  # played for the last update
     earned: list[float] = []  # of the environment's own rewards, in the last update
 
@@ -185,6 +200,7 @@ def _train(
             attempt=attempt,
             episodes_per_start=settings.episodes_per_start,
             branching=settings.forks,
+            ahead=min(most, settings.max_updates - 1 - update) if most else None,
         )
         lately[:] = [*(lately if attempt else []), *played]
         if config.save_batch_every and update % config.save_batch_every == 0 and not attempt:
@@ -196,19 +212,34 @@ def _train(
 
     checkpoints, copies, learning = None, None, model
     if config.scale.fsdp:  # the whole model plays, sharded ones learn
+        group = sequence_group(config.scale)
+        learning = shard(model.copy(), config.scale, group)
         copies = Copies(
-            learning=lambda: shard(model.copy(), config.scale),
-            frozen=lambda: shard(model.copy().requires_grad_(False).eval(), config.scale),
+            learning=lambda: shard(model.copy(), config.scale, group),
+            frozen=lambda: reference(model, learning, config.scale, group),
         )
-        learning = copies.learning()
         rollouts.before_playing = lambda: refresh(model, learning)
     stage = make_stage(settings, learning, seed=config.seed, play=play, recorded=recorded, copies=copies)
+    directory = config.output_dir / "checkpoints" / config.algorithm
     if config.scale.fsdp:
-        directory = config.output_dir / "checkpoints" / config.algorithm
         checkpoints = ShardedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
+    elif config.scale.accelerate is not None:
+        accelerate(stage.learner, config.scale.accelerate, max_grad_norm=settings.max_grad_norm)
+        checkpoints = AcceleratedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
+
+    report = RunningReport(run.directory)
+    examples: Examples | None = None
 
     def step(learner: Learner) -> Mapping[str, float]:
+        nonlocal examples
+        if rank() == 0:
+            report.refresh()
+            examples = examples or Examples(run.directory / "examples.jsonl", updates=learner.updates)
+        number = learner.updates
         metrics = {**stage.step(learner), **rollouts.metrics(), **environment_statistics(lately)}
+        if examples is not None and number % config.checkpoint_every == 0:
+            examples.keep(number, lately)
+        metrics |= staleness_statistics(lately, learner.updates) if most else {}
         return {**metrics, "environment_reward_mean": float(np.mean(earned))} if earned else metrics
 
     return train(
@@ -252,6 +283,47 @@ def _judge(config: RewardConfig, policy: LanguageModel) -> Judge:
 
 def make_players(config: RunConfig, stack: ExitStack, *, training: bool) -> tuple[LanguageModel, Rollouts]:
     """The model and all that it plays in; the stack closes the environments and the engine."""
+    far = config.scale.ray if training else None
+    if far is None:
+        played, measured = make_envs(config, stack)
+        model = make_model(config.model, played[0], seed=config.seed, training=training)
+    else:  # environments are where the workers are; the one here tells its words
+        played = measured = []
+        with closing(make_env(config.environment, training=True)) as env:
+            model = make_model(config.model, env, seed=config.seed)
+    chat = make_chat(config.model, model.tokenizer)
+
+    def generation(*, leads: bool) -> Generation:
+        return connect(
+            config.engine,
+            model,
+            stack,
+            n_slots=config.environment.parallel,
+            max_tokens=config.environment.max_tokens,
+            folder=config.output_dir / "serving",
+            training=training,
+            leads=leads,
+            ahead=training and config.rollout.max_staleness > 0,
+        )
+
+    def local() -> Crew:
+        found = generation(leads=True) if rank() == 0 else None
+        agreed(None)  # a server is up before the other ranks look for it
+        return LocalCrew(found or generation(leads=False), chat, played, measured, lockstep=config.environment.lockstep)
+
+    envs = partial(make_envs, config)
+    crew = local() if far is None else ray_crew(config, far, model, chat, envs, generation, stack)
+    rollouts = Rollouts(
+        model, chat, played, measured, config.environment, config.seed, rollout=config.rollout, crew=crew
+    )
+    stack.callback(rollouts.close)
+    return model, rollouts
+
+
+def make_envs(
+    config: RunConfig, stack: ExitStack
+) -> tuple[list[gymnasium.Env[str, str]], list[gymnasium.Env[str, str]]]:
+    """Environments to learn in and to be measured in, as many, which the stack closes; they may be the same."""
 
     def envs(*, training: bool) -> list[gymnasium.Env[str, str]]:
         return [
@@ -260,28 +332,8 @@ def make_players(config: RunConfig, stack: ExitStack, *, training: bool) -> tupl
         ]
 
     played = envs(training=True)
-    measured = envs(training=False) if config.environment.training_wrappers and config.evaluation.episodes else played
-    model = make_model(config.model, played[0], seed=config.seed, training=training)
-    chat = make_chat(config.model, model.tokenizer)
-
-    def generation(*, leads: bool) -> Generation:
-        return connect(
-            config.engine,
-            model,
-            stack,
-            n_slots=len(played),
-            max_tokens=config.environment.max_tokens,
-            folder=config.output_dir / "serving",
-            training=training,
-            leads=leads,
-        )
-
-    found = generation(leads=True) if rank() == 0 else None
-    agreed(None)  # a server is up before the other ranks look for it
-    found = found or generation(leads=False)
-    return model, Rollouts(
-        model, chat, played, measured, config.environment, config.seed, rollout=config.rollout, generation=found
-    )
+    apart = config.environment.training_wrappers and config.evaluation.episodes
+    return played, envs(training=False) if apart else played
 
 
 def make_env(config: EnvironmentConfig, *, training: bool = False) -> gymnasium.Env[str, str]:
@@ -293,68 +345,13 @@ def make_env(config: EnvironmentConfig, *, training: bool = False) -> gymnasium.
     Raises:
         ConfigurationError: no such environment or wrapper, arguments that it does not take, or one that speaks no text.
     """
-    try:
-        env: gymnasium.Env[Any, Any] = gymnasium.make(config.id, disable_env_checker=True, **config.kwargs)
+
+    def wrapped(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         for wrapper in (*config.wrappers, *(config.training_wrappers if training else ())):
             env = named(wrapper.name, "wrapper")(env, **wrapper.kwargs)
-        if config.adapter == "text":
-            env = TextAdapter(env, **config.adapter_kwargs)
-    except (gymnasium.error.Error, ImportError, LookupError, OSError, TypeError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigurationError(f"environment {config.id}: {reason}") from error
-    if not isinstance(env.observation_space, gymnasium.spaces.Text):
-        raise ConfigurationError(
-            f"environment {config.id} observes {env.observation_space}. Try: --environment.adapter text"
-        )
-    return env
+        return TextAdapter(env, **config.adapter_kwargs) if config.adapter == "text" else env
 
-
-def make_model(config: ModelConfig, env: gymnasium.Env[str, str], *, seed: int, training: bool = True) -> LanguageModel:
-    """A model by path, or of random weights.
-
-    Args:
-        config: the model's section.
-        env: whose adapter's words belong to a vocabulary of words.
-        seed: of random weights.
-        training: with adapters and recomputed activations, as configured.
-    Raises:
-        ConfigurationError: it cannot be had.
-    """
-    tokenizer: Tokenizer | None = None
-    if config.tokenizer == "words":
-        texts = list(config.words)
-        texts += env.get_wrapper_attr("vocabulary")() if env.has_wrapper_attr("vocabulary") else []
-        tokenizer = WordTokenizer.from_texts(texts)
-    elif config.tokenizer is not None:
-        tokenizer = load_tokenizer(config.tokenizer)
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
-    if config.path is not None:
-        model = LanguageModel.from_pretrained(
-            config.path, dtype=dtype, tokenizer=tokenizer, attention=config.attention, bits=config.bits
-        )
-    else:
-        assert tokenizer is not None
-        model = LanguageModel.from_config(config.architecture, tokenizer, seed=seed, attention=config.attention).to(
-            dtype
-        )
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
-    try:
-        model = model.to(device)
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA raises an AssertionError
-        raise ConfigurationError(f"model.device {device!r}: {str(error).splitlines()[0]}") from error
-    if training and config.lora is not None:
-        model.add_lora(config.lora, seed=seed)
-    return model.recompute_activations() if training and config.recompute_activations else model
-
-
-def make_chat(config: ModelConfig, tokenizer: Tokenizer) -> ChatFormat:
-    """How conversations become tokens for this model."""
-    template = isinstance(tokenizer, HuggingFaceTokenizer) if config.chat is None else config.chat == "template"
-    if not template:
-        return CompactChat(tokenizer)
-    if not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise ConfigurationError("model.chat: template needs a Hugging Face tokenizer. Try: compact")
-    return TemplateChat(tokenizer)
+    return make_text_env(config.id, config.kwargs, wrapped, hint="--environment.adapter text")
 
 
 def _succeeded(metrics: Mapping[str, float], evaluation: EvaluationConfig) -> bool:

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from loguru import logger
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.writing import write_whole
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -103,12 +104,7 @@ class Run:
         path = self.directory / "metrics.jsonl"
         if path.exists():
             kept = [row for row in read_metrics(path) if row.get("stage") != stage or row["update"] <= update]
-            partial = path.with_suffix(".partial")
-            try:
-                partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
+            write_whole(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     @contextmanager
     def progress(self, description: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from swe_trainers.logging import read_metrics
+from swe_trainers.writing import replacing
 
 __all__ = ["plot_metrics"]
 
@@ -47,9 +48,8 @@ def plot_metrics(metrics: str | Path, target: str | Path) -> None:
         axes.grid(alpha=0.3)
         if len(lines) > 1:
             axes.legend(fontsize=8)
-    partial = Path(target).with_suffix(".partial.png")
-    figure.savefig(partial, dpi=110)
-    partial.replace(target)
+    with replacing(target) as partial:
+        figure.savefig(partial, dpi=110, format="png")
 
 
 def _panels(rows: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, list[int], list[float]]]]]:

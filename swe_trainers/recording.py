@@ -12,6 +12,7 @@ import numpy as np
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.rollout.trajectory import Fork, Trajectory, Turn
+from swe_trainers.writing import replacing
 
 __all__ = ["read_trajectories", "write_trajectories"]
 
@@ -25,15 +26,12 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
         ConfigurationError: the place cannot be written, or an `info` holds what JSON cannot.
     """
     path = Path(path)
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
+        with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
             for trajectory in trajectories:
                 file.write(json.dumps(_to_json(trajectory), ensure_ascii=False, allow_nan=False) + "\n")
-        partial.replace(path)
     except (OSError, TypeError, ValueError) as error:
-        partial.unlink(missing_ok=True)
         raise ConfigurationError(f"{path}: trajectories not written: {error}") from error
 
 

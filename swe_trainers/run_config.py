@@ -14,6 +14,7 @@ from swe_trainers.engines.connect import EngineConfig
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.policy.attention import AttentionBackend
+from swe_trainers.policy.corpus import SentencePiece
 from swe_trainers.policy.lora import LoRA
 from swe_trainers.rollout.history import HeadTail
 from swe_trainers.rollout.plan import Limits
@@ -94,8 +95,10 @@ class ModelConfig:
     Attributes:
         path: a model's folder, or its name on the hub; null for random weights.
         architecture: of a model with random weights, in Hugging Face's keys, `model_type` among them.
-        tokenizer: its folder or name; `words` for exactly the words below; null for the one kept with the model.
+        tokenizer: its folder or name; `words` for exactly the words below; `sentencepiece` for one trained here; null
+            for the one kept with the model.
         words: texts whose words make the vocabulary; the text adapter's own words are always in it.
+        sentencepiece: what that one is trained on; null where `tokenizer` is not `sentencepiece`.
         chat: `compact` for models made here, `template` for the tokenizer's own; null chooses by the tokenizer.
         dtype: of the trunk.
         device: where it computes; `auto` takes a GPU where there is one.
@@ -109,6 +112,7 @@ class ModelConfig:
     architecture: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     words: tuple[str, ...] = ()
+    sentencepiece: SentencePiece | None = None
     chat: Literal["compact", "template"] | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
@@ -124,6 +128,8 @@ class ModelConfig:
             raise ConfigurationError("tokenizer: a model with random weights needs one. Try: words, or a folder")
         if self.words and self.tokenizer != "words":
             raise ConfigurationError("words: have no effect unless tokenizer is words")
+        if (self.sentencepiece is not None) != (self.tokenizer == "sentencepiece"):
+            raise ConfigurationError("sentencepiece: needed by tokenizer sentencepiece, and without effect on another")
         if self.bits is not None and (self.path is None or self.lora is None):
             raise ConfigurationError("bits: weights in few bits are loaded and not trained. Try: a path, and lora")
 
@@ -138,6 +144,11 @@ class RolloutConfig:
         history: how a history that has outgrown `environment.max_tokens` is shortened; null ends the episode there.
         top_k, top_p, min_p: of sampling in training; see `Sampling`. What a trainer computes knows nothing of them:
             with `trainer.correction` the difference is weighed, without it the policy drifts towards what is cut off.
+        max_staleness: updates by which the weights that draw a token may be behind those that learn from it. With 0
+            playing and learning take turns; with more, episodes are played ahead while the policy learns, and
+            `trainer.correction` weighs the difference.
+        partial: an episode under way goes on with new weights, each token counted as those that drew it; else it is
+            played to its end first.
     """
 
     stop_strings: tuple[str, ...] = ()
@@ -146,9 +157,15 @@ class RolloutConfig:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    max_staleness: int = 0
+    partial: bool = False
 
     def __post_init__(self) -> None:
         self.sampling(1.0)
+        if self.max_staleness < 0:
+            raise ConfigurationError(f"max_staleness: got {self.max_staleness}, expected 0 or more")
+        if self.partial and not self.max_staleness:
+            raise ConfigurationError("partial: has no effect with max_staleness 0, where no episode sees an update")
         Limits(1, stop_strings=self.stop_strings, step_timeout_s=self.step_timeout_s)
 
     def sampling(self, temperature: float) -> Sampling:
@@ -214,7 +231,10 @@ class RunConfig:
     """A whole run.
 
     Attributes:
-        environment, model, trainer, evaluation: the sections.
+        environment: what is played.
+        model: who plays and learns.
+        trainer: how it learns; `trainer.algorithm` chooses, and each algorithm has settings of its own.
+        evaluation: how the policy is measured.
         engine: who generates.
         scale: what is spread over several processes.
         rollout: how episodes are played.
@@ -260,8 +280,7 @@ class RunConfig:
         return next(name for name, kind in ALGORITHMS.items() if type(self.trainer) is kind)
 
     def __post_init__(self) -> None:
-        if self.scale.fsdp and self.model.lora is not None:
-            raise ConfigurationError("scale.fsdp: adapters are not sharded. Try: without model.lora, or without fsdp")
+        self._check_scale()
         _at_least_one(self, "checkpoint_every", "keep_checkpoints")
         for name in ("compare_kernels_every", "save_batch_every"):
             if getattr(self, name) < 0:
@@ -279,8 +298,39 @@ class RunConfig:
             )
         if offline and (self.save_batch_every or self.rollout.history is not None):
             raise ConfigurationError("save_batch_every, rollout: have no effect on an algorithm that plays no episodes")
+        if self.rollout.max_staleness:
+            self._check_ahead(offline)
+        elif self.engine.device is not None:
+            raise ConfigurationError("engine.device: has no effect with rollout.max_staleness 0. Try: model.device")
+        if self.scale.ray is not None and (offline or self.environment.lockstep):
+            what = "an algorithm that plays no episodes" if offline else "lockstep, which takes turns with one engine"
+            raise ConfigurationError(f"scale.ray: has no effect on {what}")
         if offline and self.reward is not None:
             raise ConfigurationError("reward: has no effect on an algorithm that plays no episodes")
+
+    def _check_ahead(self, offline: bool) -> None:
+        """What playing ahead of the policy needs, and what it cannot keep."""
+        if offline or self.environment.lockstep:
+            what = "on an algorithm that plays no episodes" if offline else "on lockstep, which takes turns"
+            raise ConfigurationError(f"rollout.max_staleness: has no effect {what}")
+        if getattr(self.trainer, "correction", "none") == "none":
+            raise ConfigurationError(
+                "rollout.max_staleness: old tokens would be learnt from as if the policy had drawn them. "
+                "Try: trainer.correction truncate, or mask"
+            )
+
+    def _check_scale(self) -> None:
+        if self.scale.fsdp and self.model.bits is not None:
+            raise ConfigurationError("scale.fsdp: weights in few bits are not sharded. Try: model.dtype bfloat16")
+        if self.scale.accelerate is not None:
+            if getattr(self.trainer, "critic", "shared") == "separate":
+                raise ConfigurationError(
+                    "scale.accelerate: one model learns. Try: trainer.critic shared, or scale.fsdp"
+                )
+            if self.scale.accelerate != "ddp" and getattr(self.trainer, "stop_kl", None) is not None:
+                raise ConfigurationError(
+                    "scale.accelerate: DeepSpeed takes every step that it began. Try: stop_kl null"
+                )
 
 
 def run_config(values: Mapping[str, Any]) -> RunConfig:

@@ -23,7 +23,7 @@ __all__ = ["Cloning", "cloning_batch", "cloning_learner", "cloning_loss", "cloni
 
 @dataclass(frozen=True)
 class Cloning(Settings):
-    """What cloning can be told, beside `Settings`.
+    """Cloning, or supervised fine-tuning: demonstrated actions are made more likely.
 
     Attributes:
         algorithm: its name.

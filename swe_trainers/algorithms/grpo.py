@@ -88,10 +88,19 @@ class GroupRelative(Clipped):
         if (self.overlong_buffer or 0) > (self.overlong_limit or 0):
             raise ConfigurationError(f"overlong_buffer: got {self.overlong_buffer}, expected at most the limit")
 
+    @property
+    def looks_before(self) -> bool:
+        """Also where the pass is not over every episode; see `Reinforcement.looks_before`."""
+        return super().looks_before or not self.learn_from_truncated
+
 
 @dataclass(frozen=True)
 class GRPO(GroupRelative):
-    """Group relative policy optimisation (Shao et al. 2024); the paper's coefficient of the divergence is 0.04."""
+    """Group relative policy optimisation (Shao et al. 2024); the paper's coefficient of the divergence is 0.04.
+
+    Attributes:
+        algorithm: its name.
+    """
 
     algorithm: Literal["grpo"] = "grpo"
     aggregation: Aggregation = "sequence"
@@ -102,6 +111,9 @@ class DrGRPO(GroupRelative):
     """GRPO done right (Liu et al. 2025): without its biases for length and for difficulty.
 
     Its `aggregation_length` is a constant that only scales the loss; by default 1: an episode's tokens are added up.
+
+    Attributes:
+        algorithm: its name.
     """
 
     algorithm: Literal["dr_grpo"] = "dr_grpo"
@@ -112,7 +124,11 @@ class DrGRPO(GroupRelative):
 
 @dataclass(frozen=True)
 class DAPO(GroupRelative):
-    """Decoupled clip and dynamic sampling (Yu et al. 2025); set `overlong_limit` where episodes can grow too long."""
+    """Decoupled clip and dynamic sampling (Yu et al. 2025); set `overlong_limit` where episodes can grow too long.
+
+    Attributes:
+        algorithm: its name.
+    """
 
     algorithm: Literal["dapo"] = "dapo"
     clip_high: float = 0.28
@@ -121,7 +137,11 @@ class DAPO(GroupRelative):
 
 @dataclass(frozen=True)
 class GSPO(GroupRelative):
-    """Group sequence policy optimisation (Zheng et al. 2025), whose ratios are the geometric mean of an episode's."""
+    """Group sequence policy optimisation (Zheng et al. 2025), whose ratios are the geometric mean of an episode's.
+
+    Attributes:
+        algorithm: its name.
+    """
 
     algorithm: Literal["gspo"] = "gspo"
     ratio: RatioLevel = "sequence"
@@ -132,7 +152,11 @@ class GSPO(GroupRelative):
 
 @dataclass(frozen=True)
 class RLOO(GroupRelative):
-    """REINFORCE with the other episodes of a group as the baseline (Kool et al. 2019; Ahmadian et al. 2024)."""
+    """REINFORCE with the other episodes of a group as the baseline (Kool et al. 2019; Ahmadian et al. 2024).
+
+    Attributes:
+        algorithm: its name.
+    """
 
     algorithm: Literal["rloo"] = "rloo"
     baseline: GroupBaseline = "leave_one_out"

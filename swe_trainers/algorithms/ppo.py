@@ -33,7 +33,7 @@ __all__ = ["PPO", "Collect", "ppo_learner", "ppo_step", "ppo_targets", "ppo_upda
 
 @dataclass(frozen=True)
 class PPO(Clipped):
-    """What PPO can be told, beside `Clipped`; the defaults are for a language model of some size.
+    """PPO (Schulman et al. 2017), with a critic; the defaults are for a language model of some size.
 
     Attributes:
         algorithm: its name.
@@ -59,6 +59,11 @@ class PPO(Clipped):
         super().__post_init__()
         if self.critic == "shared" and self.critic_learning_rate is not None:
             raise ConfigurationError("critic_learning_rate: has no effect on a shared critic. Try: critic separate")
+
+    @property
+    def looks_before(self) -> bool:
+        """Always: advantages need values."""
+        return True
 
 
 def ppo_learner(

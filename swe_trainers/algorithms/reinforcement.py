@@ -2,8 +2,7 @@
 
     collect episodes → see them as the policy does now → ADVANTAGES → a few epochs of steps on a SURROGATE
 
-An algorithm's page chooses what stands in capitals. Every quantity is one number an action token; observation tokens
-are read and never learnt from.
+An algorithm's page chooses what is in capitals. Every quantity is one number an action token, never an observation.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from swe_trainers.learning.kl import AdaptiveKL, KLEstimator, kl_estimate
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.losses import Aggregation, clipped_policy_loss, score_function_loss
 from swe_trainers.learning.optimizer import adamw, learning_rate_at, set_learning_rate
+from swe_trainers.learning.ranks import n_ranks
 from swe_trainers.learning.ratio import Correction, RatioLevel, policy_log_ratio, rollout_weights
 from swe_trainers.learning.update import TokenLoss, optimise
 from swe_trainers.rollout.plan import Branching
@@ -117,6 +117,12 @@ class Reinforcement(Settings):
         return int(getattr(self, "group_size", 1))
 
     @property
+    def looks_before(self) -> bool:
+        """Whether the policy must be asked before the first step; else the pass of that step tells what it said."""
+        priced = self.kl_coefficient != 0 and self.kl_placement == "reward"
+        return self.minibatches > 1 or self.correction != "none" or priced or n_ranks() > 1
+
+    @property
     def forks(self) -> Branching | None:
         """Where episodes fork; None where an algorithm plays no trees."""
         return None
@@ -169,8 +175,8 @@ class Experience:
     Attributes:
         trajectories: all that were played.
         batch: those of them that can be learnt from; N tokens.
-        rewards: (N,) float32, scaled, less the divergence where that is penalised in the reward.
-        old: the policy's view.
+        rewards: (N,) float32, scaled, less a divergence that is penalised in the reward.
+        old: the policy's view; pending where the first step is on all of the batch, and sees it anyway.
         reference_logprobs: (N,) float32; None where no divergence is penalised.
     """
 
@@ -248,17 +254,12 @@ def experience_of(learner: Learner, trajectories: Sequence[Trajectory], settings
         why = "; ".join(reasons) or "no actions"
         raise TrainerError(f"none of {len(trajectories)} episodes can be learnt from: {why}")
 
-    def look(model: Policy, critic: Policy | None = None) -> Snapshot:
-        return take_snapshot(
-            model,
-            batch,
-            microbatch_tokens=settings.microbatch_tokens,
-            temperature=settings.temperature,
-            pack=settings.pack,
-            critic=critic,
-        )
+    size, heat, pack = settings.microbatch_tokens, settings.temperature, settings.pack
 
-    old = look(learner.model, learner.critic)
+    def look(model: Policy, critic: Policy | None = None) -> Snapshot:
+        return take_snapshot(model, batch, microbatch_tokens=size, temperature=heat, pack=pack, critic=critic)
+
+    old = look(learner.model, learner.critic) if settings.looks_before else Snapshot.pending(batch)
     rewards, reference_logprobs = settings.reward_scale * batch.rewards, None
     if learner.reference is not None:
         reference_logprobs = look(learner.reference).logprobs
@@ -347,7 +348,7 @@ def _objective(
 
     def objective(tokens: ActionTokens) -> TokenLoss:
         at, device = tokens.index.cpu(), tokens.logprobs.device
-        old_logprobs = seen.old.logprobs[at].to(device)
+        old_logprobs = seen.old.logprobs_at(at, tokens.logprobs)
         policy_loss, clipped = settings.policy_loss(
             tokens.logprobs, old_logprobs, advantages[at].to(device), seen.batch.sequence_of_token[at].to(device)
         )
@@ -387,7 +388,7 @@ def _metrics(learner: Learner, seen: Experience, advantages: Tensor, statistics:
         "reward_mean": float(episode_rewards.mean()),
         "reward_std": float(episode_rewards.std(correction=0)),
         "advantage_std": float(advantages[acted].std(correction=0)),
-        "engine_logprob_gap": float((batch.rollout_logprobs - seen.old.logprobs)[acted].abs().mean()),
+        "engine_logprob_gap": float((batch.rollout_logprobs - seen.old.logprobs)[acted].abs().nanmean()),
         "kl_coefficient": learner.kl.coefficient,
         "learning_rate": float(learner.optimizer.param_groups[0]["lr"]),
         "episodes": float(batch.n_sequences),

@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RewardModel(Settings):
-    """What the training of a reward model can be told, beside `Settings`.
+    """A model of rewards, learnt from recorded episodes, that scores the ones of another run.
 
     Attributes:
         algorithm: its name.

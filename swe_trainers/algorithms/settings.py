@@ -24,7 +24,7 @@ class Settings:
         adam_epsilon: of AdamW; gradients below it make small steps, so that no leap follows a quiet time.
         epochs: passes over the same data.
         microbatch_tokens: entries of one forward pass, padding counted; memory, never the result.
-        pack: several short episodes in one row instead of padding.
+        pack: episodes end to end in one row, instead of padding each.
         max_grad_norm: gradients are scaled down to it.
     """
 

@@ -21,6 +21,7 @@ from swe_trainers.algorithms.settings import Settings
 from swe_trainers.algorithms.tree import MonteCarloTree, tree_step
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.batch import Batch
+from swe_trainers.learning.forward import Policy
 from swe_trainers.learning.learner import Learner
 from swe_trainers.policy.language_model import LanguageModel
 from swe_trainers.rollout.trajectory import Trajectory
@@ -64,7 +65,7 @@ class Copies:
     """
 
     learning: Callable[[], LanguageModel]
-    frozen: Callable[[], LanguageModel]
+    frozen: Callable[[], Policy]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def make_stage(
     if isinstance(settings, RewardModel):
         return _reward_model(settings, model, seed, recorded)
     assert isinstance(settings, Reinforcement)
-    freeze = model.reference_copy if copies is None else copies.frozen
+    freeze: Callable[[], Policy] = model.reference_copy if copies is None else copies.frozen
     reference = freeze() if settings.kl_coefficient else None
     if isinstance(settings, PPO):
         ppo = settings

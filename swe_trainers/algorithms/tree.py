@@ -23,7 +23,9 @@ __all__ = ["MonteCarloTree", "tree_step", "tree_update"]
 
 @dataclass(frozen=True)
 class MonteCarloTree(Clipped):
-    """What trees can be told, beside `Clipped`. An environment must be able to go back, or follow from its seed.
+    """Trees of episodes, in which each step is worth what followed from it (Monte Carlo).
+
+    An environment must be able to go back, or follow from its seed.
 
     Attributes:
         algorithm: its name.

@@ -140,9 +140,9 @@ def test_an_environment_that_refuses_in_the_middle_is_one_line(tmp_path, monkeyp
     ("free_kib", "written", "missing"),
     [
         (0, "out/.lock", "out/config.yaml"),
-        (8, "out/metrics.jsonl", "out/checkpoints"),  # the log cannot be written
-        (170, "out/checkpoints/ppo/00000002/manifest.json", "out/model"),
-        (200, "out/model/model.safetensors", "out/curves.png"),
+        (20, "out/metrics.jsonl", "out/checkpoints"),  # the log cannot be written
+        (220, "out/checkpoints/ppo/00000002/manifest.json", "out/model"),
+        (270, "out/model/model.safetensors", "out/curves.png"),
     ],
 )
 def test_a_full_disk_is_named_and_what_is_on_it_is_whole(

@@ -10,8 +10,9 @@ from swe_trainers.cli import main
 from swe_trainers.config import read_config
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.experiment import make_chat, make_env, make_model
+from swe_trainers.experiment import make_env
 from swe_trainers.logging import read_metrics
+from swe_trainers.making import make_chat, make_model
 from swe_trainers.playing import Rollouts
 from swe_trainers.recording import write_trajectories
 from swe_trainers.rollout.statistics import episode_statistics

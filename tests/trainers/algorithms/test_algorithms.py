@@ -115,6 +115,30 @@ def test_the_first_ratio_is_exactly_one(name):
 
 
 @names
+def test_where_the_first_step_is_on_the_whole_batch_the_policy_is_not_asked_twice(name):
+    class Watched(TinyPolicy):
+        looks = 0
+
+        def trunk_hidden(self, *rows):
+            self.looks += not torch.is_grad_enabled()
+            return super().trunk_hidden(*rows)
+
+    epochs = 1 if name == "reinforce" else 3
+    settings = dataclasses.replace(ONLINE[name], epochs=epochs, minibatches=1)
+    found = []
+    for always in (False, True):
+        kind = type("Asking", (type(settings),), {"looks_before": always or settings.looks_before})
+        model = Watched()
+        measured, _ = update(kind(**vars(settings)), in_groups(), model)
+        measured = {key: value for key, value in measured.items() if not key.startswith("seconds")}
+        found.append((measured, torch.cat([p.detach().flatten() for p in model.parameters()]), model.looks))
+    (one, weights, looks), (other, other_weights, other_looks) = found
+    assert one == other
+    assert torch.equal(weights, other_weights)
+    assert (looks > 0, other_looks > 0) == (name.startswith("ppo"), True)
+
+
+@names
 def test_the_result_does_not_depend_on_how_a_batch_is_cut(name):
     outcomes = []
     for options in ({"microbatch_tokens": 10**6}, {"microbatch_tokens": 20}, {"microbatch_tokens": 200, "pack": True}):

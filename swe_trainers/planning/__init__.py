@@ -1,0 +1,1 @@
+"""What a run will need, and what would stop it, told before anything is loaded."""

@@ -1,0 +1,202 @@
+"""`swe-train CONFIG --dry-run`: what a run will load, hold, write and play, before it does any of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from swe_trainers.algorithms.reinforcement import Reinforcement
+from swe_trainers.algorithms.stages import OFFLINE
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.planning.architecture import Architecture, architecture_of, find_config, weights_are_here
+from swe_trainers.planning.memory import checkpoint_bytes, estimate_memory, model_bytes
+from swe_trainers.planning.preflight import existing_parent, problems
+from swe_trainers.run_config import RunConfig
+
+__all__ = ["plan_run", "plan_text"]
+
+_RANKS = (1, 2, 4, 8)
+
+
+def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = None) -> dict[str, Any]:
+    """What a run would need.
+
+    Args:
+        config: of the run; nothing of it is loaded but configurations.
+        problem: why the environment or the tokenizer cannot be had here; empty where they can.
+        vocabulary: of the words that a tokenizer would be made of, where that is known.
+    Returns:
+        Plain values: `model`, `memory` (bytes by part, for each number of GPUs where they shard), `episodes`,
+        `sandboxes`, `disk`, `fetched`, and `problems`: what would stop the run on this machine, one line each.
+    """
+    stops = [*([problem] if problem else []), *problems(config)]
+    model = None
+    try:
+        model = architecture_of(config.model.path, config.model.architecture, vocabulary=vocabulary)
+    except ConfigurationError as error:
+        stops.append(str(error))
+    return {
+        "algorithm": config.algorithm,
+        "model": _model(config, model),
+        "memory": None if model is None else _memory(config, model),
+        "episodes": _episodes(config),
+        "demonstrations": None if config.demonstrations is None else str(config.demonstrations),
+        "sandboxes": _sandboxes(config),
+        "disk": _disk(config, model),
+        "fetched": _fetched(config, model),
+        "problems": stops,
+    }
+
+
+def plan_text(plan: Mapping[str, Any]) -> str:
+    """A plan as a person reads it."""
+    lines = [f"algorithm   {plan['algorithm']}", *_model_lines(plan["model"])]
+    lines += _memory_lines(plan["memory"])
+    episodes, sandboxes, disk = plan["episodes"], plan["sandboxes"], plan["disk"]
+    if episodes is not None:
+        lines.append(
+            f"episodes    {episodes['per_update']:,} an update of at most {episodes['tokens_per_update']:,} tokens, "
+            f"{episodes['total']:,} in {episodes['updates']:,} updates"
+        )
+        held = f", {_bytes(sandboxes['memory_bytes'])} of memory at their limits" if sandboxes["memory_bytes"] else ""
+        lines.append(
+            f"sandboxes   {sandboxes['parallel']} at once{held}; this machine: {sandboxes['cores']} cores, "
+            f"{_bytes(sandboxes['machine_memory_bytes'])}"
+        )
+    else:
+        lines.append(f"episodes    none are played: it learns from {plan['demonstrations']}")
+    written = (
+        "checkpoints of unknown size" if disk["needed_bytes"] is None else f"{_bytes(disk['needed_bytes'])} at most"
+    )
+    lines.append(f"disk        {written} in {disk['output_dir']} ({_bytes(disk['free_bytes'])} free)")
+    lines += [f"fetched     {line}" for line in plan["fetched"]] or ["fetched     nothing"]
+    lines += ["", "before it can start here:" if plan["problems"] else "nothing here would stop it"]
+    return "\n".join([*lines, *(f"  - {problem}" for problem in plan["problems"])]) + "\n"
+
+
+def _model(config: RunConfig, model: Architecture | None) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": config.model.path or config.model.architecture.get("model_type")}
+    described |= {"dtype": config.model.dtype, "bits": config.model.bits, "random_weights": config.model.path is None}
+    if model is None:
+        return {**described, "parameters": None}
+    sizes = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.name != "linear_layers"}
+    lora = config.model.lora
+    trained = model.parameters if lora is None else model.adapter_parameters(lora.rank, lora.targets)
+    return {**described, **sizes, "trained_parameters": trained, "lora_rank": None if lora is None else lora.rank}
+
+
+def _model_lines(model: Mapping[str, Any]) -> list[str]:
+    if model["parameters"] is None:
+        return [f"model       {model['name']}: neither its config.json nor a size in its name is to be had"]
+    about = "" if model["exact"] else "about "
+    kind = (
+        "random weights"
+        if model["random_weights"]
+        else model["dtype"]
+        if not model["bits"]
+        else f"{model['bits']} bits"
+    )
+    what = f"{about}{_count(model['parameters'])} parameters in {model['layers']} layers, {kind}"
+    trained = model["trained_parameters"]
+    adapters = "" if model["lora_rank"] is None else f" by adapters of rank {model['lora_rank']}"
+    lines = [f"model       {model['name']}: {what}", f"            trains {_count(trained)}{adapters}"]
+    if not model["exact"]:
+        lines.append("            guessed from the size in its name: config.json is not here. Within a third or so")
+    return lines
+
+
+def _memory(config: RunConfig, model: Architecture) -> list[dict[str, Any]]:
+    cuda = config.model.device.startswith("cuda") or config.model.path is not None or _has_gpu()
+    judge = None
+    if config.reward is not None and config.reward.model is not None:
+        try:
+            judge = architecture_of(str(config.reward.model), {})
+        except ConfigurationError:
+            judge = None  # told among the problems
+    world = int(os.environ.get("WORLD_SIZE", "0"))
+    ranks: Sequence[int] = (1,) if not config.scale.fsdp else (world,) if world else _RANKS
+    found = []
+    for count in ranks:
+        memory = estimate_memory(config, model, judge=judge, ranks=count, cuda=cuda)
+        found.append({"devices": count, "gpu": cuda, "peak_bytes": memory.peak, "parts": dict(memory.parts())})
+    return found
+
+
+def _memory_lines(memory: list[dict[str, Any]] | None) -> list[str]:
+    if memory is None:
+        return ["memory      not known without the model's size"]
+    lines = []
+    for row in memory:
+        where = "GPU" if row["gpu"] else "CPU"
+        many = f" on each of {row['devices']} GPUs" if row["devices"] > 1 else f" on one {where}"
+        lines.append(f"memory      about {_bytes(row['peak_bytes'])}{many}")
+    parts = {name: size for name, size in memory[-1]["parts"].items() if size}
+    return [*lines, "            " + ", ".join(f"{name} {_bytes(size)}" for name, size in parts.items())]
+
+
+def _episodes(config: RunConfig) -> dict[str, int] | None:
+    settings = config.trainer
+    if isinstance(settings, OFFLINE):
+        return None
+    assert isinstance(settings, Reinforcement)
+    return {
+        "per_update": settings.episodes_per_update,
+        "updates": settings.max_updates,
+        "total": settings.episodes_per_update * settings.max_updates,
+        "tokens_per_update": settings.episodes_per_update * config.environment.max_tokens,
+    }
+
+
+def _sandboxes(config: RunConfig) -> dict[str, Any]:
+    """Environments at once, and the memory they may take where the configuration limits it."""
+    limits = config.environment.kwargs.get("limits")
+    each = limits.get("memory_bytes") if isinstance(limits, Mapping) else None
+    measured = 2 if config.environment.training_wrappers and config.evaluation.episodes else 1
+    return {
+        "parallel": config.environment.parallel * measured,
+        "memory_bytes": int(each * config.environment.parallel) if isinstance(each, (int, float)) else None,
+        "cores": len(os.sched_getaffinity(0)),
+        "machine_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def _disk(config: RunConfig, model: Architecture | None) -> dict[str, Any]:
+    needed = None
+    if model is not None:
+        models = 2 if config.engine.kind != "embedded" else 1
+        needed = (config.keep_checkpoints + 1) * checkpoint_bytes(config, model) + models * model_bytes(config, model)
+    free = shutil.disk_usage(existing_parent(config.output_dir)).free
+    return {"output_dir": str(config.output_dir), "needed_bytes": needed, "free_bytes": free}
+
+
+def _fetched(config: RunConfig, model: Architecture | None) -> list[str]:
+    path = config.model.path
+    if path is None or weights_are_here(path) or os.path.isabs(path) or path.count("/") > 1:
+        return []
+    size = "of a size not known here" if model is None else f"about {_bytes(2 * model.parameters)}"
+    found = find_config(path)
+    reachable = "" if not isinstance(found, str) else " (it cannot be reached from here)"
+    return [f"the weights of {path} from the hub, {size}{reachable}"]
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _count(number: int) -> str:
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def _bytes(number: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number / 1e3:.3g} kB"

@@ -1,0 +1,205 @@
+"""What would stop a run after an hour, found in seconds: each problem is one line that says what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from swe_trainers.config import named
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.planning.architecture import architecture_of, find_config, weights_are_here
+from swe_trainers.planning.memory import checkpoint_bytes, model_bytes
+from swe_trainers.run_config import ModelConfig, RunConfig
+
+__all__ = ["check_run", "existing_parent", "problems", "written_bytes"]
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOGS_BYTES = 16 << 20
+"""For the log, the metrics and the report, beside checkpoints and models."""
+
+
+def check_run(config: RunConfig) -> None:
+    """Refuse what cannot end well here.
+
+    Raises:
+        ConfigurationError: the first problem, and how many more there are.
+    """
+    found = list(problems(config))
+    if found:
+        more = f" (and {len(found) - 1} more: swe-train CONFIG --dry-run names them)" if len(found) > 1 else ""
+        raise ConfigurationError(f"{found[0]}{more}")
+
+
+def problems(config: RunConfig) -> Iterator[str]:
+    """All that can be seen without an environment or a model, each in one line with its cure.
+
+    Args:
+        config: of a run that would start now, here.
+    """
+    yield from _missing_packages(config)
+    yield from _device(config)
+    yield from _model(config.model)
+    yield from _server(config)
+    yield from _inputs(config)
+    yield from _output(config)
+
+
+def written_bytes(config: RunConfig) -> int | None:
+    """What a run holds on disk at once: its checkpoints, one more while it is written, and the models.
+
+    Returns:
+        Bytes; None where the model's own size is not known yet.
+    """
+    if config.model.path is None and "vocab_size" not in config.model.architecture:
+        return None
+    try:
+        model = architecture_of(config.model.path, config.model.architecture)
+    except ConfigurationError:
+        return None
+    if model is None or not model.exact:
+        return None
+    models = 2 if config.engine.kind != "embedded" else 1
+    return (
+        (config.keep_checkpoints + 1) * checkpoint_bytes(config, model)
+        + models * model_bytes(config, model)
+        + _LOGS_BYTES
+    )
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest folder that is there."""
+    path = path.absolute()
+    return next(place for place in (path, *path.parents) if place.is_dir())
+
+
+def _missing_packages(config: RunConfig) -> Iterator[str]:
+    wanted = {
+        "tensorboard": (config.tensorboard, "tensorboard"),
+        "wandb": (config.wandb_project is not None, "wandb_project"),
+        "peft": (config.model.lora is not None, "model.lora"),
+        "bitsandbytes": (config.model.bits is not None, "model.bits"),
+        "ray": (config.scale.ray is not None, "scale.ray"),
+    }
+    extras = {"bitsandbytes": "'swegym-env[gpu]'", "peft": "'swegym-env[train]'", "ray": "'swegym-env[ray]'"}
+    for package, (asked, setting) in wanted.items():
+        if asked and importlib.util.find_spec(package) is None:
+            yield f"{setting}: needs {package}, which is not installed. Try: pip install {extras.get(package, package)}"
+
+
+def _device(config: RunConfig) -> Iterator[str]:
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for setting, asked in (("model.device", config.model.device), ("engine.device", config.engine.device or "")):
+        index = asked.partition(":")[2]
+        if asked.startswith("cuda") and not count:
+            yield f"{setting}: {asked} asks for a GPU, and PyTorch sees none here. Try: --{setting} cpu"
+        elif asked.startswith("cuda") and index.isdigit() and int(index) >= count:
+            yield f"{setting}: {asked} is not there, PyTorch sees {count} GPUs. Try: cuda:{count - 1}"
+    if config.model.bits is not None and not torch.cuda.is_available():
+        yield f"model.bits: {config.model.bits}-bit weights need a GPU, and PyTorch sees none here. Try: without bits"
+
+
+def _model(config: ModelConfig) -> Iterator[str]:
+    if config.path is None or weights_are_here(config.path):
+        return
+    found = find_config(config.path)
+    if isinstance(found, str):
+        yield f"model.path: {found}. Try: the path of a folder that holds the model"
+    elif found[1] == "a local folder":
+        yield f"model.path: {config.path}: its config.json is there, its weights are not"
+
+
+def _server(config: RunConfig) -> Iterator[str]:
+    engine = config.engine
+    if engine.url is None:
+        return
+    address = urlsplit(engine.url)
+    if engine.command:
+        if shutil.which(engine.command[0]) is None:
+            yield f"engine.command: no program {engine.command[0]!r} is on PATH. Try: its whole path, or install it"
+        if address.hostname in _LOOPBACK and _listens(address.hostname, address.port or 80):
+            yield (
+                f"engine.url: port {address.port or 80} is in use already, so the server could not be started there. "
+                "Try: another port in engine.url, or end what listens there"
+            )
+    if engine.api_key_env is not None and not os.environ.get(engine.api_key_env):
+        yield f"engine.api_key_env: the variable {engine.api_key_env} is not set. Try: export {engine.api_key_env}=…"
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _inputs(config: RunConfig) -> Iterator[str]:
+    pieces = config.model.sentencepiece
+    if pieces is not None and not pieces.corpus.exists():
+        yield f"model.sentencepiece.corpus: {pieces.corpus}: no such file or folder"
+    if config.demonstrations is not None:
+        yield from _demonstrations(config.demonstrations)
+    reward = config.reward
+    if reward is not None and reward.model is not None and not (reward.model / "config.json").is_file():
+        yield f"reward.model: {reward.model}: no model there. Try: the folder RUN/model of a reward_model run"
+    if reward is not None and reward.judge is not None:
+        try:
+            named(reward.judge, "judge")
+        except ConfigurationError as error:
+            yield f"reward.judge: {error}"
+
+
+def _demonstrations(path: Path) -> Iterator[str]:
+    """The first line that cannot be one; what is in a conversation or an episode is looked at when it is read."""
+    number = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                row = json.loads(line)
+                if not isinstance(row, dict) or not ({"messages", "token_ids"} & set(row)):
+                    yield f'demonstrations: {path}, line {number}: expected {{"messages": […]}} or a recorded episode'
+                    return
+    except OSError as error:
+        yield f"demonstrations: {path}: {error.strerror}. Try: --demonstrations FILE.jsonl"
+    except ValueError as error:  # no UTF-8, or no JSON
+        yield f"demonstrations: {path}, line {max(1, number)}: {str(error).splitlines()[0]}"
+    else:
+        if not number:
+            yield f"demonstrations: {path}: the file is empty"
+
+
+def _output(config: RunConfig) -> Iterator[str]:
+    place = existing_parent(config.output_dir)
+    if config.output_dir.exists() and not config.output_dir.is_dir():
+        yield f"output_dir: {config.output_dir} is a file. Try: another output_dir"
+        return
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        yield f"output_dir: {config.output_dir}: cannot be written: {error.strerror}. Try: another output_dir"
+        return
+    needed = written_bytes(config)
+    if needed is None:
+        return
+    free = shutil.disk_usage(place).free + _held(config.output_dir)
+    if needed > free:
+        yield (
+            f"output_dir: {config.output_dir}: the run needs {needed / 1e9:.2g} GB (checkpoints and models), "
+            f"{free / 1e9:.2g} GB are free. Try: another output_dir, or a smaller keep_checkpoints"
+        )
+
+
+def _held(directory: Path) -> int:
+    """Bytes of former checkpoints and models, which new ones take the place of."""
+    folders = [directory / name for name in ("checkpoints", "model", "serving")]
+    files = [file for folder in folders for file in folder.rglob("*")]
+    return sum(file.stat().st_size for file in files if file.is_file())

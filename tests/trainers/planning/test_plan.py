@@ -1,0 +1,121 @@
+"""`--dry-run`: the plan of a run, without its weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_trainers.cli import main
+from swe_trainers.planning.architecture import architecture_of
+from swe_trainers.planning.memory import estimate_memory
+from swe_trainers.run_config import run_config
+from tests.trainers.tiny import tiny_model
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "configs").glob("*.yaml"))
+QWEN3_14B = {"model_type": "qwen3", "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40,
+             "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+             "tie_word_embeddings": False}  # fmt: skip
+
+
+def configured(**sections: Any) -> Any:
+    return run_config(
+        {
+            "environment": {"id": "Any-v0", "parallel": 16, "max_tokens": 32768},
+            "model": {"path": "nobody/model-14b", "dtype": "bfloat16", "recompute_activations": True},
+            "trainer": {"algorithm": "grpo", "microbatch_tokens": 32768},
+            "engine": {"kind": "vllm", "url": "http://elsewhere:1", "weights": "/w"},
+            **sections,
+        }
+    )
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_configuration_is_planned_without_its_weights(path, capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("SWE_RUNS", str(tmp_path))
+    assert main([str(path), "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    if plan["model"]["parameters"] is None:  # the model of a stage before, which was not run
+        assert str(tmp_path) in plan["model"]["name"]
+        return
+    assert all(row["peak_bytes"] > 0 for row in plan["memory"])
+    assert plan["disk"]["needed_bytes"] > 0
+    assert list(tmp_path.iterdir()) == []
+    assert main([str(path), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("algorithm ")
+    assert "memory      about " in shown
+
+
+def test_a_model_is_counted_exactly_where_its_configuration_is_there(tmp_path):
+    model = tiny_model("qwen3")
+    model.causal_lm.save_pretrained(tmp_path)
+    found = architecture_of(str(tmp_path), {})
+    assert (found.source, found.exact) == ("a local folder", True)
+    assert found.parameters == sum(p.numel() for p in model.causal_lm.parameters())
+    assert (found.layers, found.hidden, found.query_width, found.kv_width) == (2, 32, 32, 16)
+    published = architecture_of(None, QWEN3_14B)
+    assert published.parameters == 14_768_307_200  # the sum of its tensors as published
+    assert published.adapter_parameters(32, ()) == 128_450_560  # PEFT's count for all-linear and r=32
+
+
+def test_a_size_is_taken_from_a_name_and_said_to_be_a_guess():
+    found = architecture_of("nobody/Qwen3-14B-Instruct-2507", {})
+    exact = architecture_of(None, QWEN3_14B)
+    assert (found.exact, found.parameters) == (False, 14_000_000_000)
+    for name in ("layers", "hidden", "kv_width", "vocabulary"):
+        assert 2 / 3 < getattr(found, name) / getattr(exact, name) < 3 / 2, name
+    assert architecture_of("nobody/0.6b-chat", {}).parameters == 600_000_000
+    assert architecture_of("nobody/model", {}) is None
+    assert architecture_of("nobody/v2beta", {}) is None
+
+
+def test_sharding_adapters_and_bits_take_from_memory_what_they_are_for():
+    model = architecture_of(None, QWEN3_14B)
+
+    def peak(ranks: int = 1, scale: Any = None, **settings: Any) -> float:
+        base = {"path": "nobody/model-14b", "dtype": "bfloat16", "recompute_activations": True}
+        config = configured(model={**base, **settings}, scale=scale or {})
+        return estimate_memory(config, model, ranks=ranks).peak / 1e9
+
+    whole = peak()
+    assert 4 * 2 * 14.77 < whole < 4 * 2 * 14.77 + 40  # weights, gradients and two moments, and what is beside them
+    assert peak(8, {"fsdp": True}) < whole / 1.5
+    assert peak(8, {"fsdp": True}) < peak(2, {"fsdp": True})
+    assert peak(8, {"fsdp": True, "cpu_offload": True}) < peak(8, {"fsdp": True})
+    adapters = peak(lora={"rank": 32})
+    assert 29.5 < adapters < whole / 2
+    assert adapters - peak(lora={"rank": 32}, bits=4) == pytest.approx((14.77 - 1.56) * (2 - 0.52), rel=0.02)
+    assert peak(recompute_activations=False) > whole + 50
+
+
+def test_a_cache_is_held_where_the_run_generates_itself():
+    model = architecture_of(None, QWEN3_14B)
+    served = estimate_memory(configured(), model)
+    embedded = estimate_memory(configured(engine={}), model)
+    assert served.cache == 0
+    assert embedded.cache == 2 * 2 * 40 * 1024 * 16 * 32768  # keys and values, bytes, layers, width, slots, tokens
+    assert estimate_memory(configured(trainer={"algorithm": "grpo", "kl_coefficient": 0.1}), model).copies > 29e9
+
+
+def test_a_plan_names_what_would_stop_the_run_here(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(
+        "environment: {id: 'nomodule:X-v0'}\n"
+        "model: {path: nobody/model-14b, dtype: bfloat16}\n"
+        "trainer: {algorithm: grpo}\nwandb_project: p\n"
+    )
+    assert main(["run.yaml", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "about 14 B parameters" in shown
+    assert "guessed from the size in its name" in shown
+    listed = shown.partition("before it can start here:\n")[2].splitlines()
+    assert [line[:12] for line in listed] == ["  - environm", "  - wandb_pr", "  - model.pa"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "run.yaml"]

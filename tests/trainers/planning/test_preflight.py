@@ -1,0 +1,124 @@
+"""What would stop a run is told before anything is loaded, each problem in one line with its cure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.planning.architecture import architecture_of
+from swe_trainers.planning.preflight import check_run, problems, written_bytes
+from swe_trainers.run_config import RunConfig, run_config
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
+         "num_attention_heads": 4, "vocab_size": 100}  # fmt: skip
+
+
+def configured(tmp_path: Path, **sections: Any) -> RunConfig:
+    return run_config(
+        {
+            "environment": {"id": "FrozenLake-v1", "adapter": "text"},
+            "model": {"architecture": LLAMA, "tokenizer": "words"},
+            "trainer": {"algorithm": "ppo"},
+            "output_dir": str(tmp_path / "out"),
+            **sections,
+        }
+    )
+
+
+def only(config: RunConfig) -> str:
+    (problem,) = problems(config)
+    assert "\n" not in problem
+    return problem
+
+
+def test_a_run_that_can_start_has_no_problem(tmp_path):
+    check_run(configured(tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_package_that_is_missing_is_named_with_its_installation(tmp_path):
+    assert only(configured(tmp_path, wandb_project="p")) == (
+        "wandb_project: needs wandb, which is not installed. Try: pip install wandb"
+    )
+
+
+def test_a_gpu_that_is_not_there_is_told_with_what_is(tmp_path):
+    problem = only(configured(tmp_path, model={"architecture": LLAMA, "tokenizer": "words", "device": "cuda:7"}))
+    assert problem.startswith("model.device: cuda:7 ")
+    assert "Try:" in problem
+
+
+def test_a_model_that_is_nowhere_is_told_by_why(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    named = only(configured(tmp_path, model={"path": "nobody/nothing-4B"}))
+    assert "nobody/nothing-4B: not in the hub's cache" in named
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert "it has no config.json" in only(configured(tmp_path, model={"path": str(folder)}))
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert "its weights are not" in only(configured(tmp_path, model={"path": str(folder)}))
+    assert "no such model folder" in only(configured(tmp_path, model={"path": str(tmp_path / "none")}))
+
+
+def test_a_port_in_use_and_a_program_that_is_missing_are_told(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        engine = {"kind": "vllm", "url": f"http://127.0.0.1:{port}", "command": ["no-such-server"]}
+        program, used = problems(configured(tmp_path, engine=engine))
+    assert "'no-such-server'" in program
+    assert f"port {port} is in use" in used
+    assert list(problems(configured(tmp_path, engine={**engine, "command": ["sh"]}))) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        ("", "the file is empty"),
+        ('{"messages": []}\nno JSON\n', "line 2"),
+        ('{"messages": []}\n[1]\n', "line 2: expected"),
+        (b"\xff\xfe", "codec"),
+    ],
+    ids=["missing", "empty", "no JSON", "no object", "no text"],
+)
+def test_demonstrations_that_cannot_be_any_are_told_by_line(tmp_path, content, told):
+    path = tmp_path / "shown.jsonl"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    problem = only(configured(tmp_path, trainer={"algorithm": "cloning"}, demonstrations=str(path)))
+    assert str(path) in problem
+    assert told in problem
+
+
+def test_a_reward_model_and_a_judge_that_are_missing_are_told(tmp_path):
+    assert "no model there" in only(configured(tmp_path, reward={"model": str(tmp_path)}))
+    assert "no_such_module" in only(configured(tmp_path, reward={"judge": "no_such_module:judge"}))
+
+
+def test_an_output_directory_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "out").write_text("")
+    assert "is a file" in only(configured(tmp_path))
+
+
+def test_a_disk_too_small_for_the_checkpoints_is_told_with_both_figures(tmp_path):
+    shape = {**LLAMA, "hidden_size": 8192, "intermediate_size": 32768, "num_hidden_layers": 200, "vocab_size": 200_000}
+    config = configured(tmp_path, model={"architecture": shape, "tokenizer": "words"}, keep_checkpoints=50)
+    needed = written_bytes(config)
+    assert needed is not None
+    parameters = architecture_of(None, shape).parameters
+    assert 51 * 3 * 4 * parameters < needed < 52.5 * 3 * 4 * parameters
+    if needed < shutil.disk_usage(tmp_path).free:
+        pytest.fail(f"this machine has {needed / 1e12:.0f} TB free: make the model of this test larger")
+    assert f"needs {needed / 1e9:.2g} GB" in only(config)
+
+
+def test_of_several_problems_the_first_is_told_and_the_others_counted(tmp_path):
+    config = configured(tmp_path, wandb_project="p", reward={"model": str(tmp_path)})
+    with pytest.raises(ConfigurationError, match=r"wandb.*\(and 1 more: swe-train CONFIG --dry-run names them\)"):
+        check_run(config)
