@@ -23,9 +23,11 @@ import torch
 
 from benchmarks.learning_tasks import (
     ALGORITHMS,
+    ANCHORED,
     OFFLINE,
     SMALL_TASKS,
     TASKS,
+    Config,
     configuration,
     random_return,
     record_expert,
@@ -36,7 +38,7 @@ from benchmarks.mutants import broken
 from benchmarks.records import Row, row, write_results
 from swe_trainers.experiment import run_experiment
 from swe_trainers.logging import read_metrics
-from swe_trainers.run_config import RewardConfig
+from swe_trainers.run_config import EvaluationConfig, ModelConfig, RewardConfig, RunConfig
 
 SEEDS = 5
 ENOUGH = 0.8  # of five seeds one may end in a local optimum
@@ -65,8 +67,7 @@ class Case:
 def cases() -> list[Case]:
     """All of them, the quick ones first."""
     online = [algorithm for algorithm in ALGORITHMS if algorithm not in OFFLINE]
-    # No model of what is preferred in `copy`: what it has never met there it may like best, and PPO finds that.
-    pairs = [(task, name) for task in SMALL_TASKS for name in ALGORITHMS if (task, name) != ("copy", "reward_model")]
+    pairs = [(task, name) for task in SMALL_TASKS for name in ALGORITHMS]
     pairs += [("frozen_lake", algorithm) for algorithm in ("ppo", "grpo", "reinforce++")]
     pairs += [(task, "ppo") for task in ("cartpole", "taxi", "cliff_walking")]
     found = [Case("parity", algorithm, 0, "flipped") for algorithm in online]
@@ -81,14 +82,14 @@ def run_case(case: Case, directory: Path) -> dict[str, float]:
     if case.task == MLP:
         after, before = cartpole_return(CleanRL(seed=case.seed))
         return {"random": 22.0, "before": before, "after": after, "seconds": time.monotonic() - started}
-    config = configuration(case.task, case.algorithm, case.seed, directory)
+    anchor, anchored = ANCHORED.get(case.task, (None, None)) if case.algorithm == "reward_model" else (None, None)
+    config = configuration(case.task, case.algorithm, case.seed, directory, changes=anchor)
     recorded = directory / "recorded.jsonl"
     if case.algorithm in OFFLINE and not recorded.exists():
         (record_expert if case.algorithm == "cloning" else record_played)(case.task, case.seed, recorded)
     if case.algorithm == "reward_model":  # what was preferred is learnt, and PPO is never told anything else
         run_experiment(config, console=False)
-        config = configuration(case.task, "ppo", case.seed, directory / "ppo")
-        config = replace(config, reward=RewardConfig(model=directory / "model"))
+        config = against_the_model(case, directory, anchored)
     with broken(case.mutant):
         learner = run_experiment(config, console=False)
     rows = [found for found in read_metrics(config.output_dir / "metrics.jsonl") if "eval/return" in found]
@@ -99,6 +100,17 @@ def run_case(case: Case, directory: Path) -> dict[str, float]:
         "episodes": float(learner.episodes),
         "seconds": time.monotonic() - started,
     }
+
+
+def against_the_model(case: Case, directory: Path, changes: Config | None) -> RunConfig:
+    """PPO whose rewards are the trained reward model's; with changes it begins at a clone, which is made first."""
+    config = configuration(case.task, "ppo", case.seed, directory / "ppo", changes=changes)
+    if changes is not None:
+        clone = configuration(case.task, "cloning", case.seed, directory / "clone", changes={"epochs": 4})
+        run_experiment(replace(clone, demonstrations=directory / "recorded.jsonl"), console=False)
+        config = replace(config, model=ModelConfig(path=str(directory / "clone" / "model")))
+    blind = EvaluationConfig(episodes=config.evaluation.episodes)  # nor is it told when it has learnt enough
+    return replace(config, reward=RewardConfig(model=directory / "model"), evaluation=blind)
 
 
 def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from benchmarks.text_games import random_action
 from swe_trainers.algorithms.grpo import GroupRelative
 from swe_trainers.algorithms.stages import make_stage
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.experiment import make_chat, make_env, make_model
+from swe_trainers.experiment import make_env
+from swe_trainers.making import make_chat, make_model
 from swe_trainers.playing import Rollouts
 from swe_trainers.recording import write_trajectories
 from swe_trainers.rollout.demonstrations import Demonstration, demonstrated
@@ -22,9 +23,11 @@ from swe_trainers.run_config import RunConfig, run_config
 
 __all__ = [
     "ALGORITHMS",
+    "ANCHORED",
     "OFFLINE",
     "SMALL_TASKS",
     "TASKS",
+    "Config",
     "Task",
     "configuration",
     "random_return",
@@ -48,6 +51,11 @@ MODEL: Config = {
     "tokenizer": "words",
 }
 LOOK_DIFFERENT = {**MODEL, "architecture": {**MODEL["architecture"], "initializer_range": 0.2}}
+# With two heads, one of them must happen to look at the word that counts: half of the seeds waited long for it.
+_FOUR = {**MODEL["architecture"], "num_attention_heads": 4, "num_key_value_heads": 4}
+FOUR_HEADS = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.1}}
+FOUR_HEADS_APART = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.2}}
+UNTIL_LEARNT = {"episodes": 200, "every": 20, "success_above": 0.99, "stop_at_success": 0.95}
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,7 @@ class Task:
         updates: of 64 episodes.
         model: its section.
         trainer: settings that the task needs, whatever the algorithm.
+        evaluation: its section.
     """
 
     environment: Config
@@ -67,6 +76,7 @@ class Task:
     updates: int
     model: Config
     trainer: Config
+    evaluation: Config = field(default_factory=lambda: {"episodes": 200})
 
 
 def _game(name: str, *, max_tokens: int, max_new_tokens: int = 1) -> Config:
@@ -79,9 +89,9 @@ def _game(name: str, *, max_tokens: int, max_new_tokens: int = 1) -> Config:
 
 
 TASKS = {
-    "copy": Task(_game("Copy", max_tokens=24, max_new_tokens=4), 0.8, 240, LOOK_DIFFERENT, {}),
-    "parity": Task(_game("Parity", max_tokens=24), 0.9, 120, LOOK_DIFFERENT, {}),
-    "guess": Task(_game("Guess", max_tokens=40), 0.8, 160, LOOK_DIFFERENT, {}),
+    "copy": Task(_game("Copy", max_tokens=24, max_new_tokens=4), 0.8, 240, FOUR_HEADS, {}, UNTIL_LEARNT),
+    "parity": Task(_game("Parity", max_tokens=24), 0.9, 120, FOUR_HEADS, {}, UNTIL_LEARNT),
+    "guess": Task(_game("Guess", max_tokens=40), 0.8, 160, FOUR_HEADS, {}, UNTIL_LEARNT),
     "frozen_lake": Task(
         {
             "id": "FrozenLake-v1",
@@ -114,8 +124,8 @@ TASKS = {
             "max_new_tokens": 1,
         },
         50.0,
-        25,
-        LOOK_DIFFERENT,
+        40,
+        FOUR_HEADS_APART,
         {"gamma": 0.98, "reward_scale": 0.1, "episodes_per_update": 32, "entropy_coefficient": 0.01},
     ),
     "cliff_walking": Task(
@@ -181,11 +191,21 @@ ALGORITHMS: dict[str, Config] = {
     "reinforce": {"algorithm": "reinforce", "entropy_coefficient": 0.03},
     "reinforce++": {"algorithm": "reinforce_plus_plus"},
     "reinforce++-baseline": {"algorithm": "reinforce_plus_plus", "group_size": 8},
+    # Ends of 16 trees; where an episode has one turn, of its four branches.
+    "monte_carlo_tree": {"algorithm": "monte_carlo_tree", "branching": 4, "max_depth": 2, "episodes_per_update": 256},
     "cloning": {"algorithm": "cloning", "epochs": 40},
     "reward_model": {"algorithm": "reward_model", "kind": "pairwise", "minibatch_episodes": 64, "learning_rate": 2e-3},
 }
 SMALL_TASKS = ("copy", "parity", "guess")
 
+
+ANCHORED: dict[str, tuple[Config, Config]] = {
+    "copy": ({"epochs": 6}, {"kl_coefficient": 0.05, "entropy_coefficient": 0.0, "learning_rate": 1e-3})
+}
+"""Tasks in which PPO against a reward model begins at a clone of the episodes that the model knows, and stays near it:
+changes to the training of the reward model, and to PPO's.
+
+From random weights PPO finds answers to `copy` that the reward model has never met and likes best of all."""
 
 OFFLINE = ("cloning", "reward_model")
 """Algorithms that learn from recorded episodes."""
@@ -194,8 +214,10 @@ GAMMA = ("ppo", "reinforce", "reinforce_plus_plus")
 """Algorithms that know a discount."""
 
 
-def configuration(task_name: str, algorithm_name: str, seed: int, directory: Path) -> RunConfig:
-    """What `swe-train` would be given."""
+def configuration(
+    task_name: str, algorithm_name: str, seed: int, directory: Path, *, changes: Config | None = None
+) -> RunConfig:
+    """What `swe-train` would be given; `changes` are to the trainer's section."""
     task, algorithm = TASKS[task_name], ALGORITHMS[algorithm_name]
     online = algorithm_name not in OFFLINE
     trainer = {**COMMON, "max_updates": task.updates, **task.trainer, **algorithm} if online else {**algorithm}
@@ -206,12 +228,13 @@ def configuration(task_name: str, algorithm_name: str, seed: int, directory: Pat
         del trainer["gamma"]
     if algorithm["algorithm"] == "reinforce":  # one step an update where others take four
         trainer["max_updates"] *= 2
+    trainer |= changes or {}
     return run_config(
         {
             "environment": task.environment,
             "model": task.model,
             "trainer": trainer,
-            "evaluation": {"episodes": 200},
+            "evaluation": task.evaluation if online else {"episodes": 200},
             "output_dir": str(directory),
             "seed": seed,
             "threads": 1,

@@ -1,10 +1,14 @@
-"""Sandboxes over HTTP beside local ones: what a step costs more, and how many commands pool and server carry.
+"""Sandboxes over HTTP beside local ones: what a step costs more, and how many commands the service carries.
 
-    steps        the same commands in the same environment: local, through a server, through pool and server, in turn
-    throughput   64 clients of a pool and its server, every one with a container of its own: as fast as they can, and at
-                 a steady rate of 300 commands a second in all
+    steps     the same commands in the same environment, in turn: local, on a server, of a pool that names the server
+              (commands go straight there), of a pool that relays
+    steady    64 clients, every one with a container of its own, begin 330 commands a second in all, at random moments
+              (Poisson) that no late answer moves; a command is timed from when it was due, its client's delay included
+    closed    the same clients, each beginning the next command as soon as it has the answer: the most there can be.
+              64 of them wait 64 / rate on average, so this says how many, and how evenly they are served
+    cost      processor time of a command at each process while they were closed, and of a lease at the pool
 
-Server, pool and clients share this machine. Writes benchmarks/results/remote.json.
+Server, pool and clients share this machine, clients in processes of their own. Writes benchmarks/results/remote.json.
 """
 
 from __future__ import annotations
@@ -12,34 +16,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import secrets
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.records import Row, row, write_results
+from benchmarks.services import Served, processor_s, served
 from swegym_env.env import SWEBenchEnv
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 
 COMMANDS = ("true", "ls", "echo $((6 * 7)) > /tmp/x", "sed -n 1,20p setup.py 2>/dev/null | wc -l")
-RATE = 300.0
-
-
-@contextmanager
-def served(*arguments: str) -> Iterator[str]:
-    """The address of a `swegym …` of our own on a free port."""
-    command = [sys.executable, "-m", "swegym_env.cli", *arguments, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield json.loads(process.stdout.readline())["url"]
-        finally:
-            process.kill()
+RATE = 330.0
+PROCESSES = 2
 
 
 def step_times(places: dict[str, str], rounds: int) -> dict[str, list[float]]:
@@ -59,31 +57,102 @@ def step_times(places: dict[str, str], rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def load(url: str, clients: int, seconds: float, rate: float | None) -> tuple[float, list[float]]:
-    """Commands a second, and the milliseconds of each, from `clients` threads; `rate`: how many a second in all."""
+@dataclass(frozen=True)
+class Load:
+    """What came of a load.
+
+    Attributes:
+        rate: commands a second.
+        times: of each, in milliseconds.
+        processor_ms: process → of a command.
+    """
+
+    rate: float
+    times: list[float]
+    processor_ms: dict[str, float]
+
+    @property
+    def p99(self) -> float:
+        return sorted(self.times)[int(0.99 * len(self.times))]
+
+
+def load(pool: Served, server: Served, clients: int, seconds: float, rate: float | None) -> Load:
+    """Ask a pool and its server; `rate`: how many commands begin a second, None: all that can."""
+    count = clients // PROCESSES
+    arguments = ["--work-on", pool.url, "--clients", str(count), "--seconds", str(seconds)]
+    arguments += ["--rate", str(rate * count / clients)] if rate else []
+    command = [sys.executable, "-m", "benchmarks.remote", *arguments]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(subprocess.Popen([*command, "--seed", str(number)], **pipes))
+            for number in range(PROCESSES)
+        ]
+        for worker in workers:
+            assert worker.stdout.readline() == "ready\n"
+        before = _processor_s(pool, server)
+        for worker in workers:
+            worker.stdin.write("begin\n")
+            worker.stdin.flush()
+        told = [json.loads(worker.stdout.readline()) for worker in workers]
+        used = {name: seconds - before[name] for name, seconds in _processor_s(pool, server).items()}
+        used["client"] = sum(each["processor_s"] for each in told)
+    times = [ms for each in told for ms in each["ms"]]
+    spent = {name: seconds / len(times) * 1e3 for name, seconds in used.items()}
+    return Load(sum(each["rate"] for each in told), times, spent)
+
+
+def _processor_s(pool: Served, server: Served) -> dict[str, float]:
+    return {
+        "pool": processor_s(pool.process.pid),
+        "server": processor_s(server.process.pid),
+        "sandboxes": processor_s(server.process.pid, below=True),
+    }
+
+
+def lease_ms(pool: Served, leases: int = 64) -> float:
+    """Processor time of the pool for a lease, from the asking to the giving back, without a command."""
+    sandboxes = [open_sandbox(SandboxSpec(workdir="/tmp"), backend=pool.url) for _ in range(leases)]
+    before = processor_s(pool.process.pid)
+    for sandbox in sandboxes:
+        sandbox.start()
+        sandbox.close()
+    return (processor_s(pool.process.pid) - before) / leases * 1e3
+
+
+def work_on(url: str, clients: int, seconds: float, rate: float | None, seed: int) -> None:
+    """What one process of clients does; tells its rate and times as a line of JSON."""
     sandboxes = [open_sandbox(SandboxSpec(workdir="/tmp"), backend=url) for _ in range(clients)]
     _each(sandboxes, lambda sandbox: sandbox.start())
+    _each(sandboxes, lambda sandbox: sandbox.run(":"))
+    print("ready", flush=True)
+    sys.stdin.readline()
     times: list[float] = []
-    begin = time.perf_counter() + 0.2
-    end = begin + seconds
+    begin, used = time.perf_counter(), time.process_time()
 
     def work(number: int) -> None:
-        due = begin + (number / rate if rate else 0.0)
-        while due < end:
+        chance = random.Random(f"{seed}/{number}")
+        due = begin
+        while True:
+            due = due + chance.expovariate(rate / clients) if rate else time.perf_counter()
+            if due > begin + seconds:
+                return
             time.sleep(max(0.0, due - time.perf_counter()))
-            asked = time.perf_counter()
             sandboxes[number].run(":", timeout_s=30)
-            times.append((time.perf_counter() - asked) * 1e3)
-            # A late answer delays nobody's next command: what it costs is counted, not hidden.
-            due = due + clients / rate if rate else time.perf_counter()
+            times.append((time.perf_counter() - due) * 1e3)
 
     _each(range(clients), work)
-    took = time.perf_counter() - begin
+    told = {
+        "rate": len(times) / (time.perf_counter() - begin),
+        "ms": times,
+        "processor_s": time.process_time() - used,
+    }
+    print(json.dumps(told), flush=True)
+    sys.stdin.read()  # until the sandboxes' time has been read too
     _each(sandboxes, lambda sandbox: sandbox.close())
-    return len(times) / took, times
 
 
-def _each(things: Iterator | list | range, work: Callable) -> None:
+def _each(things: Iterable[Any], work: Callable[[Any], None]) -> None:
     threads = [threading.Thread(target=work, args=(thing,)) for thing in things]
     for thread in threads:
         thread.start()
@@ -93,42 +162,46 @@ def _each(things: Iterator | list | range, work: Callable) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=400, help="steps at each place (default 400)")
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each load (default 8)")
     parser.add_argument("--sandbox", default="auto")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--work-on", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("--rate", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.work_on:
+        work_on(options.work_on, options.clients, options.seconds, options.rate, options.seed)
+        return
     os.environ["SWEGYM_TOKEN"] = secrets.token_hex(16)
     rows: list[Row] = []
+    ratios: dict[str, float] = {}
     with ExitStack() as stack:
         capacity = str(options.clients + 8)
         server = stack.enter_context(served("serve", "--capacity", capacity, "--sandbox", options.sandbox))
-        state = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "pool.sqlite"
-        pool = stack.enter_context(served("pool", "--nodes", server, "--state", str(state)))
-        steps = step_times({"local": options.sandbox, "server": server, "pool": pool}, options.rounds)
+        states = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        pool, relay = (
+            stack.enter_context(served("pool", "--nodes", server.url, "--state", str(states / name), *extra))
+            for name, extra in (("pool", ()), ("relay", ("--relay",)))
+        )
+        places = {"local": options.sandbox, "server": server.url, "pool": pool.url, "relay": relay.url}
+        steps = step_times(places, options.rounds)
         rows += [row(name, "step", "ms", times) for name, times in steps.items()]
-        most, times = load(pool, options.clients, options.seconds, None)
-        rows += [
-            row("as fast as they can", "rate", "commands/s", [most]),
-            row("as fast as they can", "exec", "ms", times),
-        ]
-        steady, paced = load(pool, options.clients, options.seconds, RATE)
-        rows += [row("steady", "rate", "commands/s", [steady]), row("steady", "exec", "ms", paced)]
-    local, remote, pooled = (next(each.median for each in rows if each.case == name) for name in steps)
-    ordered = sorted(paced)
-    ratios = {
-        "step_server_minus_local_ms": remote - local,
-        "step_pool_minus_local_ms": pooled - local,
-        "most_commands_per_s": most,
-        "steady_commands_per_s": steady,
-        "steady_p99_ms": ordered[int(0.99 * len(ordered))],
-        "load_average": os.getloadavg()[0],  # well above 1, and the tails are other processes'
-        "most_p99_ms": sorted(times)[int(0.99 * len(times))],
-    }
-    path = write_results(
-        "remote", rows, ratios=ratios, packages=["fastapi", "uvicorn", "httptools", "uvloop"], path=options.output
-    )
+        local = statistics.median(steps["local"])
+        for name in list(steps)[1:]:
+            ratios[f"step_{name}_minus_local_ms"] = statistics.median(steps[name]) - local
+        for name, service in (("pool", pool), ("relay", relay)):
+            for kind, rate in (("steady", RATE), ("closed", None)):
+                found = load(service, server, options.clients, options.seconds, rate)
+                rows += [row(f"{name}, {kind}", "rate", "commands/s", [found.rate])]
+                rows += [row(f"{name}, {kind}", "exec", "ms", found.times)]
+                ratios |= {f"{name}_{kind}_commands_per_s": found.rate, f"{name}_{kind}_p99_ms": found.p99}
+            rows += [row(name, f"command, {part}", "ms of CPU", [ms]) for part, ms in found.processor_ms.items()]
+        rows += [row("pool", "lease, pool", "ms of CPU", [lease_ms(pool)])]
+    ratios["load_average"] = os.getloadavg()[0]  # well above 2, and the tails are other processes'
+    packages = ["fastapi", "uvicorn", "httptools", "uvloop"]
+    path = write_results("remote", rows, ratios=ratios, packages=packages, path=options.output)
     for name, value in ratios.items():
         print(f"{name:30} {value:10.2f}")
     print(path)

@@ -1,27 +1,27 @@
 """Where the first bottleneck is with 10, 100 and 1,000 hosts of sandboxes: a discrete-event simulation of rollouts.
 
-The costs of sandboxes and grading are those of `benchmarks/results/env.json` and `grading.json`; what cannot be
-measured on one machine is an assumption, named in `Assumptions` and written down with the results: `make bench-scale`.
+The costs of sandboxes, grading and service are those of `env.json`, `grading.json` and `remote.json` in
+`benchmarks/results`; what cannot be measured on one machine is an assumption, named in `Assumptions` and written down
+with the results. First the simulation is checked: against Erlang's formula, and against what `remote.json` measured.
 
-Every episode is: queue for a placement → start on a host → turns of (queue for a generation slot → generate → queue for
-a core → run a command) → grade on the same host. Hosts fail and take their episodes with them.
+Every episode is: a lease from the pool → the image where the host lacks it → start on a host → turns of (queue for a
+generation slot → generate → queue for a core → run a command) → grade on the same host. Hosts fail, take their episodes
+with them and are away for a while, as are generation servers, whose requests wait. `make bench-scale`.
 """
 
 from __future__ import annotations
 
 import argparse
-import heapq
-import itertools
 import json
-import random
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from functools import partial
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.records import RESULTS, Row, row, write_results
+from benchmarks.simulation import Process, Station, Visit, World, erlang_c_wait_s, m_m_c
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,17 @@ class Assumptions:
         turns: of an episode.
         command_s: a command's own work on one core: tests, searches, builds; exponentially distributed.
         tests_s: a task's own tests in grading.
-        tokens_per_turn: sampled.
+        tokens_per_turn: sampled; exponentially distributed.
         tokens_per_s: of one generation server (a replica of one model over its GPUs) with all its slots busy.
         slots_per_server: sequences that a server advances at once.
         gpus_per_server: of those.
-        placements_per_s: leases that one pool server gives.
         image_bytes, link_bytes_per_s, registry_bytes_per_s: the first episode of a task on a host fetches its image,
-            over the host's link and from one registry.
+            over the host's link and from one of `registries`.
         tasks: that episodes are drawn from, evenly.
         disk_images: images that a host keeps.
         host_hours_between_failures: of one host; its episodes are then invalid.
+        host_away_s: until it is back, without images.
+        server_hours_between_failures, server_away_s: of a generation server; what was asked of it waits.
     """
 
     sandboxes_per_host: int = 20
@@ -54,91 +55,53 @@ class Assumptions:
     tokens_per_s: float = 4000.0
     slots_per_server: int = 128
     gpus_per_server: int = 2
-    placements_per_s: float = 100.0
     image_bytes: float = 5e8
     link_bytes_per_s: float = 1.25e9
     registry_bytes_per_s: float = 2.5e9
+    registries: int = 1
     tasks: int = 500
     disk_images: int = 500
     host_hours_between_failures: float = 1000.0
+    host_away_s: float = 600.0
+    server_hours_between_failures: float = 200.0
+    server_away_s: float = 180.0
 
 
-@dataclass
-class Station:
-    """Some servers with one queue; knows how busy it was and how long was waited.
+@dataclass(frozen=True)
+class Costs:
+    """What was measured, in seconds.
 
     Attributes:
-        servers: how many at once.
+        reset: starting an episode's sandbox.
+        step: of the environment, beyond the command.
+        grading: beyond the tests.
+        lease: of the pool's processor, for one container.
+        relayed: of the pool's processor, for a command that it carries; 0 where commands go straight.
     """
 
-    servers: int
-    free: int = field(init=False)
-    waiting: deque[Callable[[], None]] = field(default_factory=deque)
-    busy_s: float = 0.0
-    waited_s: float = 0.0
-    visits: int = 0
-
-    def __post_init__(self) -> None:
-        self.free = self.servers
+    reset: float
+    step: float
+    grading: float
+    lease: float
+    relayed: float = 0.0
 
 
-class World:
-    """The clock and its events."""
-
-    def __init__(self, seed: int) -> None:
-        self.now = 0.0
-        self.random = random.Random(seed)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
-
-    def after(self, seconds: float, event: Callable[[], None]) -> None:
-        """Have something happen later."""
-        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), event))
-
-    def visit(self, station: Station, seconds: float, then: Callable[[], None]) -> None:
-        """Queue at a station, be served for so long, go on."""
-        arrived = self.now
-
-        def begin() -> None:
-            station.waited_s += self.now - arrived
-            station.busy_s += seconds
-            station.visits += 1
-            self.after(seconds, end)
-
-        def end() -> None:
-            if station.waiting:
-                station.waiting.popleft()()
-            else:
-                station.free += 1
-            then()
-
-        if station.free:
-            station.free -= 1
-            begin()
-        else:
-            station.waiting.append(begin)
-
-    def run(self, until: float) -> None:
-        """Let events happen up to a time."""
-        while self._events and self._events[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._events)
-            event()
-        self.now = until
+def results(name: str) -> dict[tuple[str, str], float]:
+    """The medians of a benchmark's results, by case and metric."""
+    rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
+    return {(each["case"], each["metric"]): each["median"] for each in rows}
 
 
-def measured() -> dict[str, float]:
-    """Seconds that were measured, by what they are of."""
-
-    def rows(name: str) -> Iterator[dict[str, Any]]:
-        yield from json.loads((RESULTS / f"{name}.json").read_text())["rows"]
-
-    env = {(each["case"], each["metric"]): each["median"] for each in rows("env")}
-    grading = {(each["case"], each["metric"]): each["median"] for each in rows("grading")}
-    return {
-        "reset": env["apptainer", "reset, 6,000 files"] / 1e3,
-        "step": env["apptainer", "step, two files changed"] / 1e3,
-        "grading_beyond_tests": grading["official", "beyond the tests, controls apart"],
-    }
+def measured() -> Costs:
+    """The costs in the committed results, of a pool that relays."""
+    env, grading, remote = results("env"), results("grading"), results("remote")
+    return Costs(
+        reset=env["apptainer", "reset, 6,000 files"] / 1e3,
+        step=env["apptainer", "step, two files changed"] / 1e3,
+        grading=grading["official", "beyond the tests, controls apart"],
+        lease=remote["pool", "lease, pool"] / 1e3,
+        relayed=remote["relay", "command, pool"] / 1e3,
+    )
 
 
 class Fleet:
@@ -146,110 +109,129 @@ class Fleet:
 
     Args:
         hosts, gpus: how many.
-        costs: measured, in seconds; see `measured`.
+        costs: measured.
         given: what was not.
         images_there: hosts begin with the tasks' images, else with none.
         seed: of all that is drawn.
     """
 
     def __init__(
-        self, hosts: int, gpus: int, costs: dict[str, float], given: Assumptions, *, images_there: bool, seed: int
+        self, hosts: int, gpus: int, costs: Costs, given: Assumptions, *, images_there: bool, seed: int
     ) -> None:
         self.world, self.costs, self.given = World(seed), costs, given
-        self.placement, self.registry = Station(1), Station(1)
-        self.generation = Station(max(1, gpus // given.gpus_per_server) * given.slots_per_server)
+        servers = max(1, gpus // given.gpus_per_server)
+        self.pool, self.registry = Station(1), Station(given.registries)
+        self.generation = Station(servers * given.slots_per_server)
         self.cores = [Station(given.cores_per_host) for _ in range(hosts)]
         self.links = [Station(1) for _ in range(hosts)]
         stored = range(min(given.tasks, given.disk_images)) if images_there else ()
         self.images = [dict.fromkeys(stored) for _ in range(hosts)]
         self.deaths = [0] * hosts
+        self.back_at = [0.0] * hosts
         self.valid = self.invalid = 0
         for host in range(hosts):
-            self.world.after(self._lifetime(), partial(self._fail, host))
+            self.world.begin(self._failures(host))
             for _ in range(given.sandboxes_per_host):
-                self.world.after(self.world.random.uniform(0, 60), partial(self._place, host))
+                self.world.begin(self._place(host), self.world.random.uniform(0, 60))
+        for _ in range(servers):
+            self.world.begin(self._outages())
 
-    def _lifetime(self) -> float:
-        return self.world.random.expovariate(1 / (self.given.host_hours_between_failures * 3600))
+    def _failures(self, host: int) -> Process:
+        while True:
+            yield None, self.world.random.expovariate(1 / (self.given.host_hours_between_failures * 3600))
+            self.deaths[host] += 1
+            self.images[host].clear()
+            self.back_at[host] = self.world.now + self.given.host_away_s
 
-    def _fail(self, host: int) -> None:
-        self.deaths[host] += 1
-        self.images[host].clear()
-        self.world.after(self._lifetime(), partial(self._fail, host))
+    def _outages(self) -> Process:
+        """A generation server's: its slots are taken for as long as it is away."""
+        while True:
+            yield None, self.world.random.expovariate(1 / (self.given.server_hours_between_failures * 3600))
+            for _ in range(self.given.slots_per_server):
+                self.world.begin(self._outage())
 
-    def _visit(self, station: Station, seconds: float, host: int, life: int, then: Callable[[], None]) -> None:
-        """Be served at a station, and go on if the host still lives; else the episode is invalid and another begins."""
+    def _outage(self) -> Process:
+        yield self.generation, self.given.server_away_s
 
-        def go_on() -> None:
-            if self.deaths[host] == life:
-                then()
+    def _place(self, host: int) -> Process:
+        """One place for a sandbox: an episode after another."""
+        while True:
+            while (away_s := self.back_at[host] - self.world.now) > 0:  # it may fail again meanwhile
+                yield None, away_s
+            life = self.deaths[host]
+            for visit in self._episode(host):
+                yield visit
+                if self.deaths[host] != life:
+                    self.invalid += 1
+                    break
             else:
-                self.invalid += 1
-                self._place(host)
+                self.valid += 1
 
-        self.world.visit(station, seconds, go_on)
+    def _episode(self, host: int) -> Iterator[Visit]:
+        given, costs, draw = self.given, self.costs, self.world.random.expovariate
+        cores, generation, pool = self.cores[host], self.generation, self.pool
+        yield pool, costs.lease
+        task = self.world.random.randrange(given.tasks)
+        if task not in self.images[host]:
+            self._keep(host, task)
+            yield self.registry, given.image_bytes / given.registry_bytes_per_s
+            yield self.links[host], given.image_bytes / given.link_bytes_per_s
+        yield cores, costs.reset
+        generating, commanding = (
+            given.tokens_per_s / given.slots_per_server / given.tokens_per_turn,
+            1 / given.command_s,
+        )
+        for _ in range(given.turns):
+            yield generation, draw(generating)
+            if costs.relayed:
+                yield pool, costs.relayed
+            yield cores, costs.step + draw(commanding)
+        yield cores, costs.grading + given.tests_s
 
-    def _place(self, host: int) -> None:
-        life, task = self.deaths[host], self.world.random.randrange(self.given.tasks)
-        fetch = partial(self._fetch, host, life, task)
-        self._visit(self.placement, 1 / self.given.placements_per_s, host, life, fetch)
-
-    def _fetch(self, host: int, life: int, task: int) -> None:
-        kept, size = self.images[host], self.given.image_bytes
-        start = partial(self._start, host, life)
-        if task in kept:
-            start()
-            return
+    def _keep(self, host: int, task: int) -> None:
+        kept = self.images[host]
         kept[task] = None
         if len(kept) > self.given.disk_images:
             del kept[next(iter(kept))]
-        receive = partial(self._visit, self.links[host], size / self.given.link_bytes_per_s, host, life, start)
-        self._visit(self.registry, size / self.given.registry_bytes_per_s, host, life, receive)
 
-    def _start(self, host: int, life: int) -> None:
-        turn = partial(self._turn, host, life, self.given.turns)
-        self._visit(self.cores[host], self.costs["reset"], host, life, turn)
-
-    def _turn(self, host: int, life: int, left: int) -> None:
-        given, random = self.given, self.world.random
-        if not left:
-            seconds = self.costs["grading_beyond_tests"] + given.tests_s
-            self._visit(self.cores[host], seconds, host, life, partial(self._end, host))
-            return
-        tokens_s = given.slots_per_server / given.tokens_per_s
-        seconds = self.costs["step"] + random.expovariate(1 / given.command_s)
-        following = partial(self._turn, host, life, left - 1)
-        act = partial(self._visit, self.cores[host], seconds, host, life, following)
-        self._visit(self.generation, random.expovariate(1 / given.tokens_per_turn) * tokens_s, host, life, act)
-
-    def _end(self, host: int) -> None:
-        self.valid += 1
-        self._place(host)
+    def stations(self) -> dict[str, list[Station]]:
+        """All there are, by kind."""
+        alone = {"pool": [self.pool], "registry": [self.registry], "generation": [self.generation]}
+        return {**alone, "cores": self.cores, "links": self.links}
 
 
 def simulate(
-    hosts: int, gpus: int, costs: dict[str, float], given: Assumptions, *, images_there: bool, hours: float, seed: int
+    hosts: int,
+    gpus: int,
+    costs: Costs,
+    given: Assumptions,
+    *,
+    images_there: bool,
+    hours: float,
+    seed: int,
+    warm_up_hours: float = 0.0,
 ) -> dict[str, Any]:
-    """Play on a `Fleet` for some hours.
+    """Play on a `Fleet` for some hours, and count after it is warm.
 
     Returns:
         Valid episodes an hour, the share of invalid ones, of every kind of station how busy it was and the mean wait in
         seconds, and the busiest of them.
     """
     fleet = Fleet(hosts, gpus, costs, given, images_there=images_there, seed=seed)
-    fleet.world.run(hours * 3600)
+    kinds = fleet.stations()
+    fleet.world.run(warm_up_hours * 3600)
+    fleet.valid = fleet.invalid = 0
+    for parts in kinds.values():
+        for part in parts:
+            part.forget()
+    fleet.world.run((warm_up_hours + hours) * 3600)
 
     def summary(parts: list[Station]) -> dict[str, float]:
-        visits = sum(part.visits for part in parts)
         return {
             "busy": sum(part.busy_s for part in parts) / (sum(part.servers for part in parts) * hours * 3600),
-            "mean_wait_s": sum(part.waited_s for part in parts) / max(1, visits),
+            "mean_wait_s": sum(part.waited_s for part in parts) / max(1, sum(part.visits for part in parts)),
         }
 
-    kinds = {
-        "placement": [fleet.placement], "registry": [fleet.registry], "generation": [fleet.generation],
-        "cores": fleet.cores, "links": fleet.links,
-    }  # fmt: skip
     stations = {name: summary(parts) for name, parts in kinds.items()}
     return {
         "episodes_per_hour": fleet.valid / hours,
@@ -259,29 +241,131 @@ def simulate(
     }
 
 
-FLEETS = ((10, 16, True), (100, 64, True), (1000, 64, True), (1000, 512, True), (1000, 512, False))
-"""Hosts, GPUs that generate, and whether the images lie on the hosts before."""
+def closed_rate(clients: int, parts_s: Sequence[float], cores: int, *, seconds: float, seed: int) -> float:
+    """Commands a second of clients that begin the next as soon as they have the answer, as `bench-remote` has them.
+
+    Args:
+        clients: how many.
+        parts_s: processor time of a command at each process that it passes, all of them on the same machine.
+        cores: of that.
+        seconds: simulated.
+        seed: of all that is drawn.
+    """
+    world, machine, done = World(seed), Station(cores), Station(1)
+
+    def client() -> Process:
+        while True:
+            for part_s in parts_s:
+                yield machine, world.random.expovariate(1 / part_s)
+            yield done, 0.0
+
+    for _ in range(clients):
+        world.begin(client())
+    world.run(seconds)
+    return done.visits / seconds
+
+
+def checks() -> tuple[list[Row], dict[str, float]]:
+    """The simulation beside Erlang's formula, and beside the closed loads of `bench-remote`; the ratios of both."""
+    rows, ratios = [], {}
+    for servers, load in ((1, 0.5), (8, 0.8), (128, 0.9)):
+        expected = erlang_c_wait_s(servers, servers * load, 1.0)
+        found = m_m_c(servers, servers * load, 1.0, seconds=1_200_000 / servers, seed=0)
+        case = f"M/M/{servers} at load {load:g}"
+        rows += [row(case, "mean wait, Erlang", "services", [expected]), row(case, "simulated", "services", [found])]
+        ratios[f"{case}, simulated / Erlang"] = found / expected
+    remote = results("remote")
+    cores = json.loads((RESULTS / "remote.json").read_text())["machine"]["cores"]
+    for name in ("pool", "relay"):
+        parts = [remote[name, f"command, {part}"] / 1e3 for part in ("client", "pool", "server", "sandboxes")]
+        real = remote[f"{name}, closed", "rate"]
+        found = closed_rate(64, [part for part in parts if part], cores, seconds=20, seed=0)
+        case = f"64 clients, closed, {name}"
+        rows += [row(case, "measured", "commands/s", [real]), row(case, "simulated", "commands/s", [found])]
+        ratios[f"{case}, simulated / measured"] = found / real
+    return rows, ratios
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fleet.
+
+    Attributes:
+        hosts, gpus: how many; those that generate.
+        images_there: they lie on the hosts before.
+        registries: where images come from else.
+        relay: the pool carries commands.
+    """
+
+    hosts: int
+    gpus: int
+    images_there: bool = True
+    registries: int = 1
+    relay: bool = False
+
+    def __str__(self) -> str:
+        images = "images there" if self.images_there else f"images from {self.registries}"
+        return f"{self.hosts} hosts, {self.gpus} GPUs, {images}{', relayed' if self.relay else ''}"
+
+
+FLEETS = (
+    Case(10, 16),
+    Case(10, 2),
+    Case(100, 64),
+    Case(100, 16),
+    Case(1000, 512),
+    Case(1000, 512, relay=True),
+    Case(1000, 64),
+    Case(1000, 512, images_there=False),
+    Case(1000, 512, images_there=False, registries=20),
+)
+
+
+def play(case: Case, costs: Costs, given: Assumptions, *, hours: float, warm_up_hours: float) -> list[Row]:
+    """The rows of one fleet."""
+    began = time.monotonic()
+    found = simulate(
+        case.hosts,
+        case.gpus,
+        costs if case.relay else replace(costs, relayed=0.0),
+        replace(given, registries=case.registries),
+        images_there=case.images_there,
+        hours=hours,
+        warm_up_hours=warm_up_hours,
+        seed=0,
+    )
+    rows = [
+        row(str(case), "valid episodes", "1/h", [found["episodes_per_hour"]]),
+        row(str(case), "invalid episodes", "share", [found["invalid_share"]]),
+        row(str(case), f"busiest: {found['bottleneck']}", "share", [found["stations"][found["bottleneck"]]["busy"]]),
+    ]
+    for name, station in found["stations"].items():
+        rows.append(row(str(case), f"{name} busy", "share", [station["busy"]]))
+        rows.append(row(str(case), f"{name} mean wait", "s", [station["mean_wait_s"]]))
+    rows.append(row(str(case), "simulating", "s", [time.monotonic() - began]))
+    busy = ", ".join(f"{name} {station['busy']:.1%}" for name, station in found["stations"].items())
+    print(f"{case}: {found['episodes_per_hour']:.0f} episodes/h; {busy}", flush=True)
+    return rows
 
 
 def main() -> int:
-    """Simulate the fleets and write `benchmarks/results/scale.json`."""
+    """Check the simulation, simulate the fleets and write `benchmarks/results/scale.json`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hours", type=float, default=1.0, help="simulated, of each fleet (%(default)s)")
+    parser.add_argument("--hours", type=float, default=0.5, help="counted, of each fleet (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=0.25, help="hours before (%(default)s)")
+    parser.add_argument("--most-hosts", type=int, default=1000, help="leave out what is larger")
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     costs, given = measured(), Assumptions()
-    rows: list[Row] = []
-    for hosts, gpus, images_there in FLEETS:
-        found = simulate(hosts, gpus, costs, given, images_there=images_there, hours=options.hours, seed=0)
-        case = f"{hosts} hosts, {gpus} GPUs, images {'there' if images_there else 'fetched'}"
-        rows.append(row(case, "valid episodes", "1/h", [found["episodes_per_hour"]]))
-        rows.append(row(case, "invalid episodes", "share", [found["invalid_share"]]))
-        for name, station in found["stations"].items():
-            rows.append(row(case, f"{name} busy", "share", [station["busy"]]))
-            rows.append(row(case, f"{name} mean wait", "s", [station["mean_wait_s"]]))
-        print(f"{case}: {found['episodes_per_hour']:.0f} episodes/h, most busy: {found['bottleneck']}")
-    for name, value in {**asdict(given), **costs}.items():
-        rows.append(row("assumed" if name not in costs else "measured", name, "", [value]))
-    write_results("scale", rows, ratios={}, packages=())
+    rows, ratios = checks()
+    for name, ratio in ratios.items():
+        print(f"{name}: {ratio:.3f}", flush=True)
+    for case in FLEETS:
+        if case.hosts <= options.most_hosts:
+            rows += play(case, costs, given, hours=options.hours, warm_up_hours=options.warm_up)
+    rows += [row("assumed", name, "", [float(value)]) for name, value in asdict(given).items()]
+    rows += [row("measured", name, "s", [value]) for name, value in asdict(costs).items()]
+    write_results("scale", rows, ratios=ratios, packages=(), path=options.output)
     return 0
 
 

@@ -1,0 +1,102 @@
+"""Whether a command ran once: every command leaves its number in a file of its sandbox, which is read after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from swegym_env.errors import SwegymError
+from swegym_env.sandbox.protocol import Sandbox
+
+__all__ = ["Ledger", "RunsOnce", "read_ledger"]
+
+_FILE = "/tmp/commands-that-ran"
+_SAID = "this command ran more than once"
+
+
+class RunsOnce(gymnasium.Wrapper[str, str, str, str]):
+    """Around `SWEBench-v0` with raw actions: counts how often each command ran, where its sandbox can still be asked.
+
+    The command itself looks whether its number is there already, so that the last of an episode is counted too.
+
+    Args:
+        env: the environment.
+        folder: where each process writes what it found, a line a command.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], folder: str) -> None:
+        super().__init__(env)
+        self._path = Path(folder) / f"{os.getpid()}-{id(self)}.jsonl"
+        self._sent = 0
+        self._told: set[int] = set()
+
+    def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
+        """Begin an episode, and the count."""
+        self._sent, self._told = 0, set()
+        return self.env.reset(**arguments)
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """Act, and count."""
+        if action.strip() in ("", "submit") or "\0" in action:  # which is refused, as no command can hold it
+            return self.env.step(action)
+        self._sent += 1
+        number = self._sent
+        # A line of its own: an action may be no bash at all, and the shell reads and runs a line before the next.
+        mark = f"echo {number} >>{_FILE}; [ $(grep -cx {number} {_FILE}) = 1 ] || echo '{_SAID}'\n"
+        step = self.env.step(mark + action)
+        observation, info = step[0], step[4]
+        found = self._found() if info.get("exit_code", -1) != -1 and not (step[2] or step[3]) else None
+        wrong = {} if found is None else {each: found[each] for each in range(1, number + 1) if found[each] != 1}
+        new = [count for each, count in wrong.items() if each not in self._told]
+        self._told |= wrong.keys()
+        line = {
+            "valid": bool(info.get("valid", True)),
+            "twice": observation.count(_SAID) + sum(count > 1 for count in new),
+            "never": new.count(0),
+            "action": action if new else None,
+        }
+        with self._path.open("a") as ledger:
+            ledger.write(json.dumps(line) + "\n")
+        return step
+
+    def _found(self) -> Counter[int] | None:
+        """Number → how often it is in the sandbox; None where that is gone."""
+        sandbox: Sandbox | None = self.env.unwrapped._sandbox  # type: ignore[attr-defined]
+        assert sandbox is not None
+        try:
+            return Counter(map(int, sandbox.read(_FILE).split()))
+        except (SwegymError, OSError):
+            return None  # its server has just died, or an agent made the file unreadable
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What all processes of a run found.
+
+    Attributes:
+        commands: that were sent.
+        twice: of those, that ran more than once.
+        never: that were answered for without having run.
+    """
+
+    commands: int
+    twice: int
+    never: int
+
+
+def read_ledger(folder: Path) -> Ledger:
+    """All lines together; one that a death cut off is left out."""
+    lines = []
+    for path in folder.glob("*.jsonl"):
+        for text in path.read_text().splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                continue
+    return Ledger(len(lines), sum(each["twice"] for each in lines), sum(each["never"] for each in lines))

@@ -1,0 +1,72 @@
+"""Servers and pools that a benchmark starts for itself, and what processor time they take."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from swegym_env.sandbox.supervisor.processes import descendants
+
+__all__ = ["Served", "processor_s", "served", "start"]
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A `swegym serve` or `swegym pool` of our own.
+
+    Attributes:
+        process: that serves.
+        url: where.
+    """
+
+    process: subprocess.Popen[str]
+    url: str
+
+    @property
+    def port(self) -> str:
+        """That it listens on."""
+        return str(urlsplit(self.url).port)
+
+
+def start(*arguments: str, port: str = "0") -> Served:
+    """Start `swegym …`, and wait until it listens. Raises RuntimeError where it ends instead."""
+    command = [sys.executable, "-m", "swegym_env.cli", *arguments, "--port", port]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise RuntimeError(f"swegym {' '.join(arguments)} ended with {process.wait()}")
+    return Served(process, json.loads(line)["url"])
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[Served]:
+    """The same, killed when it is left."""
+    one = start(*arguments)
+    try:
+        yield one
+    finally:
+        one.process.kill()
+        one.process.wait()
+        if one.process.stdout is not None:
+            one.process.stdout.close()
+
+
+def processor_s(pid: int, *, below: bool = False) -> float:
+    """Seconds of processor time that a process has used; `below`: that all which it started have, while they live."""
+    total = 0.0
+    for each in descendants(pid) if below else [pid]:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(") ")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return total

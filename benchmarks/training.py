@@ -1,0 +1,164 @@
+"""`make bench-train`: an update beside TRL's, generation over turns beside `generate`, and how an update's cost grows.
+
+The model is a Qwen3 of 2.36 million parameters with random weights, in float32. Every measured thing has
+a process of its own, so that peak memory is its own; processes take turns, so that a machine's moods meet all alike.
+
+    update      16 episodes of 10 turns, 256 to 768 tokens each, of which 80 % (or none) are observations: 2 epochs of
+                one step, the old policy's log-probabilities included. TRL's GRPO does the same passes with its own
+                methods; it has no PPO any more, so ours with its critic stands beside the same. `equal`: all of 512
+                tokens, so that nothing is padded.
+    generation  8 or 32 episodes of 10 turns, 96 or 384 tokens observed and 24 written in each, beside `generate` on the
+                whole history of all episodes at every turn
+    growth      an update of 4,096 to 65,536 tokens in episodes of 512
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.records import Row, row, write_results
+from benchmarks.training_workloads import FULL, SMALL, Sizes, make_work
+
+SHARES = ("0.8", "0.0", "0.0:equal")
+WARM_UP = 1  # rounds that are run and not counted
+
+
+class Worker:
+    """A process that measures one thing, again and again."""
+
+    def __init__(self, part: str, sizes: str, threads: int) -> None:
+        self._part = part
+        command = [sys.executable, "-m", "benchmarks.training", "--worker", part, "--sizes", sizes]
+        command += ["--threads", str(threads)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def measure(self) -> dict[str, float]:
+        """Seconds, tokens and peak memory of one more repetition."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("once\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self._part}: its process ended with {self._process.wait()}; what it said is above")
+        measured: dict[str, float] = json.loads(line)
+        return measured
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def work(part: str, sizes: Sizes, threads: int) -> None:
+    """What a worker's process does: for each line it reads it does its part once, and writes down what that took."""
+    torch.set_num_threads(threads)
+    did, tokens = make_work(part, sizes)
+    before_mib = _memory_mib("VmRSS")
+    for _ in sys.stdin:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+        began = time.perf_counter()
+        did()
+        seconds = time.perf_counter() - began
+        peak = _memory_mib("VmHWM")
+        print(json.dumps({"seconds": seconds, "tokens": tokens, "peak": peak, "grown": peak - before_mib}), flush=True)
+
+
+def _memory_mib(field: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+
+def measured(parts: Sequence[str], sizes: str, rounds: int, threads: int) -> dict[str, list[dict[str, float]]]:
+    """Every part in turn, `rounds` times after the warm-up."""
+    workers = {part: Worker(part, sizes, threads) for part in parts}
+    found: dict[str, list[dict[str, float]]] = {part: [] for part in parts}
+    try:
+        for number in range(WARM_UP + rounds):
+            for part, worker in workers.items():
+                once = worker.measure()
+                if number >= WARM_UP:
+                    found[part].append(once)
+                print(f"{part:24} {once['tokens'] / once['seconds']:9.0f} tokens/s {once['peak']:6.0f} MiB", flush=True)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return found
+
+
+def ratios_of(found: dict[str, list[dict[str, float]]], sizes: Sizes) -> dict[str, float]:
+    """Each ratio is the median over the rounds of that of one round."""
+
+    def speed(a: str, b: str) -> float:
+        pairs = zip(found[a], found[b], strict=True)
+        return float(np.median([x["tokens"] / x["seconds"] / (y["tokens"] / y["seconds"]) for x, y in pairs]))
+
+    def peak(a: str, b: str, kind: str) -> float:
+        return max(x[kind] for x in found[a]) / max(y[kind] for y in found[b])
+
+    ratios = {}
+    for share in SHARES:
+        for own in ("grpo", "ppo"):
+            a, b, named = f"update:{own}:{share}", f"update:trl:{share}", f"{own} / TRL, {share} observed"
+            if a in found and b in found:
+                ratios[f"speed of {named}"] = speed(a, b)
+                ratios[f"peak memory of {named}"] = peak(a, b, "peak")
+                ratios[f"memory taken by the update of {named}"] = peak(a, b, "grown")
+    for how in (part.partition(":")[2] for part in found if part.startswith("engine")):
+        if f"generate:{how}" in found:
+            ratios[f"speed of the engine / generate, episodes and tokens observed a turn {how}"] = speed(
+                f"engine:{how}", f"generate:{how}"
+            )
+    first, *others = (f"growth:{n}" for n in sizes.growth)
+    for other in others:
+        if first in found and other in found:
+            name = f"time a token at {other.partition(':')[2]} / at {sizes.growth[0]} tokens"
+            ratios[name] = speed(first, other)
+    return ratios
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="a pattern of parts, such as 'update:*:0.8', '*:8:96', 'growth:*'")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sizes", choices=["full", "small"], default="full", help="small only shows that it runs")
+    parser.add_argument("--output", type=Path, help="where the results go; by default benchmarks/results/training.json")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    sizes = {"full": FULL, "small": SMALL}[options.sizes]
+    if options.worker:
+        work(options.worker, sizes, options.threads)
+        return 0
+    groups = [[f"update:{who}:{share}" for who in ("trl", "grpo", "ppo")] for share in SHARES]
+    played = [f"{batch}:{observed}" for batch in sizes.batches for observed in sizes.observed]
+    groups += [[f"{who}:{how}" for who in ("generate", "engine")] for how in played]
+    groups += [[f"growth:{n}" for n in sizes.growth]]
+    found: dict[str, list[dict[str, float]]] = {}
+    for parts in groups:
+        found |= measured(fnmatch.filter(parts, options.only), options.sizes, options.rounds, options.threads)
+    rows: list[Row] = []
+    for part, times in found.items():
+        rows.append(row(part, "throughput", "tokens/s", [once["tokens"] / once["seconds"] for once in times]))
+        rows.append(row(part, "time", "s", [once["seconds"] for once in times]))
+        rows.append(row(part, "peak memory", "MiB", [once["peak"] for once in times]))
+        rows.append(row(part, "memory taken by it", "MiB", [once["grown"] for once in times]))
+    ratios = ratios_of(found, sizes)
+    path = write_results(
+        "training", rows, ratios=ratios, packages=["torch", "transformers", "trl"], path=options.output
+    )
+    print(json.dumps(ratios, indent=1), path, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
