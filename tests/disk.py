@@ -7,8 +7,8 @@ from pathlib import Path
 
 _SCRIPT = """
 place=$0 free=$1 mode=$2; shift 2
-mount -t tmpfs -o size=256k,mode=755 none "$place" || exit 99
-head -c $(((256 - free) * 1024)) /dev/zero > "$place/fill" 2>/dev/null
+mount -t tmpfs -o size=512k,mode=755 none "$place" || exit 99
+head -c $(((512 - free) * 1024)) /dev/zero > "$place/fill" 2>/dev/null
 [ "$mode" = rw ] || mount -o remount,bind,ro "$place" || exit 99
 "$@"
 code=$?
@@ -24,7 +24,7 @@ def on_small_disk(place: Path, *, free_kib: int = 0, read_only: bool = False) ->
 
     Args:
         place: an existing directory.
-        free_kib: of 256.
+        free_kib: of 512.
         read_only: mount it read-only.
     """
     script = ["sh", "-c", _SCRIPT, str(place), str(free_kib), "ro" if read_only else "rw"]

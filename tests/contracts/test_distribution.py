@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,3 +95,35 @@ def test_everything_that_setup_installs_has_an_exact_pin() -> None:
 def test_the_pin_of_torch_is_one_that_setup_can_read() -> None:
     pins = (ROOT / "constraints.txt").read_text()
     assert len(re.findall(r"^torch==\d+\.\d+\.\d+$", pins, flags=re.MULTILINE)) == 1
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert PROJECT["version"] in re.findall(r"\d+\.\d+\.\d+", sections[0])
+
+
+def test_the_lock_is_of_this_project_and_names_no_place_but_the_public_index() -> None:
+    text = (ROOT / "uv.lock").read_text()
+    (project,) = (each for each in tomllib.loads(text)["package"] if each["name"] == PROJECT["name"])
+    asked = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
+    found = {
+        (each["name"], Requirement(f"x{each.get('specifier', '')}").specifier)
+        for each in project["metadata"]["requires-dist"]
+    }
+    expected = {(normalised(each.name), each.specifier) for each in map(Requirement, asked)}
+    assert found == expected, "pyproject.toml has changed. Try: make pins"
+    places = set(re.findall(r'(?:url|registry|path|git) = "(\w+://[^/"]+)', text))
+    assert places == {"https://pypi.org", "https://files.pythonhosted.org"}
+
+
+def test_pip_and_uv_install_the_same_versions() -> None:
+    locked = {(each["name"], each["version"]) for each in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    pinned = set(re.findall(r"^([a-z0-9._-]+)==([^ ;\n]+)", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE))
+    assert locked - {(PROJECT["name"], PROJECT["version"])} == pinned, "Try: make pins"
+
+
+def test_every_python_that_the_project_names_is_tried() -> None:
+    named = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    assert jobs["check-and-test"]["strategy"]["matrix"]["python"] == named
+    assert PROJECT["requires-python"] == f">={named[0]}"

@@ -1,0 +1,285 @@
+"""Every command in the README and in docs/ does what it says: it is run, or held against the parser of its program.
+
+The blocks of a page are run in order, in one directory with a copy of examples/ and tools/: what one makes or exports
+the next has, and the Python blocks share their names, as for somebody who follows the page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.contracts.documents import LANGUAGES, ROOT, Block, blocks_of, commands_of, pages
+from tests.env.wheels import write_wheels
+from tests.places import public_directory
+
+PROGRAMS = {
+    "swegym": "swegym_env.cli",
+    "swe-train": "swe_trainers.cli",
+    "swe-eval": "swe_trainers.cli:main_eval",
+    "swe-serve": "swe_trainers.engines.serve_command",
+}
+SESSION = Path(__file__).with_name("page_session.py")
+PAGES = {page.relative_to(ROOT).as_posix(): blocks_of(page) for page in pages()}
+PLAYED = [name for name, blocks in PAGES.items() if any(b.language in ("sh", "python") for b in blocks)]
+CHECKED = [block for blocks in PAGES.values() for block in blocks if block.language == "sh"]
+SHOWN_YAML = [block for blocks in PAGES.values() for block in blocks if block.language == "yaml"]
+
+
+def named(block: Block) -> str:
+    return block.place
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """Programs under their names, wheels for what sandboxes install, and a work directory of the documents' own."""
+    with public_directory("documents") as directory:
+        programs = directory / "bin"
+        programs.mkdir()
+        for name, target in {**PROGRAMS, "python": ""}.items():
+            module, _, function = target.partition(":")
+            call = f'-c "import sys; from {module} import {function or "main"} as f; sys.exit(f())"' if module else ""
+            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} {call} "$@"\n')
+            (programs / name).chmod(0o755)
+        write_wheels(directory / "wheels")
+        yield directory
+
+
+def run_page(blocks: list[Block], place: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run what a page shows, as its reader would."""
+    for name in ("examples", "tools"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    steps = [
+        {"place": b.place, "language": b.language, "text": b.made_small, "exit_code": b.exit_code}
+        for b in blocks
+        if b.language in ("sh", "python") and not b.checked_only
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SWEGYM_TOKEN")}
+    (folder / "home").mkdir()
+    environment |= {
+        "HOME": str(folder / "home"),
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "SWEGYM_WORKDIR": str(place / "work"),
+        "PIP_FIND_LINKS": str(place / "wheels"),
+        "PIP_NO_INDEX": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [sys.executable, str(SESSION)],
+        input=json.dumps(steps),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", PLAYED)
+def test_a_reader_who_types_what_a_page_shows_meets_no_error(page: str, place: Path) -> None:
+    with public_directory("page") as folder:
+        ran = run_page(PAGES[page], place, folder)
+    assert ran.returncode == 0, f"{ran.stdout[-3000:]}\n{ran.stderr[-3000:]}"
+
+
+def test_a_block_that_fails_fails_its_page(place: Path) -> None:
+    wrong = [Block("x.md", 1, "sh", "swegym tasks --dataset no-such\n")]
+    late = [
+        Block("x.md", 1, "sh", "export A=1\n"),
+        Block("x.md", 5, "python", 'import os\nassert os.environ["A"] == "2"\n'),
+    ]
+    quiet = [Block("x.md", 1, "sh", "true\n", exit_code=2)]
+    for blocks, said in ((wrong, "x.md:1"), (late, "x.md:5"), (quiet, "x.md:1")):
+        with public_directory("page") as folder:
+            ran = run_page(blocks, place, folder)
+        assert ran.returncode == 1 and said in ran.stdout
+
+
+def test_every_block_is_of_a_kind_that_is_run_read_or_only_shown() -> None:
+    blocks = [block for page in PAGES.values() for block in page]
+    assert len(blocks) > 40
+    assert [b.place for b in blocks if b.language not in LANGUAGES] == []
+    assert [b.place for b in blocks if b.small and not any(program in b.text for program in b.small)] == []
+
+
+@pytest.mark.parametrize("block", CHECKED, ids=named)
+def test_every_command_is_one_that_its_program_takes(block: Block) -> None:
+    for words in commands_of(block.text):
+        complaint = complaint_about(words)
+        assert not complaint, f"{block.place}: {' '.join(words)}: {complaint}"
+
+
+def test_a_command_that_nobody_knows_or_an_option_that_it_does_not_take_is_found() -> None:
+    wrong = (
+        "swegym tasks --datset mini",
+        "swegym no-such",
+        "make no-such",
+        "swe-eval runs/x --no-such 3",
+        "swe-train x.yaml --trainer.learning_rat 1",
+        "pip install 'swegym-env[no-such]'",
+        "nobody knows this",
+        "sbatch scripts/slurm/no-such.sbatch",
+        "cd x && swegym gc --no-such",
+    )
+    assert [line for line in wrong if not any(complaint_about(words) for words in commands_of(line))] == []
+
+
+@pytest.mark.parametrize("block", SHOWN_YAML, ids=named)
+def test_every_setting_that_is_shown_exists(block: Block) -> None:
+    shown = yaml.safe_load(block.text)
+    assert isinstance(shown, dict), block.place
+    for key, value in shown.items():
+        if key not in settings_of_a_run():
+            pytest.fail(f"{block.place}: {key} is no section of a configuration")
+        unknown = set(value) - settings_of_a_run()[key] if isinstance(value, dict) else set()
+        assert not unknown, f"{block.place}: {key}.{min(unknown)}"
+
+
+# What each program takes
+
+
+def complaint_about(words: list[str]) -> str:
+    """Why a command cannot be typed like this; "" where it can."""
+    program, *arguments = words
+    program = program.removeprefix(".venv/bin/")
+    if program in _CHECKS:
+        return _CHECKS[program](arguments)
+    if program in _FREE:
+        return ""
+    return "a program that nothing here knows"
+
+
+def _swegym(arguments: list[str]) -> str:
+    from swegym_env.cli import _parser
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            _parser().parse_args(arguments)
+        except SystemExit as ended:
+            return said.getvalue().strip() if ended.code else ""
+    return ""
+
+
+def _options(program: str) -> Callable[[list[str]], str]:
+    """Holds the options of a command against what the program answers to --help; settings against the dataclasses."""
+
+    def check(arguments: list[str]) -> str:
+        words = [word for word in arguments if not word.startswith("-")]
+        below = words[:1] if words and words[0] in _below(program) else []
+        if program == "swe-eval" and words[:1] == arguments[:1] and not below:
+            below = ["RUN"]  # the folder of a run comes first
+        known = set(re.findall(r"--?[a-z][a-z-]*", _help(program, tuple(below))))
+        for word in arguments:
+            name = word.partition("=")[0]
+            if program == "swe-eval" and name.startswith(("--env.", "--request.")):
+                continue  # arguments of the environment and of the server, which only these know
+            if re.match(r"--[a-z_]+\.", name):
+                section, _, key = name[2:].partition(".")
+                if key.split(".")[0] not in settings_of_a_run().get(section, set()):
+                    return f"no setting {name}"
+            elif re.match(r"--?[a-zA-Z]", name) and name not in known and name[2:] not in settings_of_a_run():
+                return f"no option {name}"
+        return ""
+
+    return check
+
+
+def _make(arguments: list[str]) -> str:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    wanted = [word for word in arguments if "=" not in word]
+    return "" if set(wanted) <= targets else f"no target among {wanted}"
+
+
+def _installs(arguments: list[str]) -> str:
+    said = " ".join(arguments)
+    project = (ROOT / "pyproject.toml").read_text()
+    named_extras = re.findall(r"swegym-env\[([\w,-]+)\]|\.\[([\w,-]+)\]|--extra ([\w-]+)", said)
+    extras = {name for found in named_extras for part in found for name in part.split(",") if name}
+    missing = [name for name in extras if not re.search(rf"^{name} = \[", project, flags=re.MULTILINE)]
+    return f"no extra {missing[0]}" if missing else ""
+
+
+def _file(arguments: list[str]) -> str:
+    return "" if (ROOT / arguments[0]).exists() else f"no file {arguments[0]}"
+
+
+def _torchrun(arguments: list[str]) -> str:
+    if "swe_trainers.cli" not in arguments:
+        return "does not run swe_trainers.cli"
+    return _options("swe-train")(arguments[arguments.index("swe_trainers.cli") + 1 :])
+
+
+def _python(arguments: list[str]) -> str:
+    if arguments[:1] == ["-m"]:
+        return ""
+    return _file(arguments) if arguments and arguments[0].startswith(("examples/", "scripts/")) else ""
+
+
+_CHECKS: dict[str, Callable[[list[str]], str]] = {
+    "swegym": _swegym,
+    "swe-train": _options("swe-train"),
+    "swe-eval": _options("swe-eval"),
+    "swe-serve": _options("swe-serve"),
+    "make": _make,
+    "pip": _installs,
+    "uv": _installs,
+    "sbatch": _file,
+    "torchrun": _torchrun,
+    "python": _python,
+    "scripts/install_apptainer.sh": lambda _: "",
+    "scripts/setup_node.sh": lambda _: "",
+    ".ci/run": lambda _: "",
+}
+_FREE = {"cd", "cat", "cp", "curl", "export", "git", "ls", "mkdir", "printf", "source", "sudo", "chmod", "test", "grep"}
+_FREE |= {"EOF", "pytest", "pre-commit", "ruff", "mypy", "sysctl", "df", "rm", "head", "tail"}
+
+
+def _below(program: str) -> list[str]:
+    from swe_trainers import cli
+
+    found = re.findall(rf"^ +{program} ([a-z][a-z-]+)(?= )", _help(program, ()), flags=re.MULTILINE)
+    return [*found, *(cli._DIAGNOSES if program == "swe-train" else ())]
+
+
+_said: dict[tuple[str, ...], str] = {}
+
+
+def _help(program: str, words: tuple[str, ...]) -> str:
+    asked = (program, *words)
+    if asked not in _said:
+        module, _, function = PROGRAMS[program].partition(":")
+        imported = __import__(module, fromlist=["main"])
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            getattr(imported, function or "main")([*words, "--help"])
+        _said[asked] = said.getvalue()
+    return _said[asked]
+
+
+def settings_of_a_run() -> dict[str, set[str]]:
+    """Every top-level key of a run's configuration → the keys below it."""
+    from swe_trainers.run_config import ALGORITHMS, RunConfig
+
+    found: dict[str, set[str]] = {}
+    for name, hint in typing.get_type_hints(RunConfig).items():
+        kinds = [each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)]
+        found[name] = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    found["trainer"] = {field.name for kind in ALGORITHMS.values() for field in dataclasses.fields(kind)}
+    return found

@@ -1,0 +1,105 @@
+"""What the documents name is there: files, messages, variables, keys of `info`."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.contracts.documents import ROOT
+
+PACKAGES = ("swegym_env", "swe_trainers")
+OTHERS = frozenset({"address already in use", "No space left on device"})  # words of the system
+INTERNAL = frozenset({"SWEGYM_LOAD", "SWEGYM_ORDER", "SWEGYM_BENCH_PEERS"})  # between parts of the project alone
+
+
+def modules() -> Iterator[ast.Module]:
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if "data" not in path.parts:
+                yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def said() -> str:
+    """Every text that the packages can say, one a line; what is filled in is `…`."""
+    found = []
+    for module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def messages_of_the_troubleshooting() -> list[str]:
+    """What stands in code in the terms of the definition lists."""
+    lines = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").split("\n")
+    terms = [line for line, below in itertools.pairwise(lines) if below.startswith(":   ")]
+    found = [message for term in terms for message in re.findall(r"(?<!`)(`{1,2})(?!`) ?(.+?) ?\1(?:$|[ ,])", term)]
+    return [message.removeprefix("swegym: ") for _, message in found]
+
+
+def fragments(message: str) -> list[str]:
+    """The parts of a message that are long enough to be nobody else's, without names and what was filled in."""
+    parts = [part.strip(" .;:'`") for part in re.split(r"…|'[^']*'|[0-9()]+|: |[.;,?] ", message)]
+    return [part for part in parts if len(part) >= 10 and " " in part]
+
+
+def test_the_messages_of_the_troubleshooting_are_those_of_the_code(said: str) -> None:
+    shown = messages_of_the_troubleshooting()
+    assert len(shown) > 25
+    unknown = [part for message in shown for part in fragments(message) if part not in said and part not in OTHERS]
+    assert unknown == []
+
+
+def test_every_variable_that_the_code_reads_has_a_line_and_no_other(said: str) -> None:
+    page = (ROOT / "docs/reference/variables.md").read_text(encoding="utf-8")
+    read = set(re.findall(r"^(SWEGYM_[A-Z_]+|SWE_[A-Z_]+)$", said, flags=re.MULTILINE))
+    assert len(read) > 10
+    assert {name for name in read if f"`{name}`" not in page} - INTERNAL == set()
+    shown = set(re.findall(r"`(SWEGYM_[A-Z_]+)`", page))
+    everything = "\n".join(p.read_text() for p in (ROOT / "swegym_env").rglob("*.py")) + said
+    assert {name for name in shown if name not in everything} == {"SWEGYM_STATE"}  # which the tools alone read
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_what_a_document_links_to_exists(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
+    assert {link for link in links if link and not (ROOT / link).exists()} == set()
+
+
+def test_the_tree_of_the_readme_is_that_of_the_repository() -> None:
+    tree = re.search(r"## What is where\n\n```text\n(.+?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert tree is not None
+    top, missing = Path(), []
+    for line in tree[1].splitlines():
+        if not line.startswith(" "):
+            top = ROOT / line.split()[0]
+        named = [top] if not line.startswith(" ") else [top / n for n in re.findall(r"[a-z_]+(?:/|\.py)", line)]
+        missing += [
+            path for path in named if not path.exists() and not (path.parent / "algorithms" / path.name).exists()
+        ]
+    assert missing == []
+    shown = {line.split()[0].rstrip("/") for line in tree[1].splitlines() if not line.startswith(" ")}
+    there = {path.name for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    assert there - shown - {"runs", "build", "dist", "shared"} - {p for p in there if p.endswith(".egg-info")} == set()
+
+
+def test_the_hooks_call_the_projects_own_tools() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    called = {hook["entry"].split()[0] for hook in hooks}
+    checked = re.search(r"for tool in (.+?); do", (ROOT / "Makefile").read_text())
+    assert checked is not None
+    for program in called - {".venv/bin/python"}:
+        assert program.startswith(".venv/bin/") and program.removeprefix(".venv/bin/") in checked[1]
+    for path in (ROOT / ".github").rglob("*.yml"):
+        assert yaml.safe_load(path.read_text()), path

@@ -1,0 +1,148 @@
+"""What people typically get wrong: the real commands say it in one line, with what to do, and end with exit code 2."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from swe_trainers.policy.sentencepiece_tokenizer import train_sentencepiece
+from swe_trainers.policy.tokenizer import HuggingFaceTokenizer
+from tests.disk import on_small_disk
+from tests.trainers.tiny import tiny_model
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = {
+    "swegym": "swegym_env.cli",
+    "swe-train": "swe_trainers.cli",
+    "swe-serve": "swe_trainers.engines.serve_command",
+}
+CONFIG = """\
+environment: {id: FrozenLake-v1, adapter: text, parallel: 2, max_turns: 3, max_tokens: 64, max_new_tokens: 2}
+model: {architecture: {model_type: llama, hidden_size: 16, intermediate_size: 16, num_hidden_layers: 1,
+                       num_attention_heads: 2, max_position_embeddings: 128}, tokenizer: words}
+trainer: {algorithm: ppo, episodes_per_update: 2, max_updates: 1}
+"""
+SERVED = "--engine.kind vllm --engine.url http://127.0.0.1:{port} --engine.command [sh,-c,exit]"
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def say(tmp_path: Path) -> Say:
+    """Runs a command that must be refused, in a folder with a whole configuration; what it said, in one line."""
+    (tmp_path / "run.yaml").write_text(CONFIG)
+
+    def run(program: str, *arguments: str, before: list[str] | None = None, **variables: str) -> str:
+        command = [*(before or []), sys.executable, "-m", PROGRAMS[program], *arguments]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=120
+        )
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.startswith(f"{program}: ") and done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture
+def used_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def model_without_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    inner = train_sentencepiece(["a b c d e f g"] * 20, 300).to_hugging_face()
+    inner.chat_template = None
+    folder = tmp_path_factory.mktemp("models") / "base"
+    tiny_model("llama", HuggingFaceTokenizer(inner)).save_pretrained(folder)
+    return folder
+
+
+def test_a_wrong_dataset_name(say: Say):
+    assert "did you mean mini or mini-edit?" in say("swegym", "tasks", "--dataset", "minni")
+    training = "run.yaml --environment.id swegym_env:SWEBench-v0 --environment.adapter none"
+    assert "did you mean mini" in say("swe-train", *training.split(), "--environment.kwargs.dataset", "minni")
+
+
+def test_a_configuration_for_a_gpu_that_is_not_there(say: Say, tmp_path: Path):
+    said = say("swe-train", "run.yaml", "--model.device", "cuda:64")
+    assert "cuda:64" in said and "Try: " in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_extra_that_is_not_installed(say: Say, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['wandb'] = None\n")  # as if it were not there
+    said = say("swe-train", "run.yaml", "--wandb_project", "p", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert said.endswith("needs wandb, which is not installed. Try: pip install wandb\n")
+
+
+def test_a_typing_error_in_a_key(say: Say):
+    assert "trainer.learnin_rate: no such setting. Did you mean 'learning_rate'?" in say(
+        "swe-train", "run.yaml", "--trainer.learnin_rate", "1e-4"
+    )
+
+
+def test_a_model_without_a_chat_template(say: Say, tmp_path: Path, model_without_template: Path):
+    text = CONFIG.partition("model:")[0] + f"model: {{path: {model_without_template}}}\ntrainer: {{algorithm: ppo}}\n"
+    (tmp_path / "run.yaml").write_text(text)
+    assert "has no chat template. Try: an instruction-tuned model" in say("swe-train", "run.yaml")
+
+
+def test_a_port_in_use(say: Say, used_port: int, model_without_template: Path):
+    port = str(used_port)
+    assert "Try: another --port" in say("swegym", "serve", "--port", port, SWEGYM_TOKEN="0123456789abcdef")
+    assert "Try: another --port" in say("swe-serve", str(model_without_template), "--port", port)
+    assert f"port {port} is in use" in say("swe-train", "run.yaml", *SERVED.format(port=port).split())
+
+
+def test_a_full_disk(say: Say, tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    said = say("swe-train", "run.yaml", "--output_dir", str(disk / "out"), "--quiet", before=on_small_disk(disk))
+    assert f"{disk / 'out'}" in said and "No space left on device. Try: " in said
+
+
+def test_an_image_that_is_missing(say: Say):
+    assert "no such directory, image file or registry address" in say("swegym", "images", "pull", "/no/such.sif")
+
+
+def test_an_old_apptainer(say: Say, tmp_path: Path):
+    (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.0.3\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    said = say("swegym", "run", "--dataset", "mini", "--sandbox", "apptainer", PATH=path)
+    assert "is version 1.0.3, expected 1.1 or newer. Try: scripts/install_apptainer.sh" in said
+
+
+def test_a_wrong_python(tmp_path: Path):
+    old = tmp_path / "python3.8"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what an interpreter that is too old answers to the set-up's question
+    old.chmod(0o755)
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    # By a make that called these tests it would be another's, and would say so.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "setup", f"PYTHON={old}"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"setup: no Python >= 3.10 with venv among: {old}.")
+    assert first.endswith("make PYTHON=/path/to/python")
+    assert second.startswith("make: ")
+    assert not (tmp_path / ".venv").exists()

@@ -1,0 +1,73 @@
+"""The wheel, made from the source archive and installed where the checkout cannot be seen (more: make test-package)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.test_distribution import PROJECT, ROOT
+from tests.places import public_directory
+
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+NOT_SOURCE = (".*", "runs", "build", "dist", "*.egg-info", "__pycache__")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a program of an environment that has this project's wheel, and of the checkout's only what others made."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place), str(source)]
+    built = subprocess.run(build, cwd=place, capture_output=True, text=True, timeout=200, check=False)
+    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
+    shutil.rmtree(source)
+    (wheel,) = place.glob("*.whl")
+    venv.create(place / "venv", with_pip=True, symlinks=True)
+    paths = sysconfig.get_paths(vars={"base": str(place / "venv"), "platbase": str(place / "venv")})
+    # Its .pth files, by which an editable project is found, are not read from there.
+    Path(paths["purelib"], "others.pth").write_text(sysconfig.get_paths()["purelib"])
+    python = place / "venv/bin/python"
+    install = [str(python), "-m", "pip", "install", "-qq", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=120)
+
+    def run(program: str, *arguments: str, stdin: str = "") -> Done:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SWEGYM_"))}
+        with public_directory("wheel") as machine:
+            environment |= {"SWEGYM_WORKDIR": str(machine / "work"), "SWEGYM_RUNDIR": str(machine / "run")}
+            command = [str(python.with_name(program)), *arguments]
+            return subprocess.run(
+                command,
+                input=stdin,
+                env=environment,
+                cwd=place,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+
+    return run
+
+
+def test_an_episode_is_played_from_the_wheel_alone(run: Run) -> None:
+    where = run("python", "-c", "import swegym_env, swe_trainers; print(swegym_env.__file__, swe_trainers.__file__)")
+    assert str(ROOT) not in where.stdout and where.stdout.count("site-packages") == 2
+    assert run("swegym", "doctor").returncode == 0
+    played = run("swegym", "run", "--dataset", "mini", "--tools", "default", stdin="search --help\nsubmit\n")
+    assert played.returncode == 0, played.stderr
+    assert "usage: search" in played.stdout and "tests passed: (0, " in played.stdout
+
+
+@pytest.mark.parametrize("program", sorted(PROJECT["scripts"]))
+def test_every_program_tells_the_version_of_pyproject(run: Run, program: str) -> None:
+    assert run(program, "--version").stdout == f"{program} {PROJECT['version']}\n"

@@ -1,0 +1,126 @@
+"""Each example does what its first lines say, at a small size; what it prints last is one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.env.wheels import write_wheels
+from tests.places import public_directory
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """Where sandboxes can read, with what pip installs in them."""
+    with public_directory("examples") as directory:
+        write_wheels(directory / "wheels")
+        yield directory
+
+
+@pytest.fixture(scope="module")
+def environment(place: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "SWEGYM_WORKDIR": str(place / "work"),
+        "PIP_FIND_LINKS": str(place / "wheels"),
+        "PIP_NO_INDEX": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture
+def play(environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
+    def played(program: str, *arguments: object) -> dict[str, Any]:
+        command = [sys.executable, f"examples/{program}", *map(str, arguments)]
+        ran = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
+        )
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    return played
+
+
+def test_one_episode_by_hand_ends_with_a_repaired_repository(environment):
+    command = [sys.executable, "examples/one_episode.py"]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert "reward 1.0, ended because: submitted\nrepaired (5, 5), kept (45, 45)" in ran.stdout
+
+
+def test_the_scripted_agent_resolves_what_one_call_can_tell(play, tmp_path):
+    said = play("scripted_agent.py", "--episodes", 4, "--record", tmp_path)
+    assert said["episodes"] == 4 and said["resolved"] >= 2 and 3 <= said["turns"] <= 30
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("*/traj.json")]
+    assert len(records) == 4 and all(record["turns"][-1]["action"] == "submit" for record in records)
+
+
+def test_a_repository_of_ones_own_becomes_tasks_that_are_sound(play, place):
+    assert play("own_tasks.py", "--output", place / "made", "--count", 2) == {
+        "tasks": 2,
+        "sound": 2,
+        "resolved_by_doing_nothing": False,
+    }
+
+
+def test_a_tool_of_ones_own_is_called_and_a_wrong_call_is_told(play):
+    said = play("own_tool.py")
+    assert said["tools"] == ["bash", "outline", "submit"] and said["outlined"]
+    assert "did you mean paths?" in said["refused"]
+
+
+def test_a_reward_of_ones_own_is_paid_once_and_only_after_looking(play):
+    said = play("own_reward.py")
+    assert [parts["look_first"] for parts in said["parts"]] == [0.0, 0.1, 0.0]
+    assert said["total"] == pytest.approx(0.1 - 3 * 0.01)
+
+
+def test_an_environment_of_ones_own_is_learnt(play, tmp_path):
+    said = play("own_environment.py", "--updates", 20, "--output", tmp_path / "run")
+    assert said["share_right_before"] < 0.7
+    assert said["share_right_after"] >= 0.9
+
+
+def test_models_behind_an_api_are_evaluated_and_compared(play, tmp_path):
+    assert play("evaluate_api.py", "--output", tmp_path) == {"hasty": 0.5, "careful": 1.0}
+    predictions = (tmp_path / "careful/predictions.jsonl").read_text().splitlines()
+    assert len(predictions) == 4 and all(json.loads(line)["model_patch"] for line in predictions)
+
+
+def test_cloning_is_followed_by_grpo_on_its_model(play, tmp_path):
+    said = play(
+        "sft_then_grpo.py", "--demonstrations", 8, "--updates", 1, "--episodes", 8, "--output", tmp_path / "run"
+    )
+    first, last = said["cloning_loss"]
+    assert last < first and len(said["reward"]) == 1 and Path(said["model"], "config.json").exists()
+
+
+if sys.version_info >= (3, 11):  # there is no TRL with environments for an older Python
+
+    def test_trl_trains_on_our_episodes(play, tmp_path):
+        said = play("trl_grpo.py", "--steps", 1, "--output", tmp_path / "run")
+        assert len(said["reward"]) == 1 and 0 <= said["reward"][0] <= 1
+        assert said["calls_of_an_episode"][0] > 0.3  # what the model wrote reached the sandboxes …
+        assert said["failed_calls"][0] < 1  # … and was run there
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(environment, tmp_path, monkeypatch):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(ROOT / "examples/first_episode.ipynb", as_version=4)
+    assert [cell for cell in notebook.cells if cell.cell_type == "code" and cell.outputs] == []  # kept without outputs
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    printed = [output["text"] for cell in notebook.cells for output in cell.get("outputs", []) if "text" in output]
+    assert any("resolved: True" in text for text in printed)
