@@ -1,13 +1,13 @@
 # `make demo` and `make test` are all that a fresh machine with Python >= 3.10, git and make needs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench-env bench-remote bench-gpu test-gpu test-vllm bench-scale bench-reaping bench-learning build clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*[#][#] .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 PY := .venv/bin/python
 # Tests run in this many processes, each with one thread: some of them time what they test.
 WORKERS ?= 2
 # The set-up is done again when one of these changes, and costs nothing otherwise.
-INPUTS := pyproject.toml setup.py constraints.txt scripts/setup.sh scripts/install_test_tools.sh
+INPUTS := pyproject.toml setup.py constraints.txt scripts/setup.sh scripts/install_torch.sh scripts/install_test_tools.sh
 STAMP := .venv/.setup-$(shell cat $(INPUTS) | cksum | cut -d' ' -f1)
 
 help: ## say what there is to make
@@ -25,9 +25,15 @@ demo: setup ## the main job: train a language model to repair code in real sandb
 test: setup ## run the tests (ARGS=… is passed on to pytest)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
 
-check: setup ## lint, formatting, types, and which package may import which
-	@status=0; for tool in 'ruff check' 'ruff format --check' mypy 'lint-imports --no-logo'; do \
-	    echo "== $$tool"; .venv/bin/$$tool || status=1; done; exit $$status
+check: setup ## lint, formatting, types, which package may import which, and whether the documentation builds
+	@status=0; for tool in 'ruff check' 'ruff format --check' mypy 'lint-imports --no-logo' 'mkdocs build'; do \
+	    echo "== $$tool"; PYTHONPATH=. NO_MKDOCS_2_WARNING=1 .venv/bin/$$tool || status=1; done; exit $$status
+
+docs: setup ## build the documentation strictly, into build/docs/index.html
+	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
+
+docs-serve: setup ## show the documentation at http://127.0.0.1:8000 while it is written
+	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs serve
 
 bench-env: setup ## measure the sandbox engine beside its peers, into benchmarks/results/env.json (ARGS="--only steps,reset")
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.env $(ARGS)
@@ -44,18 +50,42 @@ test-gpu: setup ## run the tests that need a GPU
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
+test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed into .venv-deepspeed
+	@scripts/test_deepspeed.sh $(ARGS)
+
 bench-scale: setup ## simulate fleets of 10, 100 and 1,000 hosts from what was measured, into benchmarks/results/scale.json
 	@$(PY) -m benchmarks.scale_simulation $(ARGS)
 
 bench-reaping: setup ## kill the owners of sandboxes 200 times, and count what is left, into benchmarks/results/reaping.json
 	@$(PY) -m benchmarks.reaping $(ARGS)
 
+chaos: setup ## kill sandbox servers, pool, generation server and ranks while a policy learns, into benchmarks/results/chaos.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.chaos $(ARGS)
+
 bench-learning: setup ## every algorithm learns from random weights, and every mutant does not (resumable; an hour on one core)
 	@OMP_NUM_THREADS=1 nice -n 10 $(PY) -m benchmarks.learning $(ARGS)
+
+bench-eval: setup ## 200 episodes of swe-eval: what of both cores goes into sandboxes and tests, into benchmarks/results/evaluation.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.evaluation $(ARGS)
+
+bench-train: setup ## measure updates and generation beside their peers, into benchmarks/results/training.json (ARGS="--only growth:*")
+	@OMP_NUM_THREADS=2 $(PY) -m benchmarks.training $(ARGS)
+
+bench-ray: setup ## rollouts on a simulated Ray cluster of two nodes beside one worker, into benchmarks/results/ray_rollouts.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.ray_rollouts $(ARGS)
+
+bench-async: setup ## episodes played ahead of the learner beside taking turns, into benchmarks/results/async_rollouts.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.async_rollouts $(ARGS)
+
+pins: ## choose the exact versions of everything anew, with uv (ARGS=--upgrade raises them)
+	@scripts/pins.sh $(ARGS)
 
 build: setup ## make the wheel and the source archive in dist/
 	@rm -rf build dist
 	@$(PY) -m build
+
+test-package: build ## install the wheel into new environments, and use what is in it (ARGS="3.10 3.13 --train")
+	@scripts/test_package.sh $(ARGS)
 
 clean: ## remove build products and caches; .venv and runs/ stay
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the tests need besides Python packages: a Chromium for the page of `swegym view`, libfaketime for the clock of
-# deterministic episodes. Root on Debian or Ubuntu only; elsewhere it says what is missing, and the tests say it too.
+# deterministic episodes, a zsh to complete our commands in. Root on Debian or Ubuntu only; elsewhere it says what is
+# missing, and the tests say it too.
 set -euo pipefail
 
 say() { printf 'test tools: %s\n' "$*"; }
@@ -25,6 +26,7 @@ if ! has_browser; then
     fi
 fi
 has_clock || packages+=(libfaketime)
+command -v zsh >/dev/null || packages+=(zsh)
 if ((${#packages[@]} == 0)); then exit 0; fi
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then
     say "missing: ${packages[*]} (as root on Debian or Ubuntu: scripts/install_test_tools.sh)"

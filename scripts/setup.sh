@@ -8,7 +8,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly stamp=${1:-}
-readonly torch_cpu_index=https://download.pytorch.org/whl/cpu
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { say "$*" >&2; exit 1; }
@@ -24,25 +23,9 @@ find_python() { # the first interpreter that is new enough and can make virtual 
     return 1
 }
 
-pip_install() {
-    local quiet=(-qq)
-    if [[ -t 1 ]]; then quiet=(); fi # a person sees pip's own progress bars
-    .venv/bin/python -m pip --no-input --disable-pip-version-check install "${quiet[@]}" -c constraints.txt "$@"
-}
-
-install_torch() { # before all else, so that nothing else decides which build of it comes
-    local version
-    version=$(sed -nE 's/^torch==([^ ;]+).*/\1/p' constraints.txt)
-    if command -v nvidia-smi >/dev/null; then
-        say "installing PyTorch $version with CUDA"
-        pip_install "torch==$version"
-        return
-    fi
-    say "installing PyTorch $version for the CPU"
-    pip_install "torch==$version+cpu" 2>/dev/null ||
-        pip_install --retries 1 --timeout 20 --extra-index-url "$torch_cpu_index" "torch==$version+cpu" 2>/dev/null ||
-        pip_install "torch==$version" || die "PyTorch $version could not be installed; pip's last lines say why"
-}
+quiet=(-qq)
+if [[ -t 1 ]]; then quiet=(); fi # a person sees pip's own progress bars
+pip_install() { .venv/bin/python -m pip --no-input --disable-pip-version-check install "${quiet[@]}" -c constraints.txt "$@"; }
 
 see_to_apptainer() {
     if command -v apptainer >/dev/null; then return; fi
@@ -60,7 +43,7 @@ if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     say "making .venv with $("$python" -V) ($(command -v "$python"))"
     "$python" -m venv --clear .venv
 fi
-install_torch
+scripts/install_torch.sh .venv/bin/python "${quiet[@]}" # before all else, so that nothing else decides which build comes
 extras=train,serve,dev
 if command -v nvidia-smi >/dev/null; then extras+=,gpu; fi
 say "installing the project and its tools ($extras)"

@@ -3,6 +3,8 @@
 #
 #   CONFIG=run.yaml          the run
 #   MODEL_CONFIG=model.yaml  laid over it: the file with the model's section (optional)
+#   RANKS_PER_NODE=6         fewer than there are GPUs, where a generation server takes the last ones (engine.gpus: "6,7")
+#   MAX_RESTARTS=3           so often a node's ranks are started again where one dies, each time from the last checkpoint
 #   CONTAINER=training.sif   run inside this image (optional); scripts/containers/training.def makes it
 #   DRY_RUN=1                print what would be run
 #   further arguments        are passed on to swe-train
@@ -15,7 +17,7 @@ if [[ -n ${MODEL_CONFIG:-} && ! -r $MODEL_CONFIG ]]; then
     exit 2
 fi
 
-readonly nodes=${SLURM_NNODES:-1} gpus=${SLURM_GPUS_ON_NODE:-1} python=${PYTHON:-.venv/bin/python}
+readonly nodes=${SLURM_NNODES:-1} ranks=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} python=${PYTHON:-.venv/bin/python}
 head=localhost
 if command -v scontrol >/dev/null && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
     head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -28,7 +30,10 @@ if [[ -n ${MODEL_CONFIG:-} ]]; then # on the shared file system, where all nodes
         "$config" "$CONFIG" "$MODEL_CONFIG"
 fi
 
-command=("$python" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$gpus" --rdzv-backend c10d
+# Else ranks that are started again meet in the store of the former ones, and look for them (PyTorch 2.13).
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+command=("$python" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$ranks" --rdzv-backend c10d
+    --max-restarts "${MAX_RESTARTS:-3}"
     --rdzv-id "${SLURM_JOB_ID:-local}" --rdzv-endpoint "$head:${MASTER_PORT:-29500}"
     -m swe_trainers.cli "$config" --scale.fsdp true "$@")
 if [[ -n ${CONTAINER:-} ]]; then command=(apptainer exec --nv "$CONTAINER" "${command[@]}"); fi
