@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 
 from swe_trainers.errors import ShapeError
 from swe_trainers.kernels import VocabularyShard, token_logprobs, token_logprobs_reference
+from tests.trainers.ranks import on_ranks
 
 ROWS, WIDTH = 9, 6
 SHARES = {2: [20, 17], 3: [1, 30, 6]}  # of 37 tokens
@@ -34,24 +34,21 @@ def gradients(function, hidden, weight, bias, ids, upstream, mask, **options):
     return [x.detach().double() for x in (logprobs, entropy, *found)]
 
 
-def one_rank(rank, world, folder):
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
-    try:
-        hidden, weight, bias, ids, upstream, mask = problem()
-        start = sum(SHARES[world][:rank])
-        own = slice(start, start + SHARES[world][rank])
-        shard = VocabularyShard(start, VOCABULARY, dist.group.WORLD)
-        got = gradients(token_logprobs, hidden, weight[own], bias[own], ids, upstream, mask, shard=shard)
-        truth = gradients(token_logprobs_reference, hidden, weight, bias, ids, upstream, mask)
-        truth[3], truth[4] = truth[3][own], truth[4][own]
-        for a, b in zip(got, truth, strict=True):
-            torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-5)
-        with pytest.raises(ShapeError, match="token 37 lies outside the vocabulary of 37"):
-            token_logprobs(hidden, weight[own], ids.clone().fill_(VOCABULARY), shard=shard)
-    finally:
-        dist.destroy_process_group()
+def hold_a_share(folder):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    hidden, weight, bias, ids, upstream, mask = problem()
+    start = sum(SHARES[world][:rank])
+    own = slice(start, start + SHARES[world][rank])
+    shard = VocabularyShard(start, VOCABULARY, dist.group.WORLD)
+    got = gradients(token_logprobs, hidden, weight[own], bias[own], ids, upstream, mask, shard=shard)
+    truth = gradients(token_logprobs_reference, hidden, weight, bias, ids, upstream, mask)
+    truth[3], truth[4] = truth[3][own], truth[4][own]
+    for a, b in zip(got, truth, strict=True):
+        torch.testing.assert_close(a, b, atol=3e-5, rtol=1e-5)
+    with pytest.raises(ShapeError, match="token 37 lies outside the vocabulary of 37"):
+        token_logprobs(hidden, weight[own], ids.clone().fill_(VOCABULARY), shard=shard)
 
 
 @pytest.mark.parametrize("world", sorted(SHARES))
 def test_every_rank_has_the_outputs_and_gradients_of_the_whole_vocabulary(world, tmp_path):
-    torch.multiprocessing.start_processes(one_rank, args=(world, tmp_path), nprocs=world, start_method="fork")
+    on_ranks(world, tmp_path, hold_a_share)

@@ -12,8 +12,9 @@ from accelerate.state import AcceleratorState
 
 from swe_trainers.errors import CheckpointError
 from swe_trainers.learning.learner import Learner
+from tests.trainers.ranks import on_ranks
 from tests.trainers.scale import test_sharding
-from tests.trainers.scale.test_sharding import LORA, PACKED, Case, checkpoints_of, episodes, learner_of, on_ranks, whole
+from tests.trainers.scale.test_sharding import LORA, PACKED, Case, checkpoints_of, episodes, learner_of, whole
 
 
 def fresh(case: Case) -> Learner:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.distributed.tensor import DTensor
 
 from swe_trainers.algorithms.ppo import PPO, ppo_learner, ppo_update
@@ -36,6 +34,7 @@ from swe_trainers.scale.sharding import (
     shard,
 )
 from tests.trainers.learning.tiny import trajectory
+from tests.trainers.ranks import on_ranks
 from tests.trainers.tiny import tiny_model
 
 SETTINGS = PPO(microbatch_tokens=40, epochs=2, minibatches=2, learning_rate=1e-2, max_updates=4, kl_coefficient=0.1)
@@ -133,24 +132,6 @@ def learnt(case: Case) -> dict[str, torch.Tensor | float]:
 @cache
 def truth(case: Case) -> dict[str, torch.Tensor | float]:
     return learnt(replace(case, scale=None))
-
-
-def one_rank(rank: int, world: int, folder: Path, function: Callable[..., None], arguments: tuple) -> None:
-    torch.set_num_threads(1)
-    # Which Accelerate reads, though the ranks have met already.
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1")
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}", rank=rank, world_size=world)
-    try:
-        function(folder, *arguments)
-    finally:
-        dist.destroy_process_group()
-
-
-def on_ranks(world: int, folder: Path, function: Callable[..., None], *arguments) -> None:
-    (folder / f"meet-{world}").unlink(missing_ok=True)
-    torch.multiprocessing.start_processes(
-        one_rank, args=(world, folder, function, arguments), nprocs=world, start_method="fork"
-    )
 
 
 def learn_and_save(folder: Path, cases: list[Case]) -> None:
