@@ -30,7 +30,7 @@ from swe_trainers.policy.language_model import LanguageModel
 from swe_trainers.policy.tokenizer import HuggingFaceTokenizer
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.background import BackgroundPlay
-from swe_trainers.rollout.collect import Collection
+from swe_trainers.rollout.collection import Collection
 from swe_trainers.rollout.plan import EpisodeStart, Limits
 from tests.trainers.engines.test_training_with_a_server import free_port
 from tests.trainers.tiny import full_logprobs, tiny_model
