@@ -126,7 +126,7 @@ class BackgroundPlay:
     def _play(self) -> None:
         try:
             self._collection.play()
-        except _Stopped:
+        except _Stopped:  # by `close`, which waits for this
             pass
 
     def _over(self) -> bool:
