@@ -18,12 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.progress import track
 
 from benchmarks.records import Row, write_results
+from benchmarks.waiting import wait_until
 from swegym_env.sandbox.selection import BACKENDS, try_backend
 from swegym_env.sandbox.supervisor.cgroups import existing_groups
 
@@ -63,7 +63,7 @@ def main() -> int:
             backend, without = cases[number % len(cases)]
             kill_one_owner(place / f"{backend}-{without or 'all'}", backend, without, chance.uniform(0, 0.4))
         killed = time.monotonic()
-        clean = until(lambda: left(place) == before)
+        clean = wait_until(lambda: left(place) == before, PATIENCE_S)
         seconds = time.monotonic() - killed
         after = left(place)
     finally:
@@ -108,15 +108,6 @@ def left(place: Path) -> dict[str, int]:
         "loop devices": len(list(Path("/sys/block").glob("loop*/loop"))),
         "FUSE daemons": daemons,
     }
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 if __name__ == "__main__":

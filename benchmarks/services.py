@@ -1,10 +1,11 @@
-"""Servers and pools that a benchmark starts for itself, and what processor time they take."""
+"""Servers and pools that a benchmark starts for itself, the ports they may have, and their processor time."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 
 from swegym_env.sandbox.supervisor.processes import descendants
 
-__all__ = ["Served", "processor_s", "served", "start"]
+__all__ = ["Served", "free_port", "processor_s", "served", "start"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -36,6 +37,13 @@ class Served:
     def port(self) -> str:
         """That it listens on."""
         return str(urlsplit(self.url).port)
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
 
 
 def start(*arguments: str, port: str = "0") -> Served:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from swe_trainers.errors import CheckpointError
-from swe_trainers.writing import write_whole
+from swe_trainers.writing import sync, write_whole
 
 __all__ = ["Checkpoints", "random_states", "restore_random_states"]
 
@@ -59,17 +59,7 @@ class Checkpoints:
             self._drop_partial()
             partial = Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self.directory))  # mode 0700
             _write_state(partial / _STATE, {"state": dict(state), "random": random_states()})
-            manifest = {"step": step, "size_bytes": {_STATE: (partial / _STATE).stat().st_size}}
-            write_whole(partial / _MANIFEST, json.dumps(manifest), mode=0o600)
-            _sync_directory(partial)
-            target = self.directory / f"{step:08d}"
-            if target.exists():
-                target.rename(self.directory / f"{_PARTIAL}{partial.name}-replaced")
-            partial.rename(target)
-            _sync_directory(self.directory)
-            self._drop_partial()
-            for old in self.complete()[: -self.keep]:
-                shutil.rmtree(old)
+            return self._publish(step, partial)
         except (OSError, RuntimeError) as error:  # torch turns a failing write into a RuntimeError
             if partial is not None:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -77,7 +67,6 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self.directory}: checkpoint {step} was not written: {_one_line(reason)}"
             ) from error
-        return target
 
     def complete(self) -> list[Path]:
         """The checkpoints that are whole, oldest first."""
@@ -110,6 +99,21 @@ class Checkpoints:
         except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
             raise CheckpointError(f"{path}: cannot be read: {_one_line(error)}") from error
         return state
+
+    def _publish(self, step: int, partial: Path) -> Path:
+        """Give a folder, whose files are on the disk, its manifest and its name; drop the oldest checkpoints."""
+        sizes = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
+        write_whole(partial / _MANIFEST, json.dumps({"step": step, "size_bytes": sizes}), mode=0o600)
+        sync(partial)
+        target = self.directory / f"{step:08d}"
+        if target.exists():
+            target.rename(self.directory / f"{_PARTIAL}{partial.name}-replaced")
+        partial.rename(target)
+        sync(self.directory)
+        self._drop_partial()
+        for old in self.complete()[: -self.keep]:
+            shutil.rmtree(old)
+        return target
 
     def _drop_partial(self) -> None:
         for path in self.directory.glob(f"{_PARTIAL}*"):
@@ -144,14 +148,6 @@ def _write_state(path: Path, content: Mapping[str, Any]) -> None:
         torch.save(content, file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _is_complete(path: Path) -> bool:

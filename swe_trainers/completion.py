@@ -101,11 +101,6 @@ def _words_or_files(program: str, words: Sequence[str]) -> dict[str, Any]:
     """In shtab's form; a name with `_file` in it makes bash treat what it says as file names, with their slashes."""
     name = f"_{program.replace('-', '_')}_words_or_files"
     listed = " ".join(words)
-    return {
-        "bash": name,
-        "zsh": name,
-        "preamble": {
-            "bash": f'{name}() {{\n  compgen -W "{listed}" -- "$1"\n  compgen -f -- "$1"\n}}',
-            "zsh": f"{name}() {{\n  _alternative 'words:word:({listed})' 'files:file:_files'\n}}",
-        },
-    }
+    bash = f'{name}() {{\n  compgen -W "{listed}" -- "$1"\n  compgen -f -- "$1"\n}}'
+    zsh = f"{name}() {{\n  _alternative 'words:word:({listed})' 'files:file:_files'\n}}"
+    return {"bash": name, "zsh": name, "preamble": {"bash": bash, "zsh": zsh}}

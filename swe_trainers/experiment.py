@@ -17,8 +17,9 @@ import torch
 
 from swe_trainers.algorithms.reinforcement import Reinforcement
 from swe_trainers.algorithms.reward_model import load_judge
-from swe_trainers.algorithms.stages import Copies, make_stage
+from swe_trainers.algorithms.stages import Copies, Stage, make_stage
 from swe_trainers.algorithms.training import train
+from swe_trainers.checkpoint import Checkpoints
 from swe_trainers.config import named, write_config
 from swe_trainers.engines.connect import Generation, connect
 from swe_trainers.engines.sampling import Sampling
@@ -172,6 +173,70 @@ def evaluate_run(config: RunConfig, output: Path, *, episodes: int) -> dict[str,
     return statistics
 
 
+class _Lessons:
+    """The episodes that the policy learns from, with a judge's rewards where there is one, and what is told of them.
+
+    Attributes:
+        lately: the episodes that were played for the last update.
+    """
+
+    def __init__(self, config: RunConfig, rollouts: Rollouts, judge: Judge | None, batches: Path) -> None:
+        self._config, self._rollouts, self._judge, self._batches = config, rollouts, judge, batches
+        self._staleness = config.rollout.max_staleness
+        self.lately: list[Trajectory] = []
+        self._earned: list[float] = []  # of the environment's own rewards, in the last update
+
+    def play(self, update: int, attempt: int = 0) -> Sequence[Trajectory]:
+        """Play an update's episodes."""
+        settings, config = self._config.trainer, self._config
+        assert isinstance(settings, Reinforcement)
+        played = self._rollouts.play(
+            settings.episodes_per_update,
+            config.rollout.sampling(settings.temperature),
+            number=update,
+            attempt=attempt,
+            episodes_per_start=settings.episodes_per_start,
+            branching=settings.forks,
+            ahead=min(self._staleness, settings.max_updates - 1 - update) if self._staleness else None,
+        )
+        self.lately = [*(self.lately if attempt else []), *played]
+        if config.save_batch_every and update % config.save_batch_every == 0 and not attempt:
+            write_trajectories(self._batches / f"{update:08d}.jsonl", played)
+        if config.reward is None or self._judge is None:
+            return played
+        self._earned = [float(t.rewards.sum()) for t in played if t.valid]
+        return judged(played, self._judge, weight=config.reward.weight, keep_environment=config.reward.keep_environment)
+
+    def metrics(self, updates: int) -> dict[str, float]:
+        """Of the episodes of the last update, when so many updates are done."""
+        metrics = {**self._rollouts.metrics(), **environment_statistics(self.lately)}
+        metrics |= staleness_statistics(self.lately, updates) if self._staleness else {}
+        return {**metrics, "environment_reward_mean": float(np.mean(self._earned))} if self._earned else metrics
+
+
+def _learning_stage(
+    config: RunConfig, model: LanguageModel, rollouts: Rollouts, lessons: _Lessons, recorded: Sequence[Trajectory]
+) -> tuple[Stage, Checkpoints | None]:
+    """What learns, spread as the section `scale` says, and where it is kept; None for the loop's own choice."""
+    scale, learning, copies = config.scale, model, None
+    if scale.fsdp:  # the whole model plays, sharded ones learn
+        group = sequence_group(scale)
+        learning = shard(model.copy(), scale, group)
+        copies = Copies(
+            learning=lambda: shard(model.copy(), scale, group),
+            frozen=lambda: reference(model, learning, scale, group),
+        )
+        rollouts.before_playing = lambda: refresh(model, learning)
+    stage = make_stage(config.trainer, learning, seed=config.seed, play=lessons.play, recorded=recorded, copies=copies)
+    directory = config.output_dir / "checkpoints" / config.algorithm
+    if scale.fsdp:
+        return stage, ShardedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
+    if scale.accelerate is not None:
+        accelerate(stage.learner, scale.accelerate, max_grad_norm=config.trainer.max_grad_norm)
+        return stage, AcceleratedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
+    return stage, None
+
+
 def _train(
     config: RunConfig,
     model: LanguageModel,
@@ -180,55 +245,16 @@ def _train(
     judge: Judge | None,
     run: Run,
 ) -> Learner:
-    settings, evaluation = config.trainer, config.evaluation
+    evaluation = config.evaluation
+    lessons = _Lessons(config, rollouts, judge, run.directory / "batches")
+    stage, checkpoints = _learning_stage(config, model, rollouts, lessons, recorded)
+    report = RunningReport(run.directory)
+    examples: Examples | None = None
 
     def evaluate(learner: Learner) -> Mapping[str, float]:
         sampling = Sampling(temperature=evaluation.temperature)
         played = rollouts.play(evaluation.episodes, sampling, number=learner.updates, evaluation=True)
         return episode_statistics(played, success_above=evaluation.success_above)
-
-    most = config.rollout.max_staleness
-    lately: list[Trajectory] = []  # played for the last update
-    earned: list[float] = []  # of the environment's own rewards, in the last update
-
-    def play(update: int, attempt: int = 0) -> Sequence[Trajectory]:
-        assert isinstance(settings, Reinforcement)
-        played = rollouts.play(
-            settings.episodes_per_update,
-            config.rollout.sampling(settings.temperature),
-            number=update,
-            attempt=attempt,
-            episodes_per_start=settings.episodes_per_start,
-            branching=settings.forks,
-            ahead=min(most, settings.max_updates - 1 - update) if most else None,
-        )
-        lately[:] = [*(lately if attempt else []), *played]
-        if config.save_batch_every and update % config.save_batch_every == 0 and not attempt:
-            write_trajectories(run.directory / "batches" / f"{update:08d}.jsonl", played)
-        if config.reward is None or judge is None:
-            return played
-        earned[:] = [float(t.rewards.sum()) for t in played if t.valid]
-        return judged(played, judge, weight=config.reward.weight, keep_environment=config.reward.keep_environment)
-
-    checkpoints, copies, learning = None, None, model
-    if config.scale.fsdp:  # the whole model plays, sharded ones learn
-        group = sequence_group(config.scale)
-        learning = shard(model.copy(), config.scale, group)
-        copies = Copies(
-            learning=lambda: shard(model.copy(), config.scale, group),
-            frozen=lambda: reference(model, learning, config.scale, group),
-        )
-        rollouts.before_playing = lambda: refresh(model, learning)
-    stage = make_stage(settings, learning, seed=config.seed, play=play, recorded=recorded, copies=copies)
-    directory = config.output_dir / "checkpoints" / config.algorithm
-    if config.scale.fsdp:
-        checkpoints = ShardedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
-    elif config.scale.accelerate is not None:
-        accelerate(stage.learner, config.scale.accelerate, max_grad_norm=settings.max_grad_norm)
-        checkpoints = AcceleratedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
-
-    report = RunningReport(run.directory)
-    examples: Examples | None = None
 
     def step(learner: Learner) -> Mapping[str, float]:
         nonlocal examples
@@ -236,11 +262,10 @@ def _train(
             report.refresh()
             examples = examples or Examples(run.directory / "examples.jsonl", updates=learner.updates)
         number = learner.updates
-        metrics = {**stage.step(learner), **rollouts.metrics(), **environment_statistics(lately)}
+        metrics = {**stage.step(learner), **lessons.metrics(learner.updates)}
         if examples is not None and number % config.checkpoint_every == 0:
-            examples.keep(number, lately)
-        metrics |= staleness_statistics(lately, learner.updates) if most else {}
-        return {**metrics, "environment_reward_mean": float(np.mean(earned))} if earned else metrics
+            examples.keep(number, lessons.lately)
+        return metrics
 
     return train(
         stage.learner,

@@ -221,7 +221,7 @@ def _drop_default_sink() -> None:
     """Loguru's own sink to stderr would say everything a second time, or what was to stay off the terminal."""
     try:
         logger.remove(0)
-    except ValueError:
+    except ValueError:  # the program has removed it itself
         return
 
 

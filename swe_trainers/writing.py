@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["replacing", "write_whole"]
+__all__ = ["replacing", "sync", "write_whole"]
 
 
 def write_whole(path: str | Path, content: str | bytes, *, mode: int = 0o666) -> Path:
@@ -51,14 +51,15 @@ def replacing(path: str | Path, *, mode: int = 0o666) -> Iterator[Path]:
     try:
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield partial
-        _sync(partial)
+        sync(partial)
         partial.replace(path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Return when a file, or a folder's list of names, is on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

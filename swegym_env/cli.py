@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from swegym_env import __version__
 from swegym_env.command_line import DATASETS, add_command, add_repos, add_sandbox
@@ -104,26 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     tasks.add_argument("--instance", help="show this one whole")
     tasks.add_argument("--json", action="store_true", help="print one object for each task")
 
-    run = add_command(
-        commands,
-        "run",
-        _run,
-        "play one episode, commands from standard input",
-        "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
-    )
-    run.add_argument("--dataset", default="mini", help=DATASETS)
-    run.add_argument("--split", help="train, test, hash:train, …; by default all, or the dataset's own default")
-    run.add_argument("--instance", help="which task; by default the seed chooses")
-    run.add_argument("--seed", type=int, default=0, help="chooses the task (default 0)")
-    add_sandbox(run)
-    run.add_argument("--tools", default="bash", help="what to act with, by commas (default bash); see: tools list")
-    add_repos(run)
-    run.add_argument("--record", metavar="DIR", help="write the episode to a folder in DIR, for replay and view")
-    run.add_argument(
-        "--deterministic", action="store_true", help="equal hash seed, time zone, locale, clock if possible"
-    )
-    run.add_argument("--json", action="store_true", help="print one object for each step")
-
+    _add_run(commands)
     grade_command.add_parser(commands)
     certify_command.add_parser(commands)
     make_command.add_parser(commands)
@@ -147,6 +128,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     completion.add_argument("shell", choices=["bash", "zsh"], help="which speaks it")
     return parser
+
+
+def _add_run(commands: Any) -> None:
+    run = add_command(
+        commands,
+        "run",
+        _run,
+        "play one episode, commands from standard input",
+        "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
+    )
+    run.add_argument("--dataset", default="mini", help=DATASETS)
+    run.add_argument("--split", help="train, test, hash:train, …; by default all, or the dataset's own default")
+    run.add_argument("--instance", help="which task; by default the seed chooses")
+    run.add_argument("--seed", type=int, default=0, help="chooses the task (default 0)")
+    add_sandbox(run)
+    run.add_argument("--tools", default="bash", help="what to act with, by commas (default bash); see: tools list")
+    add_repos(run)
+    run.add_argument("--record", metavar="DIR", help="write the episode to a folder in DIR, for replay and view")
+    run.add_argument(
+        "--deterministic", action="store_true", help="equal hash seed, time zone, locale, clock if possible"
+    )
+    run.add_argument("--json", action="store_true", help="print one object for each step")
 
 
 def _doctor(options: argparse.Namespace) -> int:

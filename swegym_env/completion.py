@@ -53,11 +53,6 @@ def _words_or_files(option: str, words: Sequence[str]) -> dict[str, Any]:
         return {"bash": "_shtab_compgen_files", "zsh": "_files"}
     name = f"_swegym_{option.strip('-')}_or_files"
     listed = " ".join(words)
-    return {
-        "bash": name,
-        "zsh": name,
-        "preamble": {
-            "bash": f'{name}() {{\n  compgen -W "{listed}" -- "$1"\n  compgen -f -- "$1"\n}}',
-            "zsh": f"{name}() {{\n  _alternative 'words:word:({listed})' 'files:file:_files'\n}}",
-        },
-    }
+    bash = f'{name}() {{\n  compgen -W "{listed}" -- "$1"\n  compgen -f -- "$1"\n}}'
+    zsh = f"{name}() {{\n  _alternative 'words:word:({listed})' 'files:file:_files'\n}}"
+    return {"bash": name, "zsh": name, "preamble": {"bash": bash, "zsh": zsh}}

@@ -129,11 +129,7 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         self.observation_space = AnyText()
         self.action_space = AnyText()
         self.render_mode = render_mode
-        self._tasks = load_tasks(dataset, split=split) if tasks is None else TaskSet(tasks)
-        if not len(self._tasks):
-            raise ConfigurationError(f"dataset {dataset!r} has no task in split {split!r}")
-        if trust is not None:
-            self._tasks = trusted(self._tasks, trust)
+        self._tasks = _chosen_tasks(dataset, split, tasks, trust)
         if is_remote(sandbox) and repos is not None:
             raise ConfigurationError(f"repos: clones lie where {sandbox} runs. Try: swegym serve --repos {repos}")
         self._backend = sandbox
@@ -374,3 +370,11 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
+
+
+def _chosen_tasks(dataset: str, split: str | None, tasks: Sequence[Task] | None, trust: float | None) -> TaskSet:
+    """The tasks that an environment's arguments name."""
+    found = load_tasks(dataset, split=split) if tasks is None else TaskSet(tasks)
+    if not len(found):
+        raise ConfigurationError(f"dataset {dataset!r} has no task in split {split!r}")
+    return found if trust is None else trusted(found, trust)

@@ -8,6 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
+pytest_plugins = ["tests.browser"]
+
 
 def pytest_configure() -> None:
     """Let SIGINT interrupt what the tests start: a shell lets what it runs in the background ignore it."""

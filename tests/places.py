@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["copy_programs", "own_run_directory", "public_directory"]
+__all__ = ["own_run_directory", "public_directory"]
 
 
 @contextmanager
@@ -36,17 +35,3 @@ def own_run_directory() -> Iterator[Path]:
     else:
         os.environ["SWEGYM_RUNDIR"] = before
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def copy_programs(names: Iterable[str], root: Path) -> None:
-    """Copy programs of this machine, and the libraries that they need, into the `bin` of a root file system."""
-    for name in names:
-        program = shutil.which(name, path="/usr/bin:/bin")
-        assert program is not None
-        shutil.copy(program, root / "bin" / name)
-        for word in subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.split():
-            if word.startswith("/"):
-                (root / word[1:]).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(word, root / word[1:])
-    for name in ("passwd", "group", "hosts", "resolv.conf"):
-        (root / "etc" / name).touch()

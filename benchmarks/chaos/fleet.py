@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import threading
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.services import Served, start
+from benchmarks.services import Served, free_port, start
 
-__all__ = ["Fleet", "Kept", "free_port"]
+__all__ = ["Fleet", "Kept"]
 
 
 class Kept:
@@ -96,10 +95,3 @@ class Fleet:
         """End all of it."""
         for one in (self.pool, *self.servers):
             one.end()
-
-
-def free_port() -> str:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])

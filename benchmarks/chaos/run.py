@@ -16,9 +16,11 @@ from typing import Any
 
 import yaml
 
-from benchmarks.chaos.fleet import Fleet, free_port
+from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.ledger import Ledger, read_ledger
-from benchmarks.chaos.victims import Killer, of_fleet, processes_of, wait_until
+from benchmarks.chaos.victims import Killer, of_fleet, processes_of
+from benchmarks.services import free_port
+from benchmarks.waiting import wait_until
 from swe_trainers.logging import read_metrics
 from swegym_env.sandbox.supervisor.cgroups import existing_groups
 

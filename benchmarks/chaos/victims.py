@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from benchmarks.chaos.fleet import Fleet, Kept
 from swegym_env.sandbox.supervisor.processes import descendants
 
-__all__ = ["Killer", "Kind", "of_fleet", "processes_of", "wait_until"]
+__all__ = ["Killer", "Kind", "of_fleet", "processes_of"]
 
 
 @dataclass(frozen=True)
@@ -130,13 +129,3 @@ def _command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
-
-
-def wait_until(holds: Callable[[], bool], patience_s: float) -> bool:
-    """Whether it came to hold in time."""
-    ends = time.monotonic() + patience_s
-    while not holds():
-        if time.monotonic() > ends:
-            return False
-        time.sleep(0.1)
-    return True

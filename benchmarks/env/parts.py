@@ -29,6 +29,7 @@ from benchmarks.env.measuring import (
     tree,
 )
 from benchmarks.env.peers import minimal_root, peers
+from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.judging.patch import capture_patch
 from swegym_env.paths import run_dir
@@ -235,7 +236,7 @@ def _cold_starts(run: Run, name: str, spec: SandboxSpec) -> None:
             run.add(name, "32 cold starts at once", "s", time.perf_counter() - began)
         for sandbox in sandboxes:
             sandbox.close()
-        _wait_until(lambda: not list(run_dir().glob("*-sandbox")))
+        _await(lambda: not list(run_dir().glob("*-sandbox")))
     run.target(f"{name}: 32 cold starts (s)", run.median(name, "32 cold starts at once"), 2.5)
 
 
@@ -260,7 +261,7 @@ def _episodes_of(run: Run, name: str, total: int) -> None:
         env.step("submit")
         took += time.perf_counter() - began
         if episode % max(1, total // 100) == 0:
-            _wait_until(lambda: len(list(run_dir().glob("*-sandbox"))) == ahead)
+            _await(lambda: len(list(run_dir().glob("*-sandbox"))) == ahead)
             gc.collect()
             at.append(episode)
             for what, value in _taken().items():
@@ -291,12 +292,9 @@ def _taken() -> dict[str, float]:
     }
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        if time.monotonic() > deadline:
-            sys.exit("bench-env: closed sandboxes were not removed within 30 s")
-        time.sleep(0.005)
+def _await(condition: Callable[[], bool]) -> None:
+    if not wait_until(condition, 30.0, every_s=0.005):
+        sys.exit("bench-env: closed sandboxes were not removed within 30 s")
 
 
 PARTS: dict[str, Callable[[Run, list[str]], None]] = {

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks.root_file_system import make_root
+
 __all__ = ["Peers", "minimal_root", "peers"]
 
 PACKAGES = ("mini-swe-agent==2.4.6", "swe-rex==1.4.0")
@@ -71,19 +73,7 @@ def peers(root: Path) -> Iterator[Peers]:
 
 def minimal_root(directory: Path) -> Path:
     """A root file system of a few programs and their libraries: the least that a peer could be given."""
-    for name in ("bin", "etc", "proc", "dev", "sys", "tmp", "root", "home", "var/tmp", "testbed"):
-        (directory / name).mkdir(parents=True, exist_ok=True)
-    (directory / "usr").symlink_to(".")
-    for name in PROGRAMS:
-        program = shutil.which(name, path="/usr/bin:/bin")
-        assert program is not None
-        shutil.copy(program, directory / "bin" / name)
-        for word in subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.split():
-            if word.startswith("/"):
-                (directory / word[1:]).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(word, directory / word[1:])
-    for name in ("passwd", "group", "hosts", "resolv.conf"):
-        (directory / "etc" / name).touch()
+    make_root(directory, PROGRAMS, more=("sys", "root"))
     if shutil.which("apptainer") is None:
         return directory
     built = directory.with_name("built")  # with the scripts that instances are started by

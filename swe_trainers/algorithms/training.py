@@ -1,10 +1,14 @@
-"""The loop around every algorithm: resume, step, record, evaluate, save, stop."""
+"""The loop around every algorithm: resume, step, record, evaluate, save, stop.
+
+`train` is that loop in one piece; two thirds of its lines say what it is given.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 from swe_trainers.checkpoint import Checkpoints
 from swe_trainers.errors import CheckpointError
@@ -70,11 +74,8 @@ def train(
         run.record(0, {"stage": name, **_evaluated(evaluate, learner)})
     with run.progress(name, max_updates, done=learner.updates) as bar:
         while not stopped and learner.updates < max_updates and learner.seconds < max_seconds:
-            started = time.monotonic()
-            compare = compare_kernels_every and learner.updates % compare_kernels_every == 0
-            metrics = _compared(step, learner) if compare else dict(step(learner))
-            learner.updates += 1
-            learner.seconds = agreed(learner.seconds + time.monotonic() - started)
+            compare = compare_kernels_every > 0 and learner.updates % compare_kernels_every == 0
+            metrics = _stepped(step, learner, compare=compare)
             last = learner.updates >= max_updates or learner.seconds >= max_seconds
             due = last or (evaluate_every and learner.updates % evaluate_every == 0)
             if evaluate is not None and due:
@@ -91,10 +92,16 @@ def train(
     return learner
 
 
-def _compared(step: Step, learner: Learner) -> dict[str, float]:
-    with comparing() as found:
+def _stepped(step: Step, learner: Learner, *, compare: bool) -> dict[str, float]:
+    """One update, counted and its time taken; `compare`: what two kernel back ends make of it is measured too."""
+    started = time.monotonic()
+    with comparing() if compare else nullcontext() as found:
         metrics = dict(step(learner))
-    return metrics | {f"kernels/{name}_error": error for name, error in found.errors.items()}
+    if found is not None:
+        metrics |= {f"kernels/{name}_error": error for name, error in found.errors.items()}
+    learner.updates += 1
+    learner.seconds = agreed(learner.seconds + time.monotonic() - started)
+    return metrics
 
 
 def _resume(learner: Learner, checkpoints: Checkpoints, run: Run, name: str) -> bool:

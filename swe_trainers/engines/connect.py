@@ -127,13 +127,51 @@ def connect(
     """
     if config.kind == "embedded":
         return _embedded(config, model, n_slots=n_slots, max_tokens=max_tokens, ahead=ahead)
-    assert config.url is not None
-    weights = (config.weights or folder).absolute()
     if training and config.transport == "files" and config.weights is None and not config.command:
         raise ConfigurationError(
             f"engine.weights: {config.url} must be given new weights through the folder that it was started with; "
             "name it, give a command that starts the server, or another transport"
         )
+    return _served(
+        config,
+        model,
+        stack,
+        n_slots=n_slots,
+        max_tokens=max_tokens,
+        weights=(config.weights or folder).absolute(),
+        training=training,
+        leads=leads,
+    )
+
+
+def _embedded(config: EngineConfig, model: LanguageModel, *, n_slots: int, max_tokens: int, ahead: bool) -> Generation:
+    if not ahead:
+        engine = EmbeddedEngine(model, n_slots=n_slots, max_tokens=max_tokens)
+        return Generation(engine, lambda _number, _sampling: None, lambda: None)
+    own = on_device(model.copy().requires_grad_(False).eval(), config.device, "engine.device")
+    engine = EmbeddedEngine(own, n_slots=n_slots, max_tokens=max_tokens)
+
+    def prepare(number: int, sampling: Sampling) -> None:
+        del sampling
+        if engine.version != number:
+            own.load_state_dict(model.state_dict())
+            engine.renew(number)
+
+    return Generation(engine, prepare, lambda: None, renews_actions=True)
+
+
+def _served(
+    config: EngineConfig,
+    model: LanguageModel,
+    stack: ExitStack,
+    *,
+    n_slots: int,
+    max_tokens: int,
+    weights: Path,
+    training: bool,
+    leads: bool,
+) -> Generation:
+    assert config.url is not None
     process = None
     if config.command and leads:
         # A server that dies takes weights with it that no folder has.
@@ -169,22 +207,6 @@ def connect(
             engine.version = number
 
     return Generation(engine, prepare, lambda: sync.gap)
-
-
-def _embedded(config: EngineConfig, model: LanguageModel, *, n_slots: int, max_tokens: int, ahead: bool) -> Generation:
-    if not ahead:
-        engine = EmbeddedEngine(model, n_slots=n_slots, max_tokens=max_tokens)
-        return Generation(engine, lambda _number, _sampling: None, lambda: None)
-    own = on_device(model.copy().requires_grad_(False).eval(), config.device, "engine.device")
-    engine = EmbeddedEngine(own, n_slots=n_slots, max_tokens=max_tokens)
-
-    def prepare(number: int, sampling: Sampling) -> None:
-        del sampling
-        if engine.version != number:
-            own.load_state_dict(model.state_dict())
-            engine.renew(number)
-
-    return Generation(engine, prepare, lambda: None, renews_actions=True)
 
 
 def served_engine(

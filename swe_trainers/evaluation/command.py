@@ -49,6 +49,12 @@ _OF_FOLDERS = ("max_tokens", "dtype", "device", "threads")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add everything but what is written as `--env.KEY` and `--request.KEY`."""
+    _add_model(parser)
+    _add_played(parser)
+    _add_manner(parser)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model")
     model.add_argument("--model", required=True, help="as the server knows it; without --base-url a folder")
     model.add_argument("--base-url", metavar="URL", help="of a server of OpenAI's chat API, most often …/v1")
@@ -71,6 +77,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--device", help="a folder: where it computes; by default a GPU where there is one")
     model.add_argument("--threads", type=_positive, metavar="N", help="a folder: of PyTorch on the CPU")
+
+
+def _add_played(parser: argparse.ArgumentParser) -> None:
     played = parser.add_argument_group("what is played")
     played.add_argument(
         "--env",
@@ -98,6 +107,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     played.add_argument(
         "--success-above", type=float, metavar="RETURN", help="what a success is, where the environment does not say"
     )
+
+
+def _add_manner(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how")
     how.add_argument("--n-parallel", type=_positive, default=4, metavar="N", help="episodes at once (%(default)s)")
     how.add_argument("--output", type=Path, metavar="DIR", help="by default runs/eval/MODEL/DATASET")

@@ -21,7 +21,7 @@ from swe_trainers.evaluation.environment import (
 )
 from swe_trainers.evaluation.episode import Episode, TurnLimits
 from swe_trainers.evaluation.playing import Watcher, play_all
-from swe_trainers.evaluation.records import EvaluationFolder, Row, write_whole
+from swe_trainers.evaluation.records import EvaluationFolder, Row, write_output
 from swe_trainers.evaluation.report import render_report
 from swe_trainers.evaluation.summary import summarise
 from swe_trainers.evaluation.table import Tally, showing
@@ -118,8 +118,8 @@ def evaluate(
         rows = folder.in_order(items)
         summary = summarise(rows, planned=len(items), settings=plan.settings)
         folder.write_predictions(rows, plan.model)
-        write_whole(plan.output / "report.html", render_report(rows, summary, plan.output))
-        write_whole(plan.output / "summary.json", as_json(summary))
+        write_output(plan.output / "report.html", render_report(rows, summary, plan.output))
+        write_output(plan.output / "summary.json", as_json(summary))
     return summary
 
 

@@ -28,8 +28,9 @@ from typing import IO, Any
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.evaluation.environment import Item
 from swe_trainers.evaluation.episode import Episode
+from swe_trainers.writing import write_whole
 
-__all__ = ["EvaluationFolder", "Row", "read_results", "write_whole"]
+__all__ = ["EvaluationFolder", "Row", "read_results", "write_output"]
 
 _FORMAT = 1
 """Of the records, as `swegym_env.recording` counts it."""
@@ -72,7 +73,7 @@ class EvaluationFolder:
             self._lock = (self.place / ".lock").open("ab")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not begun:
-                write_whole(kept, json.dumps(self._settings, indent=2) + "\n")
+                write_output(kept, json.dumps(self._settings, indent=2) + "\n")
             for leftover in (self.place / "episodes").glob(".partial-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             if results.exists() and not (content := results.read_bytes()).endswith(b"\n"):
@@ -113,7 +114,7 @@ class EvaluationFolder:
         """Rewrite `results.jsonl` in the order of the items, one line each; returns the rows."""
         rows = read_results(self.place)
         ordered = [rows[key] for item in items if (key := (item.instance_id, item.sample)) in rows]
-        write_whole(self.place / "results.jsonl", "".join(json.dumps(row) + "\n" for row in ordered))
+        write_output(self.place / "results.jsonl", "".join(json.dumps(row) + "\n" for row in ordered))
         return ordered
 
     def write_predictions(self, rows: Iterable[Row], model: str) -> list[Path]:
@@ -127,7 +128,7 @@ class EvaluationFolder:
                 said = {"instance_id": row["instance_id"], "model_name_or_path": model, "model_patch": patch}
                 by_sample.setdefault(row["sample"], []).append(json.dumps(said) + "\n")
         return [
-            write_whole(
+            write_output(
                 self.place / (f"predictions.{sample}.jsonl" if self._several else "predictions.jsonl"), "".join(lines)
             )
             for sample, lines in sorted(by_sample.items())
@@ -193,15 +194,11 @@ def read_results(place: Path) -> dict[tuple[str, int], Row]:
     return found
 
 
-def write_whole(path: Path, text: str) -> Path:
-    """Write a file whole or not at all. Raises ConfigurationError."""
-    partial = path.with_name(f".{path.name}.partial")
+def write_output(path: Path, text: str) -> Path:
+    """Write a file whole or not at all, in UTF-8, where half a surrogate pair is escaped. Raises ConfigurationError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return partial.replace(path)
+        return write_whole(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
 
 
@@ -297,7 +294,10 @@ def _meta(episode: Episode) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in what JSON has; what it has no word for, as text."""
+    """`value` in what JSON has; what it has no word for, as text.
+
+    `swegym_env.recording.record` has the same: both write one form, and neither package may import the other.
+    """
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

@@ -61,7 +61,7 @@ def written_bytes(config: RunConfig) -> int | None:
         return None
     try:
         model = architecture_of(config.model.path, config.model.architecture)
-    except ConfigurationError:
+    except ConfigurationError:  # `_model` tells what is wrong with it
         return None
     if model is None or not model.exact:
         return None

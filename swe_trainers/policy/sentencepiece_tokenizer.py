@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,43 +165,18 @@ def train_sentencepiece(
     Raises:
         ConfigurationError: there is no text, or `vocab_size` has no room for the bytes and the characters.
     """
-    import sentencepiece
-
     sentences = [
         _SURROGATES.sub("\ufffd", text).replace(_BLANK, " ").replace("\0", " ") for text in texts if text.strip()
     ]
     if not sentences:
         raise ConfigurationError("train_sentencepiece: no text to train on")
-    longest = max(len(sentence.encode()) for sentence in sentences)
-
-    def train(size: int) -> bytes:
-        model = io.BytesIO()
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=size,
-            normalization_rule_name="identity",
-            add_dummy_prefix=False,
-            remove_extra_whitespaces=False,
-            allow_whitespace_only_pieces=True,
-            byte_fallback=True,
-            character_coverage=1.0,
-            control_symbols=list(SPECIAL_TOKENS),
-            user_defined_symbols=[*(["\n"] if split_by_whitespace else []), *separators],
-            split_by_whitespace=split_by_whitespace,
-            split_by_unicode_script=split_by_whitespace,
-            split_by_number=split_by_whitespace,
-            max_sentencepiece_length=max_piece_length,
-            max_sentence_length=longest + 1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_id=-1,
-            num_threads=1,
-            minloglevel=2,
-        )
-        return model.getvalue()
-
+    train = partial(
+        _trained,
+        sentences,
+        split_by_whitespace=split_by_whitespace,
+        separators=separators,
+        max_piece_length=max_piece_length,
+    )
     try:
         return SentencePieceTokenizer(train(vocab_size))
     except RuntimeError as error:
@@ -208,3 +184,37 @@ def train_sentencepiece(
         if ceiling is None:
             raise ConfigurationError(f"train_sentencepiece: {str(error).strip().splitlines()[-1]}") from error
     return SentencePieceTokenizer(train(int(ceiling[1])))
+
+
+def _trained(
+    sentences: Sequence[str], vocab_size: int, *, split_by_whitespace: bool, separators: str, max_piece_length: int
+) -> bytes:
+    """SentencePiece's own model of them."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=vocab_size,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        allow_whitespace_only_pieces=True,
+        byte_fallback=True,
+        character_coverage=1.0,
+        control_symbols=list(SPECIAL_TOKENS),
+        user_defined_symbols=[*(["\n"] if split_by_whitespace else []), *separators],
+        split_by_whitespace=split_by_whitespace,
+        split_by_unicode_script=split_by_whitespace,
+        split_by_number=split_by_whitespace,
+        max_sentencepiece_length=max_piece_length,
+        max_sentence_length=max(len(sentence.encode()) for sentence in sentences) + 1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_id=-1,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return model.getvalue()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from swe_trainers.errors import RolloutError
-from swe_trainers.rollout.collect import Collection
+from swe_trainers.rollout.collection import Collection
 from swe_trainers.rollout.feed import Feed, Rest
 from swe_trainers.rollout.plan import EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
@@ -126,7 +126,7 @@ class BackgroundPlay:
     def _play(self) -> None:
         try:
             self._collection.play()
-        except _Stopped:
+        except _Stopped:  # by `close`, which waits for this
             pass
 
     def _over(self) -> bool:

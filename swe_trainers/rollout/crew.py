@@ -14,7 +14,8 @@ from swe_trainers.engines.protocol import Throughput
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.policy.chat import ChatFormat
 from swe_trainers.rollout.background import BackgroundPlay, Key
-from swe_trainers.rollout.collect import Collection, collect
+from swe_trainers.rollout.collection import Collection
+from swe_trainers.rollout.feed import Feed, Listed
 from swe_trainers.rollout.history import HeadTail
 from swe_trainers.rollout.plan import Branching, EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory
@@ -108,30 +109,13 @@ class LocalCrew:
         self._generation.prepare(number, sampling)
 
     def play(self, starts: Sequence[EpisodeStart], manner: Manner) -> list[Trajectory]:
-        return collect(
-            self._generation.engine,
-            self._chat,
-            self._envs[manner.evaluation],
-            starts,
-            limits=manner.limits,
-            sampling=manner.sampling,
-            history=manner.history,
-            branching=manner.branching,
-            lockstep=self._lockstep,
-        )
+        feed = Listed(starts)
+        self._collection(feed, manner, lockstep=self._lockstep).play()
+        return feed.trajectories
 
     def ahead(self, manner: Manner) -> BackgroundPlay:
         return BackgroundPlay(
-            lambda feed: Collection(
-                self._generation.engine,
-                self._chat,
-                self._envs[manner.evaluation],
-                feed,
-                limits=manner.limits,
-                sampling=manner.sampling,
-                history=manner.history,
-                branching=manner.branching,
-            ),
+            lambda feed: self._collection(feed, manner, lockstep=False),
             renews_actions=self._generation.renews_actions,
         )
 
@@ -145,3 +129,16 @@ class LocalCrew:
         done = self._generation.engine.throughput
         before, self._counted = self._counted, replace(done)
         return Throughput(**{f.name: getattr(done, f.name) - getattr(before, f.name) for f in fields(Throughput)})
+
+    def _collection(self, feed: Feed, manner: Manner, *, lockstep: bool) -> Collection:
+        return Collection(
+            self._generation.engine,
+            self._chat,
+            self._envs[manner.evaluation],
+            feed,
+            limits=manner.limits,
+            sampling=manner.sampling,
+            history=manner.history,
+            branching=manner.branching,
+            lockstep=lockstep,
+        )

@@ -51,7 +51,7 @@ class Listed:
         self._starts = iter(starts)
         self.more = True
         self.rest: Rest | None = None
-        self.finished: dict[int, list[Trajectory]] = {}
+        self._finished: dict[int, list[Trajectory]] = {}
 
     def next(self) -> EpisodeStart | None:
         start = next(self._starts, None)
@@ -65,4 +65,9 @@ class Listed:
         """Nobody asks for one."""
 
     def done(self, number: int, trajectories: list[Trajectory]) -> None:
-        self.finished[number] = trajectories
+        self._finished[number] = trajectories
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        """What has ended, in the order of the starts."""
+        return [trajectory for number in sorted(self._finished) for trajectory in self._finished[number]]

@@ -7,8 +7,6 @@ DIRECTORY/00000012/manifest.json         the sizes a complete checkpoint has
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -25,6 +23,7 @@ from swe_trainers.checkpoint import Checkpoints, random_states, restore_random_s
 from swe_trainers.errors import CheckpointError
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.ranks import agreed, rank
+from swe_trainers.writing import sync
 
 __all__ = ["ShardedCheckpoints", "prime"]
 
@@ -46,10 +45,9 @@ class ShardedCheckpoints(Checkpoints):
         """See `Checkpoints.save`; the tensors of all ranks are on the disk before the checkpoint's name appears."""
         partial = Path(agreed(self._begin() if rank() == 0 else ""))
         tensors, plain = _split(state)
-        target = self.directory / f"{step:08d}"
         try:
             self._write(tensors, partial)
-            failure = self._publish(step, partial, target, plain) if rank() == 0 else ""
+            failure = self._finish(step, partial, plain) if rank() == 0 else ""
         except (OSError, CheckpointException) as error:
             failure = " ".join(str(error).split())[:300]
         failure = agreed(failure)
@@ -57,7 +55,7 @@ class ShardedCheckpoints(Checkpoints):
             if rank() == 0:
                 shutil.rmtree(partial, ignore_errors=True)
             raise CheckpointError(f"{self.directory}: checkpoint {step} was not written: {failure}")
-        return target
+        return self.directory / f"{step:08d}"
 
     def load(self, path: Path | None = None, *, map_location: str | torch.device = "cpu") -> dict[str, Any]:
         """See `Checkpoints.load`; written by however many ranks, every one of these reads what it holds."""
@@ -93,22 +91,14 @@ class ShardedCheckpoints(Checkpoints):
         self._drop_partial()
         return tempfile.mkdtemp(prefix=".partial-", dir=self.directory)
 
-    def _publish(self, step: int, partial: Path, target: Path, plain: Any) -> str:
+    def _finish(self, step: int, partial: Path, plain: Any) -> str:
         """Finish a checkpoint on rank 0; why it could not be, or nothing."""
         try:
             torch.save({"state": plain, "random": random_states()}, partial / "state.pt")
-            sizes = {}
-            for file in sorted(partial.iterdir()):
+            for file in partial.iterdir():
                 file.chmod(0o600)
-                sizes[file.name] = file.stat().st_size
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
-            (partial / "manifest.json").write_text(json.dumps({"step": step, "size_bytes": sizes}))
-            if target.exists():
-                shutil.rmtree(target)
-            partial.rename(target)
-            for old in self.complete()[: -self.keep]:
-                shutil.rmtree(old)
+                sync(file)
+            self._publish(step, partial)
         except (OSError, RuntimeError) as error:
             return str(error).splitlines()[0]
         return ""

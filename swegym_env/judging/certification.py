@@ -364,7 +364,7 @@ class _Record:
         self.trials: dict[tuple[object, ...], Trial] = {}
         try:
             lines = self._path.read_bytes().splitlines()
-        except FileNotFoundError:
+        except FileNotFoundError:  # nothing is certified yet
             return
         for line in lines:
             with contextlib.suppress(ValueError, TypeError):  # a line that was cut short, or of another version

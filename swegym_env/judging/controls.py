@@ -192,7 +192,7 @@ def _tests(text: str) -> Iterator[tuple[tuple[str, ...], _Function]]:
     """Every function at the top level and in classes, with the classes' names."""
     try:
         module = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError):  # a file that does not parse holds no test that could be found
         return
     waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in module.body]
     for classes, statement in waiting:  # grows while it is walked

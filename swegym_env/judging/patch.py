@@ -113,7 +113,7 @@ def _signature(base: Path, changes: Sequence[Change]) -> tuple[_Signature, float
         if change.host_path is not None:
             try:
                 status = os.lstat(change.host_path)
-            except OSError:
+            except OSError:  # it goes while we look: equal to no state
                 return (object(),), time.time()
             parts.append(
                 (status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)

@@ -231,7 +231,10 @@ def _json(value: Any, *, indent: int | None = None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in what JSON has; what it has no word for, as text."""
+    """`value` in what JSON has; what it has no word for, as text.
+
+    `swe_trainers.evaluation.records` has the same: both write one form, and neither package may import the other.
+    """
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):

@@ -355,5 +355,5 @@ def _word(text: str) -> str:
 def _signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
-    except ProcessLookupError:
+    except ProcessLookupError:  # it has ended
         pass

@@ -82,7 +82,7 @@ class _Ahead:
     def _work(self) -> None:
         try:
             sandbox = self._order()
-        except SwegymError:
+        except SwegymError:  # whoever asks for it will try again and be told
             return
         with self._lock:
             self._sandbox = sandbox

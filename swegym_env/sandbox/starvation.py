@@ -30,7 +30,7 @@ def were_starved(pids: Iterable[int], seconds: float) -> bool:
         try:
             waited_s = max(waited_s, int((place / "schedstat").read_text().split()[1]) / 1e9)
             fields = (place / "stat").read_bytes().rpartition(b")")[2].split()
-        except (OSError, IndexError):
+        except (OSError, IndexError):  # it has ended meanwhile
             continue
         used_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_S  # with those of children that have ended
     return waited_s > _WAITED * seconds and used_s < _USED * seconds

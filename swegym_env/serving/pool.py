@@ -215,7 +215,7 @@ class Pool:
             server.grading += 1
             try:
                 return await server.send("/container/evaluate", body, request_id)
-            except ServerLostError:
+            except ServerLostError:  # it is out of use now: another one grades
                 continue
             finally:
                 server.grading -= 1
@@ -327,7 +327,7 @@ class Pool:
             await self.servers[lease.node].send(
                 path, json.dumps({lease.kind: lease.name}).encode(), f"end-{lease.name}"
             )
-        except ServerLostError:
+        except ServerLostError:  # what it held is gone with it, or ends with its own lease
             pass
         self._drop(lease)
 

@@ -63,6 +63,7 @@ def find_interpreter(version: str = "3") -> Interpreter:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
+            seen.append(f"{executable} (does not run)")
             continue
         if probe.returncode != 0:
             seen.append(f"{executable} (without venv or ensurepip)")

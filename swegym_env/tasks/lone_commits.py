@@ -159,7 +159,7 @@ def list_tracked(objects: Path, commit: str, environment: dict[str, str], what: 
         (Path(scratch) / "objects/info/alternates").write_text(f"{objects}\n")
         try:
             listed = git(["-C", scratch, "ls-tree", "-r", "-z", "--name-only", commit], environment, what)
-        except RepositoryError:
+        except RepositoryError:  # it does not hold the commit
             return []
     return [path for path in listed.split("\0") if path]
 

@@ -25,6 +25,7 @@ import yaml
 from tests.contracts.documents import LANGUAGES, ROOT, Block, blocks_of, commands_of, pages
 from tests.env.wheels import write_wheels
 from tests.places import public_directory
+from tests.programs import offline, run_to_end
 
 PROGRAMS = {
     "swegym": "swegym_env.cli",
@@ -70,25 +71,12 @@ def run_page(blocks: list[Block], place: Path, folder: Path) -> subprocess.Compl
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SWEGYM_TOKEN")}
     (folder / "home").mkdir()
     environment |= {
+        **offline(place),
         "HOME": str(folder / "home"),
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "SWEGYM_WORKDIR": str(place / "work"),
-        "PIP_FIND_LINKS": str(place / "wheels"),
-        "PIP_NO_INDEX": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
     }
-    return subprocess.run(
-        [sys.executable, str(SESSION)],
-        input=json.dumps(steps),
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    command = [sys.executable, str(SESSION)]
+    return run_to_end(command, environment, cwd=folder, stdin=json.dumps(steps), timeout_s=240)
 
 
 @pytest.mark.parametrize("page", PLAYED)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.contracts.test_distribution import PROJECT, ROOT
 from tests.places import public_directory
+from tests.programs import run_to_end
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -44,17 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SWEGYM_"))}
         with public_directory("wheel") as machine:
             environment |= {"SWEGYM_WORKDIR": str(machine / "work"), "SWEGYM_RUNDIR": str(machine / "run")}
-            command = [str(python.with_name(program)), *arguments]
-            return subprocess.run(
-                command,
-                input=stdin,
-                env=environment,
-                cwd=place,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
+            return run_to_end([str(python.with_name(program)), *arguments], environment, cwd=place, stdin=stdin)
 
     return run
 

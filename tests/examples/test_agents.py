@@ -2,19 +2,17 @@
 
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, run_to_end
 
 
 def _run(program, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MSWEA_GLOBAL_CONFIG_DIR": f"{arguments[-1]}/config"}
     command = [sys.executable, str(ROOT / "examples" / program), *arguments]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    ran = run_to_end(command, environment)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return json.loads(ran.stdout.splitlines()[-1])
 
@@ -52,13 +50,5 @@ env.close()
 def test_the_end_of_an_episode_ends_the_agents_loop(module, model, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MSWEA_GLOBAL_CONFIG_DIR": str(tmp_path)}
     program = PLAYED.format(module=module, model=model)
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ran = run_to_end([sys.executable, "-c", program], environment)
     assert ran.stdout.splitlines()[-1:] == ["max_turns False 0.0"], ran.stderr[-2000:]

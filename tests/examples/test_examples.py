@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,8 +15,7 @@ from nbclient import NotebookClient
 
 from tests.env.wheels import write_wheels
 from tests.places import public_directory
-
-ROOT = Path(__file__).parents[2]
+from tests.programs import ROOT, offline, run_to_end
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +28,14 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def environment(place: Path) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "SWEGYM_WORKDIR": str(place / "work"),
-        "PIP_FIND_LINKS": str(place / "wheels"),
-        "PIP_NO_INDEX": "1",
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    return {**os.environ, **offline(place)}
 
 
 @pytest.fixture
 def play(environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
     def played(program: str, *arguments: object) -> dict[str, Any]:
         command = [sys.executable, f"examples/{program}", *map(str, arguments)]
-        ran = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
+        ran = run_to_end(command, environment, timeout_s=240)
         assert ran.returncode == 0, ran.stderr[-3000:]
         return json.loads(ran.stdout.splitlines()[-1])
 
@@ -56,7 +44,8 @@ def play(environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
 
 def test_one_episode_by_hand_ends_with_a_repaired_repository(environment):
     command = [sys.executable, "examples/one_episode.py"]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    ran = run_to_end(command, environment)
+    assert ran.returncode == 0, ran.stderr[-3000:]
     assert "reward 1.0, ended because: submitted\nrepaired (5, 5), kept (45, 45)" in ran.stdout
 
 

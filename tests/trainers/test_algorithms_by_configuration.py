@@ -170,7 +170,8 @@ def test_what_has_no_effect_is_told_in_one_line(tmp_path, monkeypatch, capsys, a
 def test_episodes_of_a_group_begin_alike_and_are_played_apart(tmp_path):
     from swe_trainers.engines.sampling import Sampling
     from swe_trainers.run_config import ModelConfig
-    from tests.trainers.test_experiment import LAKE, TINY, Rollouts, make_chat, make_env, make_model
+    from tests.trainers.test_experiment import LAKE, Rollouts, make_chat, make_env, make_model
+    from tests.trainers.tiny import TINY
 
     config = ModelConfig(architecture=TINY, tokenizer="words")
     env = make_env(dataclasses.replace(LAKE, kwargs={"map_name": "4x4"}))

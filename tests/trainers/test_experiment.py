@@ -18,13 +18,10 @@ from swe_trainers.recording import write_trajectories
 from swe_trainers.rollout.statistics import episode_statistics
 from swe_trainers.run_config import EnvironmentConfig, ModelConfig, WrapperConfig, run_config
 from tests.trainers.learning.tiny import trajectory
+from tests.trainers.tiny import TINY
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "configs"
 LAKE = EnvironmentConfig(id="FrozenLake-v1", adapter="text", parallel=2, max_turns=5, max_tokens=64, max_new_tokens=1)
-TINY = {
-    "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "max_position_embeddings": 128,
-}  # fmt: skip
 
 
 def layers(env):

@@ -23,8 +23,7 @@ from swe_trainers.rollout.statistics import staleness, staleness_statistics
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.run_config import EnvironmentConfig, ModelConfig, RolloutConfig, RunConfig, run_config
 from tests.trainers.learning.tiny import trajectory
-from tests.trainers.test_experiment import TINY
-from tests.trainers.tiny import full_logprobs
+from tests.trainers.tiny import TINY, full_logprobs
 
 ECHO = EnvironmentConfig(
     id="tests.trainers.scale.rays:Echo-v0", kwargs={"wait_s": 0.002}, parallel=3, max_tokens=64, max_new_tokens=3

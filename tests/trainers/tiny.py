@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,31 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
     },
 }  # fmt: skip
+
+TINY = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def lake_run(folder: Path, **sections: dict[str, Any]) -> dict[str, Any]:
+    """A run of two short updates on the frozen lake, into `folder`/run; sections add to these or replace theirs."""
+    config: dict[str, Any] = {
+        "environment": {
+            "id": "FrozenLake-v1", "adapter": "text", "parallel": 2, "max_turns": 4, "max_tokens": 96,
+            "max_new_tokens": 2,
+        },
+        "model": {"architecture": TINY, "tokenizer": "words"},
+        "trainer": {
+            "algorithm": "ppo", "max_updates": 2, "episodes_per_update": 7, "epochs": 1, "minibatches": 2,
+            "learning_rate": 0.01,
+        },
+        "output_dir": str(folder / "run"),
+        "threads": 1,
+    }  # fmt: skip
+    for name, section in sections.items():
+        config[name] = {**config.get(name, {}), **section}
+    return config
 
 
 def words(n: int = 40) -> WordTokenizer:

@@ -208,7 +208,7 @@ class ImageStore:
                     alive = process_start(int(pid)) == int(start)
                 else:
                     alive = time.time() - mark.stat().st_mtime < _FOREIGN_USE_S
-            except FileNotFoundError:
+            except FileNotFoundError:  # its user has ended, and took the mark away
                 continue
             if alive:
                 living = True

@@ -71,7 +71,7 @@ def _give_back() -> None:
             let_go(service, container)
             try:
                 service.call_once("/container/destroy", {"container": container}, timeout_s=_FAREWELL_S)
-            except SwegymError:
+            except SwegymError:  # it does not answer, or refuses: the end of the leases ends the rest
                 break
 
 

@@ -45,7 +45,7 @@ class Route:
         request_id = os.urandom(16).hex()
         try:
             status, answer = node.try_once(path, message, timeout_s=timeout_s, request_id=request_id)
-        except (OSError, http.client.HTTPException, SwegymError):
+        except (OSError, http.client.HTTPException, SwegymError):  # the pool is asked instead, and tells what is wrong
             _left_until[node.url] = time.monotonic() + _LEFT_FOR_S
         else:
             if status == 200 and answer is not None:

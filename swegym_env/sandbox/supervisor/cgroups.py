@@ -142,7 +142,7 @@ def _parents() -> dict[str, str]:
             trial = f"{candidate}/{_PREFIX}{os.getpid()}-{_own_start()}-trial"
             try:
                 os.mkdir(trial)
-            except OSError:
+            except OSError:  # no group can be made here
                 continue
             usable = os.path.exists(f"{trial}/{controller}.{'max' if controller == 'pids' else 'stat'}")
             usable = usable and os.access(f"{candidate}/cgroup.procs", os.W_OK)

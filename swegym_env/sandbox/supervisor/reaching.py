@@ -52,7 +52,7 @@ def _make_parents(root: int, directory: str) -> None:
         parent = open_inside(root, above or "/", os.O_PATH | os.O_DIRECTORY)
         try:
             os.mkdir(name, 0o755, dir_fd=parent)
-        except FileExistsError:
+        except FileExistsError:  # another write made it meanwhile
             pass
         finally:
             os.close(parent)

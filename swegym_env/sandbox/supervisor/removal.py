@@ -35,7 +35,7 @@ def _remove(parent: int, name: str) -> None:
             return
         except FileNotFoundError:
             return
-        except (IsADirectoryError, PermissionError):
+        except (IsADirectoryError, PermissionError):  # a directory: below
             pass
         try:
             _empty(parent, name)

@@ -56,7 +56,7 @@ def _declared(row: CheckedRow, solution: str) -> tuple[str, str]:
     named = row.text("test_entry_point")
     try:
         body = ast.parse(solution).body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError):  # a solution that does not parse declares nothing
         return named, ""
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
     chosen = next((node for node in reversed(functions) if named in ("", node.name)), None)

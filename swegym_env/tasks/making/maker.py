@@ -227,7 +227,7 @@ def _all_lines(source: Source, path: str, reached: Mapping[int, Sequence[int]]) 
     """The lines that a mistake may be made in: what tests reach, and the module's top level, which runs on import."""
     try:
         tree = ast.parse(source.files[path][1])
-    except (KeyError, SyntaxError, ValueError, RecursionError, MemoryError):
+    except (KeyError, SyntaxError, ValueError, RecursionError, MemoryError):  # no file that could be changed
         return set()
     inner: set[int] = set()
     for node in ast.walk(tree):

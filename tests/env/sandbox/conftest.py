@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.root_file_system import make_root
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.selection import BACKENDS, try_backend
-from tests.places import copy_programs, own_run_directory, public_directory
+from tests.places import own_run_directory, public_directory
 
 Opener = Callable[..., Sandbox]
 PROGRAMS = ("bash", "cat", "ls", "mkdir", "rm", "stat", "env")
@@ -36,11 +37,8 @@ def public_parent() -> Iterator[Path]:
 def root(public_parent: Path) -> Path:
     """A root file system with a few programs and the libraries that they need."""
     directory = public_parent / "root"
-    for name in ("bin", "etc", "proc", "dev", "tmp", "home", "var/tmp", "testbed"):
-        (directory / name).mkdir(parents=True, exist_ok=True)
-    (directory / "usr").symlink_to(".")
+    make_root(directory, PROGRAMS)
     (directory / "testbed" / "code.py").write_text("x = 1\n")
-    copy_programs(PROGRAMS, directory)
     (directory / ".singularity.d" / "env").mkdir(parents=True)
     (directory / ".singularity.d" / "env" / "10-docker2singularity.sh").write_text(
         'export FROM_IMAGE="given by the image"\n'

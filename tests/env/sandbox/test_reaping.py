@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.waiting import wait_until
 from swegym_env.errors import SandboxError
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.client import supervisor
@@ -47,12 +48,7 @@ OWNER = textwrap.dedent("""
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    return wait_until(condition, PATIENCE_S, every_s=0.01)
 
 
 def directories(place: Path) -> list[str]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.root_file_system import make_root
 from swegym_env.judging.evaluation import evaluation_of
 from swegym_env.judging.grading import grade
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 from swegym_env.tasks.workspace import prepare_workspace
 from tests.env.tasks.test_repositories import git
-from tests.places import copy_programs
 
 SCRIPT = """#!/bin/bash
 set -uxo pipefail
@@ -48,11 +48,8 @@ def image(public_directory: Path) -> tuple[Path, str]:
     Its programs are a few of the machine's, and conda's part is played by a script that does what `activate` does.
     """
     root = public_directory / "official-image"
-    for name in ("bin", "etc", "proc", "dev", "tmp", "home", "var/tmp", "sys", "run", "root", "opt", "testbed"):
-        (root / name).mkdir(parents=True)
-    (root / "usr").symlink_to(".")
+    make_root(root, PROGRAMS, more=("sys", "run", "root", "opt"))
     (root / "bin/sh").symlink_to("bash")
-    copy_programs(PROGRAMS, root)
     testbed = root / "testbed"
     git(testbed, "init", "-q", "-b", "main")
     (testbed / "x.py").write_text("value = 1\n")

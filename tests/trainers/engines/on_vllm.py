@@ -19,6 +19,7 @@ import tokenizers
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.services import free_port
 from swe_trainers.engines.dialects import Completions
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.sampling import Sampling
@@ -30,9 +31,8 @@ from swe_trainers.policy.language_model import LanguageModel
 from swe_trainers.policy.tokenizer import HuggingFaceTokenizer
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.background import BackgroundPlay
-from swe_trainers.rollout.collect import Collection
+from swe_trainers.rollout.collection import Collection
 from swe_trainers.rollout.plan import EpisodeStart, Limits
-from tests.trainers.engines.test_training_with_a_server import free_port
 from tests.trainers.tiny import full_logprobs, tiny_model
 
 PYTHON = os.environ.get("VLLM_PYTHON", ".venv-vllm/bin/python")

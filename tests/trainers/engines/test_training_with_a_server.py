@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,38 +14,25 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.services import free_port
 from swe_trainers.engines.server_process import ServerProcess
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.experiment import evaluate_run, run_experiment
 from swe_trainers.logging import read_metrics
 from swe_trainers.run_config import RunConfig, run_config
-from tests.trainers.test_experiment import TINY
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+from tests.trainers.tiny import lake_run
 
 
 def configuration(folder: Path, *, ahead: int = 0, **engine) -> RunConfig:
-    rollout = {"max_staleness": ahead, "partial": bool(ahead)}
     return run_config(
-        {
-            "rollout": rollout,
-            "environment": {
-                "id": "FrozenLake-v1", "adapter": "text", "parallel": 4, "max_turns": 4, "max_tokens": 96,
-                "max_new_tokens": 2,
-            },
-            "model": {"architecture": TINY, "tokenizer": "words"},
-            "trainer": {
-                "algorithm": "ppo", "max_updates": 4, "episodes_per_update": 8, "epochs": 1, "minibatches": 1,
-                "learning_rate": 0.01, "temperature": 0.9, "correction": "truncate",
-            },
-            "engine": engine,
-            "output_dir": str(folder / "run"),
-            "threads": 1,
-        }
+        lake_run(
+            folder,
+            environment={"parallel": 4},
+            trainer={"max_updates": 4, "episodes_per_update": 8, "minibatches": 1, "temperature": 0.9,
+                     "correction": "truncate"},
+            rollout={"max_staleness": ahead, "partial": bool(ahead)},
+            engine=engine,
+        )
     )  # fmt: skip
 
 

@@ -2,59 +2,35 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Page
 
 from swe_trainers.evaluation.report import render_report
 from swe_trainers.evaluation.summary import summarise
+from tests.browser import OpenPage
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-_FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>{{7*7}}"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if program is None:
-        pytest.skip("no Chromium on PATH; scripts/install_test_tools.sh installs it")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
-        yield opened
-        opened.close()
 
 
 Show = Callable[..., Page]
 
 
 @pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
-    """Opens the report of these rows; whatever the page complains about or asks of the network fails the test."""
-    opened: list[tuple[Page, list[str]]] = []
+def show(open_page: OpenPage, tmp_path: Path) -> Show:
+    """Opens the report of these rows."""
 
     def page_of(rows: list[dict[str, Any]], *, samples: int = 1, model: str = "m") -> Page:
         settings = {"samples": samples, "model": model, "environment": "E-v0", "arguments": {"dataset": "mini"}}
         summary = summarise(rows, planned=len(rows), settings=settings)
         path = tmp_path / "report.html"
         path.write_text(render_report(rows, summary, tmp_path), encoding="utf-8", errors="backslashreplace")
-        complaints: list[str] = []
-        page = browser.new_page(viewport={"width": 1200, "height": 900})
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: complaints.append(request.url) if request.url != f"file://{path}" else None)
-        page.goto(f"file://{path}")
-        opened.append((page, complaints))
-        return page
+        return open_page(path, viewport={"width": 1200, "height": 900})
 
-    yield page_of
-    for page, complaints in opened:
-        assert complaints == []
-        page.close()
+    return page_of
 
 
 def _row(name: str, resolved: bool | None, **more: Any) -> dict[str, Any]:

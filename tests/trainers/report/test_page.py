@@ -4,52 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
 
 import numpy as np
-import pytest
 import yaml
-from playwright.sync_api import sync_playwright
 
 from swe_trainers.cli import main
 from swe_trainers.report.examples import Examples, read_examples
 from swe_trainers.report.html_page import RunningReport, write_report
 from swe_trainers.rollout.trajectory import Trajectory, Turn
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> @DATA@ @SCRIPT@ <!--"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if program is None:
-        pytest.skip("no Chromium on PATH; scripts/install_test_tools.sh installs it")
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
-
-
-@pytest.fixture
-def show(browser):
-    pages = []
-
-    def opened(path, **options):
-        complaints = []
-        page = browser.new_page(**options)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: complaints.append(request.url) if request.url != f"file://{path}" else None)
-        page.goto(f"file://{path}")
-        pages.append((page, complaints))
-        return page
-
-    yield opened
-    for page, complaints in pages:
-        assert complaints == []
-        page.close()
 
 
 def played(returned, text="say", turns=2):
@@ -81,8 +46,8 @@ def recorded(folder, seed=0, updates=60, text="say", rate=1e-3):
     return folder
 
 
-def test_a_run_is_shown_with_its_figures_its_diagrams_and_its_episodes(show, tmp_path):
-    page = show(write_report([recorded(tmp_path / "run", text=HOSTILE)]))
+def test_a_run_is_shown_with_its_figures_its_diagrams_and_its_episodes(open_page, tmp_path):
+    page = open_page(write_report([recorded(tmp_path / "run", text=HOSTILE)]))
     assert page.locator("h1").text_content() == "run"
     tiles = dict(zip(page.locator(".tiles dt").all_text_contents(), page.locator(".tiles dd").all_text_contents(),
                      strict=True))  # fmt: skip
@@ -98,8 +63,8 @@ def test_a_run_is_shown_with_its_figures_its_diagrams_and_its_episodes(show, tmp
     assert page.evaluate("[window.hacked, document.images.length, document.scripts.length]") == [None, 0, 2]
 
 
-def test_a_pointer_reads_a_value_and_the_theme_can_be_changed(show, tmp_path):
-    page = show(
+def test_a_pointer_reads_a_value_and_the_theme_can_be_changed(open_page, tmp_path):
+    page = open_page(
         write_report([recorded(tmp_path / "run")]), viewport={"width": 1200, "height": 900}, color_scheme="dark"
     )
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -113,22 +78,22 @@ def test_a_pointer_reads_a_value_and_the_theme_can_be_changed(show, tmp_path):
     assert page.locator("figure table:visible tbody tr").last.text_content() == "601"
 
 
-def test_a_narrow_page_does_not_scroll_sideways(show, tmp_path):
-    page = show(write_report([recorded(tmp_path / "run")]), viewport={"width": 380, "height": 800})
+def test_a_narrow_page_does_not_scroll_sideways(open_page, tmp_path):
+    page = open_page(write_report([recorded(tmp_path / "run")]), viewport={"width": 380, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_runs_of_several_seeds_share_diagrams_and_a_difference_is_told(show, tmp_path, capsys):
+def test_runs_of_several_seeds_share_diagrams_and_a_difference_is_told(open_page, tmp_path, capsys):
     runs = [str(recorded(tmp_path / f"seed{seed}", seed=seed)) for seed in range(3)]
     odd = str(recorded(tmp_path / "odd", seed=3, rate=1e-2))
     assert main(["report", *runs, "--output", str(tmp_path / "all.html")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'all.html'}\n"
-    page = show(tmp_path / "all.html")
+    page = open_page(tmp_path / "all.html")
     assert "3 runs" in page.locator("h1").text_content()
     assert "seed 0, 1, 2" in page.locator(".facts").text_content()
     assert page.locator("figure", has_text="Return of training episodes").locator("path.band").count() == 1
     assert page.locator(".warning").count() == 0
-    different = show(write_report([*runs, odd], tmp_path / "odd.html"))
+    different = open_page(write_report([*runs, odd], tmp_path / "odd.html"))
     assert "trainer.learning_rate" in different.locator(".warning").text_content()
 
 

@@ -20,7 +20,8 @@ from swe_trainers.errors import RolloutError
 from swe_trainers.policy.chat import CompactChat
 from swe_trainers.policy.language_model import LanguageModel
 from swe_trainers.rollout.background import BackgroundPlay
-from swe_trainers.rollout.collect import Collection, collect
+from swe_trainers.rollout.collect import collect
+from swe_trainers.rollout.collection import Collection
 from swe_trainers.rollout.history import HeadTail
 from swe_trainers.rollout.plan import Branching, EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory

@@ -36,9 +36,8 @@ from swe_trainers.scale.ray_worker import Workplace, pack, unpack
 from tests.trainers.engines.served import served
 from tests.trainers.scale.rays import Echo
 from tests.trainers.scale.test_torchrun import configured, said_by, torchrun
-from tests.trainers.test_experiment import TINY
 from tests.trainers.test_playing_ahead import configuration
-from tests.trainers.tiny import full_logprobs
+from tests.trainers.tiny import TINY, full_logprobs
 
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
 NOTICES_SOON = {  # that nobody is there any more, by default after a quarter of a minute; a slow answer is one

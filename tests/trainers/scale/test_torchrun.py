@@ -13,31 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.chaos.fleet import free_port
+from benchmarks.services import free_port
 from swe_trainers.logging import read_metrics
-from tests.trainers.test_experiment import TINY
+from tests.trainers.tiny import lake_run
 
 ROOT = Path(__file__).parents[3]
 
 
 def configured(folder: Path, trainer: dict[str, Any], **sections: Any) -> Path:
-    config = {
-        "environment": {
-            "id": "FrozenLake-v1", "adapter": "text", "parallel": 2, "max_turns": 4, "max_tokens": 96,
-            "max_new_tokens": 2,
-        },
-        "model": {"architecture": TINY, "tokenizer": "words"},
-        "trainer": {
-            "algorithm": "ppo", "max_updates": 2, "episodes_per_update": 7, "epochs": 1, "minibatches": 2,
-            "learning_rate": 0.01, **trainer,
-        },
-        "scale": {"fsdp": True},
-        "checkpoint_every": 1,
-        "output_dir": str(folder / "run"),
-        "threads": 1,
-    }  # fmt: skip
-    for name, section in sections.items():
-        config[name] = {**config.get(name, {}), **section}
+    config = lake_run(folder, trainer=trainer, **{**sections, "scale": {"fsdp": True, **sections.get("scale", {})}})
+    config["checkpoint_every"] = 1
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     return path
@@ -61,7 +46,7 @@ def said_by(launched: subprocess.Popen[str]) -> str:
 def slurm_job(ranks: int, path: Path, model: Path) -> subprocess.Popen[str]:
     """What a batch script does on one node with as many GPUs."""
     variables = {
-        "CONFIG": str(path), "MODEL_CONFIG": str(model), "PYTHON": sys.executable, "MASTER_PORT": str(free_port()),
+        "CONFIG": str(path), "MODEL_CONFIG": str(model), "PYTHON": sys.executable, "MASTER_PORT": free_port(),
         "SLURM_SUBMIT_DIR": str(path.parent), "SLURM_GPUS_ON_NODE": str(ranks), "SLURM_JOB_ID": "7",
     }  # fmt: skip
     return subprocess.Popen(

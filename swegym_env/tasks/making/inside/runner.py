@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 OPTIONS = ("-p", "no:cacheprovider", "--color=no", "--tb=long")
@@ -126,7 +127,7 @@ def preload(names: List[str]) -> None:
     """Import modules into the warm process, but none that pytest wants to rewrite, and nothing of the project's."""
     try:
         from importlib.metadata import entry_points
-    except ImportError:  # Python 3.7
+    except ImportError:  # Python 3.7: every module is imported by the tests that need it
         return
     every = entry_points()
     listed = every.select(group="pytest11") if hasattr(every, "select") else every.get("pytest11", [])
@@ -135,8 +136,9 @@ def preload(names: List[str]) -> None:
         if name not in sys.modules and name.partition(".")[0] not in plugins:
             try:
                 __import__(name)
-            except BaseException:  # whatever it is, the tests' own import will say so
-                continue
+            except BaseException as error:  # whatever it is, the tests' own import will say so; the log says it now
+                said = traceback.format_exception_only(type(error), error)[-1].strip()
+                os.write(2, f"{name} is not imported beforehand: {said}\n".encode("utf-8", "replace"))
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(PROJECT):
             del sys.modules[name]

@@ -1,0 +1,33 @@
+"""The least root file system that this machine's programs run in: for a benchmark's peers, and for tests of images."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["make_root"]
+
+
+def make_root(directory: Path, programs: Iterable[str], *, more: Iterable[str] = ()) -> None:
+    """Make a root file system of a few programs, and of the libraries that they need.
+
+    Args:
+        directory: the root.
+        programs: by their names in this machine's /usr/bin or /bin.
+        more: directories in it, besides those that a sandbox mounts something on.
+    """
+    for name in ("bin", "etc", "proc", "dev", "tmp", "home", "var/tmp", "testbed", *more):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "usr").symlink_to(".")
+    for name in programs:
+        program = shutil.which(name, path="/usr/bin:/bin")
+        assert program is not None
+        shutil.copy(program, directory / "bin" / name)
+        for word in subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout.split():
+            if word.startswith("/"):
+                (directory / word[1:]).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(word, directory / word[1:])
+    for name in ("passwd", "group", "hosts", "resolv.conf"):
+        (directory / "etc" / name).touch()
