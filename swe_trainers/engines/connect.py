@@ -141,6 +141,7 @@ def connect(
         weights=(config.weights or folder).absolute(),
         training=training,
         leads=leads,
+        ahead=ahead,
     )
 
 
@@ -170,12 +171,14 @@ def _served(
     weights: Path,
     training: bool,
     leads: bool,
+    ahead: bool,
 ) -> Generation:
     assert config.url is not None
     process = None
     if config.command and leads:
-        # A server that dies takes weights with it that no folder has.
-        renew = None if config.transport == "files" else lambda: write_served(model, weights)
+        # A server that dies takes weights with it that no folder has. While it plays ahead the policy has others by
+        # then: every weights that are sent are kept in the folder too.
+        renew = None if config.transport == "files" or ahead else lambda: write_served(model, weights)
         process = _process(config, weights, renew)
         write_served(model, weights)
         stack.enter_context(process.watched())
@@ -188,7 +191,8 @@ def _served(
     if config.transport != "files" and training and leads:
         transfer = WeightTransfer(engine.client, config.transport, timeout_s=config.timeout_s)
         stack.callback(transfer.close)
-    sync = WeightSync(model, engine, weights, tolerance=tolerance, transfer=transfer)
+    keep = ahead and process is not None
+    sync = WeightSync(model, engine, weights, tolerance=tolerance, transfer=transfer, keep=keep)
     if process is not None:
         asks = JsonClient(config.url, api_key=api_key(config), timeout_s=config.timeout_s, tries=2)
         process.prove = partial(sync.prove, asks)

@@ -36,6 +36,7 @@ class WeightSync:
         tolerance: the greatest mean difference of log-probabilities, in nats.
         save: writes the policy to a folder; `write_served` where not given.
         transfer: sends weights from memory, in the folder's place.
+        keep: write them to the folder even so, for a server that is started again while the policy learns on.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class WeightSync:
         tolerance: float,
         save: Callable[[Path], None] | None = None,
         transfer: WeightTransfer | None = None,
+        keep: bool = False,
     ) -> None:
         self._model, self._engine, self._folder = model, engine, Path(folder)
-        self._tolerance, self._transfer = tolerance, transfer
+        self._tolerance, self._transfer, self._keep = tolerance, transfer, keep
         self._save = save or (lambda folder: write_served(model, folder))
         self.gap = 0.0
         self._proven: _Proof | None = None
@@ -65,8 +67,9 @@ class WeightSync:
         """
         self._proven = None  # a server that starts again from here on may have either
         transfer = self._transfer
-        if transfer is None:
+        if transfer is None or self._keep:
             self._save(self._folder)
+        if transfer is None:
             self._engine.reload(self._folder.absolute(), version)
         else:
             self._engine.renew(version, lambda: transfer.send(self._model.checkpoint_weights()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -9,18 +10,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from benchmarks.services import free_port
+from swe_trainers.engines.connect import EngineConfig, connect
+from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.server_process import ServerProcess
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.experiment import evaluate_run, run_experiment
 from swe_trainers.logging import read_metrics
 from swe_trainers.run_config import RunConfig, run_config
-from tests.trainers.tiny import lake_run
+from tests.trainers.tiny import full_logprobs, lake_run, tiny_model
 
 
 def configuration(folder: Path, *, ahead: int = 0, **engine) -> RunConfig:
@@ -62,7 +67,7 @@ def servers(port: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("ahead", "transport"), [(0, "files"), (1, "files"), (0, "gloo")])
+@pytest.mark.parametrize(("ahead", "transport"), [(0, "files"), (1, "files"), (0, "gloo"), (1, "gloo")])
 def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(
     tmp_path: Path, ahead: int, transport: str
 ) -> None:
@@ -93,6 +98,35 @@ def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(
         assert row["engine/probe_gap"] < 1e-4
         assert row["engine_logprob_gap"] < 1e-4 or row["staleness/max"] == ahead
     assert sum(row["episodes"] for row in rows) == 32
+
+
+def test_a_server_that_dies_while_the_policy_learns_on_comes_back_with_the_weights_it_was_sent(tmp_path: Path) -> None:
+    port, model = free_port(), tiny_model("qwen3")
+    config = EngineConfig(
+        kind="vllm", url=f"http://127.0.0.1:{port}", command=tuple(server_command()), transport="gloo"
+    )
+    with ExitStack() as stack:
+        folder = tmp_path / "serving"
+        generation = connect(config, model, stack, n_slots=2, max_tokens=96, folder=folder, training=True, ahead=True)
+        generation.prepare(1, Sampling())
+        sent = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)
+        (pid,) = servers(port)
+        os.kill(pid, signal.SIGKILL)
+        slot = generation.engine.open()
+        generation.engine.submit(
+            slot, [5, 6, 7], max_new_tokens=8, stop_ids=(), sampling=Sampling(), random=np.random.default_rng(0)
+        )
+        samples = []
+        while generation.engine.busy:
+            samples += generation.engine.step()
+        assert servers(port) not in ([], [pid])
+        (sample,) = samples
+        truth = full_logprobs(sent, [5, 6, 7, *sample.token_ids])[3:]
+        torch.testing.assert_close(torch.tensor(sample.logprobs), truth, rtol=1e-4, atol=1e-4)
+        assert set(sample.versions) == {1}
 
 
 def test_a_server_that_does_not_start_is_one_line_with_its_last_words(tmp_path: Path) -> None:
@@ -180,6 +214,8 @@ def test_a_server_ends_with_its_owner_by_whatever_death(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
+from swe_trainers.engines.connect import EngineConfig, connect
+from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.server_process import ServerProcess
 
 command = ["sh", "-c", "echo $$; exec sleep 1000"]
