@@ -163,9 +163,6 @@ def test_verdicts_survive_the_server_that_was_finding_them(tmp_path: Path) -> No
         assert (status, verdict["resolved"], verdict["instance_id"]) == (200, True, "slow__one-1"), told
 
 
-# --- bookkeeping alone ---
-
-
 def test_a_server_with_the_image_is_preferred_and_then_the_least_loaded() -> None:
     a, b, c = (Candidate(url, capacity=10, usable=True) for url in "abc")
     b.images = frozenset({"docker://x"})
