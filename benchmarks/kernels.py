@@ -94,9 +94,6 @@ def main() -> int:
     return 0
 
 
-# --- measuring
-
-
 def seconds(step: Callable[[], Any], *, at_least: int = 5) -> list[float]:
     """Times of single calls, after two that are not counted."""
     device = _device()
@@ -151,9 +148,6 @@ def _peer(module: str, attribute: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, RuntimeError):
         return None
-
-
-# --- rows of logits
 
 
 def bench_rows(results: Results, shapes: list[tuple[int, int, int]]) -> None:
@@ -219,9 +213,6 @@ def row_forwards() -> Iterator[tuple[str, Callable[[Tensor, Tensor], Any]]]:
     selective = _peer("trl.trainer.utils", "selective_log_softmax")
     if selective is not None:
         yield "TRL (no entropy)", selective
-
-
-# --- hidden × weight
 
 
 def bench_linear(results: Results, shapes: list[tuple[int, int, int]]) -> None:
@@ -308,9 +299,6 @@ def linear_losses(upstream: Tensor) -> Iterator[tuple[str, Callable[..., Tensor]
 def _first(output: Any) -> Tensor:
     first: Tensor = output[0] if isinstance(output, tuple) else output
     return first
-
-
-# --- a whole update
 
 
 def bench_update(results: Results, shapes: list[tuple[int, int, int]]) -> None:

@@ -34,7 +34,7 @@ quietly() { # run, and show what was said only if it failed
     "$@" >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; return 1; }
 }
 
-# --- trying -----------------------------------------------------------------------------------------------------------
+# Trying
 
 make_image() { # the smallest directory image: a shell and the libraries that it loads
     [[ -d $work/image ]] && return
@@ -100,7 +100,7 @@ conclude() { # the only way to exit code 0
     exit 0
 }
 
-# --- installing -------------------------------------------------------------------------------------------------------
+# Installing
 
 advise() {
     say "$1; nothing was installed. Without root, the Apptainer project's own installer puts it under your home:" >&2
@@ -206,7 +206,7 @@ install_on_ubuntu() {
     install_packages apptainer
 }
 
-# --- settings that only trying can tell -------------------------------------------------------------------------------
+# Settings that only trying can tell
 
 adapt_settings() {
     if [[ ! -d /run/systemd/system && $(apptainer config global --get 'systemd cgroups') != no ]]; then

@@ -372,7 +372,7 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
             self._sandbox = None
 
 
-def _chosen_tasks(dataset: str, split: str | None, tasks: Sequence[Task] | None, trust: float | None) -> TaskSet:
+def _chosen_tasks(dataset: str, split: str | None, tasks: Sequence[Task] | None, trust: float | None) -> TaskSet[Task]:
     """The tasks that an environment's arguments name."""
     found = load_tasks(dataset, split=split) if tasks is None else TaskSet(tasks)
     if not len(found):

@@ -92,7 +92,7 @@ def estimate_memory(
         cuda: the device is a GPU.
     """
     settings = config.trainer
-    size = _size(config)
+    number_bytes = _number_bytes(config)
     trained, trained_size = _trained(config, model)
     policy = model_bytes(config, model)
     sharded = ranks if config.scale.fsdp else 1
@@ -100,32 +100,32 @@ def estimate_memory(
     weights = policy
     if config.scale.fsdp:
         share = 0 if config.scale.cpu_offload else policy // sharded
-        layer = (policy - size * model.embedding_parameters) // model.layers
-        weights = policy + share + size * model.embedding_parameters + 2 * layer
+        layer = (policy - number_bytes * model.embedding_parameters) // model.layers
+        weights = policy + share + number_bytes * model.embedding_parameters + 2 * layer
         copies = copies // sharded
     copies += 4 * judge.parameters if judge is not None else 0
     on_device = not config.scale.cpu_offload
     gradients = trained_size * trained // sharded
     if config.scale.fsdp:
-        gradients += size * model.embedding_parameters
+        gradients += number_bytes * model.embedding_parameters
     tokens = -(-max(settings.microbatch_tokens, config.environment.max_tokens) // config.scale.sequence_parallel)
-    layer_numbers = _layer_activations(model, size)
-    working = _logits(model, tokens, size, cuda=cuda)
+    layer_numbers = _layer_activations(model, number_bytes)
+    working = _logits(model, tokens, number_bytes, cuda=cuda)
     held = model.layers * layer_numbers
     if config.model.recompute_activations or config.scale.activation_checkpointing:
-        held, working = model.layers * model.hidden, max(working, int(size * tokens * layer_numbers))
+        held, working = model.layers * model.hidden, max(working, int(number_bytes * tokens * layer_numbers))
     plays = isinstance(settings, Reinforcement) and config.engine.kind == "embedded"
     slots = config.environment.parallel if plays else 0
     if plays and config.rollout.max_staleness and config.engine.device is None:
         copies += policy  # what plays ahead has weights of its own
-    kv = 2 * size * model.layers * model.kv_width * slots * config.environment.max_tokens
+    kv = 2 * number_bytes * model.layers * model.kv_width * slots * config.environment.max_tokens
     next_logits = 3 * 4 * slots * model.vocabulary  # logits and probabilities of the next token, float32
     return Memory(
         weights=weights,
         copies=copies,
-        gradients=gradients if on_device else size * model.embedding_parameters,
+        gradients=gradients if on_device else number_bytes * model.embedding_parameters,
         optimiser=2 * trained_size * trained // sharded if on_device else 0,
-        activations=int(size * tokens * held),
+        activations=int(number_bytes * tokens * held),
         working=max(working, next_logits),
         cache=kv,
         runtime=_CUDA_BYTES if cuda else 0,
@@ -136,12 +136,13 @@ def estimate_memory(
 
 def model_bytes(config: RunConfig, model: Architecture) -> int:
     """Of one copy of the policy, adapters included."""
-    size = _size(config)
+    number_bytes = _number_bytes(config)
     body = model.parameters - model.embedding_parameters
-    packed = {None: size, 8: 1.0, 4: 0.52}[config.model.bits]  # 4 bits, and a doubly quantised scale for each 64
+    # Each number of 4 bits comes with its share of a doubly quantised scale for each 64.
+    packed = {None: number_bytes, 8: 1.0, 4: 0.52}[config.model.bits]
     trained, trained_size = _trained(config, model)
     adapters = trained * trained_size if config.model.lora is not None else 0
-    return int(body * packed) + size * model.embedding_parameters + adapters
+    return int(body * packed) + number_bytes * model.embedding_parameters + adapters
 
 
 def checkpoint_bytes(config: RunConfig, model: Architecture) -> int:
@@ -150,7 +151,7 @@ def checkpoint_bytes(config: RunConfig, model: Architecture) -> int:
     return 3 * trained * trained_size + _copies(config, model)
 
 
-def _size(config: RunConfig) -> int:
+def _number_bytes(config: RunConfig) -> int:
     return {"float32": 4, "bfloat16": 2}[config.model.dtype]
 
 
@@ -158,7 +159,7 @@ def _trained(config: RunConfig, model: Architecture) -> tuple[int, int]:
     """How many parameters, and bytes of each."""
     if config.model.lora is not None:
         return model.adapter_parameters(config.model.lora.rank, config.model.lora.targets), 4
-    return model.parameters, _size(config)
+    return model.parameters, _number_bytes(config)
 
 
 def _copies(config: RunConfig, model: Architecture) -> int:
@@ -171,14 +172,14 @@ def _copies(config: RunConfig, model: Architecture) -> int:
     return one * reference + critic
 
 
-def _layer_activations(model: Architecture, size: int) -> float:
+def _layer_activations(model: Architecture, number_bytes: int) -> float:
     """Numbers a token that one layer keeps."""
-    norms = 4 * model.hidden + 1.5 * (model.query_width + model.kv_width) if size == 2 else 0.0
+    norms = 4 * model.hidden + 1.5 * (model.query_width + model.kv_width) if number_bytes == 2 else 0.0
     return 6 * model.hidden + 5 * model.query_width + 5 * model.kv_width + 4 * model.intermediate + norms
 
 
-def _logits(model: Architecture, tokens: int, size: int, *, cuda: bool) -> int:
+def _logits(model: Architecture, tokens: int, number_bytes: int, *, cuda: bool) -> int:
     """Two tiles, and the gradients of the hidden states in float32 and as they are."""
-    full = tokens * model.vocabulary * size
+    full = tokens * model.vocabulary * number_bytes
     tile = max(int(_TILE_SHARE * full), _TILE_BYTES) if cuda else _TILE_BYTES // 2
-    return 2 * min(tile, full) + tokens * model.hidden * (4 + 2 * size)
+    return 2 * min(tile, full) + tokens * model.hidden * (4 + 2 * number_bytes)

@@ -22,7 +22,7 @@ from swegym_env.command_line import (
 from swegym_env.errors import ConfigurationError, GradingError, UnknownTaskError
 from swegym_env.judging.grading import grade_many
 from swegym_env.judging.policy import Policy
-from swegym_env.judging.reports import RunDirectory, differences, run_report, verdict_row, write_whole
+from swegym_env.judging.reports import RunDirectory, differences, run_report, verdict_row, write_output
 from swegym_env.judging.verdict import FORGED
 from swegym_env.tasks.dataset_arguments import add_dataset_arguments, add_instances, chosen_instances, load_chosen
 from swegym_env.tasks.task import Task
@@ -84,8 +84,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"--repos {options.repos}: has no effect: the tasks of {options.dataset} bring their own files"
         )
-    if options.logs is not None:
-        write_whole(options.logs / ".writable", "", option="--logs").unlink()  # found out now, not after the first hour
+    if options.logs is not None:  # found out now, not after the first hour
+        write_output(options.logs / ".writable", "", option="--logs").unlink()
     directory = RunDirectory(options.output) if options.output is not None else None
     policies: tuple[Policy, ...] = ("strict", "official") if options.policy == "both" else (options.policy,)
     rows = {policy: _grade_all(options, patches, policy, directory, len(policies) > 1) for policy in policies}
@@ -133,7 +133,7 @@ def _grade_all(
                 if directory is not None:
                     row = directory.add(key, task, patch, verdict, policy)
                 if options.logs is not None:
-                    write_whole(options.logs / f"{task.instance_id}.log", verdict.log, option="--logs")
+                    write_output(options.logs / f"{task.instance_id}.log", verdict.log, option="--logs")
             rows.append(row)
             shown = {name: value for name, value in row.items() if name != "key"}
             print(

@@ -149,9 +149,6 @@ def _diff(base: Path, changes: Sequence[Change]) -> str:
     return "".join(left_out) + differ().diff(before, after)
 
 
-# --- nested repositories ---
-
-
 def _nested_repositories(base: Path, changes: Sequence[Change]) -> dict[str, str]:
     """The outermost directories, none of whose files the base commit has, that are repositories at a commit.
 
@@ -197,9 +194,6 @@ def _small_text(change: Change | None) -> str | None:
     except OSError:
         return None
     return None if blob is None or blob[0] == 0o120000 else blob[1].decode("utf-8", "replace").strip()
-
-
-# --- what lies where ---
 
 
 def _base_blobs(base: Path, path: str) -> dict[str, Blob]:
@@ -261,9 +255,6 @@ def _read_unfollowed(host_path: Path, path: str) -> Blob | None:
             return (0o100755 if status.st_mode & 0o100 else 0o100644), file.read(MAX_FILE_BYTES)
     finally:
         os.close(directory)
-
-
-# --- what git passes over ---
 
 
 def _ignored(base: Path, changes: Sequence[Change], after: Mapping[str, Blob], before: Mapping[str, Blob]) -> set[str]:

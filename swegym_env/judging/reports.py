@@ -24,8 +24,9 @@ from swegym_env.judging.policy import Policy
 from swegym_env.judging.verdict import Verdict
 from swegym_env.tasks.rows import task_to_row
 from swegym_env.tasks.task import Task
+from swegym_env.writing import write_whole
 
-__all__ = ["RunDirectory", "differences", "instance_report", "run_report", "verdict_row", "write_whole"]
+__all__ = ["RunDirectory", "differences", "instance_report", "run_report", "verdict_row", "write_output"]
 
 
 def verdict_row(verdict: Verdict) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class RunDirectory:
     def __init__(self, place: Path) -> None:
         self.place = place
         self._results = place / "results.jsonl"
-        write_whole(place / ".writable", "").unlink()  # found out now, not after the first hour
+        write_output(place / ".writable", "").unlink()  # found out now, not after the first hour
         if self._results.exists() and not self._results.read_bytes().endswith(b"\n"):
             self._append("\n")  # a line that was cut off stays one of its own
 
@@ -132,9 +133,9 @@ class RunDirectory:
     def add(self, key: str, task: Task, patch: str, verdict: Verdict, policy: Policy) -> dict[str, Any]:
         """Write everything of one verdict; the line that makes it finished comes last."""
         place = self.place / task.instance_id / ("" if policy == "strict" else policy)
-        write_whole(place / "report.json", json.dumps(instance_report(task, patch, verdict, policy), indent=4))
-        write_whole(place / "test_output.txt", verdict.log)
-        write_whole(place / "patch.diff", patch)
+        write_output(place / "report.json", json.dumps(instance_report(task, patch, verdict, policy), indent=4))
+        write_output(place / "test_output.txt", verdict.log)
+        write_output(place / "patch.diff", patch)
         row = {"key": key, "policy": policy, **verdict_row(verdict)}
         self._append(json.dumps(row) + "\n")
         return row
@@ -148,7 +149,7 @@ class RunDirectory:
 
     def close(self, name: str, report: Any) -> None:
         """Write a report of the whole run."""
-        write_whole(self.place / name, json.dumps(report, indent=4))
+        write_output(self.place / name, json.dumps(report, indent=4))
 
     @staticmethod
     def key(task: Task, patch: str, policy: Policy, timeout_s: float | None) -> str:
@@ -157,16 +158,12 @@ class RunDirectory:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 
-def write_whole(path: Path, text: str, *, option: str = "--output") -> Path:
+def write_output(path: Path, text: str, *, option: str = "--output") -> Path:
     """Write a file whole or not at all; an error names the option that chose its place."""
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return partial.replace(path)
+        return write_whole(path, text)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise _unwritable(path, error, option) from error
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from swegym_env.command_line import add_command, add_repos, show_progress
 from swegym_env.errors import ConfigurationError
+from swegym_env.writing import write_whole
 
 __all__ = ["add_parsers"]
 
@@ -78,12 +79,9 @@ def _view(options: argparse.Namespace) -> int:
         sys.stdout.buffer.write(page.encode())
         return 0
     output = Path(options.output) if options.output else place / "view.html"
-    partial = output.with_name(f".{output.name}.partial")
     try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(output)
+        write_whole(output, page)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise ConfigurationError(f"{output}: the page was not written: {error.strerror}") from error
     print(f"{output}: {len(page) / 1e6:.1f} MB; open it in a browser")
     return 0

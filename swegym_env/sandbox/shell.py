@@ -80,11 +80,11 @@ class Answer:
 
 
 class CappedOutput:
-    """Keeps the head and the tail of a stream within `limit` bytes and counts what lies between."""
+    """Keeps the head and the tail of a stream, at most `limit_bytes`, and counts what lies between."""
 
-    def __init__(self, limit: int) -> None:
-        self._head_bytes = (limit + 1) // 2
-        self._tail_bytes = limit // 2
+    def __init__(self, limit_bytes: int) -> None:
+        self._head_bytes = (limit_bytes + 1) // 2
+        self._tail_bytes = limit_bytes // 2
         self._head = bytearray()
         self._tail = bytearray()
         self.dropped = 0

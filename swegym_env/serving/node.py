@@ -88,8 +88,6 @@ class Node:
         """How many there are, those included that are being started or ended."""
         return len(self._containers) + self._starting + self._ending
 
-    # --- each request once ---
-
     async def _once(
         self, memory: Memory, most: int, key: tuple[str, str], work: Callable[[], Awaitable[Any]]
     ) -> Answer:
@@ -120,8 +118,6 @@ class Node:
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    # --- containers ---
 
     async def create(self, message: said.Create, request_id: str) -> Answer:
         """A new container."""
@@ -281,8 +277,6 @@ class Node:
                 container.used = time.monotonic()
         return 200, json.dumps({"gone": gone}).encode()
 
-    # --- verdicts and images ---
-
     async def evaluate(self, message: said.Evaluate, request_id: str) -> Answer:
         """A verdict; the container, if one is named, does not notice."""
         container = None
@@ -323,8 +317,6 @@ class Node:
             return {"image": message.image}
 
         return await self._once(self._memory, _REMEMBERED_BY_ALL, ("pull", request_id), work)
-
-    # --- time ---
 
     async def reap(self) -> None:
         """Close what nobody has used or renewed for `lease_s`, again and again."""

@@ -111,8 +111,6 @@ class Pool:
         while len(self._graves) > _KEPT:
             self._graves.popitem(last=False)
 
-    # --- what is asked ---
-
     async def answer(self, path: str, message: Any, asked: Asked) -> Answer:
         """The answer to a message."""
         body, request_id = asked.body, asked.request_id
@@ -220,8 +218,6 @@ class Pool:
             finally:
                 server.grading -= 1
 
-    # --- room ---
-
     async def _create(self, message: said.Create, body: bytes, request_id: str, client: str) -> Answer:
         known = self._creations.get(request_id)
         if known is None:
@@ -304,8 +300,6 @@ class Pool:
             place.held += 1
             self._holding[ticket.client] += 1
             self._grants[ticket].set_result(self.servers[place.url])
-
-    # --- time ---
 
     async def sweep(self) -> None:
         """Let go of places in the queue that nobody asks for, and of what nobody uses, again and again."""

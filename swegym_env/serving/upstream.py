@@ -114,8 +114,6 @@ class _Connection(asyncio.Protocol):
         if answer is not None and not answer.done():
             answer.set_exception(error)
 
-    # --- what httptools calls ---
-
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
 

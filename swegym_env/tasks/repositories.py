@@ -98,9 +98,6 @@ def _unreachable(_layer: Path) -> None:
     raise RepositoryError("a published layer vanished while it was asked for. Try again")
 
 
-# --- tasks that bring their files ---
-
-
 def _files_key(task: Task) -> tuple[str, ...]:
     return ("files", *(part for path in sorted(task.files) for part in (path, task.files[path])))
 
@@ -120,9 +117,6 @@ def _write_files(task: Task, layer: Path) -> None:
     write_repository(testbed, task.files, owner=None if user == (os.geteuid(), os.getegid()) else user)
     own(testbed)
     mark_opaque(testbed / ".git")
-
-
-# --- git repositories ---
 
 
 def _export(repo: str, source: str, wanted: str, patch: str, layer: Path) -> None:

@@ -129,9 +129,8 @@ class TokenLimit(_Limit):
 
     def _length(self, text: str) -> int:
         tokens: Any = self._tokenizer(text)
-        if isinstance(
-            tokens, Mapping
-        ):  # what calling a Hugging Face tokenizer gives; its own length is that of its keys
+        # What calling a Hugging Face tokenizer gives is a mapping, whose own length is that of its keys.
+        if isinstance(tokens, Mapping):
             tokens = tokens.get("input_ids")
         if isinstance(tokens, int):
             return tokens

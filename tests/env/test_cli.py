@@ -98,9 +98,6 @@ def _rows(place: Path, *rows: dict[str, object]) -> tuple[str, str]:
     return "--dataset", str(path)
 
 
-# --- what is asked for does not exist, or is malformed ---
-
-
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -165,9 +162,6 @@ def test_a_row_without_a_field_says_which(swegym: Run, place: Path):
 def test_a_file_that_is_no_parquet_is_one_line(swegym: Run, place: Path):
     (place / "rows.parquet").write_text("these are no columns")
     assert_refused(swegym("tasks", "--dataset", str(place / "rows.parquet")), "rows.parquet", "not a parquet file")
-
-
-# --- images, repositories, programs ---
 
 
 def _an_image(place: Path, name: str) -> Path:
@@ -245,9 +239,6 @@ def test_tasks_that_bring_their_files_need_neither_git_nor_apptainer(swegym: Run
     assert done.stdout == ""
 
 
-# --- disks ---
-
-
 @pytest.mark.parametrize("command", [("run",), ("grade", "--patch", "gold")], ids=lambda command: command[0])
 @pytest.mark.parametrize("variable", ["SWEGYM_WORKDIR", "SWEGYM_RUNDIR"])
 @pytest.mark.parametrize("read_only", [False, True], ids=["full", "read-only"])
@@ -300,9 +291,6 @@ def test_a_terminal_of_another_encoding_shows_what_it_can(swegym: Run, place: Pa
     assert r"a \u2192 b" in done.stdout
 
 
-# --- ends of input, and interruptions ---
-
-
 def test_input_that_ends_before_the_submission_is_told(swegym: Run, machine: Path):
     for stdin in ("", "echo some work\n"):
         done = swegym("run", *MINI_EDIT, stdin=stdin)
@@ -351,9 +339,6 @@ def test_an_interruption_leaves_no_sandbox(machine: Path, place: Path, command: 
     assert process.returncode == 130
     assert stderr.decode() == "swegym: interrupted; its sandboxes are removed\n"
     assert [path for path in (place / "run").iterdir() if path.is_dir()] == []
-
-
-# --- what is asked for is there ---
 
 
 def test_a_traceback_is_shown_to_who_asks_for_it(swegym: Run):

@@ -56,7 +56,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _refused(code: int, stderr: str, *named: str) -> None:
+def assert_refused(code: int, stderr: str, *named: str) -> None:
     """The command said in one line what is wrong, naming these, and ended with 2."""
     assert code == 2, stderr
     assert stderr.startswith("swe-train: ") and stderr.count("\n") == 1 and stderr.endswith("\n"), stderr
@@ -75,7 +75,7 @@ def _refused(code: int, stderr: str, *named: str) -> None:
 )
 def test_what_cannot_be_had_is_one_line_and_leaves_nothing(swe_train: Run, tmp_path: Path, arguments, named):
     done = swe_train(*arguments.split())
-    _refused(done.returncode, done.stderr, *named)
+    assert_refused(done.returncode, done.stderr, *named)
     assert done.stdout == ""
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
@@ -101,7 +101,7 @@ def test_a_wrong_environment_or_model_leaves_no_output_directory(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
     code = main(["config.yaml", *overrides.split()])
-    _refused(code, capsys.readouterr().err, *named)
+    assert_refused(code, capsys.readouterr().err, *named)
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
@@ -114,7 +114,7 @@ def test_demonstrations_that_cannot_be_read_are_named(tmp_path, monkeypatch, cap
     if content is not None:
         (tmp_path / "shown.jsonl").write_text(content)
     code = main(["config.yaml", "--demonstrations", "shown.jsonl"])
-    _refused(code, capsys.readouterr().err, "shown.jsonl", named)
+    assert_refused(code, capsys.readouterr().err, "shown.jsonl", named)
     assert not (tmp_path / "out").exists()
 
 
@@ -133,7 +133,7 @@ def test_an_environment_that_refuses_in_the_middle_is_one_line(tmp_path, monkeyp
     settings = CONFIG.replace("FrozenLake-v1, kwargs: {is_slippery: false}, adapter: text", "'refusing:Refusing-v0'")
     (tmp_path / "config.yaml").write_text(settings.replace("tokenizer: words", "tokenizer: words, words: [a]"))
     code = main(["config.yaml", "--quiet"])
-    _refused(code, capsys.readouterr().err, "environment: no such back end")
+    assert_refused(code, capsys.readouterr().err, "environment: no such back end")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_full_disk_is_named_and_what_is_on_it_is_whole(
     disk.mkdir()
     before = on_small_disk(disk, free_kib=free_kib)
     done = swe_train("config.yaml", "--output_dir", str(disk / "out"), "--quiet", before=before)
-    _refused(done.returncode, done.stderr, str(disk / "out"), "No space left on device")
+    assert_refused(done.returncode, done.stderr, str(disk / "out"), "No space left on device")
     left = left_on(disk)
     assert written in left and missing not in left
     assert not [name for name in left if "partial" in name]
@@ -162,7 +162,7 @@ def test_a_directory_that_cannot_be_written_is_named(swe_train: Run, tmp_path: P
     disk = tmp_path / "disk"
     disk.mkdir()
     done = swe_train("config.yaml", "--output_dir", str(disk / "out"), before=on_small_disk(disk, read_only=True))
-    _refused(done.returncode, done.stderr, str(disk / "out"), "Read-only file system")
+    assert_refused(done.returncode, done.stderr, str(disk / "out"), "Read-only file system")
     assert left_on(disk) == []
 
 

@@ -93,7 +93,10 @@ def test_statistics_leave_failed_episodes_out_and_count_them():
 @pytest.mark.parametrize("name", ["frozen_lake", "frozen_lake_grpo", "cliff_walking"])
 def test_the_examples_are_valid(name):
     config = run_config(read_config(EXAMPLES / f"{name}.yaml"))
-    make_model(config.model, make_env(config.environment), seed=0)
+    env = make_env(config.environment)
+    model = make_model(config.model, env, seed=0)
+    observation, _ = env.reset(seed=0)
+    assert model.tokenizer.decode(model.tokenizer.encode(observation)) == observation  # it has words for all of it
 
 
 def test_cloning_runs_from_recorded_trajectories(tmp_path):

@@ -163,8 +163,6 @@ class ImageStore:
         root = None if read is None else self.root / read.root
         return root if root is not None and self._use(root) else None
 
-    # --- who uses what ---
-
     def _use(self, root: Path) -> bool:
         """Note that this process uses `root`; False where it is not there any more."""
         since = self._marked.get((os.getpid(), root.name))
@@ -215,8 +213,6 @@ class ImageStore:
             else:
                 mark.unlink(missing_ok=True)
         return living
-
-    # --- listing and removing ---
 
     def inventory(self) -> list[StoredImage]:
         """Every image, the least recently used first."""

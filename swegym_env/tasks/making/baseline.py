@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from swegym_env.errors import GradingError
 from swegym_env.tasks.making.bench import Bench, Run, Worker, statuses
 from swegym_env.tasks.making.sources import is_test_path
+from swegym_env.writing import write_whole
 
 __all__ = ["Baseline", "command_for", "measure", "read_baseline", "write_baseline"]
 
@@ -173,9 +174,7 @@ def _require_log(bench: Bench, tests: Sequence[str]) -> None:
 
 def write_baseline(baseline: Baseline, place: Path) -> None:
     """Write it whole or not at all."""
-    partial = place.with_suffix(".partial")
-    partial.write_text(json.dumps(vars(baseline)), encoding="utf-8")
-    partial.replace(place)
+    write_whole(place, json.dumps(vars(baseline)))
 
 
 def read_baseline(place: Path) -> Baseline | None:

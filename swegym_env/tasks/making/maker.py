@@ -30,6 +30,7 @@ from swegym_env.tasks.making.sources import Source
 from swegym_env.tasks.making.validation import Finding, Limits
 from swegym_env.tasks.rows import task_to_row
 from swegym_env.tasks.task import Task
+from swegym_env.writing import write_whole
 
 __all__ = ["Made", "Order", "Progress", "make_tasks"]
 
@@ -135,7 +136,7 @@ def make_tasks(
     for number, (candidate, finding) in enumerate(choice.chosen):
         tell(Progress("writing", number, len(choice.chosen)))
         rows.append(_row(candidate, finding, source, repository, clean, baseline, kept, rewriter, order.seed))
-    _write_rows(directory / "tasks.jsonl", [row for _, row in rows])
+    write_whole(directory / "tasks.jsonl", "".join(json.dumps(row) + "\n" for _, row in rows))
     return Made(
         tuple(task for task, _ in rows),
         dict(choice.refused),
@@ -312,9 +313,3 @@ def _row(
     about = {"kind": candidate.kind, "function": candidate.function, "difficulty": label, "difficulty_score": score}
     about |= {"reverted_commit": candidate.commit} if candidate.commit else {}
     return task, {**task_to_row(task), "repository": "repository.git", **about}
-
-
-def _write_rows(place: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    partial = place.with_suffix(".partial")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    partial.replace(place)

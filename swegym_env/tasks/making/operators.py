@@ -355,9 +355,6 @@ def _wrong_exception(node: ast.AST, code: Code) -> Iterator[tuple[Splice, ...]]:
         yield (code.replace(named, _EXCEPTIONS[named.id]),)
 
 
-# --- what operators share ---
-
-
 def _comparisons(
     node: ast.AST, code: Code, table: dict[type[ast.cmpop], tuple[str, str]]
 ) -> Iterator[tuple[Splice, ...]]:

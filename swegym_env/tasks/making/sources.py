@@ -127,9 +127,6 @@ def is_test_path(path: str) -> bool:
     return bool(re.fullmatch(r"test_.*\.py|.*_tests?\.py|tests?\.py", name))
 
 
-# --- archives and directories ---
-
-
 def _members(path: Path, notes: list[str]) -> Iterator[tuple[str, File]]:
     """(path, file) of each regular file in an archive; links and devices are passed over and noted."""
     passed_over = 0
@@ -209,9 +206,6 @@ def _checked(members: Iterable[tuple[str, File]], place: str) -> Iterator[tuple[
         if any(part.lower() in (".git", "__pycache__") or part.endswith(".egg-info") for part in path.parts):
             continue
         yield str(path), file
-
-
-# --- metadata ---
 
 
 def _identity(files: Mapping[str, File]) -> tuple[str, str]:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import shlex
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from swegym_env.env import SWEBenchEnv
-from swegym_env.errors import RepositoryError
-from swegym_env.judging.differ import Differ, differ
+from swegym_env.judging.differ import differ
 from swegym_env.judging.patch import MAX_FILE_BYTES, Memory, capture_patch
-from swegym_env.judging.similarity import similarity, split_patch
 from swegym_env.sandbox import Sandbox, open_sandbox
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 from swegym_env.tasks.workspace import prepare_workspace
-
-from .conftest import GOLD
 
 BASE = {
     "a.py": "".join(f"line {number}\n" for number in range(40)),
@@ -39,14 +28,6 @@ BASE = {
     "d e.txt": "äöü\n",
     ".gitignore": "*.log\n/out/\n",
 }
-
-
-@pytest.fixture
-def run_directory(public_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run directory of the test's own, so that what is left in it can be counted."""
-    directory = Path(tempfile.mkdtemp(dir=public_directory))
-    monkeypatch.setenv("SWEGYM_RUNDIR", str(directory))
-    return directory
 
 
 def opened(store: LayerStore, files: dict[str, str], backend: str = "auto") -> tuple[Sandbox, Path]:
@@ -253,9 +234,6 @@ def test_a_nested_repository_without_a_commit_loses_no_file(store: LayerStore) -
         sandbox.close()
 
 
-# --- what is remembered ---
-
-
 def test_a_settled_state_is_read_once_and_a_fresh_one_again(store: LayerStore) -> None:
     sandbox, base = opened(store, BASE)
     try:
@@ -339,122 +317,3 @@ def test_the_patch_that_is_judged_is_read_anew() -> None:
         assert info["end_reason"] == "submitted" and "\n+LIne 0\n" in info["patch"]
     finally:
         env.close()
-
-
-# --- the differ ---
-
-
-def test_the_differ_begins_anew_after_many_requests_and_after_a_death(store: LayerStore) -> None:
-    with contextlib.closing(Differ()) as one:
-        before, after = {"a/b": (0o100644, b"1\n")}, {"a/b": (0o100644, b"2\n")}
-        expected = one.diff(before, after)
-        assert expected.endswith("@@ -1 +1 @@\n-1\n+2\n")
-        first = one.pid
-        for _ in range(600):
-            assert one.diff(before, after) == expected
-        second = one.pid
-        assert second not in (None, first)
-        assert second is not None
-        os.kill(second, signal.SIGKILL)
-        with contextlib.suppress(RepositoryError):  # it may die before or after it is asked
-            one.diff(before, after)
-        assert one.diff(before, after) == expected
-        assert one.diff({}, {"big": (0o100644, bytes(33 << 20))}).startswith("diff --git a/big b/big\nnew file")
-        assert one.diff(before, after) == expected
-
-
-def test_a_differ_found_dead_leaves_no_pipe_open(store: LayerStore) -> None:
-    with contextlib.closing(Differ()) as one:
-        before, after = {"a": (0o100644, b"1\n")}, {"a": (0o100644, b"2\n")}
-        expected = one.diff(before, after)
-        pid = one.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        assert one.diff(before, after) == expected
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            gc.collect()
-        assert [str(one.message) for one in told if "unclosed" in str(one.message)] == []
-
-
-def test_nothing_of_the_differ_outlives_its_process(run_directory: Path) -> None:
-    program = (
-        "import sys, time; from swegym_env.judging.differ import differ; "
-        "d = differ(); d.diff({}, {'a': (0o100644, b'x')}); print(d.pid, flush=True); time.sleep(60)"
-    )
-    for number in (signal.SIGKILL, signal.SIGINT):
-        with subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        ) as one:
-            assert one.stdout is not None
-            git = int(one.stdout.readline())
-            assert list(run_directory.glob(f"{one.pid}-*-differ"))
-            one.send_signal(number)
-        deadline = time.monotonic() + 10
-        while list(run_directory.glob(f"{one.pid}-*")) or os.path.exists(f"/proc/{git}"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-
-def test_a_forked_child_has_a_differ_of_its_own() -> None:
-    before, after = {"a": (0o100644, b"1\n")}, {"a": (0o100644, b"2\n")}
-    expected = differ().diff(before, after)
-    child = os.fork()
-    if child == 0:
-        right = differ().diff(before, after) == expected
-        differ().close()
-        os._exit(0 if right else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert differ().diff(before, after) == expected
-
-
-def test_threads_share_a_differ() -> None:
-    def one(number: int) -> bool:
-        text = differ().diff({}, {f"file-{number}": (0o100644, b"%d\n" % number)})
-        return text.endswith(f"+++ b/file-{number}\n@@ -0,0 +1 @@\n+{number}\n")
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(one, range(64)))
-
-
-def test_git_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with contextlib.closing(Differ()) as one:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(RepositoryError, match="git is not installed"):
-            one.diff({}, {"a": (0o100644, b"x")})
-        with pytest.raises(RepositoryError, match="git is not installed"):
-            one.ignored({".gitignore": b"a\n"}, ["a"])
-
-
-# --- similarity ---
-
-
-def test_sections_are_found_in_both_forms() -> None:
-    assert split_patch("chatter\n" + GOLD + GOLD) == (GOLD, GOLD)
-    plain = GOLD.split("\n", 1)[1]
-    assert split_patch(plain) == (plain,)
-    assert split_patch("") == split_patch("nothing here") == ()
-
-
-def test_similarity_by_hand() -> None:
-    assert similarity(GOLD, GOLD) == similarity("", "") == 1.0
-    assert similarity("", GOLD) == similarity(GOLD, "") == 0.0
-    assert (
-        similarity(GOLD.replace("@@ -1,5 +1,5 @@", "@@ -7,5 +9,5 @@ def x():"), GOLD) == 1.0
-    )  # positions do not count
-    near, far = GOLD.replace("a + b", "a * b"), GOLD.replace("return a + b", "raise NotImplementedError")
-    assert 0 < similarity(far, GOLD) < similarity(near, GOLD) < 1
-    # Another file besides the right one: the mean of 1 and 0.
-    assert similarity(GOLD + GOLD.replace("calc/add.py", "calc/other.py"), GOLD) == pytest.approx(0.5)
-    # Two hunks of 4 characters that share 2 of them ("@@\n" and one line each): difflib's 2 · M / T.
-    a, b = ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n" + text for text in ("+ab\n", "+ac\n"))
-    assert similarity(a, b) == pytest.approx(2 * 6 / 14)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.text(max_size=300), st.text(max_size=300))
-def test_similarity_takes_anything_and_is_a_share(one: str, other: str) -> None:
-    assert 0.0 <= similarity(one, other) <= 1.0
-    patch = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n"
-    assert 0.0 <= similarity(patch + one, patch + other) <= 1.0

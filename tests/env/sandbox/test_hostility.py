@@ -1,7 +1,8 @@
 """What a bad agent might run. After each command the host is as it was, nothing was read that was not given, and the
 next command answers.
 
-Commands share a sandbox for each back end: what one leaves, the next has to live with.
+Commands share a sandbox for each back end: what one leaves, the next has to live with. A third of this file is their
+list, which is why it is long.
 """
 
 from __future__ import annotations

@@ -197,9 +197,6 @@ def test_the_base_of_a_definition_comes_from_the_mirror_too(
     assert (store.get(str(recipe), options=options) / "given").read_text() == "given\n"
 
 
-# --- what is kept ---
-
-
 @pytest.fixture
 def three(store: ImageStore, root: Path, tmp_path: Path) -> list[str]:
     """Three images, used in this order, each a little larger than 4 MiB; this process uses none of them any more."""
@@ -260,9 +257,6 @@ def test_sizes_are_read(text: str, size: int) -> None:
 def test_a_size_that_is_none_is_told(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^--budget: expected a size such as 50G, got "):
         parse_size(text, "--budget")
-
-
-# --- the command ---
 
 
 def test_the_command_pulls_lists_and_prunes(registry: Registry, public_path: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+
+from benchmarks.waiting import wait_until
 
 TOKEN = "a-token-for-tests-0123456789"
 
@@ -59,12 +60,9 @@ class Served:
         self.process.wait()
 
 
-def eventually(holds: Callable[[], bool], what: str, patience_s: float = 30.0) -> None:
+def assert_eventually(holds: Callable[[], bool], what: str, patience_s: float = 30.0) -> None:
     """Wait until something holds; fail where it never does."""
-    ends = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < ends, f"never came: {what}"
-        time.sleep(0.05)
+    assert wait_until(holds, patience_s), f"never came: {what}"
 
 
 @contextmanager
@@ -90,7 +88,7 @@ def pooled(*nodes: Served, state: Path, port: str = "0", arguments: tuple[str, .
         def knows_all() -> bool:
             return all(node["status"] == "ok" for node in pool.ask("/healthz")[1]["nodes"].values())
 
-        eventually(knows_all, "the pool knows its servers")
+        assert_eventually(knows_all, "the pool knows its servers")
         yield pool
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.env.serving.conftest import TOKEN, Served, eventually, pooled, served
+from tests.env.serving.conftest import TOKEN, Served, assert_eventually, pooled, served
 
 EXAMPLES = "6"
 
@@ -33,9 +33,9 @@ def test_no_request_makes_the_service_fail_or_leaves_anything(surroundings: Path
             text = service.ask("/metrics")[1]
             assert 'path="/container/create",status="200"' in text and 'status="500"' not in text
         assert 'path="/container/exec",status="4' in pool.ask("/metrics")[1]
-        eventually(lambda: server.containers() == pool.containers() == 0, "what was made is reaped")
+        assert_eventually(lambda: server.containers() == pool.containers() == 0, "what was made is reaped")
         pid = server.process.pid
-    eventually(
+    assert_eventually(
         lambda: not any(f'"owner": {pid},' in each.read_text() for each in surroundings.rglob("lease.json")),
         "nothing is left",
     )

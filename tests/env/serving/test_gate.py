@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from swegym_env.sandbox import SandboxSpec, open_sandbox
-from tests.env.serving.conftest import TOKEN, Served, eventually, served
+from tests.env.serving.conftest import TOKEN, Served, assert_eventually, served
 
 
 def test_no_call_without_the_token_does_anything(service: Served) -> None:
@@ -117,7 +117,7 @@ def test_who_is_silent_is_reaped_and_who_lives_is_not() -> None:
         busy = open_sandbox(SandboxSpec(), backend=server.url)
         busy.start()
         assert busy.run("sleep 2.5; echo done").output == "done\n"  # what is at work is not silent
-        eventually(lambda: server.containers() <= 1, "the dead owner's is closed")
+        assert_eventually(lambda: server.containers() <= 1, "the dead owner's is closed")
         assert busy.run("echo still").output == "still\n"
         busy.close()
 
@@ -130,7 +130,7 @@ def test_a_process_that_ends_gives_back_what_it_did_not_close(server: Served) ->
     )
     done = subprocess.run([sys.executable, "-c", code, server.url], capture_output=True, text=True, check=True)
     assert done.stdout == "hi\n\n" and not done.stderr
-    eventually(lambda: server.containers() == before, "it is given back", 10)
+    assert_eventually(lambda: server.containers() == before, "it is given back", 10)
 
 
 def test_a_server_that_is_stopped_lets_what_runs_come_to_its_end() -> None:
@@ -140,9 +140,9 @@ def test_a_server_that_is_stopped_lets_what_runs_come_to_its_end() -> None:
         told: list[str] = []
         runner = threading.Thread(target=lambda: told.append(sandbox.run("sleep 1; echo finished").output))
         runner.start()
-        eventually(lambda: server.ask("/metrics")[1] != "", "it answers")
+        assert_eventually(lambda: server.ask("/metrics")[1] != "", "it answers")
         server.process.send_signal(signal.SIGTERM)
-        eventually(lambda: server.ask("/healthz")[1]["status"] == "draining", "it drains")
+        assert_eventually(lambda: server.ask("/healthz")[1]["status"] == "draining", "it drains")
         assert server.ask("/container/create", {})[0] == 503
         runner.join()
         assert told == ["finished\n"]
@@ -161,7 +161,7 @@ def test_nothing_is_left_of_a_server_that_is_killed(surroundings: Path) -> None:
     def owned() -> list[Path]:
         return [each for each in surroundings.rglob("lease.json") if f'"owner": {pid},' in each.read_text()]
 
-    eventually(lambda: not owned(), "the killed server's sandboxes are reaped")
+    assert_eventually(lambda: not owned(), "the killed server's sandboxes are reaped")
 
 
 def test_tls_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from swegym_env.errors import InfrastructureError
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 from swegym_env.serving.leases import Lease, LeaseBook
 from swegym_env.serving.placement import Candidate, Ticket, best, next_ticket
-from tests.env.serving.conftest import TOKEN, Served, eventually, pooled, served
+from tests.env.serving.conftest import TOKEN, Served, assert_eventually, pooled, served
 
 
 def environment(url: str, seed: int) -> Any:
@@ -54,7 +54,7 @@ def test_a_server_that_dies_ends_its_episodes_as_invalid_and_others_go_on(tmp_pa
         assert second.containers() == 4
         for env in envs:
             env.close()
-        eventually(lambda: second.containers() == 0, "all are ended")
+        assert_eventually(lambda: second.containers() == 0, "all are ended")
         assert "swegym_lost 2.0" in pool.ask("/metrics")[1]
 
 
@@ -81,7 +81,7 @@ def test_a_pool_that_is_killed_comes_back_with_its_leases(server: Served, tmp_pa
             assert "log" not in env.step("<execute>ls</execute>")[0]
             snapshot.discard()
             env.close()
-            eventually(lambda: server.containers() == before and again.containers() == 0, "it is ended")
+            assert_eventually(lambda: server.containers() == before and again.containers() == 0, "it is ended")
 
 
 def test_a_server_that_comes_back_without_its_containers_is_found_out(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_server_that_comes_back_without_its_containers_is_found_out(tmp_path: 
                 assert fresh.run("echo new").output == "new\n"
                 fresh.close()
                 sandbox.close()
-                eventually(lambda: pool.containers() == 0, "nothing is held")
+                assert_eventually(lambda: pool.containers() == 0, "nothing is held")
 
 
 def test_who_finds_no_room_waits_and_a_full_queue_pushes_back(server: Served, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_who_finds_no_room_waits_and_a_full_queue_pushes_back(server: Served, tm
         first.start()
         waiting = threading.Thread(target=second.start)
         waiting.start()
-        eventually(lambda: pool.ask("/healthz")[1]["waiting"] == 1, "one waits")
+        assert_eventually(lambda: pool.ask("/healthz")[1]["waiting"] == 1, "one waits")
         status, told, headers = pool.ask("/container/create", {})
         assert (status, headers["retry-after"]) == (429, "1") and "wait for room" in told["error"]["message"]
         assert pool.containers() == 1
@@ -129,7 +129,7 @@ def test_a_pools_containers_have_leases_that_end(tmp_path: Path) -> None:
             time.sleep(0.6)
             assert pool.ask("/container/renew", {"containers": [container, "0" * 32]})[1] == {"gone": ["0" * 32]}
         assert pool.containers() == server.containers() == 1
-        eventually(lambda: pool.containers() == server.containers() == 0, "the lease ends")
+        assert_eventually(lambda: pool.containers() == server.containers() == 0, "the lease ends")
         assert pool.ask("/container/exec", {"container": container, "command": "true"})[0] == 404
 
 
@@ -161,9 +161,6 @@ def test_verdicts_survive_the_server_that_was_finding_them(tmp_path: Path) -> No
         grading.join()
         status, verdict, _ = told[0]
         assert (status, verdict["resolved"], verdict["instance_id"]) == (200, True, "slow__one-1"), told
-
-
-# --- bookkeeping alone ---
 
 
 def test_a_server_with_the_image_is_preferred_and_then_the_least_loaded() -> None:

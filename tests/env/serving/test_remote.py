@@ -14,7 +14,7 @@ from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.judging.grading import grade
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
 from swegym_env.tasks.loading import load_tasks
-from tests.env.serving.conftest import Served, eventually
+from tests.env.serving.conftest import Served, assert_eventually
 
 INSTANCE = "mini__lrucache-001"
 
@@ -125,7 +125,7 @@ def test_snapshots_and_forks_are_of_their_own(service: Served) -> None:
         sandbox.restore(snapshot)
     sandbox.close()
     twin.close()
-    eventually(lambda: service.containers() == before, "both are ended")
+    assert_eventually(lambda: service.containers() == before, "both are ended")
 
 
 @pytest.mark.parametrize(

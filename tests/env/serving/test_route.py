@@ -11,7 +11,7 @@ from swegym_env.errors import SandboxError
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 from swegym_env.sandbox.remote.connection import service
 from swegym_env.sandbox.remote.route import Route, may_go_straight
-from tests.env.serving.conftest import Served, eventually, pooled, served
+from tests.env.serving.conftest import Served, assert_eventually, pooled, served
 
 EXEC = 'swegym_requests_total{path="/container/exec",status="200"}'
 
@@ -34,7 +34,7 @@ def test_commands_go_straight_and_a_pool_that_is_away_stops_none(server: Served,
         assert sandbox.run("echo $kept").output == twin.run("echo $kept").output == "7\n"
         assert (commands(pool), commands(server)) == (3.0 * relay, before + 3)
         twin.close()
-        eventually(lambda: pool.containers() == 1, "leases are the pool's")
+        assert_eventually(lambda: pool.containers() == 1, "leases are the pool's")
         port = pool.port
         pool.kill()
         if not relay:
@@ -42,7 +42,7 @@ def test_commands_go_straight_and_a_pool_that_is_away_stops_none(server: Served,
         with pooled(server, state=tmp_path / "state", port=port, arguments=options) as again:
             assert sandbox.run("echo $kept").output == "7\n"
             sandbox.close()
-            eventually(lambda: again.containers() == 0 and server.containers() == held, "it is given back")
+            assert_eventually(lambda: again.containers() == 0 and server.containers() == held, "it is given back")
 
 
 def test_a_server_that_only_the_pool_can_reach_is_reached_through_it(pool: Served) -> None:

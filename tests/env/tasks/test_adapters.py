@@ -326,8 +326,6 @@ def test_any_damage_to_a_row_is_refused_by_field_or_does_not_matter(base: dict[s
     assert isinstance(task, Task) or re.fullmatch(r"(?=.*row 9)(?=.*field ').*", told)
 
 
-# --- patches ---
-
 lines = st.lists(st.sampled_from(["a", "b", "c", "- d", "+ e", "@@ f", "\\ g", ""]), max_size=8)
 
 

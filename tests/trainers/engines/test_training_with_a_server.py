@@ -92,9 +92,8 @@ def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(
     assert servers(port) == []
     rows = [row for row in read_metrics(metrics) if row["update"]]
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    for (
-        row
-    ) in rows:  # what the server says of its tokens is what the policy says of them, after every change of weights
+    # What the server says of its tokens is what the policy says of them, after every change of weights.
+    for row in rows:
         assert row["engine/probe_gap"] < 1e-4
         assert row["engine_logprob_gap"] < 1e-4 or row["staleness/max"] == ahead
     assert sum(row["episodes"] for row in rows) == 32

@@ -92,6 +92,8 @@ def test_a_server_that_was_started_again_is_asked_to_join_again(tmp_path: Path) 
         server.receiver = WeightReceiver()  # as a new server has it
         changed(model)
         sync.send(2, Sampling())
+        for name, tensor in server._model.checkpoint_weights().items():
+            assert torch.equal(tensor, model.checkpoint_weights()[name]), name
 
 
 def test_what_is_generated_meanwhile_ends_with_the_weights_it_began_with(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def gradients(function, hidden, weight, bias, ids, upstream, mask, **options):
     return [x.detach().double() for x in (logprobs, entropy, *found)]
 
 
-def hold_a_share(folder):
+def assert_outputs_and_gradients_are_those_of_the_whole(folder):
     rank, world = dist.get_rank(), dist.get_world_size()
     hidden, weight, bias, ids, upstream, mask = problem()
     start = sum(SHARES[world][:rank])
@@ -51,4 +51,4 @@ def hold_a_share(folder):
 
 @pytest.mark.parametrize("world", sorted(SHARES))
 def test_every_rank_has_the_outputs_and_gradients_of_the_whole_vocabulary(world, tmp_path):
-    on_ranks(world, tmp_path, hold_a_share)
+    on_ranks(world, tmp_path, assert_outputs_and_gradients_are_those_of_the_whole)

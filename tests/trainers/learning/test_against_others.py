@@ -58,7 +58,7 @@ class Tokens:
         (gradient,) = torch.autograd.grad(loss, self.policy, retain_graph=True)
         return gradient
 
-    def same(self, ours, theirs):
+    def assert_same(self, ours, theirs):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
         torch.testing.assert_close(self.gradient(ours), self.gradient(theirs), rtol=1e-6, atol=1e-8)
 
@@ -137,7 +137,8 @@ def test_losses_of_groups_are_those_of_trl(settings, theirs, seed):
     if settings.dual_clip:
         # TRL bounds the ratio on both sides before it multiplies: the same as the dual clip where advantages are < 0.
         tokens.returns = -tokens.returns.abs()
-    tokens.same(ours(settings, tokens, tokens.returns), of_trl("GRPOTrainer", tokens, tokens.returns, **dict(theirs)))
+    expected = of_trl("GRPOTrainer", tokens, tokens.returns, **dict(theirs))
+    tokens.assert_same(ours(settings, tokens, tokens.returns), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -147,7 +148,7 @@ def test_the_divergence_in_the_loss_is_that_of_trl(seed):
         ours(GRPO(), tokens, tokens.returns)
         + 0.04 * (tokens.weights("sequence") * kl_estimate(tokens.policy, tokens.reference, "k3")).sum()
     )
-    tokens.same(with_divergence, of_trl("GRPOTrainer", tokens, tokens.returns, beta=0.04))
+    tokens.assert_same(with_divergence, of_trl("GRPOTrainer", tokens, tokens.returns, beta=0.04))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,13 +162,13 @@ def test_corrected_for_what_the_engine_computed_the_loss_is_that_of_trl(seed, ki
     corrected = (tokens.weights("sequence") * weights * loss).sum()
     options = {"use_vllm": True, "vllm_importance_sampling_correction": True}
     inputs = {"importance_sampling_ratio": tokens.padded(theirs)}
-    tokens.same(corrected, of_trl("GRPOTrainer", tokens, tokens.returns, inputs=inputs, **options))
+    tokens.assert_same(corrected, of_trl("GRPOTrainer", tokens, tokens.returns, inputs=inputs, **options))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rloo_is_that_of_trl(seed):
     tokens = Tokens(seed, spread=0.1)
-    tokens.same(ours(RLOO(), tokens, tokens.returns), of_trl("RLOOTrainer", tokens, tokens.returns))
+    tokens.assert_same(ours(RLOO(), tokens, tokens.returns), of_trl("RLOOTrainer", tokens, tokens.returns))
 
 
 def test_rewards_from_pairs_are_those_of_trl():
@@ -203,7 +204,7 @@ def test_ppo_is_verls_formula_dual_clip_included(seed):
     advantages = torch.randn(sum(LENGTHS), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     settings = PPO(clip_low=0.2, clip_high=0.28, dual_clip=3.0)
     loss, _ = settings.policy_loss(tokens.policy, tokens.old, advantages, tokens.sequence)
-    tokens.same(
+    tokens.assert_same(
         (tokens.weights("token") * loss).sum(),
         verl_policy_loss(
             tokens.padded(tokens.old), tokens.padded(tokens.policy), tokens.padded(advantages), tokens.mask,

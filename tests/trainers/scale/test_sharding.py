@@ -250,7 +250,7 @@ def saved_for_backward(learner: Learner) -> int:
     return sum(kept.values())
 
 
-def memory_and_mixed_dtypes(folder: Path) -> None:
+def assert_memory_is_saved_and_dtypes_may_be_mixed(folder: Path) -> None:
     plain = saved_for_backward(learner_of(PLAIN.on()))
     halved = saved_for_backward(learner_of(PLAIN.on(sequence_parallel=2)))
     recomputed = saved_for_backward(learner_of(PLAIN.on(activation_checkpointing=True)))
@@ -276,10 +276,10 @@ def memory_and_mixed_dtypes(folder: Path) -> None:
 
 
 def test_options_that_save_memory_save_it_and_dtypes_may_be_mixed(tmp_path: Path) -> None:
-    on_ranks(2, tmp_path, memory_and_mixed_dtypes)
+    on_ranks(2, tmp_path, assert_memory_is_saved_and_dtypes_may_be_mixed)
 
 
-def copies_and_shares(folder: Path) -> None:
+def assert_copies_are_whole_and_shares_in_order(folder: Path) -> None:
     model, copy = tiny_model("llama"), tiny_model("llama", seed=5)
     truth = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     refresh(copy, shard(model, ScaleConfig(fsdp=True)))
@@ -294,7 +294,7 @@ def copies_and_shares(folder: Path) -> None:
 
 
 def test_a_whole_copy_has_the_sharded_weights_and_shares_come_together_in_order(tmp_path: Path) -> None:
-    on_ranks(3, tmp_path, copies_and_shares)
+    on_ranks(3, tmp_path, assert_copies_are_whole_and_shares_in_order)
 
 
 def test_several_ranks_that_shard_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

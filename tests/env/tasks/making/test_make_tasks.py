@@ -213,9 +213,6 @@ def test_the_command_tells_what_it_made_and_what_is_wrong(
         assert message in error and error.count("\n") == 1
 
 
-# --- issues told again ---
-
-
 @pytest.fixture
 def chat_server() -> Iterator[tuple[str, list[dict[str, Any]], list[tuple[int, str]]]]:
     """An OpenAI-compatible server on loopback: its address, what it was asked, and what it shall answer."""
