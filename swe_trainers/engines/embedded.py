@@ -277,8 +277,7 @@ class EmbeddedEngine:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
             masks = self._masks(positions, length or width)
-        hidden = self._model.run_trunk(ids, positions, masks, cache=self._cache)
-        return hidden[torch.arange(len(slots), device=device), sizes.to(device) - 1]
+        return self._model.read_last(ids, positions, masks, sizes.to(device) - 1, self._cache)
 
     def _decode(self, chosen: list[int]) -> Tensor:
         """Read the last sampled token of each running slot; hidden states (N, D)."""
@@ -299,7 +298,8 @@ class EmbeddedEngine:
         length = max(lengths) + 1
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
-        hidden = self._model.run_trunk(ids, positions, self._masks(positions, length), cache=self._cache)[:, 0]
+        masks = self._masks(positions, length)
+        hidden = self._model.read_last(ids, positions, masks, torch.zeros_like(ids[:, 0]), self._cache)
         return hidden if full else hidden[row]
 
     def _masks(self, positions: Tensor, length: int) -> LayerMasks:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["fuse_layers", "rms_norm", "rotate"]
+__all__ = ["Attention", "RMSNorm", "Rotation", "fuse_layers", "rms_norm", "rotate"]
 
 Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the positions, (B, T, D) each, the two halves of D alike."""
@@ -62,19 +62,30 @@ class Attention(nn.Module):
         position_embeddings: Rotation,
         attention_mask: Tensor | None = None,
         past_key_values: Any = None,
+        *,
+        only: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) to the same, under the names that transformers passes arguments by."""
+        """(B, T, D) to the same, under the names that transformers passes arguments by.
+
+        With `only` (B,) int64 to (B, 1, D): one token of each row asks, and the mask is its.
+        """
         from transformers import AttentionInterface
 
         own: Any = self
-        shape = hidden_states.shape[:-1]
-        query, key, value = (
-            project(hidden_states).view(*shape, -1, own.head_dim) for project in (own.q_proj, own.k_proj, own.v_proj)
+        asking, turned = hidden_states, position_embeddings
+        if only is not None:
+            rows = torch.arange(len(only), device=only.device)
+            asking, *turned = (part[rows, only][:, None] for part in (hidden_states, *position_embeddings))
+        shape = asking.shape[:-1]
+        query = own.q_proj(asking).view(*shape, -1, own.head_dim)
+        key, value = (
+            project(hidden_states).view(*hidden_states.shape[:-1], -1, own.head_dim)
+            for project in (own.k_proj, own.v_proj)
         )
         if hasattr(self, "q_norm"):
             query, key = own.q_norm(query), own.k_norm(key)
-        query, key = (rotate(part, *position_embeddings).transpose(1, 2) for part in (query, key))
+        query, key = rotate(query, *turned).transpose(1, 2), rotate(key, *position_embeddings).transpose(1, 2)
         value = value.transpose(1, 2)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, own.layer_idx)
