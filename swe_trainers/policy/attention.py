@@ -230,19 +230,19 @@ class MaskPlan:
         """Whether some layer sees less than the whole past."""
         return self.window is not None
 
-    def masks(self, allowed: Tensor, distance: Tensor) -> LayerMasks:
+    def masks(self, allowed: Tensor, queries: Tensor, keys: Tensor) -> LayerMasks:
         """Turn one mask into what the trunk takes.
 
         Args:
             allowed: (B, 1, Q, K) bool, True where the query may see the key in a full-attention layer.
-            distance: (B, 1, Q, K) or broadcastable int, position of the query less position of the key.
+            queries, keys: (B, 1, Q, 1) and (K,) int, their positions.
 
         Returns:
             The mask, with the window applied; a mapping by layer type where the model mixes both kinds.
         """
         if self.window is None:
             return allowed
-        windowed = allowed & (distance < self.window)
+        windowed = allowed & (keys > queries - self.window)
         return {"full_attention": allowed, "sliding_attention": windowed} if self.by_type else windowed
 
     def placeholder(self, device: torch.device) -> LayerMasks:

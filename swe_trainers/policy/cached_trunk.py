@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from swe_trainers.policy.attention import LayerMasks
 from swe_trainers.policy.fused import Attention, Rotation
+
+if TYPE_CHECKING:
+    from swe_trainers.policy.language_model import LanguageModel
 
 __all__ = ["is_known_trunk", "read_last"]
 
@@ -44,11 +47,15 @@ def _is_bare(module: nn.Module) -> bool:
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))  # noqa: SLF001
 
 
-def read_last(trunk: Any, ids: Tensor, positions: Tensor, masks: LayerMasks, last: Tensor, cache: Any) -> Tensor:
-    """Final, normed hidden states of one token of each row; of the others the last layer computes keys and values alone.
+def read_last(
+    model: LanguageModel, ids: Tensor, positions: Tensor, masks: LayerMasks, last: Tensor, cache: Any
+) -> Tensor:
+    """Final, normed hidden states of one token of each row.
+
+    Where the layers are known, the last of them computes no more than keys and values of the other tokens.
 
     Args:
-        trunk: one that `is_known_trunk`.
+        model: the policy.
         ids, positions: (B, T) int64.
         masks: added to the scores; None where each row begins here.
         last: (B,) int64, the token asked about, after which a row holds padding only.
@@ -56,20 +63,19 @@ def read_last(trunk: Any, ids: Tensor, positions: Tensor, masks: LayerMasks, las
     Returns:
         (B, D).
     """
+    trunk: Any = model.trunk
+    if not is_known_trunk(trunk):
+        hidden = model.run_trunk(ids, positions, masks, cache=cache)
+        return hidden[torch.arange(len(last), device=last.device), last]
     hidden = trunk.embed_tokens(ids)
     rotation = trunk.rotary_emb(hidden, positions)
-    kinds = getattr(trunk.config, "layer_types", None)
-    *layers, final = zip(trunk.layers, kinds or [None] * len(trunk.layers), strict=True)
-    for layer, kind in layers:
-        mask = masks[kind] if isinstance(masks, dict) else masks
-        hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
-    layer, kind = final
-    mask = masks[kind] if isinstance(masks, dict) else masks
-    hidden = (
-        _final_layer(layer, hidden, rotation, mask, last, cache)
-        if ids.shape[1] > 1
-        else layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
-    )
+    final = len(trunk.layers) - 1
+    for number, layer in enumerate(trunk.layers):
+        mask = masks[trunk.config.layer_types[number]] if isinstance(masks, dict) else masks
+        if number == final and ids.shape[1] > 1:
+            hidden = _final_layer(layer, hidden, rotation, mask, last, cache)
+        else:
+            hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
     normed: Tensor = trunk.norm(hidden[:, 0])
     return normed
 

@@ -1,4 +1,4 @@
-"""Root-mean-square norms and rotary positions in fewer passes over memory, backward too, for families whose layers we know.
+"""Root-mean-square norms and rotary positions in fewer passes over memory, forward and backward, for known families.
 
 Transformers spells both out in elementary operations, each of which autograd takes back by several more: on a CPU they
 cost a small model's update as much as its matrix products do. The formulae, and with them the numbers up to rounding,
@@ -99,7 +99,7 @@ class Attention(nn.Module):
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / √(mean x² + ε) · weight, the quotient computed in float32 at least (Zhang and Sennrich 2019, eq. 4).
+    """Divide by the root of mean x² + ε, in float32 at least, and multiply by the weight (Zhang and Sennrich 2019).
 
     Args:
         x: (…, D) floating. weight: (D,). epsilon: ε.

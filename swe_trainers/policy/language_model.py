@@ -19,7 +19,6 @@ from swe_trainers.policy.attention import (
     SegmentLayout,
     register_segment_attention,
 )
-from swe_trainers.policy.cached_trunk import is_known_trunk, read_last
 from swe_trainers.policy.fused import fuse_layers
 from swe_trainers.policy.loading import hugging_face_config, load_causal_lm, no_progress_bars
 from swe_trainers.policy.lora import LoRA, add_lora, lora_is_neutral, merged_weights, write_adapter
@@ -274,13 +273,6 @@ class LanguageModel(nn.Module):
         )
         hidden: Tensor = output.last_hidden_state
         return hidden
-
-    def read_last(self, ids: Tensor, positions: Tensor, masks: LayerMasks, last: Tensor, cache: Any) -> Tensor:
-        """Run the trunk for the hidden states of one token of each row, (B, D); see `cached_trunk.read_last`."""
-        if is_known_trunk(self.trunk):
-            return read_last(self.trunk, ids, positions, masks, last, cache)
-        hidden = self.run_trunk(ids, positions, masks, cache=cache)
-        return hidden[torch.arange(len(last), device=last.device), last]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Project hidden states (…, D) to logits (…, V): for generation; training goes through the kernels."""
