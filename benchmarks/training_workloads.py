@@ -106,7 +106,7 @@ def policy() -> Any:
 
 
 def stock_model() -> Any:
-    """The same model as transformers makes it, for the peers."""
+    """The same model as transformers makes it, for the peers: `LanguageModel` replaces layers of its own."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(**SHAPE, vocab_size=VOCABULARY)

@@ -266,11 +266,11 @@ def experience_of(learner: Learner, trajectories: Sequence[Trajectory], settings
 
     if settings.looks_before:
         old = look(learner.model, learner.critic)
+    elif settings.values_states:
+        critic = learner.model if learner.critic is None else learner.critic
+        old = take_values(critic, batch, microbatch_tokens=size, pack=pack)
     else:
-        valuer = (learner.critic or learner.model) if settings.values_states else None
-        old = (
-            Snapshot.pending(batch) if valuer is None else take_values(valuer, batch, microbatch_tokens=size, pack=pack)
-        )
+        old = Snapshot.pending(batch)
     rewards, reference_logprobs = settings.reward_scale * batch.rewards, None
     if learner.reference is not None:
         reference_logprobs = look(learner.reference).logprobs
