@@ -70,11 +70,12 @@ def gradient_(
     """Replace a tile of logits by the loss's gradient with respect to it; see `rows.gradient_`."""
     statistics = (labels, scales, maxima, log_totals, entropies, grad_logprobs, grad_entropies)
     for rows in _blocks(tile):
-        _gradient_(tile[rows], *(x[rows] for x in statistics), bias)
+        _gradient_(tile[rows], bias, *(x[rows] for x in statistics))
 
 
 def _gradient_(
     tile: Tensor,
+    bias: Tensor | None,
     labels: Tensor,
     scales: Tensor,
     maxima: Tensor,
@@ -82,7 +83,6 @@ def _gradient_(
     entropies: Tensor,
     grad_logprobs: Tensor,
     grad_entropies: Tensor,
-    bias: Tensor | None,
 ) -> None:
     g, h = grad_logprobs * scales, grad_entropies * scales  # (n,)
     x = tile if tile.dtype == log_totals.dtype else tile.to(log_totals.dtype)  # (n, w)
