@@ -70,13 +70,13 @@ class Attention(nn.Module):
 
         With `only` (B,) int64 to (B, 1, D): one token of each row asks, and the mask is its.
         """
-        from transformers import AttentionInterface
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         own: Any = self
-        asking, turned = hidden_states, position_embeddings
+        asking, (cosines, sines) = hidden_states, position_embeddings
         if only is not None:
             rows = torch.arange(len(only), device=only.device)
-            asking, *turned = (part[rows, only][:, None] for part in (hidden_states, *position_embeddings))
+            asking, cosines, sines = (part[rows, only][:, None] for part in (asking, cosines, sines))
         shape = asking.shape[:-1]
         query = own.q_proj(asking).view(*shape, -1, own.head_dim)
         key, value = (
@@ -85,11 +85,11 @@ class Attention(nn.Module):
         )
         if hasattr(self, "q_norm"):
             query, key = own.q_norm(query), own.k_norm(key)
-        query, key = rotate(query, *turned).transpose(1, 2), rotate(key, *position_embeddings).transpose(1, 2)
+        query, key = rotate(query, cosines, sines).transpose(1, 2), rotate(key, *position_embeddings).transpose(1, 2)
         value = value.transpose(1, 2)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, own.layer_idx)
-        attend = AttentionInterface()[own.config._attn_implementation]  # noqa: SLF001 - where families look it up
+        attend = ALL_ATTENTION_FUNCTIONS[own.config._attn_implementation]  # noqa: SLF001 - where families look it up
         # Qwen tells it by layer, Mistral for all of them.
         window = own.sliding_window if hasattr(self, "sliding_window") else getattr(own.config, "sliding_window", None)
         attended, weights = attend(
