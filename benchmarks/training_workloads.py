@@ -105,6 +105,15 @@ def policy() -> Any:
     return LanguageModel.from_config({**SHAPE, "vocab_size": VOCABULARY}, words)
 
 
+def stock_model() -> Any:
+    """The same model as transformers makes it, for the peers: `LanguageModel` replaces layers of its own."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(**SHAPE, vocab_size=VOCABULARY)
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+
+
 def own_update(name: str, episodes: list[Episode]) -> Work:
     """An update as training makes it, from trajectories on."""
     from swe_trainers.algorithms.grpo import GRPO, grpo_update
@@ -199,10 +208,8 @@ def _trl_trainer(n_episodes: int) -> tuple[Any, torch.optim.Optimizer]:
         disable_tqdm=True,
     )
     data = Dataset.from_dict({"prompt": ["w3"] * 16})
-    model = policy().causal_lm.train()
-    model.set_attn_implementation("sdpa")
     trainer = GRPOTrainer(
-        model, lambda completions, **_: [0.0] * len(completions), config, data, processing_class=words
+        stock_model().train(), lambda completions, **_: [0.0] * len(completions), config, data, processing_class=words
     )
     return trainer, torch.optim.AdamW(trainer.model.parameters(), lr=1e-5, fused=True)
 
@@ -251,8 +258,7 @@ def engine_turns(batch: int, observed: int, written: int) -> Work:
 
 def generate_turns(batch: int, observed: int, written: int) -> Work:
     """The whole history through `generate` at every turn; all episodes are of one length, so that nothing is padded."""
-    model = policy().eval().causal_lm
-    model.set_attn_implementation("sdpa")
+    model = stock_model().eval()
     random = np.random.default_rng(0)
     exactly = {"max_new_tokens": written, "min_new_tokens": written, "pad_token_id": 0}
 

@@ -61,8 +61,8 @@ class PPO(Clipped):
             raise ConfigurationError("critic_learning_rate: has no effect on a shared critic. Try: critic separate")
 
     @property
-    def looks_before(self) -> bool:
-        """Always: advantages need values."""
+    def values_states(self) -> bool:
+        """Always: generalised advantages are made of them."""
         return True
 
 

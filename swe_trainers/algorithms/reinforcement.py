@@ -18,7 +18,7 @@ from torch import Tensor
 from swe_trainers.algorithms.settings import Settings
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot
+from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot, take_values
 from swe_trainers.learning.kl import AdaptiveKL, KLEstimator, kl_estimate
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.losses import Aggregation, clipped_policy_loss, score_function_loss
@@ -121,6 +121,11 @@ class Reinforcement(Settings):
         """Whether the policy must be asked before the first step; else the pass of that step tells what it said."""
         priced = self.kl_coefficient != 0 and self.kl_placement == "reward"
         return self.minibatches > 1 or self.correction != "none" or priced or n_ranks() > 1
+
+    @property
+    def values_states(self) -> bool:
+        """Whether the values of states must be known before the first step, for advantages."""
+        return False
 
     @property
     def forks(self) -> Branching | None:
@@ -259,7 +264,13 @@ def experience_of(learner: Learner, trajectories: Sequence[Trajectory], settings
     def look(model: Policy, critic: Policy | None = None) -> Snapshot:
         return take_snapshot(model, batch, microbatch_tokens=size, temperature=heat, pack=pack, critic=critic)
 
-    old = look(learner.model, learner.critic) if settings.looks_before else Snapshot.pending(batch)
+    if settings.looks_before:
+        old = look(learner.model, learner.critic)
+    elif settings.values_states:
+        critic = learner.model if learner.critic is None else learner.critic
+        old = take_values(critic, batch, microbatch_tokens=size, pack=pack)
+    else:
+        old = Snapshot.pending(batch)
     rewards, reference_logprobs = settings.reward_scale * batch.rewards, None
     if learner.reference is not None:
         reference_logprobs = look(learner.reference).logprobs

@@ -16,6 +16,7 @@ from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling, draw
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.policy.attention import LayerMasks
+from swe_trainers.policy.cached_trunk import read_last
 from swe_trainers.policy.language_model import LanguageModel
 
 __all__ = ["EmbeddedEngine"]
@@ -277,8 +278,7 @@ class EmbeddedEngine:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
             masks = self._masks(positions, length or width)
-        hidden = self._model.run_trunk(ids, positions, masks, cache=self._cache)
-        return hidden[torch.arange(len(slots), device=device), sizes.to(device) - 1]
+        return read_last(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache)
 
     def _decode(self, chosen: list[int]) -> Tensor:
         """Read the last sampled token of each running slot; hidden states (N, D)."""
@@ -299,7 +299,8 @@ class EmbeddedEngine:
         length = max(lengths) + 1
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
-        hidden = self._model.run_trunk(ids, positions, self._masks(positions, length), cache=self._cache)[:, 0]
+        masks = self._masks(positions, length)
+        hidden = read_last(self._model, ids, positions, masks, torch.zeros_like(ids[:, 0]), self._cache)
         return hidden if full else hidden[row]
 
     def _masks(self, positions: Tensor, length: int) -> LayerMasks:
@@ -307,8 +308,9 @@ class EmbeddedEngine:
 
         Masks are added to the scores: one of bool would be turned into that in every layer.
         """
-        distance = positions[:, None, :, None] - torch.arange(length, device=positions.device)  # (B, 1, Q, K)
-        masks = self._model.mask_plan.masks(distance >= 0, distance)
+        column = torch.arange(length, device=positions.device)
+        positions = positions[:, None, :, None]  # (B, 1, Q, 1)
+        masks = self._model.mask_plan.masks(column <= positions, positions, column)
         nothing = torch.zeros((), dtype=self._model.unembedding.weight.dtype, device=positions.device)
         if isinstance(masks, dict):
             return {kind: torch.where(mask, nothing, -torch.inf) for kind, mask in masks.items()}

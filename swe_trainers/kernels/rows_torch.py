@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -12,11 +14,26 @@ __all__ = ["accumulate", "gradient_"]
 _IMPOSSIBLE = -1.0e30
 """Centred logits are raised to this: exp gives exactly 0, and 0 · IMPOSSIBLE is 0 where 0 · −inf is NaN."""
 
+_BLOCK_ELEMENTS = 2**17
+"""Logits that are gone through together: the passes over a tile of many megabytes would each wait for memory."""
+
 
 def accumulate(tile: Tensor, sums: RowSums, labels: Tensor, scales: Tensor, bias: Tensor | None = None) -> None:
     """Take a tile of logits into the running sums of its rows; see `rows.accumulate`."""
+    for rows in _blocks(tile):
+        _accumulate(tile[rows], sums.part(rows), labels[rows], scales[rows], bias)
+
+
+def _blocks(tile: Tensor) -> Iterator[slice]:
+    """Rows that fit a processor's cache; on another device all at once."""
     if not tile.numel():
         return
+    height = max(1, _BLOCK_ELEMENTS // tile.shape[1]) if tile.device.type == "cpu" else len(tile)
+    for top in range(0, len(tile), height):
+        yield slice(top, min(top + height, len(tile)))
+
+
+def _accumulate(tile: Tensor, sums: RowSums, labels: Tensor, scales: Tensor, bias: Tensor | None) -> None:
     x = tile.to(sums.total.dtype)  # (n, w)
     x = (x if bias is None else x + bias) * scales[:, None]
     inside = (labels >= 0) & (labels < tile.shape[1])
@@ -51,8 +68,22 @@ def gradient_(
     bias: Tensor | None = None,
 ) -> None:
     """Replace a tile of logits by the loss's gradient with respect to it; see `rows.gradient_`."""
-    if not tile.numel():
-        return
+    statistics = (labels, scales, maxima, log_totals, entropies, grad_logprobs, grad_entropies)
+    for rows in _blocks(tile):
+        _gradient_(tile[rows], bias, *(x[rows] for x in statistics))
+
+
+def _gradient_(
+    tile: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    scales: Tensor,
+    maxima: Tensor,
+    log_totals: Tensor,
+    entropies: Tensor,
+    grad_logprobs: Tensor,
+    grad_entropies: Tensor,
+) -> None:
     g, h = grad_logprobs * scales, grad_entropies * scales  # (n,)
     x = tile if tile.dtype == log_totals.dtype else tile.to(log_totals.dtype)  # (n, w)
     if bias is not None:

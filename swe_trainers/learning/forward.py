@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from swe_trainers.kernels import token_logprobs
-from swe_trainers.learning.batch import Batch, Rows
+from swe_trainers.learning.batch import Batch, Rows, lay_out
 from swe_trainers.learning.ranks import add_up, rows_of_rank
 from swe_trainers.policy.sequence_parallel import SequenceGroup
 
-__all__ = ["ActionTokens", "Policy", "Snapshot", "forward", "sequence_group_of", "take_snapshot"]
+__all__ = ["ActionTokens", "Policy", "Snapshot", "forward", "sequence_group_of", "take_snapshot", "take_values"]
 
 
 class Policy(Protocol):
@@ -136,9 +136,7 @@ def forward(
         hidden = critic.trunk_hidden(rows.input_ids, rows.position_ids, rows.segment_ids)
         flat = hidden.reshape(-1, hidden.shape[-1])
         states = flat.index_select(0, predictor)
-    both = torch.cat([states, flat.index_select(0, last)])  # (A + R, D)
-    values = (model if critic is None else critic).values(both[None]).squeeze(0)
-    values, final_values = values[: len(states)], values[len(states) :]
+    values, final_values = _values(model if critic is None else critic, states, flat.index_select(0, last))
     if group is None:
         return ActionTokens(rows.action_index, logprobs, entropy, values, final_values)
     own = torch.stack([logprobs, entropy, values], 1)
@@ -151,6 +149,13 @@ def forward(
     found, final_values = group.together(spread).tensor_split([3 * len(rows.predictor)])
     logprobs, entropy, values = found.view(-1, 3).unbind(1)
     return ActionTokens(rows.action_index, logprobs, entropy, values, final_values)
+
+
+def _values(model: Policy, states: Tensor, final_states: Tensor) -> tuple[Tensor, Tensor]:
+    """(A, D) and (R, D) to (A,) and (R,), in one call of the value head."""
+    both = torch.cat([states, final_states])
+    values = model.values(both[None]).squeeze(0)
+    return values[: len(states)], values[len(states) :]
 
 
 @torch.no_grad()
@@ -186,3 +191,23 @@ def take_snapshot(
         final_values[rows.sequences] = seen.final_values.float().cpu()
     add_up(logprobs, values, final_values)
     return Snapshot(logprobs, values, final_values)
+
+
+@torch.no_grad()
+def take_values(model: Policy, batch: Batch, *, microbatch_tokens: int, pack: bool = False) -> Snapshot:
+    """The values alone, of a model on this process alone; the log-probabilities stay pending, and no logits are made.
+
+    Args:
+        model: the critic, or the policy where its trunk values states.
+        batch, microbatch_tokens, pack: as in `take_snapshot`.
+    """
+    device, seen = next(iter(model.parameters())).device, Snapshot.pending(batch)
+    for rows in lay_out(batch, torch.arange(batch.n_sequences), max_tokens=microbatch_tokens, pack=pack):
+        there = rows.to(device)
+        hidden = model.trunk_hidden(there.input_ids, there.position_ids, there.segment_ids)  # (B, T, D)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        states, final_states = flat.index_select(0, there.predictor), flat.index_select(0, there.last)
+        values, final_values = _values(model, states, final_states)
+        seen.values[rows.action_index] = values.float().cpu()
+        seen.final_values[rows.sequences] = final_values.float().cpu()
+    return seen

@@ -149,12 +149,7 @@ def _attend(
         (B, T, H, D), 0 on padding, and no weights.
     """
     if segments is None:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        result: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **options
-        )
-        return result
+        return _attend_masked(module, query, key, value, attention_mask, scaling=scaling, **options), None
     if segments.group is not None:
         query, key, value = (segments.group.to_heads(part) for part in (query, key, value))
     n_rows, n_heads, length, _ = query.shape
@@ -177,6 +172,35 @@ def _attend(
         output = output.index_put((index[real],), attended.transpose(1, 2)[real])
     output = output.view(n_rows, length, n_heads, -1)
     return output if segments.group is None else segments.group.to_columns(output), None
+
+
+def _attend_masked(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None,
+    **options: Any,
+) -> Tensor:
+    """Attention under a mask, or causal without one; (B, T, H, D).
+
+    Transformers copies shared keys and values once a query head where there is a mask. On a CPU that would be most of
+    what a decoding step does: its kernel reads them where they are.
+    """
+    (n_rows, n_heads, length, _), n_shared = query.shape, key.shape[1]
+    if mask is None or n_heads == n_shared or query.device.type != "cpu":
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        attended: Tensor = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **options)[0]
+        return attended
+    if length > 1:
+        output = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
+        return output.transpose(1, 2)
+    # The heads that share keys are the kernel's rows: of one row each it would make little use.
+    together = query.view(n_rows, n_shared, n_heads // n_shared, -1)
+    return F.scaled_dot_product_attention(together, key, value, mask, scale=scaling).view(n_rows, 1, n_heads, -1)
 
 
 class MaskPlan:
@@ -206,19 +230,19 @@ class MaskPlan:
         """Whether some layer sees less than the whole past."""
         return self.window is not None
 
-    def masks(self, allowed: Tensor, distance: Tensor) -> LayerMasks:
+    def masks(self, allowed: Tensor, queries: Tensor, keys: Tensor) -> LayerMasks:
         """Turn one mask into what the trunk takes.
 
         Args:
             allowed: (B, 1, Q, K) bool, True where the query may see the key in a full-attention layer.
-            distance: (B, 1, Q, K) or broadcastable int, position of the query less position of the key.
+            queries, keys: (B, 1, Q, 1) and (K,) int, their positions.
 
         Returns:
             The mask, with the window applied; a mapping by layer type where the model mixes both kinds.
         """
         if self.window is None:
             return allowed
-        windowed = allowed & (distance < self.window)
+        windowed = allowed & (keys > queries - self.window)
         return {"full_attention": allowed, "sliding_attention": windowed} if self.by_type else windowed
 
     def placeholder(self, device: torch.device) -> LayerMasks:

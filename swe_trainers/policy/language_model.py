@@ -19,6 +19,7 @@ from swe_trainers.policy.attention import (
     SegmentLayout,
     register_segment_attention,
 )
+from swe_trainers.policy.fused import fuse_layers
 from swe_trainers.policy.loading import hugging_face_config, load_causal_lm, no_progress_bars
 from swe_trainers.policy.lora import LoRA, add_lora, lora_is_neutral, merged_weights, write_adapter
 from swe_trainers.policy.sequence_parallel import SequenceGroup
@@ -66,6 +67,7 @@ class LanguageModel(nn.Module):
         self.sequence_group: SequenceGroup | None = None
         self.value_head = ValueHead(causal_lm.config.hidden_size, device=self.device)
         _switch_dropout_off(causal_lm)
+        fuse_layers(causal_lm)
         rows = self.unembedding.weight.shape[0]
         if tokenizer.vocab_size > rows:
             raise ConfigurationError(

@@ -43,6 +43,19 @@ def plain(hidden, weight, ids, *, bias=None, temperature=1.0):
     return log_p.gather(1, ids[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)
 
 
+@pytest.mark.parametrize("temperature", [1.0, "per row"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_tile_of_several_blocks_of_rows_equals_the_float64_reference(bias, temperature):
+    parts = problem(rows=300, vocabulary=1000, bias=bias)  # 131 rows fill a block, and the last one is not full
+    if temperature == "per row":
+        temperature = torch.rand(300) + 0.5
+    exact = [x if x is None or not x.is_floating_point() else x.detach().double().requires_grad_() for x in parts]
+    got = gradients(token_logprobs, *parts, temperature=temperature, backend="torch")
+    truth = gradients(token_logprobs, *exact, temperature=temperature, backend="reference")
+    for ours, reference in zip(got, truth, strict=True):
+        torch.testing.assert_close(ours.double(), reference.double(), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "cut",
     [

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from swe_trainers.errors import TrainerError
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.forward import forward, take_snapshot
+from swe_trainers.learning.forward import forward, take_snapshot, take_values
 from swe_trainers.learning.losses import loss_weights
 from swe_trainers.learning.optimizer import adamw, learning_rate_at
 from swe_trainers.learning.update import TokenLoss, accumulate, optimise, take_step
@@ -251,3 +251,16 @@ def test_changing_one_token_changes_exactly_the_log_probabilities_that_it_should
         own = batch.sequence_of_token == batch.sequence_of_token[place]
         after = torch.arange(len(ids)) >= place
         assert moved.tolist() == (own & after & batch.action_mask).nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_values_alone_are_those_of_a_snapshot_and_make_no_logits(pack):
+    batch, model = Batch.of(random_trajectories(5)), TinyPolicy()
+    whole = take_snapshot(model, batch, microbatch_tokens=50, pack=pack)
+    with Projections(model.head.out_features) as projected:
+        seen = take_values(model, batch, microbatch_tokens=50, pack=pack)
+    assert projected.rows == 0
+    assert whole.values[batch.action_mask].all()
+    assert torch.equal(seen.values, whole.values)
+    assert torch.equal(seen.final_values, whole.final_values)
+    assert torch.equal(seen.logprobs.isnan(), batch.action_mask)
