@@ -32,7 +32,7 @@ def outcome(folder: Path, ci: str) -> str:
     (folder / "test_suite.py").write_text(SUITE)
     (folder / "test_whole_module.py").write_text(MODULE_THAT_IS_SKIPPED)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "."]
-    environment = {**os.environ, "CI": ci, "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, "CI": ci, "PYTEST_ADDOPTS": "", "PYTHONPATH": str(Path(__file__).parents[2])}
     ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return ran.stdout.strip().splitlines()[-1]
 

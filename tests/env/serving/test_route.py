@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from benchmarks.services import free_port
 from swegym_env.errors import SandboxError
 from swegym_env.sandbox import SandboxSpec, open_sandbox
+from swegym_env.sandbox.remote import keeping
 from swegym_env.sandbox.remote.connection import service
 from swegym_env.sandbox.remote.route import Route, may_go_straight
 from tests.env.serving.conftest import Served, assert_eventually, pooled, served
@@ -86,11 +89,21 @@ def test_the_token_goes_nowhere_less_safe(pool: str, node: str, straight: bool) 
     assert may_go_straight(pool, node) is straight
 
 
-def test_who_thinks_longer_than_a_short_lease_keeps_it(tmp_path: Path) -> None:
-    with served("serve", "--lease", "2") as server, pooled(server, state=tmp_path / "state") as pool:
+@pytest.mark.parametrize("neighbour", ["none", "dead", "mute"])
+def test_who_thinks_longer_than_a_short_lease_keeps_it(tmp_path: Path, neighbour: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silence,
+        served("serve", "--lease", "2") as server,
+        pooled(server, state=tmp_path / "state") as pool,
+    ):
+        port = {"none": pool.port, "dead": free_port(), "mute": silence.getsockname()[1]}[neighbour]
+        other = service(f"http://127.0.0.1:{port}")
+        if neighbour != "none":
+            keeping.keep(other, "of another server", 2.0)
         sandbox = open_sandbox(SandboxSpec(), backend=pool.url)
         sandbox.start()
         sandbox.run("kept=1")
         time.sleep(3.5)
         assert sandbox.run("echo $kept").output == "1\n"
         sandbox.close()
+        keeping.let_go(other, "of another server")
