@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.policy.fused import fuse_layers
 
 __all__ = ["Architecture", "architecture_of", "find_config", "weights_are_here"]
 
@@ -36,6 +37,7 @@ class Architecture:
         query_width, kv_width: heads times their size, of the queries and of keys (or values).
         vocabulary: rows of the embedding.
         linear_layers: (name, inputs, outputs) of each linear layer but the projection: what adapters can be put on.
+        fused: its norms and rotations are those of `policy.fused`, which keep less for the backward pass.
     """
 
     source: Source
@@ -49,6 +51,7 @@ class Architecture:
     kv_width: int
     vocabulary: int
     linear_layers: tuple[tuple[str, int, int], ...]
+    fused: bool
 
     def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
         """Parameters of low-rank adapters on the layers whose names end so; no targets: on every linear layer."""
@@ -181,6 +184,7 @@ def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
         kv_width=(getattr(config, "num_key_value_heads", None) or heads) * size,
         vocabulary=config.vocab_size,
         linear_layers=tuple(linear),
+        fused=fuse_layers(model),
     )
 
 
@@ -220,4 +224,5 @@ def _guessed(name: str) -> Architecture | None:
         kv_width=min(kv_width, hidden),
         vocabulary=vocabulary,
         linear_layers=tuple(linear),
+        fused=False,
     )

@@ -7,8 +7,9 @@ tokens of a micro-batch, a bytes of a number of the trunk:
     gradients      a P_t     (adapters are float32)
     optimiser      2 a P_t   AdamW's moments
     step           a P_t     AdamW's temporaries, when no activations are held
-    activations    a N L (6 D + 5 Q + 5 K + 4 F), what a layer keeps for its backward pass: residual and norms, heads,
-                   the four of a gated feed-forward layer; in bfloat16 the norms keep float32
+    activations    a N L (4 D + 3 Q + 3 K + 4 F), what a layer keeps for its backward pass: residual and norms, heads,
+                   the four of a gated feed-forward layer. In families that `policy.fused` does not know
+                   6 D + 5 Q + 5 K + 4 F, and in bfloat16 their norms keep float32
     … recomputed   a N L D
     working        the tiles of `kernels.linear` and the float32 gradient of the hidden states; where activations are
                    recomputed, or those of one layer, if they are more
@@ -174,12 +175,15 @@ def _copies(config: RunConfig, model: Architecture) -> int:
 
 def _layer_activations(model: Architecture, number_bytes: int) -> float:
     """Numbers a token that one layer keeps."""
+    if model.fused:
+        return 4 * model.hidden + 3 * model.query_width + 3 * model.kv_width + 4 * model.intermediate
     norms = 4 * model.hidden + 1.5 * (model.query_width + model.kv_width) if number_bytes == 2 else 0.0
     return 6 * model.hidden + 5 * model.query_width + 5 * model.kv_width + 4 * model.intermediate + norms
 
 
 def _logits(model: Architecture, tokens: int, number_bytes: int, *, cuda: bool) -> int:
-    """Two tiles, and the gradients of the hidden states in float32 and as they are."""
+    """Tiles, and the gradients of the hidden states in float32 and as they are."""
     full = tokens * model.vocabulary * number_bytes
     tile = max(int(_TILE_SHARE * full), _TILE_BYTES) if cuda else _TILE_BYTES // 2
-    return 2 * min(tile, full) + tokens * model.hidden * (4 + 2 * number_bytes)
+    tiles = 2 if cuda else 1  # a CPU goes through one in blocks that fit its cache
+    return tiles * min(tile, full) + tokens * model.hidden * (4 + 2 * number_bytes)

@@ -19,10 +19,13 @@ Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the positions, (B, T, D) each, the two halves of D alike."""
 
 
-def fuse_layers(causal_lm: nn.Module) -> None:
+def fuse_layers(causal_lm: nn.Module) -> bool:
     """Give the norms and the attention of a Llama, Mistral, Qwen2 or Qwen3 the forms defined here; leave others alone.
 
     Modules keep their names, parameters and hooks; what they call (projections, adapters on them) stays theirs.
+
+    Returns:
+        Whether it is one of these.
     """
     from transformers.models.llama import modeling_llama as llama
     from transformers.models.mistral import modeling_mistral as mistral
@@ -36,6 +39,7 @@ def fuse_layers(causal_lm: nn.Module) -> None:
             module.__class__ = RMSNorm
         elif type(module) in attentions:
             module.__class__ = Attention
+    return any(type(module) is Attention for module in causal_lm.modules())
 
 
 class RMSNorm(nn.Module):
