@@ -68,31 +68,17 @@ def gradient_(
     bias: Tensor | None = None,
 ) -> None:
     """Replace a tile of logits by the loss's gradient with respect to it; see `rows.gradient_`."""
-    statistics = (labels, scales, maxima, log_totals, entropies, grad_logprobs, grad_entropies)
     for rows in _blocks(tile):
-        _gradient_(tile[rows], bias, *(x[rows] for x in statistics))
-
-
-def _gradient_(
-    tile: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    scales: Tensor,
-    maxima: Tensor,
-    log_totals: Tensor,
-    entropies: Tensor,
-    grad_logprobs: Tensor,
-    grad_entropies: Tensor,
-) -> None:
-    g, h = grad_logprobs * scales, grad_entropies * scales  # (n,)
-    x = tile if tile.dtype == log_totals.dtype else tile.to(log_totals.dtype)  # (n, w)
-    if bias is not None:
-        x += bias
-    log_p = x.mul_(scales[:, None]).sub_(maxima[:, None]).sub_(log_totals[:, None]).clamp_(min=_IMPOSSIBLE)
-    p = log_p.exp()
-    # −p (g + h (log p + H)), then + g at the chosen token.
-    dz = log_p.add_(entropies[:, None]).mul_(h[:, None]).add_(g[:, None]).mul_(p).neg_()
-    inside = ((labels >= 0) & (labels < tile.shape[1])).nonzero().squeeze(1)
-    dz.index_put_((inside, labels[inside]), g[inside], accumulate=True)
-    if dz is not tile:
-        tile.copy_(dz)
+        part, at, scale = tile[rows], labels[rows], scales[rows]
+        g, h = grad_logprobs[rows] * scale, grad_entropies[rows] * scale  # (n,)
+        x = part if part.dtype == log_totals.dtype else part.to(log_totals.dtype)  # (n, w)
+        if bias is not None:
+            x += bias
+        log_p = x.mul_(scale[:, None]).sub_(maxima[rows, None]).sub_(log_totals[rows, None]).clamp_(min=_IMPOSSIBLE)
+        p = log_p.exp()
+        # −p (g + h (log p + H)), then + g at the chosen token.
+        dz = log_p.add_(entropies[rows, None]).mul_(h[:, None]).add_(g[:, None]).mul_(p).neg_()
+        inside = ((at >= 0) & (at < tile.shape[1])).nonzero().squeeze(1)
+        dz.index_put_((inside, at[inside]), g[inside], accumulate=True)
+        if dz is not part:
+            part.copy_(dz)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from swe_trainers.policy.attention import LayerMasks
-from swe_trainers.policy.fused import Attention, Rotation
+from swe_trainers.policy.fused import Attention, Rotation, families
 
 if TYPE_CHECKING:
     from swe_trainers.policy.language_model import LanguageModel
@@ -19,28 +18,13 @@ __all__ = ["is_known_trunk", "read_last"]
 
 def is_known_trunk(trunk: nn.Module) -> bool:
     """Whether a trunk is embeddings, layers of one kind and a norm, none of them wrapped or hooked."""
-    kind = _layers_of().get(type(trunk))
+    kind = next((family.layer for family in families() if type(trunk) is family.trunk), None)
     if kind is None:
         return False
     layers: Any = trunk.layers
     return _is_bare(trunk) and all(
         type(layer) is kind and type(layer.self_attn) is Attention and _is_bare(layer) for layer in layers
     )
-
-
-@functools.cache
-def _layers_of() -> dict[type[nn.Module], type[nn.Module]]:
-    from transformers.models.llama import modeling_llama as llama
-    from transformers.models.mistral import modeling_mistral as mistral
-    from transformers.models.qwen2 import modeling_qwen2 as qwen2
-    from transformers.models.qwen3 import modeling_qwen3 as qwen3
-
-    return {
-        llama.LlamaModel: llama.LlamaDecoderLayer,
-        mistral.MistralModel: mistral.MistralDecoderLayer,
-        qwen2.Qwen2Model: qwen2.Qwen2DecoderLayer,
-        qwen3.Qwen3Model: qwen3.Qwen3DecoderLayer,
-    }
 
 
 def _is_bare(module: nn.Module) -> bool:

@@ -7,16 +7,39 @@ are the same.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import functools
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Attention", "RMSNorm", "Rotation", "fuse_layers", "rms_norm", "rotate"]
+__all__ = ["Attention", "Family", "RMSNorm", "Rotation", "families", "fuse_layers", "rms_norm", "rotate"]
 
 Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the positions, (B, T, D) each, the two halves of D alike."""
+
+
+class Family(NamedTuple):
+    """Classes of transformers' that belong together; all known families compute the same with theirs."""
+
+    norm: type[nn.Module]
+    attention: type[nn.Module]
+    layer: type[nn.Module]
+    trunk: type[nn.Module]
+
+
+@functools.cache
+def families() -> tuple[Family, ...]:
+    """The families whose layers we know."""
+    from transformers.models.llama import modeling_llama as llama
+    from transformers.models.mistral import modeling_mistral as mistral
+    from transformers.models.qwen2 import modeling_qwen2 as qwen2
+    from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+    known = {"Llama": llama, "Mistral": mistral, "Qwen2": qwen2, "Qwen3": qwen3}
+    parts = ("RMSNorm", "Attention", "DecoderLayer", "Model")
+    return tuple(Family(*(getattr(module, name + part) for part in parts)) for name, module in known.items())
 
 
 def fuse_layers(causal_lm: nn.Module) -> bool:
@@ -27,13 +50,7 @@ def fuse_layers(causal_lm: nn.Module) -> bool:
     Returns:
         Whether it is one of these.
     """
-    from transformers.models.llama import modeling_llama as llama
-    from transformers.models.mistral import modeling_mistral as mistral
-    from transformers.models.qwen2 import modeling_qwen2 as qwen2
-    from transformers.models.qwen3 import modeling_qwen3 as qwen3
-
-    norms = {llama.LlamaRMSNorm, mistral.MistralRMSNorm, qwen2.Qwen2RMSNorm, qwen3.Qwen3RMSNorm}
-    attentions = {llama.LlamaAttention, mistral.MistralAttention, qwen2.Qwen2Attention, qwen3.Qwen3Attention}
+    norms, attentions = {family.norm for family in families()}, {family.attention for family in families()}
     for module in causal_lm.modules():
         if type(module) in norms:
             module.__class__ = RMSNorm
