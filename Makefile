@@ -22,7 +22,10 @@ $(STAMP):
 demo: setup ## the main job: train a language model to repair code in real sandboxes (ARGS=… is passed on)
 	@OMP_WAIT_POLICY=passive $(PY) examples/demo.py $(ARGS)
 
-test: setup ## run the tests (ARGS=… is passed on to pytest)
+test: setup ## run the tests but the long campaigns (ARGS=… is passed on to pytest)
+	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q -m 'not campaign' $(ARGS)
+
+test-all: setup ## run all tests, the long campaigns too
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
 
 check: setup ## lint, formatting, types, which package may import which, and whether the documentation builds
@@ -38,14 +41,23 @@ docs-serve: setup ## show the documentation at http://127.0.0.1:8000 while it is
 bench-env: setup ## measure the sandbox engine beside its peers, into benchmarks/results/env.json (ARGS="--only steps,reset")
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.env $(ARGS)
 
+bench-episodes: setup ## measure graded episodes beside other designs, into benchmarks/results/episodes.json (resumable; ARGS="--threads 1,8")
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.episodes $(ARGS)
+
 bench-remote: setup ## measure sandboxes over HTTP beside local ones, into benchmarks/results/remote.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.remote $(ARGS)
 
-bench-gpu: setup ## measure the kernels beside their peers on a GPU, into benchmarks/results/kernels.json (ARGS="--only rows")
-	@$(PY) -m benchmarks.kernels $(ARGS)
+bench-gpu: setup ## measure kernels, updates and generation beside their peers on a GPU, into runs/bench_gpu (ARGS="rows linear")
+	@PYTHON=$(PY) scripts/bench_gpu.sh --minutes 60 $(ARGS)
 
 test-gpu: setup ## run the tests that need a GPU
 	@$(PY) -m pytest -q tests/trainers/kernels/on_triton.py $(ARGS)
+
+hostile-episodes: setup ## play 2,000 random hostile episodes, with grading, on both back ends (an hour on one core)
+	@OMP_NUM_THREADS=1 SWEGYM_HOSTILE_EPISODES=1000 $(PY) -m pytest -n $(WORKERS) -q tests/env/test_hostile_episodes.py -m campaign --timeout 0 $(ARGS)
+
+honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, every one of which must resolve
+	@OMP_NUM_THREADS=1 SWEGYM_ALL_REWRITES=1 $(PY) -m pytest -n $(WORKERS) -q tests/redteam/test_rewrites.py $(ARGS)
 
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
@@ -56,8 +68,14 @@ test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed i
 bench-scale: setup ## simulate fleets of 10, 100 and 1,000 hosts from what was measured, into benchmarks/results/scale.json
 	@$(PY) -m benchmarks.scale_simulation $(ARGS)
 
-bench-reaping: setup ## kill the owners of sandboxes 200 times, and count what is left, into benchmarks/results/reaping.json
+bench-reaping: setup ## kill servers, pools, owners, supervisors and shells of sandboxes 500 times, and count what is left or lost, into benchmarks/results/reaping.json
 	@$(PY) -m benchmarks.reaping $(ARGS)
+
+bench-blind-bits: setup ## bits of the blind expectations of a dataset's rows (ARGS: --dataset FILE --repos CLONES), into benchmarks/results/blind_bits.json
+	@$(PY) -m benchmarks.blind_bits $(ARGS)
+
+bench-neighbours: setup ## 31 honest environments beside a hostile sandbox, in ten ways, into benchmarks/results/neighbours.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.neighbours $(ARGS)
 
 chaos: setup ## kill sandbox servers, pool, generation server and ranks while a policy learns, into benchmarks/results/chaos.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.chaos $(ARGS)
@@ -81,7 +99,7 @@ pins: ## choose the exact versions of everything anew, with uv (ARGS=--upgrade r
 	@scripts/pins.sh $(ARGS)
 
 build: setup ## make the wheel and the source archive in dist/
-	@rm -rf build dist
+	@rm -rf build/lib build/bdist.* dist
 	@$(PY) -m build
 
 test-package: build ## install the wheel into new environments, and use what is in it (ARGS="3.10 3.13 --train")

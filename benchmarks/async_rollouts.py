@@ -1,12 +1,12 @@
-"""What playing ahead of the learner is worth, where episodes differ in length and the learner takes its time.
+"""Asynchronous rollouts beside alternating ones, for episodes of different lengths and a slow learner.
 
-    turns      play an update's episodes, learn from them, and so on
-    ahead      rollout.max_staleness 1 and 2: episodes under way are played to their end before weights change
-    partial    the same with rollout.partial: they go on with the new weights
+    turns      rollouts and updates alternate
+    ahead      rollout.max_staleness 1 and 2: running episodes finish before the weights change
+    partial    the same with rollout.partial: running episodes continue with the new weights
 
-Environments wait, as a sandbox's tests do: log-normal, one turn in twenty ten times as long. The learner is a wait as
-well, as one on another device is, so that a small machine shows what is asked: who waits for whom. Weights are really
-given at every update. Writes benchmarks/results/async_rollouts.json.
+Steps of the environment sleep for a log-normal time, one in twenty ten times as long, as tests in sandboxes do. The
+update sleeps too, as one on another device would, so that a small machine shows who waits for whom. Weights are really
+sent at every update. Writes benchmarks/results/async_rollouts.json.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import numpy as np
 from benchmarks.records import Row, row, write_results
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.experiment import make_env
-from swe_trainers.making import make_chat, make_model
-from swe_trainers.playing import Rollouts
+from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts
 from swe_trainers.rollout.adapters import AnyText
-from swe_trainers.rollout.crew import LocalCrew
+from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import staleness
 from swe_trainers.run_config import EnvironmentConfig, ModelConfig, RolloutConfig
 
@@ -41,7 +39,7 @@ CASES = {
 
 
 class Waiting(gymnasium.Env[str, str]):
-    """A few turns, each of which takes as long as its seed says.
+    """A few turns; the seed determines the duration of each.
 
     Args:
         scale_s: the median of a turn.
@@ -69,7 +67,7 @@ gymnasium.register("Waiting-v0", Waiting)
 
 
 def measure(case: str, *, updates: int, scale_s: float, learn_s: float, parallel: int) -> dict[str, float]:
-    """Episodes a second over some updates, the first left out, and who waited."""
+    """Episodes per second over some updates without the first, and the waiting times."""
     bound, partial = CASES[case]
     limits = EnvironmentConfig(
         id="Waiting-v0", kwargs={"scale_s": scale_s}, parallel=parallel, max_tokens=128, max_new_tokens=8
@@ -84,10 +82,8 @@ def measure(case: str, *, updates: int, scale_s: float, learn_s: float, parallel
             EngineConfig(), model, stack, n_slots=parallel, max_tokens=128, folder=Path(), training=True,
             ahead=bound > 0,
         )  # fmt: skip
-        rollouts = Rollouts(
-            model, chat, envs, envs, limits, 0, rollout=RolloutConfig(max_staleness=bound, partial=partial),
-            crew=LocalCrew(generation, chat, envs, envs),
-        )  # fmt: skip
+        workers = LocalWorkers(generation, chat, envs, envs)
+        rollouts = make_rollouts(workers, limits, RolloutConfig(max_staleness=bound, partial=partial), 0)
         stack.callback(rollouts.close)
         waited, ages = 0.0, []
         for update in range(updates + 1):
@@ -95,7 +91,7 @@ def measure(case: str, *, updates: int, scale_s: float, learn_s: float, parallel
                 began = time.monotonic()
             asked = time.monotonic()
             ahead = min(bound, updates - update) if bound else None
-            played = rollouts.play(episodes, Sampling(), number=update, ahead=ahead)
+            played = rollouts.play(episodes, Sampling(), update=update, ahead=ahead)
             if update:
                 waited += time.monotonic() - asked
                 ages += [int(age) for t in played for age in staleness(t, update)]
@@ -109,7 +105,7 @@ def measure(case: str, *, updates: int, scale_s: float, learn_s: float, parallel
 
 
 def main() -> None:
-    """Measure all cases by turns, and write the results."""
+    """Measure all cases alternately and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=12, help="of one measurement")
     parser.add_argument("--repeats", type=int, default=5, help="of every case")

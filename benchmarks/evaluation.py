@@ -1,20 +1,21 @@
-"""`swe-eval` on 200 episodes of `mini`: what of all cores goes into sandboxes and tests, what into our code.
+"""`swe-eval` on 200 episodes of `mini`: the fraction of CPU time in sandboxes and tests, and in our code.
 
-A scripted model behind a loopback server of the chat API reads files, runs the repository's tests, repairs three tasks
-in four, runs the tests again and submits. Counted are the seconds of CPU of
+A scripted model behind a loopback server of the chat API reads files, runs the repository's tests, repairs three of
+four tasks, runs the tests again and submits. CPU seconds are counted for
 
-    sandboxes    everything that ran in a sandbox: the agent's commands, the hidden tests, negative controls
-    supervisor   the process that starts and watches sandboxes
+    sandboxes    everything inside sandboxes: the agent's commands, the hidden tests, negative controls
+    supervisor   the process that starts and monitors sandboxes
     evaluation   `swe-eval` itself: requests, patches, records, and the programs that it runs on the host
-    model        the scripted server, which is no part of an evaluation
+    model        the scripted server, not part of an evaluation
 
-by a control group where one can be made, else by the whole machine's counters, which must then be quiet. Writes
-benchmarks/results/evaluation.json. The shares of the wall clock mean something on a quiet machine only.
+with a control group if possible, else with the counters of the whole machine, which must then be idle. Writes
+benchmarks/results/evaluation.json. Fractions of wall-clock time are meaningful on an idle machine only.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -34,7 +35,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def answer(tasks: dict[str, Any], body: dict[str, Any]) -> str:
-    """What the scripted model says next: its turn is told by the messages, its task by the prompt."""
+    """The scripted model's next answer; the messages determine its turn, the prompt its task."""
     said = [message["content"] for message in body["messages"]]
     prompt = next(text for message, text in zip(body["messages"], said, strict=True) if message["role"] == "user")
     task = next(task for start, task in tasks.items() if start in prompt)
@@ -55,8 +56,8 @@ def answer(tasks: dict[str, Any], body: dict[str, Any]) -> str:
 
 
 def serve() -> None:
-    """Serve the scripted model until killed; the address is the first line on standard output."""
-    from swegym_env.tasks.loading import load_tasks
+    """Serve the scripted model until killed; the first line on standard output is the address."""
+    from swegym_env.tasks.datasets import load_tasks
 
     tasks = {task.problem_statement.strip(): task for task in load_tasks("mini")}
 
@@ -91,26 +92,27 @@ def served() -> Iterator[tuple[str, int]]:
 
 
 def cpu_seconds(pid: int) -> tuple[float, float]:
-    """Of a process: its own, and that of the children that it has waited for, theirs included."""
+    """CPU seconds of a process and of the descendants that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     own, children = (int(fields[11]) + int(fields[12])), (int(fields[13]) + int(fields[14]))
     return own / _TICK, children / _TICK
 
 
 def supervisors() -> list[int]:
-    """This process's supervisors of sandboxes: its children that are Python and go on."""
+    """The sandbox supervisors of this process."""
     found = []
     for thread in Path("/proc/self/task").iterdir():
         found += [int(pid) for pid in (thread / "children").read_text().split()]
-    return [pid for pid in found if b"supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in found if b"linux.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 class Account:
-    """Seconds of CPU of this process and all that it starts from now on, whatever becomes of it."""
+    """CPU seconds of this process and of everything it starts from now on."""
 
     def __init__(self) -> None:
         self.name, self._file, self._unit = "machine", Path("/proc/stat"), 0.0
-        name = f"swegym-bench-{os.getpid()}"
+        name = f"bench-swegym-{os.getpid()}"  # the names of sandboxes' groups begin with "swegym-"
+        self._group: Path | None = None
         for kind, group, file, unit in (
             ("cpuacct", Path("/sys/fs/cgroup/cpuacct") / name, "cpuacct.usage", 1e-9),
             ("cgroup2", Path("/sys/fs/cgroup") / name, "cpu.stat", 1e-6),
@@ -121,7 +123,7 @@ class Account:
             except OSError:
                 continue
             if (group / file).exists():
-                self.name, self._file, self._unit = kind, group / file, unit
+                self.name, self._file, self._unit, self._group = kind, group / file, unit, group
                 break
 
     def seconds(self) -> float:
@@ -132,10 +134,19 @@ class Account:
             return sum(busy) / _TICK
         return int(text.split()[1 if self.name == "cgroup2" else 0]) * self._unit
 
+    def close(self) -> None:
+        """Remove the control group; what is left in it goes on in the one above."""
+        if self._group is not None:
+            for pid in (self._group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    (self._group.parent / "cgroup.procs").write_text(pid)
+            self._group.rmdir()
+
 
 def measure(options: argparse.Namespace, url: str, server: int, output: Path) -> tuple[dict[str, float], str]:
-    """Seconds of wall clock and CPU of one evaluation, and what counted them."""
-    from swe_trainers.cli import main_eval
+    """Wall-clock and CPU seconds of one evaluation, and the method of counting."""
+    from swe_trainers.cli.main import main_eval
+    from swegym_env.sandbox.client import end_all
 
     command = ["--model", "scripted", "--base-url", url, "--dataset", "mini", "--slice", f":{options.episodes}"]
     command += ["--n-parallel", str(options.n_parallel), "--output", str(output), "--env.sandbox", options.sandbox]
@@ -149,6 +160,8 @@ def measure(options: argparse.Namespace, url: str, server: int, output: Path) ->
     model = cpu_seconds(server)[0] - model_before
     supervisor = sum(cpu_seconds(pid)[0] for pid in supervisors())
     everything = account.seconds() - all_before - (model if account.name == "machine" else 0.0)
+    end_all()
+    account.close()
     return {
         "wall": wall,
         "sandboxes": everything - evaluation - supervisor,
@@ -159,7 +172,7 @@ def measure(options: argparse.Namespace, url: str, server: int, output: Path) ->
 
 
 def _waited_for() -> float:
-    """Seconds of CPU of this process's children that have ended."""
+    """CPU seconds of the ended children of this process."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,7 +1,7 @@
-"""What grading costs beyond the tests' own run: `python -m benchmarks.grading [--tasks N] [--sandbox NAME]`.
+"""The time of grading beyond the tests: `python -m benchmarks.grading [--tasks N] [--sandbox NAME]`.
 
-Gold patches of the shipped set `mini`, under both policies, and under `strict` with the scrutiny that a patch gets
-which reaches for nothing (no control), for something (one), or for a means of forging (two, and the tests once more).
+Gold patches of the shipped dataset `mini` under both policies, and under `strict` with each level of screening: plain
+edits (no lineup), others, and those that may read what the tests expect. What is made once a task is not in the times.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import argparse
 
 from benchmarks.records import Row, row, write_results
-from swegym_env.judging.grading import grade
-from swegym_env.judging.policy import Policy
-from swegym_env.judging.screening import Scrutiny
-from swegym_env.tasks.loading import load_tasks
+from swegym_env.grading.grading import grade
+from swegym_env.grading.verdict import Policy
+from swegym_env.languages import CHANCE, Scrutiny
+from swegym_env.tasks.datasets import load_tasks
 
 CASES: dict[str, tuple[Policy, Scrutiny]] = {
-    "official": ("official", Scrutiny(1, 0)),
-    "strict, a plain edit": ("strict", Scrutiny(1, 0)),
-    "strict, one control": ("strict", Scrutiny(1, 1)),
-    "strict, two controls and once more": ("strict", Scrutiny(2, 2)),
+    "official": ("official", Scrutiny(1.0)),
+    "strict, a plain edit": ("strict", Scrutiny(1.0)),
+    "strict, a lineup": ("strict", Scrutiny(CHANCE)),
+    "strict, a lineup for readers": ("strict", Scrutiny(CHANCE, reads=True, required=True)),
 }
 
 
@@ -29,14 +29,16 @@ def main() -> int:
     options = parser.parse_args()
     tasks = load_tasks("mini").shuffled(0)[: options.tasks]
     for task in tasks:
-        grade(task, "", backend=options.sandbox)  # layers are made once, and not measured
+        grade(task, "", backend=options.sandbox)  # layers are built once, and not measured
     rows: list[Row] = []
     ratios: dict[str, float] = {}
+    for task in tasks:
+        grade(task, task.patch, backend=options.sandbox, scrutiny=Scrutiny(CHANCE))  # nor the probe
     for case, (policy, scrutiny) in CASES.items():
         verdicts = [
             grade(task, task.patch, backend=options.sandbox, policy=policy, scrutiny=scrutiny) for task in tasks
         ]
-        assert all(verdict.resolved and verdict.controls == scrutiny.controls for verdict in verdicts)
+        assert all(verdict.resolved and (verdict.controls > 0) == (scrutiny.chance < 1) for verdict in verdicts)
         beyond = [verdict.duration_s - verdict.test_duration_s - verdict.control_duration_s for verdict in verdicts]
         rows.append(row(case, "tests", "s", [verdict.test_duration_s for verdict in verdicts]))
         rows.append(row(case, "beyond the tests, controls apart", "s", beyond))

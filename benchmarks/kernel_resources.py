@@ -1,9 +1,10 @@
-"""What the kernels take of a GPU, without one: registers, spills, shared memory and the width of their memory accesses.
+"""GPU resources of the kernels, measured without a GPU: instructions, barriers, registers, spills, width of accesses.
 
-    .venv/bin/python benchmarks/kernel_resources.py [--output benchmarks/results/kernel_resources.json]
+    .venv/bin/python benchmarks/kernel_resources.py [--architectures 80 90 100] [--output FILE] [--compare FILE]
 
-Every kernel is compiled ahead of time for sm_80 (A100) and sm_90 (H100, H200) in the variants that training uses; the
-compiler and the disassembler come with Triton.
+Every kernel is compiled ahead of time for sm_80 (A100), sm_90 (H100, H200) and sm_100 (B200) in the variants that
+training uses. Compiler and disassembler are part of Triton. `--output` adds the rows of this version of Triton to a
+file; `--compare` fails if a number is 5 % larger than in a file, by the same version of Triton.
 """
 
 from __future__ import annotations
@@ -14,66 +15,74 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from swe_trainers.kernels import kl_triton, rows
+from swe_trainers.kernels import triton_rows
 
-ARCHITECTURES = (80, 90)
-VOCABULARIES = (50257, 128256, 151936)
-# A pointer to the logits' rows, and their stride: `linear` makes both multiples of 64 elements.
+ARCHITECTURES = (80, 90, 100)
+# Rows of logits and the distances between them: `linear` makes them multiples of 64 elements.
 ALIGNED = [["tt.divisibility", 16]]
+MATRICES = ("logits", "other", "out", "grad_logits", "grad_other")
+STRIDES = ("row_stride", "out_stride", "stride", "other_stride", "grad_stride", "grad_other_stride")
+SIZES = ("width", "first", "vocabulary", "share", "n", "parts", "temperature_stride")
+FACTORS = ("cap", "scale")
+LIMIT = 1.05
+"""Of a number that may not grow."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel as it is launched.
+    """One kernel as training launches it.
 
     Attributes:
         name: of the kernel and its variant.
         kernel: the function.
-        signature: type of each argument.
-        constants: values of those that are fixed at compile time.
-        warps: that share a block.
-        wide: arguments that are pointers to a matrix or strides of one.
+        dtype: of the logits.
+        constants: values of the compile-time arguments.
+        elements: logits (pairs of logits for a KL) that one iteration of the main loop processes; without a loop, one
+            program.
+        aligned: rows begin at multiples of 16 bytes.
     """
 
     name: str
     kernel: Any
-    signature: dict[str, str]
+    dtype: str
     constants: dict[str, Any]
-    warps: int
-    wide: tuple[str, ...]
+    elements: int
+    aligned: bool = True
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one compiled kernel takes.
+    """Resources of one compiled kernel.
 
     Attributes:
-        registers: of a thread.
-        spilled_bytes: of a thread, stores and loads.
-        shared_bytes: of a block.
-        main_loop: accesses of 16 bytes that a thread needs to read its share of one block of one matrix.
-        wide_loads, wide_stores: accesses of 16 bytes there are.
-        narrow_loads, narrow_stores: vector accesses and halfwords of less; where the columns are no multiple of 16 the
-            last, masked block has some.
+        instructions: in the code.
+        loop_instructions: of the main loop, a logit; of the whole code if there is no loop.
+        loop_barriers: in the main loop, and shuffles, which wait for other threads of the warp.
+        registers: per thread.
+        spilled_bytes: per thread, stores and loads.
+        shared_bytes: per block.
+        wide_loads, wide_stores: of 16 bytes, in the main loop or, without one, in the code.
+        narrow_loads, narrow_stores: of fewer bytes there, as far as they are of logits: at most 8 bytes and not of 4.
     """
 
     kernel: str
     architecture: int
+    instructions: int
+    loop_instructions: float
+    loop_barriers: int
     registers: int
     spilled_bytes: int
     shared_bytes: int
-    main_loop: int
     wide_loads: int
     narrow_loads: int
     wide_stores: int
@@ -81,121 +90,154 @@ class Resources:
 
 
 def variants() -> Iterator[Variant]:
-    """Every kernel, for the vocabularies and dtypes that it meets in training."""
-    for vocabulary in VOCABULARIES:
-        for dtype in ("bf16", "fp32"):
-            block = rows.block_columns(vocabulary)
-            matrix = f"*{dtype}"
-            types = {"logits": matrix, "bias": matrix, "row_stride": "i64", "scale_stride": "i32", "labels": "*i64"}
-            for second in (False, True):
-                yield Variant(
-                    f"accumulate {dtype} V={vocabulary}{' with variance' if second else ''}",
-                    rows._accumulate_kernel,
-                    _signature(rows._accumulate_kernel, types),
-                    {"COLUMNS": vocabulary, "BLOCK": block, "BIAS": False, "SECOND": second},
-                    rows.warps(block),
-                    ("logits", "row_stride"),
-                )
-            for first, block, _, mask in rows.gradient_launches(vocabulary):
-                yield Variant(
-                    f"gradient {dtype} V={vocabulary}{' rest' if first else ''}",
-                    rows._gradient_kernel,
-                    _signature(rows._gradient_kernel, types),
-                    {"FIRST": first, "COLUMNS": vocabulary, "BLOCK": block, "MASK": mask, "BIAS": False},
-                    rows.warps(block),
-                    ("logits", "row_stride"),
-                )
-    for kernel, extra in ((kl_triton._forward_kernel, {}), (kl_triton._backward_kernel, {"P": True, "Q": True})):
-        block = min(4096, rows.block_columns(151936))
-        matrices = dict.fromkeys(("logits", "other", "grad_logits", "grad_other"), "*bf16")
-        strides = dict.fromkeys(("stride", "other_stride", "grad_stride", "grad_other_stride"), "i64")
-        yield Variant(
-            f"KL {'backward' if extra else 'forward'} bf16 V=151936",
-            kernel,
-            _signature(kernel, matrices | strides | {"rows": "i32", "scale": "fp32"}),
-            {"COLUMNS": 151936, "BLOCK": block, **extra},
-            rows.warps(2 * block),
-            tuple(matrices) + tuple(strides),
-        )
-
-
-def _signature(kernel: Any, types: dict[str, str]) -> dict[str, str]:
-    """Types by argument: those given, float32 pointers otherwise; capitals are constants."""
-    return {name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in kernel.arg_names}
+    """Every kernel, in the dtypes of training."""
+    threads = {"THREADS": triton_rows.THREADS}
+    row = triton_rows
+    for dtype, lanes in (("bf16", 8), ("fp32", 4)):
+        tile = 4 * triton_rows.THREADS * lanes
+        sums = {**threads, "LANES": lanes, "SECOND": False, "BIAS": False, "CAP": False, "FINAL": False}
+        gradient = {"BLOCK": triton_rows.GRADIENT_BLOCK, "BIAS": False, "CAP": False}
+        pairs = {**threads, "LANES": lanes, "CAP": False}
+        both = {"BLOCK": triton_rows.KL_BLOCK, "P": True, "Q": True, "CAP": False}
+        yield Variant(f"sums {dtype}", row._sums_kernel, dtype, sums, tile)
+        yield Variant(f"gradient {dtype}", row._gradient_kernel, dtype, gradient, triton_rows.GRADIENT_BLOCK)
+        yield Variant(f"KL sums {dtype}", row._kl_sums_kernel, dtype, pairs, tile // 2)
+        yield Variant(f"KL gradient {dtype}", row._kl_gradient_kernel, dtype, both, triton_rows.KL_BLOCK)
+        yield Variant(f"KL gradient of p {dtype}", row._kl_gradient_kernel, dtype, {**both, "Q": False}, row.KL_BLOCK)
+        if dtype == "bf16":
+            for more in ("FINAL", "SECOND", "BIAS", "CAP"):
+                yield Variant(f"sums {dtype} {more.lower()}", row._sums_kernel, dtype, {**sums, more: True}, tile)
+            capped = {**gradient, "CAP": True}
+            yield Variant(f"gradient {dtype} cap", row._gradient_kernel, dtype, capped, row.GRADIENT_BLOCK)
+            narrow = {**sums, "LANES": 1}  # the compiler makes four iterations one
+            yield Variant(f"sums {dtype} unaligned", row._sums_kernel, dtype, narrow, 16 * row.THREADS, aligned=False)
+    for final in (False, True):
+        constants = {**threads, "SECOND": False, "FINAL": final}
+        yield Variant(f"merge{' final' if final else ''}", row._merge_kernel, "fp32", constants, triton_rows.THREADS)
+    yield Variant("KL merge", row._kl_merge_kernel, "fp32", threads, triton_rows.THREADS)
 
 
 def measure(variant: Variant, architecture: int) -> Resources:
-    """Compile one variant and read what came out."""
+    """Compile one variant and read its resources."""
     kernel = variant.kernel
     names = list(kernel.arg_names)
+    types = dict.fromkeys(MATRICES, f"*{variant.dtype}") | dict.fromkeys(STRIDES, "i64") | dict.fromkeys(SIZES, "i32")
+    types |= dict.fromkeys(FACTORS, "fp32") | dict.fromkeys(("slot_stride", "sum_stride"), "i64")
+    types |= {"bias": f"*{variant.dtype}", "labels": "*i64"}
+    wide = (*MATRICES, *STRIDES, "bias") if variant.aligned else ()
     source = ASTSource(
         fn=kernel,
-        signature=variant.signature,
+        signature={name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in names},
         constexprs={(names.index(name),): value for name, value in variant.constants.items()},
-        attrs={(names.index(name),): ALIGNED for name in variant.wide if name in names},
+        attrs={(names.index(name),): ALIGNED for name in wide if name in names},
     )
     target = GPUTarget("cuda", architecture, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": variant.warps})
-    registers, spilled = _registers(compiled.asm["cubin"], compiled.metadata.name)
-    loads, stores = (_widths(compiled.asm["ptx"], word) for word in ("ld", "st"))
-    size = 2 if "bf16" in variant.name else 4
-    main_loop = variant.constants["BLOCK"] * size // (variant.warps * 32 * 16)
+    compiled = triton.compile(source, target=target, options={"num_warps": triton_rows.WARPS})
+    code, registers, spilled = _disassembled(compiled.asm["cubin"], compiled.metadata.name)
+    loop = _main_loop(code) or [instruction for _, instruction in code]
+    per_thread = variant.elements / triton_rows.THREADS
+    counted = [_access(instruction) for instruction in loop]
     return Resources(
-        variant.name, architecture, registers, spilled, compiled.metadata.shared, main_loop, *loads, *stores
+        variant.name,
+        architecture,
+        len(code),
+        round(len(loop) / per_thread, 2),
+        sum(bool(re.search(r"\b(?:BAR|SHFL)\b", instruction)) for instruction in loop),
+        registers,
+        spilled,
+        compiled.metadata.shared,
+        *(counted.count(kind) for kind in ("wide LDG", "narrow LDG", "wide STG", "narrow STG")),
     )
 
 
-def _registers(binary: bytes, name: str) -> tuple[int, int]:
-    """Registers of a thread, and bytes that it spills to local memory, as the disassembler tells them."""
+def _disassembled(binary: bytes, name: str) -> tuple[list[tuple[int, str]], int, int]:
+    """Addresses and instructions, without padding; registers of a thread, and bytes that it spills to local memory."""
     tool = triton.knobs.nvidia.cuobjdump.path
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
         usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True)
-        code = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True)
+        listing = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True)
     found = re.search(r"REG:(\d+)\s+STACK:(\d+)", usage.stdout + usage.stderr)
     if found is None:
-        raise RuntimeError(f"{name}: the disassembler does not tell its registers: {usage.stdout[-300:]}")
-    spills = len(re.findall(r"\b(?:STL|LDL)\b", code.stdout))
-    return int(found[1]), int(found[2]) + 4 * spills
+        raise RuntimeError(f"{name}: no registers in the output of the disassembler: {usage.stdout[-300:]}")
+    code = [
+        (int(line[1], 16), line[2])
+        for line in re.finditer(r"^\s+/\*([0-9a-f]+)\*/\s+(.*?)\s*;", listing.stdout, re.MULTILINE)
+        if line[2] != "NOP"
+    ]
+    spills = sum(bool(re.search(r"\b(?:STL|LDL)\b", instruction)) for _, instruction in code)
+    return code, int(found[1]), int(found[2]) + 4 * spills
 
 
-def _widths(ptx: str, word: str) -> tuple[int, int]:
-    """How many accesses of global memory move 16 bytes at once, and how many of the vector kind move fewer.
+def _main_loop(code: Sequence[tuple[int, str]]) -> list[str] | None:
+    """The instructions of the longest loop that loads from global memory."""
+    loops = []
+    for address, instruction in code:
+        jump = re.search(r"\bBRA\S*\s+(?:\S+,\s*)?0x([0-9a-f]+)", instruction)
+        if jump and int(jump[1], 16) < address:
+            body = [other for place, other in code if int(jump[1], 16) <= place <= address]
+            if any("LDG" in other for other in body):
+                loops.append(body)
+    return max(loops, key=len, default=None)
 
-    Scalars of a row (its label, its sums) are single accesses of one thread's worth and no part of the main loop.
-    """
-    accesses = re.findall(rf"\b{word}\.global((?:\.[a-z0-9:_]+)*)\s", ptx)
-    wide = narrow = 0
-    for kind in accesses:
-        lanes = re.search(r"\.v(\d)", kind)
-        bits = re.search(r"\.[bufs](\d+)$", kind)
-        size = (int(lanes[1]) if lanes else 1) * int(bits[1] if bits else 32) // 8
-        if size >= 16:
-            wide += 1
-        elif lanes or size <= 2:
-            narrow += 1
-    return wide, narrow
+
+def _access(instruction: str) -> str:
+    """`wide` or `narrow`, and LDG or STG; '' for everything else and for numbers of 32 bits, which are not logits."""
+    found = re.search(r"\b(LDG|STG)((?:\.\w+)*)", instruction)
+    if not found:
+        return ""
+    parts = found[2].split(".")
+    if "128" in parts:
+        return f"wide {found[1]}"
+    return f"narrow {found[1]}" if {"U16", "U8", "S16", "S8", "64"} & set(parts) else ""
+
+
+def grown(rows: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> list[str]:
+    """What is larger than before: one line for each number that grew by more than 5 %, and for each unknown kernel."""
+    before = {(row["kernel"], row["architecture"]): row for row in known}
+    problems = []
+    for row in rows:
+        key = row["kernel"], row["architecture"]
+        if key not in before:
+            problems.append(f"{key[0]} sm_{key[1]}: not in the file")
+            continue
+        for name, value in row.items():
+            if name in ("kernel", "architecture"):
+                continue
+            last = before[key][name]
+            worse = value < last if name.startswith("wide") else value > LIMIT * last
+            if worse:
+                problems.append(f"{key[0]} sm_{key[1]}: {name} {last} → {value}")
+    return problems
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, help="write the results here")
+    parser.add_argument("--architectures", type=int, nargs="+", default=ARCHITECTURES, choices=ARCHITECTURES)
+    parser.add_argument("--output", type=Path, help="put the rows of this version of Triton into this file")
+    parser.add_argument("--compare", type=Path, help="exit with 1 if a number is 5 %% larger than in this file")
     options = parser.parse_args()
-    found = [measure(variant, architecture) for architecture in ARCHITECTURES for variant in variants()]
-    for row in found:
+    rows = [asdict(measure(variant, place)) for place in options.architectures for variant in variants()]
+    for row in rows:
         print(
-            f"sm_{row.architecture}  {row.kernel:44} {row.registers:4} registers  {row.spilled_bytes} B spilled  "
-            f"{row.shared_bytes} B shared  {row.main_loop} a block: "
-            f"loads {row.wide_loads} wide {row.narrow_loads} narrow  "
-            f"stores {row.wide_stores} wide {row.narrow_stores} narrow"
+            f"sm_{row['architecture']:<3} {row['kernel']:22} {row['loop_instructions']:6} a logit "
+            f"{row['loop_barriers']:3} barriers {row['registers']:4} registers {row['spilled_bytes']:3} B spilled "
+            f"{row['shared_bytes']:6} B shared  loads {row['wide_loads']} wide {row['narrow_loads']} narrow  "
+            f"stores {row['wide_stores']} wide {row['narrow_stores']} narrow  {row['instructions']} in all"
         )
     if options.output:
-        content = {
-            "versions": {"triton": triton.__version__, "torch": torch.__version__},
-            "rows": [asdict(r) for r in found],
-        }
-        options.output.write_text(json.dumps(content, indent=1) + "\n")
+        content = json.loads(options.output.read_text()) if options.output.exists() else {}
+        content[triton.__version__] = rows
+        options.output.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    if options.compare:
+        known = json.loads(options.compare.read_text())
+        if triton.__version__ not in known:
+            print(f"{options.compare}: nothing of Triton {triton.__version__}, only of {', '.join(known)}")
+            return 2
+        problems = grown(rows, known[triton.__version__])
+        print("\n".join(problems))
+        return int(bool(problems))
     return 0
 
 

@@ -1,9 +1,9 @@
 """Every algorithm learns, from random weights: `make bench-learning` writes benchmarks/results/learning.json.
 
-    task × algorithm × seed → the return of a random player, of the model before, and of the model after
+    task × algorithm × seed → the return of random actions, of the model before, and of the model after training
 
-A run is one of `swe-train`: what was interrupted goes on, and what is done is not done again. Mutants are the same runs
-with one part broken on purpose; they must not learn.
+Each run is one of `swe-train`: interrupted runs resume, finished ones are kept. Mutants are the same runs with one
+defect on purpose; they must not learn.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from swe_trainers.logging import read_metrics
 from swe_trainers.run_config import EvaluationConfig, ModelConfig, RewardConfig, RunConfig
 
 SEEDS = 5
-ENOUGH = 0.8  # of five seeds one may end in a local optimum
+ENOUGH = 0.8  # one of five seeds may end in a local optimum
 MLP = "cartpole_mlp"
 CLEANRL = 488.75  # mean return of the last episodes after 500,000 steps, as CleanRL's documentation has it
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run; `mutant` is what is broken, "" for nothing."""
+    """One run; `mutant` names the defect, "" for none."""
 
     task: str
     algorithm: str
@@ -65,7 +65,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """All of them, the quick ones first."""
+    """All cases, the quick ones first."""
     online = [algorithm for algorithm in ALGORITHMS if algorithm not in OFFLINE]
     pairs = [(task, name) for task in SMALL_TASKS for name in ALGORITHMS]
     pairs += [("frozen_lake", algorithm) for algorithm in ("ppo", "grpo", "reinforce++")]
@@ -77,7 +77,7 @@ def cases() -> list[Case]:
 
 
 def run_case(case: Case, directory: Path) -> dict[str, float]:
-    """Train, or go on; the returns of a random player, of the model before and after, and the seconds."""
+    """Train or resume; the returns of random actions, of the model before and after, and the seconds."""
     started = time.monotonic()
     if case.task == MLP:
         after, before = cartpole_return(CleanRL(seed=case.seed))
@@ -87,7 +87,7 @@ def run_case(case: Case, directory: Path) -> dict[str, float]:
     recorded = directory / "recorded.jsonl"
     if case.algorithm in OFFLINE and not recorded.exists():
         (record_expert if case.algorithm == "cloning" else record_played)(case.task, case.seed, recorded)
-    if case.algorithm == "reward_model":  # what was preferred is learnt, and PPO is never told anything else
+    if case.algorithm == "reward_model":  # PPO sees the reward model's scores only
         run_experiment(config, console=False)
         config = against_the_model(case, directory, anchored)
     with broken(case.mutant):
@@ -103,18 +103,18 @@ def run_case(case: Case, directory: Path) -> dict[str, float]:
 
 
 def against_the_model(case: Case, directory: Path, changes: Config | None) -> RunConfig:
-    """PPO whose rewards are the trained reward model's; with changes it begins at a clone, which is made first."""
+    """PPO with the rewards of the trained reward model; with changes it starts from a clone, which is trained first."""
     config = configuration(case.task, "ppo", case.seed, directory / "ppo", changes=changes)
     if changes is not None:
         clone = configuration(case.task, "cloning", case.seed, directory / "clone", changes={"epochs": 4})
         run_experiment(replace(clone, demonstrations=directory / "recorded.jsonl"), console=False)
         config = replace(config, model=ModelConfig(path=str(directory / "clone" / "model")))
-    blind = EvaluationConfig(episodes=config.evaluation.episodes)  # nor is it told when it has learnt enough
+    blind = EvaluationConfig(episodes=config.evaluation.episodes)  # no early stop either
     return replace(config, reward=RewardConfig(model=directory / "model"), evaluation=blind)
 
 
 def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, float]]:
-    """Rows, and for each group the share of its seeds that reached the bar (of a mutant: that did not)."""
+    """Rows, and for each group the fraction of seeds that reached the bar (for a mutant: that did not)."""
     groups: dict[str, list[tuple[Case, dict[str, float]]]] = defaultdict(list)
     for case, measured in done.items():
         groups[case.group].append((case, measured))
@@ -127,12 +127,12 @@ def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, 
 
 
 def as_wanted(case: Case, measured: dict[str, float]) -> bool:
-    """Whether a run learnt, or a mutant did not."""
+    """Whether a run learnt; for a mutant, whether it did not."""
     return (measured["after"] >= bar(case)) != bool(case.mutant)
 
 
 def bar(case: Case) -> float:
-    """The return that counts as learnt."""
+    """The return that a run must reach."""
     return CLEANRL if case.task == MLP else TASKS[case.task].bar
 
 

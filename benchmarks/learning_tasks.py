@@ -1,4 +1,4 @@
-"""What `benchmarks.learning` plays, with which algorithms, and who shows them how."""
+"""The tasks of `benchmarks.learning`, their algorithms, and their demonstrations."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ import numpy as np
 
 from benchmarks.text_games import random_action
 from swe_trainers.algorithms.grpo import GroupRelative
-from swe_trainers.algorithms.stages import make_stage
-from swe_trainers.engines.sampling import Sampling
-from swe_trainers.experiment import make_env
-from swe_trainers.making import make_chat, make_model
-from swe_trainers.playing import Rollouts
-from swe_trainers.recording import write_trajectories
+from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts
 from swe_trainers.rollout.demonstrations import Demonstration, demonstrated
-from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.rollout.rollouts import LocalWorkers
+from swe_trainers.rollout.trajectory import Trajectory, write_trajectories
 from swe_trainers.run_config import RunConfig, run_config
+from swe_trainers.trainer import Trainer
 
 __all__ = [
     "ALGORITHMS",
@@ -51,7 +48,7 @@ MODEL: Config = {
     "tokenizer": "words",
 }
 LOOK_DIFFERENT = {**MODEL, "architecture": {**MODEL["architecture"], "initializer_range": 0.2}}
-# With two heads, one of them must happen to look at the word that counts: half of the seeds waited long for it.
+# With two heads, half of the seeds took long until one head attended to the relevant word.
 _FOUR = {**MODEL["architecture"], "num_attention_heads": 4, "num_key_value_heads": 4}
 FOUR_HEADS = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.1}}
 FOUR_HEADS_APART = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.2}}
@@ -60,15 +57,15 @@ UNTIL_LEARNT = {"episodes": 200, "every": 20, "success_above": 0.99, "stop_at_su
 
 @dataclass(frozen=True)
 class Task:
-    """What is played, and what counts as learnt.
+    """An environment and the return to reach.
 
     Attributes:
-        environment: its section.
+        environment: the section of the configuration.
         bar: the return that every seed must reach.
         updates: of 64 episodes.
-        model: its section.
-        trainer: settings that the task needs, whatever the algorithm.
-        evaluation: its section.
+        model: the section of the configuration.
+        trainer: settings for every algorithm.
+        evaluation: the section of the configuration.
     """
 
     environment: Config
@@ -158,7 +155,7 @@ TASKS = {
             **_game("TextTaxi", max_tokens=500),
             "max_turns": 40,
         },
-        -60.0,  # who only avoids what is forbidden gets −40; to deliver passengers takes far more episodes
+        -60.0,  # avoiding illegal actions gives −40; delivering passengers takes far more episodes
         120,
         LOOK_DIFFERENT,
         {
@@ -191,7 +188,7 @@ ALGORITHMS: dict[str, Config] = {
     "reinforce": {"algorithm": "reinforce", "entropy_coefficient": 0.03},
     "reinforce++": {"algorithm": "reinforce_plus_plus"},
     "reinforce++-baseline": {"algorithm": "reinforce_plus_plus", "group_size": 8},
-    # Ends of 16 trees; where an episode has one turn, of its four branches.
+    # leaves of 16 trees; for one-turn episodes, of their four branches
     "monte_carlo_tree": {"algorithm": "monte_carlo_tree", "branching": 4, "max_depth": 2, "episodes_per_update": 256},
     "cloning": {"algorithm": "cloning", "epochs": 40},
     "reward_model": {"algorithm": "reward_model", "kind": "pairwise", "minibatch_episodes": 64, "learning_rate": 2e-3},
@@ -217,7 +214,7 @@ GAMMA = ("ppo", "reinforce", "reinforce_plus_plus")
 def configuration(
     task_name: str, algorithm_name: str, seed: int, directory: Path, *, changes: Config | None = None
 ) -> RunConfig:
-    """What `swe-train` would be given; `changes` are to the trainer's section."""
+    """The configuration for `swe-train`; `changes` apply to the trainer's section."""
     task, algorithm = TASKS[task_name], ALGORITHMS[algorithm_name]
     online = algorithm_name not in OFFLINE
     trainer = {**COMMON, "max_updates": task.updates, **task.trainer, **algorithm} if online else {**algorithm}
@@ -226,7 +223,7 @@ def configuration(
         trainer = {key: value for key, value in trainer.items() if key not in known}
     if "gamma" in trainer and (algorithm["algorithm"] not in GAMMA or "group_size" in algorithm):
         del trainer["gamma"]
-    if algorithm["algorithm"] == "reinforce":  # one step an update where others take four
+    if algorithm["algorithm"] == "reinforce":  # one optimizer step per update instead of four
         trainer["max_updates"] *= 2
     trainer |= changes or {}
     return run_config(
@@ -245,7 +242,7 @@ def configuration(
 
 
 def random_return(task: str, episodes: int = 400) -> float:
-    """The mean return of a player that knows what is sensible and nothing more, within the same limits."""
+    """The mean return of random legal actions, with the same limits."""
     environment = configuration(task, "ppo", 0, Path("unused")).environment
     env, random, returns = make_env(environment), np.random.default_rng(0), []
     for seed in range(episodes):
@@ -261,7 +258,7 @@ def random_return(task: str, episodes: int = 400) -> float:
 
 
 def record_expert(task: str, seed: int, path: Path, episodes: int = 512) -> None:
-    """Episodes of a player that knows the answer."""
+    """Episodes of an expert."""
     config = configuration(task, "ppo", seed, path.parent)
     env = make_env(config.environment)
     tokenizer = make_model(config.model, env, seed=0).tokenizer
@@ -279,29 +276,23 @@ def record_expert(task: str, seed: int, path: Path, episodes: int = 512) -> None
 
 
 def record_played(task: str, seed: int, path: Path, updates: int = 60) -> None:
-    """Episodes of another model while GRPO teaches it, in groups from the same start: bad ones, and better ones."""
+    """Episodes of another model during GRPO, in groups from the same start: bad and good ones."""
     config = configuration(task, "grpo", seed, path.parent)
     settings, played = config.trainer, list[Trajectory]()
     assert isinstance(settings, GroupRelative)
     envs = [make_env(config.environment) for _ in range(config.environment.parallel)]
     model = make_model(config.model, envs[0], seed=seed + 1000)
-    rollouts = Rollouts(model, make_chat(config.model, model.tokenizer), envs, envs, config.environment, seed + 1000)
+    limits = config.environment
+    workers = LocalWorkers.embedded(
+        model, make_chat(config.model, model.tokenizer), envs, max_tokens=limits.max_tokens, lockstep=limits.lockstep
+    )
+    rollouts = make_rollouts(workers, limits, config.rollout, seed + 1000)
 
-    def play(update: int, attempt: int = 0) -> list[Trajectory]:
-        found = rollouts.play(
-            settings.episodes_per_update,
-            Sampling(),
-            number=update,
-            attempt=attempt,
-            episodes_per_start=settings.episodes_per_start,
-        )
-        played.extend(replace(t, group=t.group + len(found) * update) for t in found)
-        return found
+    def keep(trainer: Trainer, metrics: dict[str, Any]) -> None:
+        offset = len(trainer.episodes) * (int(trainer.learner.updates) - 1)
+        played.extend(replace(t, group=t.group + offset) for t in trainer.episodes)
 
-    stage = make_stage(settings, model, seed=seed, play=play)
-    for _ in range(updates):
-        stage.step(stage.learner)
-        stage.learner.updates += 1
+    Trainer(model, rollouts, settings, callbacks=[keep], seed=seed).train(updates)
     write_trajectories(path, played)
 
 

@@ -1,11 +1,10 @@
-"""Tasks made from well-known packages, and graded: how many come of each, what they cost, whether they hold.
+"""Makes tasks from well-known packages and grades them: how many each package gives, their cost, and their validity.
 
     python benchmarks/make_tasks.py --archives sdists/ --work runs/make_tasks [--only humanize …] [--count 55] [-j 2]
 
-`--archives` is a folder of source archives (`pip download --no-binary :all: --no-deps …`). All that is found is kept
-in `--work`, so a campaign can be stopped and taken up again. The gold patch of every task must resolve, the empty one
-of none. Seconds are wall clock, summed over validations; what pytest itself took, imports and collection included, is
-told apart.
+`--archives` is a folder of source archives (`pip download --no-binary :all: --no-deps …`). All findings are kept in
+`--work`, so an interrupted campaign continues. The gold patch must resolve every task, the empty patch none. Seconds
+are wall-clock time, summed over validations; pytest's own time, imports and collection included, is a row of its own.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.records import Row, row, write_results
-from swegym_env.judging.grading import grade_many
-from swegym_env.tasks.loading import load_tasks
-from swegym_env.tasks.making.maker import Order, make_tasks
-from swegym_env.tasks.making.sources import read_source
-from swegym_env.tasks.making.validation import Finding, Limits
+from swegym_env.grading.grading import grade_many
+from swegym_env.making.maker import MakeSettings, make_tasks
+from swegym_env.making.sources import read_source
+from swegym_env.making.validation import Finding, Limits
+from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class Package:
-    """What came of one package."""
+    """The results of one package."""
 
     name: str
     tasks: list[Task]
@@ -42,12 +41,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archives", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", default=[], help="packages whose archives begin so")
+    parser.add_argument("--only", nargs="+", default=[], help="prefixes of archive names")
     parser.add_argument("--count", type=int, default=55)
     parser.add_argument("--test-seconds", type=float, default=5.0)
     parser.add_argument("-j", "--jobs", type=int, default=1)
     parser.add_argument("--sandbox", default="auto")
-    parser.add_argument("--known", action="store_true", help="grade nothing: write down what is known so far")
+    parser.add_argument("--known", action="store_true", help="grade nothing: write the results so far")
     parser.add_argument("--output", type=Path, help="instead of benchmarks/results/make_tasks.json")
     options = parser.parse_args()
     archives = [
@@ -68,9 +67,9 @@ def main() -> None:
 def _measure(archive: Path, options: argparse.Namespace) -> Package:
     source = read_source(str(archive))
     directory = options.work / archive.name.rpartition("-")[0]
-    order = Order(count=options.count, limits=Limits(test_seconds=options.test_seconds))
+    settings = MakeSettings(count=options.count, limits=Limits(test_seconds=options.test_seconds))
     if not (directory / "tasks.jsonl").exists():
-        make_tasks(source, directory, order, jobs=options.jobs, backend=options.sandbox)
+        make_tasks(source, directory, settings, jobs=options.jobs, backend=options.sandbox)
     rows = [json.loads(line) for line in (directory / "tasks.jsonl").read_text(encoding="utf-8").splitlines()]
     lines = (directory / ".making" / "findings.jsonl").read_text(encoding="utf-8").splitlines()
     tasks = list(load_tasks(str(directory / "tasks.jsonl")))
@@ -89,7 +88,7 @@ def _measure(archive: Path, options: argparse.Namespace) -> Package:
 
 
 def _graded(tasks: Iterable[Task], what: str, directory: Path, options: argparse.Namespace) -> dict[str, bool]:
-    """Verdicts by instance; those that are known are not asked for again."""
+    """Verdicts by instance; known ones are not computed again."""
     place = directory / f"{what}.jsonl"
     known: dict[str, bool] = {}
     for line in place.read_text(encoding="utf-8").splitlines() if place.exists() else []:
@@ -107,7 +106,7 @@ def _graded(tasks: Iterable[Task], what: str, directory: Path, options: argparse
 
 
 def _rows(package: Package) -> list[Row]:
-    """The figures of one package, one value each but for those that every validation has."""
+    """The figures of one package: one value each, and one per validation for the times."""
     gold, empty = package.verdicts["gold"], package.verdicts["empty"]
     single = {
         ("tasks", "tasks"): len(package.tasks),

@@ -1,7 +1,7 @@
-"""PPO's own parts with a small network on CartPole-v1, at the settings of CleanRL's ppo.py.
+"""PPO with a small network on CartPole-v1, with the settings of CleanRL's ppo.py.
 
-The losses, the advantage estimation and the clipping are those that train language models; only the network, and the
-loop that steps plain environments, are other ones.
+The losses, the advantage estimation and the clipping are those of the trainer; only the network and the loop over
+plain environments are different.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from swe_trainers.learning.advantages import generalized_advantages, whiten
+from swe_trainers.learning.learner import learning_rate_at, set_learning_rate
 from swe_trainers.learning.losses import clipped_policy_loss, clipped_value_loss
-from swe_trainers.learning.optimizer import learning_rate_at, set_learning_rate
 
 __all__ = ["CleanRL", "cartpole_return"]
 
 
 @dataclass(frozen=True)
 class CleanRL:
-    """The settings of CleanRL's ppo.py, but for the seed."""
+    """The settings of CleanRL's ppo.py, except the seed."""
 
     seed: int = 1
     steps: int = 500_000
@@ -52,7 +52,7 @@ class ActorCritic(nn.Module):
 
 
 def cartpole_return(settings: CleanRL, last_episodes: int = 100) -> tuple[float, float]:
-    """Train; the mean return of the last episodes, and of the first 20."""
+    """Train; returns the mean return of the last episodes and of the first 20."""
     torch.manual_seed(settings.seed)
     model = ActorCritic()
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, eps=1e-5)
@@ -74,7 +74,7 @@ def cartpole_return(settings: CleanRL, last_episodes: int = 100) -> tuple[float,
             actions = torch.multinomial(logprobs.exp(), 1)  # (E, 1)
             observation, rewards, terminated, truncated, info = envs.step(actions.squeeze(1).numpy())
             batch.put(t, now, actions, logprobs.gather(1, actions), values, rewards, terminated | truncated)
-            if truncated.any():  # a limit is no end: what follows it is worth what the critic says
+            if truncated.any():  # truncated, not terminated: bootstrap from the critic
                 final = np.stack([info["final_obs"][e] for e in truncated.nonzero()[0]])
                 with torch.no_grad():
                     batch.rewards[truncated, t] += settings.gamma * model(torch.from_numpy(final).float())[1]
@@ -117,7 +117,7 @@ class _Rollout:
         rewards: np.ndarray,
         ends: np.ndarray,
     ) -> None:
-        """Keep what happened in all environments at one step."""
+        """Store one step of all environments."""
         self.observations[:, t], self.values[:, t] = observations, values
         self.actions[:, t], self.logprobs[:, t] = actions.squeeze(1), logprobs.squeeze(1)
         self.rewards[:, t], self.ends[:, t] = torch.from_numpy(rewards), torch.from_numpy(ends)
@@ -149,7 +149,7 @@ def _learn(
 
 
 def _advantages(batch: _Rollout, after: Tensor, settings: CleanRL) -> Tensor:
-    """Episodes run through the borders of a rollout: each piece of one becomes a row of its own."""
+    """Episodes cross the borders of a rollout: each part of an episode becomes a separate row."""
     result = torch.zeros_like(batch.values)
     for e in range(settings.envs):
         begin = 0

@@ -1,4 +1,4 @@
-"""Parts of the trainer, broken on purpose: what learns all the same proves nothing."""
+"""Defects of the trainer on purpose: a test that still passes with them proves nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from swe_trainers.algorithms import reinforcement
+from swe_trainers.algorithms.policy_gradient import PolicyGradient
 from swe_trainers.learning.batch import Batch
 from swe_trainers.rollout.trajectory import Trajectory
 
@@ -19,26 +19,26 @@ __all__ = ["MUTANTS", "broken"]
 
 @contextlib.contextmanager
 def broken(mutant: str) -> Iterator[None]:
-    """Break one of `MUTANTS` while a run lasts; "" breaks nothing."""
+    """Apply one of `MUTANTS` during a run; "" applies none."""
     with MUTANTS[mutant]() if mutant else contextlib.nullcontext():
         yield
 
 
 def _flipped() -> Any:
     """Advantages with the wrong sign."""
-    right = reinforcement._objective  # noqa: SLF001 - what is broken here is its inside
+    right = PolicyGradient.token_loss
 
-    def objective(seen: Any, advantages: Any, *rest: Any) -> Any:
-        return right(seen, -advantages, *rest)
+    def flipped(self: PolicyGradient, tokens: Any, experience: Any, kl_coefficient: float) -> Any:
+        return right(self, tokens, replace(experience, advantages=-experience.advantages), kl_coefficient)
 
-    return patch.object(reinforcement, "_objective", objective)
+    return patch.object(PolicyGradient, "token_loss", flipped)
 
 
 def _moved(move: Any) -> Any:
     right = Batch.of
 
     def of(cls: type[Batch], played: Sequence[Trajectory]) -> Batch:
-        return right([move(trajectory) for trajectory in played])
+        return played if isinstance(played, Batch) else right([move(trajectory) for trajectory in played])
 
     return patch.object(Batch, "of", classmethod(of))
 
@@ -61,6 +61,6 @@ def _end(trajectory: Trajectory) -> Trajectory:
 MUTANTS = {
     "flipped": _flipped,
     "shifted": lambda: _moved(_shift),  # masks, log-probabilities and rewards one token too early
-    "displaced": lambda: _moved(_displace),  # each reward on the turn before the one that earned it
-    "no_bootstrap": lambda: _moved(_end),  # what a limit cut off is taken for the end
+    "displaced": lambda: _moved(_displace),  # each reward one turn too early
+    "no_bootstrap": lambda: _moved(_end),  # truncated episodes treated as terminated
 }

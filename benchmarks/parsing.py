@@ -1,7 +1,7 @@
-"""How fast actions are read and observations made: `python -m benchmarks.parsing`.
+"""The speed of parsing actions and rendering observations: `python -m benchmarks.parsing`.
 
-Actions a second for each format, on answers as models write them (a paragraph of prose or a thought, then the action);
-the time for half a megabyte of adversarial text; and an output of 100 MB, cut while it streams from a real sandbox.
+Actions per second for each format, on typical answers (a paragraph of prose or a thought, then the action); the time
+for half a megabyte of adversarial text; and an output of 100 MB, shortened while it streams from a real sandbox.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import resource
 import time
 
 from benchmarks.records import Row, row, write_results
-from swegym_env.interaction.formats import ACTION_FORMATS
-from swegym_env.interaction.observations import render_result
-from swegym_env.interaction.search_replace import Block, write_blocks
+from swegym_env.agent.formats import ACTION_FORMATS, action_format
+from swegym_env.agent.observations import render_result
+from swegym_env.agent.search_replace import Block, write_blocks
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 
 PROSE = "The bound is exclusive here, so the last element is never looked at. I look at the file first.\n" * 3
@@ -23,8 +23,8 @@ FLOOD = "head -c 100000000 /dev/zero | tr '\\0' x"
 
 
 def answer(name: str) -> str:
-    """What a model writes in this format."""
-    chosen = ACTION_FORMATS[name]
+    """A typical answer in this format."""
+    chosen = action_format(name)
     if name == "raw":
         return COMMAND
     if name == "search_replace":
@@ -33,9 +33,10 @@ def answer(name: str) -> str:
 
 
 def actions() -> list[Row]:
-    """Actions a second, for each format on one core."""
+    """Actions per second on one core, for each format."""
     rows = []
-    for name, chosen in sorted(ACTION_FORMATS.items()):
+    for name in sorted(ACTION_FORMATS):
+        chosen = action_format(name)
         text = answer(name)
         rates = []
         for _ in range(REPEATS):
@@ -48,10 +49,11 @@ def actions() -> list[Row]:
 
 
 def adversarial() -> list[Row]:
-    """Seconds for a megabyte of openings that nothing closes, the worst of several pieces."""
+    """Seconds for a megabyte of unclosed openings, the worst of several patterns."""
     rows = []
     pieces = ("<think></think>", "```bash\n", "<tool_call>", "[TOOL_CALLS]", "<function=a>", "{", "<arg_key>", "`")
-    for name, chosen in sorted(ACTION_FORMATS.items()):
+    for name in sorted(ACTION_FORMATS):
+        chosen = action_format(name)
         worst = []
         for piece in pieces:
             text = piece * ((1 << 20) // len(piece))
@@ -63,7 +65,7 @@ def adversarial() -> list[Row]:
 
 
 def flood() -> list[Row]:
-    """Seconds from the command to the observation for 100 MB of output, and the memory that it took on this side."""
+    """Seconds from the command to the observation for 100 MB of output, and the memory used in this process."""
     seconds, plain = [], []
     sandbox = open_sandbox(SandboxSpec(workdir="/tmp"))
     try:

@@ -1,12 +1,12 @@
 """Rollout workers on a Ray cluster of two nodes, simulated on this machine, beside one worker.
 
-    waiting     environments whose steps wait, as they do for tests that run elsewhere
-    sandboxes   real sandboxes of the shipped tasks: list the files, run the tests, submit; commands wait for two
-                seconds each, as tests that take long and not this machine's two cores
-    busy        the same without waiting: what two workers on the same cores can still gain
+    waiting     environments whose steps sleep, as if tests ran elsewhere
+    sandboxes   real sandboxes of the shipped tasks: list the files, run the tests, submit; each command also sleeps for
+                two seconds, like long tests that do not use this machine's cores
+    busy        the same without sleeping: the gain of two workers on the same cores
 
-`here` is the same environments and engine in this process, without Ray. Ray's workers are there before the clock runs;
-every measurement gives them new weights first. Writes benchmarks/results/ray_rollouts.json.
+`here` runs the same environments and engine in this process, without Ray. Ray's workers start before the clock; every
+measurement sends them new weights first. Writes benchmarks/results/ray_rollouts.json.
 """
 
 from __future__ import annotations
@@ -25,24 +25,23 @@ import gymnasium
 from benchmarks.records import Row, row, write_results
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.tokenizer import Tokenizer
-from swe_trainers.policy.word_tokenizer import WordTokenizer
+from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import Tokenizer, WordTokenizer
 from swe_trainers.rollout.adapters import AnyText
-from swe_trainers.rollout.crew import Crew, LocalCrew, Manner
-from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.rollout.rollouts import LocalWorkers, Workers
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.scale.ray_cluster import RayConfig
 from swe_trainers.scale.ray_crew import RayCrew
 from swe_trainers.scale.ray_worker import Workplace
 
 PARALLEL = 4
-MANNER = Manner(Limits(max_new_tokens=4, max_tokens=64), Sampling())
+MANNER = EpisodeSettings(Limits(max_new_tokens=4, max_tokens=64), Sampling())
 PROMISED = 1.8
 
 
 class Played(gymnasium.Wrapper[str, str, str, str]):
-    """Plays a script whatever the policy says, and shows it one word: what is measured is the environment's work."""
+    """Runs a script independent of the action and returns a one-word observation, to measure the environment alone."""
 
     def __init__(self, env: gymnasium.Env[str, str], script: Sequence[str]) -> None:
         super().__init__(env)
@@ -78,7 +77,7 @@ class Waiting(gymnasium.Env[str, str]):
 
 @dataclass(frozen=True)
 class Environments:
-    """Makes a worker's environments: `waiting`, or sandboxes that wait so long with each command."""
+    """Creates a worker's environments: `waiting`, or sandboxes with the given sleep per command."""
 
     case: str
     sandbox: str = "auto"
@@ -97,7 +96,7 @@ class Environments:
 
 
 def policy() -> LanguageModel:
-    """Random weights: its words are not heard."""
+    """A model with random weights; its actions are ignored."""
     config = {
         "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
         "num_attention_heads": 2, "max_position_embeddings": 64,
@@ -106,8 +105,8 @@ def policy() -> LanguageModel:
     return LanguageModel.from_config(config, words, seed=0).eval()
 
 
-def rates(crew: Crew, episodes: int, repeats: int) -> list[float]:
-    """Episodes a second, the first measurement left out: it makes layers and starts processes."""
+def rates(crew: Workers, episodes: int, repeats: int) -> list[float]:
+    """Episodes per second without the first measurement, which builds layers and starts processes."""
     found = []
     for number in range(repeats + 1):
         crew.prepare(number, MANNER.sampling)
@@ -121,7 +120,7 @@ def rates(crew: Crew, episodes: int, repeats: int) -> list[float]:
 
 
 def main() -> int:
-    """Measure all cases; 1 where two nodes gain less than promised."""
+    """Measure all cases; exit code 1 if two nodes gain less than required."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="waiting,sandboxes,busy")
     parser.add_argument("--episodes", type=int, default=24, help="of one measurement")
@@ -157,19 +156,19 @@ def main() -> int:
     return 1 if short else 0
 
 
-def places(environments: Environments, address: str) -> dict[str, Callable[[ExitStack], Crew]]:
-    """Who plays, from no Ray at all to a worker on each node."""
+def places(environments: Environments, address: str) -> dict[str, Callable[[ExitStack], Workers]]:
+    """The configurations, from no Ray to a worker on each node."""
     model = policy()
     chat = CompactChat(model.tokenizer)
 
-    def here(stack: ExitStack) -> Crew:
+    def here(stack: ExitStack) -> Workers:
         generation = connect(
             EngineConfig(), model, stack, n_slots=PARALLEL, max_tokens=64, folder=Path(), training=True
         )
-        return LocalCrew(generation, chat, *environments(stack))
+        return LocalWorkers(generation, chat, *environments(stack))
 
-    def workers(n: int) -> Callable[[ExitStack], Crew]:
-        def crew(stack: ExitStack) -> Crew:
+    def workers(n: int) -> Callable[[ExitStack], Workers]:
+        def crew(stack: ExitStack) -> Workers:
             workplace = Workplace(environments, EngineConfig(), 64, chat, model=model, threads=1)
             return RayCrew(RayConfig(address=address, workers=n), lambda: workplace, stack, policy=model)
 

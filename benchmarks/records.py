@@ -1,4 +1,4 @@
-"""How a benchmark writes its results: where they were measured, their spread, and ratios inside one run."""
+"""Writes the results of a benchmark: machine, versions, medians with spread, and ratios inside one run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-__all__ = ["RESULTS", "Row", "row", "write_results"]
+from swe_trainers.files import write_whole
+
+__all__ = ["RESULTS", "Row", "commit", "cpu_name", "row", "write_results"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -38,30 +41,49 @@ def row(case: str, metric: str, unit: str, values: Sequence[float]) -> Row:
 
 
 def write_results(
-    name: str, rows: Iterable[Row], *, ratios: Mapping[str, float], packages: Sequence[str], path: Path | None = None
+    name: str,
+    rows: Iterable[Row],
+    *,
+    ratios: Mapping[str, float],
+    packages: Sequence[str],
+    path: Path | None = None,
+    **more: Any,
 ) -> Path:
-    """Write benchmarks/results/NAME.json, whole or not at all."""
+    """Write benchmarks/results/NAME.json atomically, with `more` keys after the usual ones."""
     path = path or RESULTS / f"{name}.json"
     result = {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain")),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()},
+        **commit(),
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "system": platform.platform()},
         "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
         "rows": [asdict(each) for each in rows],
         "ratios": dict(ratios),
+        **more,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
-    return path
+    return write_whole(path, json.dumps(result, indent=1) + "\n")
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+def commit() -> dict[str, Any]:
+    """Commit and whether files differ from it; a copy without git has a version only, so both are unknown there."""
+    top = _git("rev-parse", "--show-toplevel")
+    if (
+        top is None or Path(top).resolve() != RESULTS.parents[1].resolve()
+    ):  # no git, or a copy inside another repository
+        return {"commit": "unknown", "dirty": None}
+    return {"commit": _git("rev-parse", "HEAD") or "unknown", "dirty": bool(_git("status", "--porcelain"))}
+
+
+def _git(*arguments: str) -> str | None:
+    """What git prints, or None where there is no git or no repository."""
+    command = ["git", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent)
+    except (OSError, subprocess.CalledProcessError):
+        return None
     return done.stdout.strip()
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """The processor's name, by the system."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,14 +1,14 @@
-"""Sandboxes over HTTP beside local ones: what a step costs more, and how many commands the service carries.
+"""Sandboxes over HTTP beside local ones: the additional time of a step, and the commands per second of a server.
 
-    steps     the same commands in the same environment, in turn: local, on a server, of a pool that names the server
-              (commands go straight there), of a pool that relays
-    steady    64 clients, every one with a container of its own, begin 330 commands a second in all, at random moments
-              (Poisson) that no late answer moves; a command is timed from when it was due, its client's delay included
-    closed    the same clients, each beginning the next command as soon as it has the answer: the most there can be.
-              64 of them wait 64 / rate on average, so this says how many, and how evenly they are served
-    cost      processor time of a command at each process while they were closed, and of a lease at the pool
+    steps     the same commands in the same environment, alternating: local, on a server, in a pool (direct),
+              in a pool that relays
+    steady    64 clients with one container each start 330 commands per second in all, at random moments (Poisson)
+              independent of late responses; latency counts from the planned start, so a client's delay is included
+    closed    the same clients, each sending the next command after the response: the highest rate. The mean latency is
+              64 / rate, so this shows the rate and how evenly clients are served
+    cost      CPU time of a command in each process during the closed load, and of a lease in the pool
 
-Server, pool and clients share this machine, clients in processes of their own. Writes benchmarks/results/remote.json.
+Server, pool and clients share this machine; clients are separate processes. Writes benchmarks/results/remote.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PROCESSES = 2
 
 
 def step_times(places: dict[str, str], rounds: int) -> dict[str, list[float]]:
-    """Place → milliseconds of each step; the places take turns, so that the machine's mood is theirs alike."""
+    """Place → milliseconds of each step; the places alternate, so that noise affects all equally."""
     found: dict[str, list[float]] = {name: [] for name in places}
     envs = {name: SWEBenchEnv(sandbox=place, max_turns=None, pool=0) for name, place in places.items()}
     for env in envs.values():
@@ -59,12 +59,12 @@ def step_times(places: dict[str, str], rounds: int) -> dict[str, list[float]]:
 
 @dataclass(frozen=True)
 class Load:
-    """What came of a load.
+    """The result of a load.
 
     Attributes:
-        rate: commands a second.
-        times: of each, in milliseconds.
-        processor_ms: process → of a command.
+        rate: commands per second.
+        times: latency of each, in milliseconds.
+        processor_ms: process → CPU time of a command.
     """
 
     rate: float
@@ -77,7 +77,7 @@ class Load:
 
 
 def load(pool: Served, server: Served, clients: int, seconds: float, rate: float | None) -> Load:
-    """Ask a pool and its server; `rate`: how many commands begin a second, None: all that can."""
+    """Load a pool and its server with `rate` commands per second; None: as many as possible."""
     count = clients // PROCESSES
     arguments = ["--work-on", pool.url, "--clients", str(count), "--seconds", str(seconds)]
     arguments += ["--rate", str(rate * count / clients)] if rate else []
@@ -111,7 +111,7 @@ def _processor_s(pool: Served, server: Served) -> dict[str, float]:
 
 
 def lease_ms(pool: Served, leases: int = 64) -> float:
-    """Processor time of the pool for a lease, from the asking to the giving back, without a command."""
+    """CPU time of the pool for a lease, from request to release, without a command."""
     sandboxes = [open_sandbox(SandboxSpec(workdir="/tmp"), backend=pool.url) for _ in range(leases)]
     before = processor_s(pool.process.pid)
     for sandbox in sandboxes:
@@ -121,7 +121,7 @@ def lease_ms(pool: Served, leases: int = 64) -> float:
 
 
 def work_on(url: str, clients: int, seconds: float, rate: float | None, seed: int) -> None:
-    """What one process of clients does; tells its rate and times as a line of JSON."""
+    """The work of one client process; prints its rate and times as a line of JSON."""
     sandboxes = [open_sandbox(SandboxSpec(workdir="/tmp"), backend=url) for _ in range(clients)]
     _each(sandboxes, lambda sandbox: sandbox.start())
     _each(sandboxes, lambda sandbox: sandbox.run(":"))
@@ -148,7 +148,7 @@ def work_on(url: str, clients: int, seconds: float, rate: float | None, seed: in
         "processor_s": time.process_time() - used,
     }
     print(json.dumps(told), flush=True)
-    sys.stdin.read()  # until the sandboxes' time has been read too
+    sys.stdin.read()  # until the CPU time of the sandboxes has been read too
     _each(sandboxes, lambda sandbox: sandbox.close())
 
 
@@ -199,7 +199,7 @@ def main() -> None:
                 ratios |= {f"{name}_{kind}_commands_per_s": found.rate, f"{name}_{kind}_p99_ms": found.p99}
             rows += [row(name, f"command, {part}", "ms of CPU", [ms]) for part, ms in found.processor_ms.items()]
         rows += [row("pool", "lease, pool", "ms of CPU", [lease_ms(pool)])]
-    ratios["load_average"] = os.getloadavg()[0]  # well above 2, and the tails are other processes'
+    ratios["load_average"] = os.getloadavg()[0]  # well above 2, and the tails come from other processes
     packages = ["fastapi", "uvicorn", "httptools", "uvloop"]
     path = write_results("remote", rows, ratios=ratios, packages=packages, path=options.output)
     for name, value in ratios.items():

@@ -1,4 +1,4 @@
-"""The least root file system that this machine's programs run in: for a benchmark's peers, and for tests of images."""
+"""A minimal root file system with this machine's programs, for the peers of a benchmark and for tests of images."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["make_root"]
 
 
 def make_root(directory: Path, programs: Iterable[str], *, more: Iterable[str] = ()) -> None:
-    """Make a root file system of a few programs, and of the libraries that they need.
+    """Create a root file system with some programs and the libraries that they need.
 
     Args:
         directory: the root.
-        programs: by their names in this machine's /usr/bin or /bin.
-        more: directories in it, besides those that a sandbox mounts something on.
+        programs: names in this machine's /usr/bin or /bin.
+        more: additional directories, besides the mount points of a sandbox.
     """
     for name in ("bin", "etc", "proc", "dev", "tmp", "home", "var/tmp", "testbed", *more):
         (directory / name).mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,12 @@
-"""Where the first bottleneck is with 10, 100 and 1,000 hosts of sandboxes: a discrete-event simulation of rollouts.
+"""The first bottleneck of 10, 100 and 1,000 sandbox hosts: a discrete-event simulation of rollouts.
 
-The costs of sandboxes, grading and service are those of `env.json`, `grading.json` and `remote.json` in
-`benchmarks/results`; what cannot be measured on one machine is an assumption, named in `Assumptions` and written down
-with the results. First the simulation is checked: against Erlang's formula, and against what `remote.json` measured.
+The costs of sandboxes, grading and servers come from `env.json`, `grading.json` and `remote.json` in
+`benchmarks/results`; what one machine cannot measure is an assumption, named in `Assumptions` and written with the
+results. The simulation is first checked against Erlang's formula and against the measurements in `remote.json`.
 
-Every episode is: a lease from the pool → the image where the host lacks it → start on a host → turns of (queue for a
-generation slot → generate → queue for a core → run a command) → grade on the same host. Hosts fail, take their episodes
-with them and are away for a while, as are generation servers, whose requests wait. `make bench-scale`.
+An episode is: a lease from the pool → the image, if the host lacks it → start on a host → turns of (queue for a
+generation slot → generate → queue for a core → run a command) → grading on the same host. Hosts fail with their
+episodes and return after a while; so do generation servers, whose requests wait. `make bench-scale`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from benchmarks.simulation import Process, Station, Visit, World, erlang_c_wait_
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What is taken as given.
+    """The assumptions of the simulation.
 
     Attributes:
         sandboxes_per_host, cores_per_host: of a sandbox host.
         turns: of an episode.
-        command_s: a command's own work on one core: tests, searches, builds; exponentially distributed.
+        command_s: CPU time of a command on one core (tests, searches, builds); exponentially distributed.
         tests_s: a task's own tests in grading.
         tokens_per_turn: sampled; exponentially distributed.
         tokens_per_s: of one generation server (a replica of one model over its GPUs) with all its slots busy.
-        slots_per_server: sequences that a server advances at once.
-        gpus_per_server: of those.
-        image_bytes, link_bytes_per_s, registry_bytes_per_s: the first episode of a task on a host fetches its image,
-            over the host's link and from one of `registries`.
-        tasks: that episodes are drawn from, evenly.
-        disk_images: images that a host keeps.
-        host_hours_between_failures: of one host; its episodes are then invalid.
-        host_away_s: until it is back, without images.
-        server_hours_between_failures, server_away_s: of a generation server; what was asked of it waits.
+        slots_per_server: concurrent sequences of a server.
+        gpus_per_server: GPUs of a generation server.
+        image_bytes, link_bytes_per_s, registry_bytes_per_s: the first episode of a task on a host pulls its image
+            over the host's link from one of `registries`.
+        tasks: number of tasks, sampled uniformly.
+        disk_images: images that fit on a host.
+        host_hours_between_failures: of one host; its episodes become invalid.
+        host_away_s: downtime; it returns without images.
+        server_hours_between_failures, server_away_s: of a generation server; its requests wait.
     """
 
     sandboxes_per_host: int = 20
@@ -75,8 +75,8 @@ class Costs:
         reset: starting an episode's sandbox.
         step: of the environment, beyond the command.
         grading: beyond the tests.
-        lease: of the pool's processor, for one container.
-        relayed: of the pool's processor, for a command that it carries; 0 where commands go straight.
+        lease: CPU time of the pool for one container.
+        relayed: CPU time of the pool for a relayed command; 0 for direct commands.
     """
 
     reset: float
@@ -87,13 +87,13 @@ class Costs:
 
 
 def results(name: str) -> dict[tuple[str, str], float]:
-    """The medians of a benchmark's results, by case and metric."""
+    """The medians of a results file, by case and metric."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())["rows"]
     return {(each["case"], each["metric"]): each["median"] for each in rows}
 
 
 def measured() -> Costs:
-    """The costs in the committed results, of a pool that relays."""
+    """The costs in the committed results, for a pool that relays."""
     env, grading, remote = results("env"), results("grading"), results("remote")
     return Costs(
         reset=env["apptainer", "reset, 6,000 files"] / 1e3,
@@ -105,14 +105,14 @@ def measured() -> Costs:
 
 
 class Fleet:
-    """Hosts, the stations between them, and the episodes that they play without end.
+    """Hosts, the stations between them, and an endless sequence of episodes.
 
     Args:
-        hosts, gpus: how many.
+        hosts, gpus: numbers.
         costs: measured.
-        given: what was not.
-        images_there: hosts begin with the tasks' images, else with none.
-        seed: of all that is drawn.
+        given: assumed.
+        images_there: hosts start with the tasks' images, else without.
+        seed: of the random numbers.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Fleet:
             self.back_at[host] = self.world.now + self.given.host_away_s
 
     def _outages(self) -> Process:
-        """A generation server's: its slots are taken for as long as it is away."""
+        """Outages of a generation server: its slots are occupied during the downtime."""
         while True:
             yield None, self.world.random.expovariate(1 / (self.given.server_hours_between_failures * 3600))
             for _ in range(self.given.slots_per_server):
@@ -154,9 +154,9 @@ class Fleet:
         yield self.generation, self.given.server_away_s
 
     def _place(self, host: int) -> Process:
-        """One place for a sandbox: an episode after another."""
+        """One sandbox slot: episodes one after another."""
         while True:
-            while (away_s := self.back_at[host] - self.world.now) > 0:  # it may fail again meanwhile
+            while (away_s := self.back_at[host] - self.world.now) > 0:  # it may fail again before that
                 yield None, away_s
             life = self.deaths[host]
             for visit in self._episode(host):
@@ -195,7 +195,7 @@ class Fleet:
             del kept[next(iter(kept))]
 
     def stations(self) -> dict[str, list[Station]]:
-        """All there are, by kind."""
+        """All stations, by type."""
         alone = {"pool": [self.pool], "registry": [self.registry], "generation": [self.generation]}
         return {**alone, "cores": self.cores, "links": self.links}
 
@@ -211,11 +211,11 @@ def simulate(
     seed: int,
     warm_up_hours: float = 0.0,
 ) -> dict[str, Any]:
-    """Play on a `Fleet` for some hours, and count after it is warm.
+    """Simulate a `Fleet` for some hours, counted after a warm-up.
 
     Returns:
-        Valid episodes an hour, the share of invalid ones, of every kind of station how busy it was and the mean wait in
-        seconds, and the busiest of them.
+        Valid episodes per hour, the fraction of invalid ones, utilisation and mean wait in seconds of each type of
+        station, and the busiest type.
     """
     fleet = Fleet(hosts, gpus, costs, given, images_there=images_there, seed=seed)
     kinds = fleet.stations()
@@ -242,14 +242,14 @@ def simulate(
 
 
 def closed_rate(clients: int, parts_s: Sequence[float], cores: int, *, seconds: float, seed: int) -> float:
-    """Commands a second of clients that begin the next as soon as they have the answer, as `bench-remote` has them.
+    """Commands per second of clients that send the next command after each response, as in `bench-remote`.
 
     Args:
-        clients: how many.
-        parts_s: processor time of a command at each process that it passes, all of them on the same machine.
-        cores: of that.
+        clients: number.
+        parts_s: CPU time of a command in each process that it passes, all on the same machine.
+        cores: of the machine.
         seconds: simulated.
-        seed: of all that is drawn.
+        seed: of the random numbers.
     """
     world, machine, done = World(seed), Station(cores), Station(1)
 
@@ -266,7 +266,7 @@ def closed_rate(clients: int, parts_s: Sequence[float], cores: int, *, seconds: 
 
 
 def checks() -> tuple[list[Row], dict[str, float]]:
-    """The simulation beside Erlang's formula, and beside the closed loads of `bench-remote`; the ratios of both."""
+    """The ratios of the simulation to Erlang's formula and to the closed loads of `bench-remote`."""
     rows, ratios = [], {}
     for servers, load in ((1, 0.5), (8, 0.8), (128, 0.9)):
         expected = erlang_c_wait_s(servers, servers * load, 1.0)
@@ -291,10 +291,10 @@ class Case:
     """A fleet.
 
     Attributes:
-        hosts, gpus: how many; those that generate.
-        images_there: they lie on the hosts before.
-        registries: where images come from else.
-        relay: the pool carries commands.
+        hosts, gpus: numbers; GPUs for generation.
+        images_there: images are on the hosts at the start.
+        registries: number of registries.
+        relay: the pool relays commands.
     """
 
     hosts: int
@@ -322,7 +322,7 @@ FLEETS = (
 
 
 def play(case: Case, costs: Costs, given: Assumptions, *, hours: float, warm_up_hours: float) -> list[Row]:
-    """The rows of one fleet."""
+    """The result rows of one fleet."""
     began = time.monotonic()
     found = simulate(
         case.hosts,

@@ -1,4 +1,4 @@
-"""Servers and pools that a benchmark starts for itself, the ports they may have, and their processor time."""
+"""Starts servers and pools for a benchmark, and measures their CPU time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from swegym_env.sandbox.supervisor.processes import descendants
+from swegym_env.sandbox.linux.processes import descendants
 
 __all__ = ["Served", "free_port", "processor_s", "served", "start"]
 
@@ -23,11 +23,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Served:
-    """A `swegym serve` or `swegym pool` of our own.
+    """A running `swegym serve` or `swegym pool`.
 
     Attributes:
-        process: that serves.
-        url: where.
+        process: of the server.
+        url: its address.
     """
 
     process: subprocess.Popen[str]
@@ -35,20 +35,20 @@ class Served:
 
     @property
     def port(self) -> str:
-        """That it listens on."""
+        """The port that it listens on."""
         return str(urlsplit(self.url).port)
 
 
 def free_port() -> str:
-    """A port of this machine that nobody listens on."""
+    """A free port of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return str(found.getsockname()[1])
 
 
 def start(*arguments: str, port: str = "0") -> Served:
-    """Start `swegym …`, and wait until it listens. Raises RuntimeError where it ends instead."""
-    command = [sys.executable, "-m", "swegym_env.cli", *arguments, "--port", port]
+    """Start `swegym …` and wait until it listens. Raises RuntimeError if it ends instead."""
+    command = [sys.executable, "-m", "swegym_env.cli.main", *arguments, "--port", port]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
@@ -59,7 +59,7 @@ def start(*arguments: str, port: str = "0") -> Served:
 
 @contextmanager
 def served(*arguments: str) -> Iterator[Served]:
-    """The same, killed when it is left."""
+    """The same as a context manager that kills it at the end."""
     one = start(*arguments)
     try:
         yield one
@@ -71,7 +71,7 @@ def served(*arguments: str) -> Iterator[Served]:
 
 
 def processor_s(pid: int, *, below: bool = False) -> float:
-    """Seconds of processor time that a process has used; `below`: that all which it started have, while they live."""
+    """CPU seconds of a process; with `below`, of its living descendants."""
     total = 0.0
     for each in descendants(pid) if below else [pid]:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""A discrete-event simulation in a page: a clock, stations with one queue each, and processes that visit them.
+"""A small discrete-event simulation: a clock, stations with one queue each, and processes that visit them.
 
-A process is a generator that yields where it wants to be served and for how long; `None` for the place is to wait.
-It is checked against what queueing theory says of stations alone: `erlang_c_wait_s`.
+A process is a generator that yields a station and a service time; `None` as the station is a pure delay. Queueing
+theory for single stations, `erlang_c_wait_s`, checks it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["Process", "Station", "Visit", "World", "erlang_c_wait_s", "m_m_c"]
 
 @dataclass(eq=False)
 class Station:
-    """Some servers with one queue, first come, first served; knows how busy it was and how long was waited.
+    """Some servers with one first-come-first-served queue; counts busy and waiting time.
 
     Attributes:
-        servers: how many at once.
-        busy_s: served, of those that have begun.
-        waited_s: before being served.
+        servers: number.
+        busy_s: total service time started.
+        waited_s: total time before service.
     """
 
     servers: int
@@ -38,7 +38,7 @@ class Station:
         self.free = self.servers
 
     def forget(self) -> None:
-        """Begin the counts anew: what came before was no steady state."""
+        """Reset the counts after the warm-up."""
         self.busy_s, self.waited_s, self.visits = 0.0, 0.0, 0
 
 
@@ -47,10 +47,10 @@ Process: TypeAlias = Generator[Visit, None, None]
 
 
 class World:
-    """The clock and what happens by it.
+    """The clock and its events.
 
     Args:
-        seed: of `random`, from which processes draw.
+        seed: of `random`, the random numbers of the processes.
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,15 +60,15 @@ class World:
         self._number = 0
 
     def begin(self, process: Process, after_s: float = 0.0) -> None:
-        """Have a process begin, now or later."""
+        """Start a process, now or later."""
         self._happens(after_s, process, None)
 
     def _happens(self, after_s: float, process: Process, station: Station | None) -> None:
-        self._number += 1  # who came first is served first, at equal times too
+        self._number += 1  # first come, first served, also at equal times
         heapq.heappush(self._events, (self.now + after_s, self._number, process, station))
 
     def run(self, until: float) -> None:
-        """Let happen what does up to a time; it takes a few microseconds of ours for each visit."""
+        """Run until a time; each visit takes a few microseconds of real time."""
         events, happens = self._events, self._happens
         while events and events[0][0] <= until:
             now, _, process, station = heapq.heappop(events)
@@ -105,12 +105,12 @@ def erlang_c_wait_s(servers: int, arrivals_per_s: float, service_s: float) -> fl
     """The mean wait in an M/M/c queue (Erlang 1917; Kleinrock, Queueing Systems I, section 3.5).
 
     Raises:
-        ValueError: the load is 1 or more; no wait is long enough.
+        ValueError: the load is 1 or more, and the wait infinite.
     """
     load = arrivals_per_s * service_s
     if load >= servers:
         raise ValueError(f"expected a load below {servers} servers, got {load:g}")
-    blocking = 1.0  # Erlang's B, by its recursion
+    blocking = 1.0  # Erlang B by recursion
     for busy in range(1, servers + 1):
         blocking = load * blocking / (busy + load * blocking)
     must_wait = blocking / (1 - (load / servers) * (1 - blocking))
@@ -118,7 +118,7 @@ def erlang_c_wait_s(servers: int, arrivals_per_s: float, service_s: float) -> fl
 
 
 def m_m_c(servers: int, arrivals_per_s: float, service_s: float, *, seconds: float, seed: int) -> float:
-    """The mean wait that the simulation finds in the same queue."""
+    """The mean wait in a simulation of the same queue."""
     world, station = World(seed), Station(servers)
 
     def customer() -> Process:

@@ -1,6 +1,6 @@
-"""Small text environments that a language model can learn from nothing, and what a random player would do in them.
+"""Small text environments that a language model can learn from random weights, and their random actions.
 
-Importing this registers `Copy-v0`, `Parity-v0`, `Guess-v0` and `TextTaxi-v0`; a configuration names them as
+Importing this registers `Copy-v0`, `Parity-v0`, `Guess-v0` and `TextTaxi-v0`; a configuration names them
 `benchmarks.text_games:Copy-v0`.
 """
 
@@ -22,8 +22,8 @@ class TextGame(gymnasium.Env[str, str]):
     """A game in words.
 
     Attributes:
-        legal: every sensible action.
-        seen: every text that is observed, or the words of it.
+        legal: all legal actions.
+        seen: all observations, or their words.
     """
 
     observation_space = AnyText()
@@ -36,7 +36,7 @@ class TextGame(gymnasium.Env[str, str]):
 
 
 class Copy(TextGame):
-    """Two words are shown; half of the reward for each one said back in its place."""
+    """Two words are shown; each one repeated in its position earns half of the reward."""
 
     letters = ("a", "b", "c")
     legal = tuple(" ".join(words) for words in itertools.product(letters, repeat=2))
@@ -57,7 +57,7 @@ class Copy(TextGame):
 
 
 class Parity(TextGame):
-    """A number below 16 is shown; 1 for saying whether it is even or odd."""
+    """A number below 16 is shown; answering even or odd correctly earns 1."""
 
     legal = ("even", "odd")
     seen = tuple(map(str, range(16)))
@@ -73,9 +73,9 @@ class Parity(TextGame):
 
 
 class Guess(TextGame):
-    """A number from 1 to 3 is to be found in two guesses, each answered by `higher` or `lower`: 1 for finding it.
+    """Find a number from 1 to 3 in two guesses, each answered by `higher` or `lower`, for a reward of 1.
 
-    Who begins in the middle and heeds the answer finds every number, blind guessing two in three at most.
+    Starting in the middle and using the answer always finds it; blind guessing finds two of three at most.
     """
 
     legal = tuple(map(str, range(1, 4)))
@@ -97,7 +97,7 @@ class Guess(TextGame):
 
 
 class TextTaxi(TextGame):
-    """Gymnasium's Taxi-v4 as four numbers: row, column, where the passenger is and wants to go."""
+    """Gymnasium's Taxi-v4 as four numbers: row, column, passenger's location and destination."""
 
     legal = ("south", "north", "east", "west", "pickup", "dropoff")
     seen = (*(f"{what}{i}" for what in "rcpd" for i in range(5)), " ", "what")
@@ -123,7 +123,7 @@ class TextTaxi(TextGame):
 
 
 def random_action(env: gymnasium.Env[str, str], random: np.random.Generator) -> str:
-    """A sensible action, each as likely as the other: of a game, or of an environment in a `TextAdapter`."""
+    """A uniformly random legal action of a game, or of an environment in a `TextAdapter`."""
     name = "legal" if env.has_wrapper_attr("legal") else "actions"
     actions = env.get_wrapper_attr(name)
     return str(actions[random.integers(len(actions))])

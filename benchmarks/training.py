@@ -1,14 +1,14 @@
-"""`make bench-train`: an update beside TRL's, generation over turns beside `generate`, and how an update's cost grows.
+"""`make bench-train`: an update beside TRL's, multi-turn generation beside `generate`, and the scaling of an update.
 
-The model is a Qwen3 of 2.36 million parameters with random weights, in float32. Every measured thing has
-a process of its own, so that peak memory is its own; processes take turns, so that a machine's moods meet all alike.
+The model is a Qwen3 of 2.36 million parameters with random weights, in float32. Each workload runs in a separate
+process, so that its peak memory is separate; processes alternate, so that noise affects all equally.
 
-    update      16 episodes of 10 turns, 256 to 768 tokens each, of which 80 % (or none) are observations: 2 epochs of
-                one step, the old policy's log-probabilities included. TRL's GRPO does the same passes with its own
-                methods; it has no PPO any more, so ours with its critic stands beside the same. `equal`: all of 512
-                tokens, so that nothing is padded.
-    generation  8 or 32 episodes of 10 turns, 96 or 384 tokens observed and 24 written in each, beside `generate` on the
-                whole history of all episodes at every turn
+    update      16 episodes of 10 turns, 256 to 768 tokens each, 80 % (or none) of them observations: 2 epochs of one
+                optimizer step, including the old policy's log-probabilities. TRL's GRPO does the same passes with its
+                own methods; TRL has no PPO any more, so our PPO with critic is compared with it too. `equal`: all
+                episodes of 512 tokens, without padding.
+    generation  8 or 32 episodes of 10 turns with 96 or 384 observed and 24 generated tokens each, beside `generate` on
+                the whole history of all episodes at every turn
     growth      an update of 4,096 to 65,536 tokens in episodes of 512
 """
 
@@ -30,11 +30,11 @@ from benchmarks.records import Row, row, write_results
 from benchmarks.training_workloads import FULL, SMALL, Sizes, make_work
 
 SHARES = ("0.8", "0.0", "0.0:equal")
-WARM_UP = 1  # rounds that are run and not counted
+WARM_UP = 1  # warm-up rounds
 
 
 class Worker:
-    """A process that measures one thing, again and again."""
+    """A process that repeats one measurement."""
 
     def __init__(self, part: str, sizes: str, threads: int) -> None:
         self._part = part
@@ -43,7 +43,7 @@ class Worker:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def measure(self) -> dict[str, float]:
-        """Seconds, tokens and peak memory of one more repetition."""
+        """Seconds, tokens and peak memory of one repetition."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("once\n")
         self._process.stdin.flush()
@@ -60,12 +60,12 @@ class Worker:
 
 
 def work(part: str, sizes: Sizes, threads: int) -> None:
-    """What a worker's process does: for each line it reads it does its part once, and writes down what that took."""
+    """The worker process: for each input line it runs its workload once and prints the cost."""
     torch.set_num_threads(threads)
     did, tokens = make_work(part, sizes)
     before_mib = _memory_mib("VmRSS")
     for _ in sys.stdin:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
         began = time.perf_counter()
         did()
         seconds = time.perf_counter() - began
@@ -79,7 +79,7 @@ def _memory_mib(field: str) -> float:
 
 
 def measured(parts: Sequence[str], sizes: str, rounds: int, threads: int) -> dict[str, list[dict[str, float]]]:
-    """Every part in turn, `rounds` times after the warm-up."""
+    """All workloads alternately, `rounds` times after the warm-up."""
     workers = {part: Worker(part, sizes, threads) for part in parts}
     found: dict[str, list[dict[str, float]]] = {part: [] for part in parts}
     try:
@@ -96,7 +96,7 @@ def measured(parts: Sequence[str], sizes: str, rounds: int, threads: int) -> dic
 
 
 def ratios_of(found: dict[str, list[dict[str, float]]], sizes: Sizes) -> dict[str, float]:
-    """Each ratio is the median over the rounds of that of one round."""
+    """Each ratio is the median of the ratios of the rounds."""
 
     def speed(a: str, b: str) -> float:
         pairs = zip(found[a], found[b], strict=True)

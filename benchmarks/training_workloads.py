@@ -1,4 +1,4 @@
-"""What `benchmarks.training` measures, ours and the peers'."""
+"""The workloads of `benchmarks.training`, ours and the peers'."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ SHAPE = {
 }
 VOCABULARY = 4096
 TURNS = 10
-PROMPT = 8  # tokens that are observed in any case
+PROMPT = 8  # tokens that are always observed
 EPOCHS = 2
 MICROBATCH_TOKENS = 1024
-Episode = tuple[list[int], list[bool]]  # ids, and which of them were sampled
+Episode = tuple[list[int], list[bool]]  # ids, and the mask of sampled ones
 Work = Callable[[], object]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of the workloads.
 
     Attributes:
         episodes: of an update.
-        length: shortest and longest episode of it.
+        length: of its shortest and longest episode.
         observed: tokens of an observation in generation, short and long.
         written: tokens of an action.
-        batches: episodes generated at once.
-        growth: tokens of updates.
-        growth_length: of their episodes.
+        batches: episodes generated in parallel.
+        growth: tokens of the updates.
+        growth_length: tokens of their episodes.
     """
 
     episodes: int
@@ -64,7 +64,7 @@ SMALL = Sizes(8, (24, 48), (4,), 3, (2,), (512, 1024), 64)
 
 
 def make_work(part: str, sizes: Sizes) -> tuple[Work, int]:
-    """What is to be timed, and the tokens that each call handles; the first call may take longer."""
+    """The function to time, and the tokens of each call; the first call may take longer."""
     name, _, rest = part.partition(":")
     if name == "update":
         who, share, *equal = rest.split(":")
@@ -83,7 +83,7 @@ def make_work(part: str, sizes: Sizes) -> tuple[Work, int]:
 
 
 def conversations(share: float, *, n: int, length: tuple[int, int]) -> list[Episode]:
-    """Episodes of whose tokens, after the prompt, this share was observed."""
+    """Episodes in which this fraction of the tokens after the prompt is observed."""
     random = np.random.default_rng(0)
     made = []
     for _ in range(n):
@@ -97,16 +97,16 @@ def conversations(share: float, *, n: int, length: tuple[int, int]) -> list[Epis
 
 
 def policy() -> Any:
-    """The measured model."""
-    from swe_trainers.policy.language_model import LanguageModel
-    from swe_trainers.policy.word_tokenizer import WordTokenizer
+    """The model of the benchmark."""
+    from swe_trainers.model.language_model import LanguageModel
+    from swe_trainers.model.tokenizers import WordTokenizer
 
     words = WordTokenizer([f"w{i}" for i in range(VOCABULARY - 8)])
     return LanguageModel.from_config({**SHAPE, "vocab_size": VOCABULARY}, words)
 
 
 def stock_model() -> Any:
-    """The same model as transformers makes it, for the peers: `LanguageModel` replaces layers of its own."""
+    """The same model from transformers, for the peers: `LanguageModel` replaces layers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(**SHAPE, vocab_size=VOCABULARY)
@@ -115,34 +115,29 @@ def stock_model() -> Any:
 
 
 def own_update(name: str, episodes: list[Episode]) -> Work:
-    """An update as training makes it, from trajectories on."""
-    from swe_trainers.algorithms.grpo import GRPO, grpo_update
-    from swe_trainers.algorithms.ppo import PPO, ppo_learner, ppo_update
-    from swe_trainers.algorithms.reinforcement import reinforcement_learner
+    """An update as in training, from trajectories."""
+    from swe_trainers.algorithms.grpo import GRPO
+    from swe_trainers.algorithms.ppo import PPO
 
     random, played = np.random.default_rng(1), []
     for number, (ids, mask) in enumerate(episodes):
         rewards = np.zeros(len(ids), np.float32)
         rewards[-1] = random.normal()
-        unknown = np.zeros(len(ids), np.float32)  # what the engine says is reported and not learnt from
+        unknown = np.zeros(len(ids), np.float32)  # the engine's log-probabilities are reported, not trained on
         played.append(Trajectory(np.array(ids), np.array(mask), unknown, rewards, True, False, group=number // 8))
     same: dict[str, Any] = {"epochs": EPOCHS, "minibatches": 1, "learning_rate": 1e-5, "pack": True}
     same |= {"microbatch_tokens": MICROBATCH_TOKENS, "episodes_per_update": len(episodes)}
-    if name == "ppo":
-        ppo = PPO(**same)
-        learner = ppo_learner(policy(), ppo, seed=0)
-        return lambda: ppo_update(learner, played, ppo)
-    grpo = GRPO(**same)
-    learner = reinforcement_learner(policy(), grpo, seed=0)
-    return lambda: grpo_update(learner, played, grpo)
+    algorithm = (PPO if name == "ppo" else GRPO)(**same)
+    learner = algorithm.learner(policy(), seed=0)
+    return lambda: algorithm.update(learner, played)
 
 
 def trl_update(episodes: list[Episode]) -> Work:
-    """The passes of GRPOTrainer by its own methods, with what it is fastest with on a CPU.
+    """The passes of GRPOTrainer with its own methods and its fastest settings on a CPU.
 
-    Its fused head and PyTorch's fused AdamW are its own defaults; a micro-batch has 1, 2, 4 or 8 rows, whichever makes
-    the first updates fastest. It pads prompts left and completions right, to the longest of all: for GRPO it packs
-    nothing, and the kernels of the Hub need a GPU. What it does around the passes (data loading, logging) is left out.
+    Its fused head and PyTorch's fused AdamW are its defaults; a micro-batch has 1, 2, 4 or 8 rows, whichever is
+    fastest in the first updates. It pads prompts left and completions right to the longest: it does not pack for GRPO,
+    and the kernels of the hub need a GPU. Data loading and logging are not included.
     """
     trainer, optimizer = _trl_trainer(len(episodes))
     prompt = torch.tensor([ids[:PROMPT] for ids, _ in episodes])
@@ -215,7 +210,7 @@ def _trl_trainer(n_episodes: int) -> tuple[Any, torch.optim.Optimizer]:
 
 
 def fastest(do: Callable[[int], object], choices: list[int]) -> int:
-    """The choice with which something takes least time, after one call to warm up."""
+    """The fastest choice, after one warm-up call."""
     do(choices[0])
     seconds = {}
     for choice in choices:
@@ -257,7 +252,7 @@ def engine_turns(batch: int, observed: int, written: int) -> Work:
 
 
 def generate_turns(batch: int, observed: int, written: int) -> Work:
-    """The whole history through `generate` at every turn; all episodes are of one length, so that nothing is padded."""
+    """The whole history through `generate` at every turn; all episodes have the same length, without padding."""
     model = stock_model().eval()
     random = np.random.default_rng(0)
     exactly = {"max_new_tokens": written, "min_new_tokens": written, "pad_token_id": 0}

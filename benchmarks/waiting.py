@@ -1,4 +1,4 @@
-"""Waiting for what another process does."""
+"""Waits for a condition in another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["wait_until"]
 
 
 def wait_until(holds: Callable[[], bool], patience_s: float, *, every_s: float = 0.05) -> bool:
-    """Whether it came to hold in time; asked again `every_s` seconds."""
+    """Whether the condition became true in time; checked every `every_s` seconds."""
     ends = time.monotonic() + patience_s
     while not holds():
         if time.monotonic() > ends:

@@ -1,7 +1,7 @@
 """MkDocs calls this while it builds: pages that are read off the code, so that they cannot be out of date.
 
-`reference/commands.md` holds what each command answers to `--help`, `reference/configuration.md` every field of a run's
-configuration with its type, its default and its line of the docstring; `contributing.md` and
+`reference/commands.md` holds what each command answers to `--help`, `reference/configuration/` every field of a run's
+configuration with its type, its default and its line of the docstring, one page a section; `contributing.md` and
 `security.md` lie in the root.
 """
 
@@ -12,10 +12,12 @@ import contextlib
 import dataclasses
 import io
 import os
+import pkgutil
 import re
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -36,11 +38,19 @@ _CONFIGURATION = """\
 
 A run of `swe-train` is one YAML file. Any value can be given on the command line instead, as `--section.key value`. An
 unknown key is an error that names the nearest match, and so is an option that would have no effect.
+`swe-train --help SECTION` prints the same in a terminal.
 """
 _TRAINER = """\
-## trainer
+# trainer
 
-`trainer.algorithm` chooses one of the algorithms below, and with it what else there is.
+`trainer.algorithm` chooses one of the [algorithms](algorithms.md), and with it what else there is. These are the
+settings that several share.
+"""
+_ALGORITHMS = """\
+# Settings of each algorithm
+
+What each `trainer.algorithm` has beside the [shared settings](trainer.md), or sets otherwise. [Choosing an
+algorithm](../../algorithms.md) says what they are for.
 """
 
 
@@ -48,7 +58,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
     for place, text in (
         ("reference/commands.md", commands_page()),
-        ("reference/configuration.md", configuration_page()),
+        *((f"reference/configuration/{name}.md", text) for name, text in configuration_pages().items()),
         ("contributing.md", _from_the_root("CONTRIBUTING.md")),
         ("security.md", _from_the_root("SECURITY.md")),
     ):
@@ -57,13 +67,54 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put whole programs where a page has `<!-- program: PATH -->`; each has a test of its own."""
+    """Replace three kinds of comments.
+
+    `<!-- program: PATH -->` becomes the program, which has a test of its own. `<!-- setups -->` becomes the table of
+    the repositories that can be installed without an image. `<!-- reference: MODULE:REGISTRY -->` becomes the
+    reference of each module in a registry, `<!-- reference: MODULE -->` that of each class that the module
+    exports; indented lines below are the options.
+    """
     root = Path(__file__).parents[1]
 
     def program(found: re.Match[str]) -> str:
         return f'```python title="{found[1]}"\n{(root / found[1]).read_text(encoding="utf-8")}```'
 
-    return re.sub(r"^<!-- program: (\S+) -->$", program, markdown, flags=re.MULTILINE)
+    def reference(found: re.Match[str]) -> str:
+        listed = pkgutil.resolve_name(found[1])
+        if isinstance(listed, ModuleType):
+            places = [f"{found[1]}.{name}" for name, value in vars(listed).items() if isinstance(value, type)]
+        else:
+            places = list(dict.fromkeys(place.partition(":")[0] for place in listed.values()))
+        return "\n".join(f"::: {place}\n{found[2]}" for place in places)
+
+    markdown = markdown.replace("<!-- setups -->", _setups())
+    markdown = re.sub(r"^<!-- program: (\S+) -->$", program, markdown, flags=re.MULTILINE)
+    return re.sub(r"^<!-- reference: (\S+) -->\n((?: {4}.*\n)*)", reference, markdown, flags=re.MULTILINE)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """Name what the theme leaves without a name: the boxes behind menu and search."""
+    for box, name in (("__drawer", "Menu"), ("__search", "Search")):
+        output = output.replace(f'id="{box}" autocomplete="off"', f'id="{box}" aria-label="{name}" autocomplete="off"')
+    return output
+
+
+def _setups() -> str:
+    """Repository, Python and versions of every entry of the table of set-up commands."""
+    from swegym_env.languages.python.setup import SHIPPED_TABLE, read_table
+
+    rows = ["| repository | Python: versions of the repository |", "|---|---|"]
+    for repository, entries in sorted(read_table(SHIPPED_TABLE).items()):
+        pythons: dict[str, list[str]] = {}
+        for versions, recipe in entries:
+            named = sorted(versions, key=lambda text: [int(part) for part in re.findall(r"\d+", text)])
+            pythons.setdefault(recipe.python, []).append(
+                f"{named[0]} to {named[-1]}" if len(named) > 1 else named[0] if named else "all others"
+            )
+        parts = [f"{python}: {', '.join(dict.fromkeys(versions))}" for python, versions in pythons.items()]
+        whole = len(pythons) == 1 and parts[0].endswith("all others")
+        rows.append(f"| {repository} | {f'{next(iter(pythons))}: all' if whole else '; '.join(parts)} |")
+    return "\n".join(rows)
 
 
 def _from_the_root(name: str) -> str:
@@ -82,14 +133,14 @@ def commands_page() -> str:
 
 def _commands() -> Iterator[tuple[str, tuple[str, ...], Main]]:
     """Every program and command: its name, the words before `--help`, and the function that takes them."""
-    from swe_trainers import cli as trainer
-    from swe_trainers.engines import serve_command
-    from swegym_env import cli as environment
+    from swe_trainers.cli import main as trainer
+    from swe_trainers.cli import serve as serve_command
+    from swegym_env.cli import main as environment
 
-    for words in _subcommands(environment._parser()):
+    for words in _subcommands(environment.build_parser()):
         yield "swegym", words, environment.main
     yield "swe-train", (), trainer.main
-    for name in trainer._DIAGNOSES:
+    for name in trainer._COMMANDS:
         yield "swe-train", (name,), trainer.main
     yield "swe-eval", (), trainer.main_eval
     yield "swe-eval", ("RUN",), trainer.main_eval
@@ -117,36 +168,43 @@ def _help(main: Main, words: Sequence[str]) -> str:
     return said.getvalue().rstrip()
 
 
-def configuration_page() -> str:
-    """Every setting of `swe-train`, section by section."""
+def configuration_pages() -> dict[str, str]:
+    """Every setting of `swe-train`: the name of a page to its text; one page a section, two for the trainer."""
+    from swe_trainers.algorithms import algorithm_classes
+    from swe_trainers.algorithms.algorithm import Algorithm
     from swe_trainers.algorithms.grpo import GroupRelative
-    from swe_trainers.algorithms.reinforcement import Clipped, Reinforcement
-    from swe_trainers.algorithms.settings import Settings
-    from swe_trainers.run_config import ALGORITHMS, RunConfig
+    from swe_trainers.algorithms.policy_gradient import Clipped, PolicyGradient
+    from swe_trainers.run_config import RunConfig
 
-    parts = [_CONFIGURATION]
-    parts.append("## The run\n\n" + _table(RunConfig, skip=_sections(RunConfig)))
+    pages = {}
     for name, kind in _sections(RunConfig).items():
-        parts.append(f"## {name}\n\n{purpose(kind)}\n\n{_table(kind, skip=_sections(kind), prefix=name)}")
+        parts = [f"# {name}\n\n{purpose(kind)}\n\n{_table(kind, skip=_sections(kind), prefix=name)}"]
         for inner, section in _sections(kind).items():
-            parts.append(f"### {name}.{inner}\n\n{purpose(section)}\n\n{_table(section, prefix=f'{name}.{inner}')}")
-    parts.append(_TRAINER)
+            parts.append(f"## {name}.{inner}\n\n{purpose(section)}\n\n{_table(section, prefix=f'{name}.{inner}')}")
+        pages[name] = "\n".join(parts)
+    rows = [f"| [`{name}`]({name}.md) | {purpose(kind)} |" for name, kind in _sections(RunConfig).items()]
+    rows.append("| [`trainer`](trainer.md), [its algorithms](algorithms.md) | How the policy is updated. |")
+    listed = "\n".join(["| section | |", "|---|---|", *rows])
+    pages["index"] = f"{_CONFIGURATION}\n{listed}\n\n## The run\n\n{_table(RunConfig, skip=_sections(RunConfig))}"
     shared = {
-        "every algorithm": Settings,
-        "every algorithm that plays episodes": Reinforcement,
-        "every algorithm whose ratio is clipped": Clipped,
-        "every algorithm that compares groups": GroupRelative,
+        "Every algorithm": Algorithm,
+        "Every algorithm that plays episodes": PolicyGradient,
+        "Every algorithm whose ratio is clipped": Clipped,
+        "Every algorithm that compares groups": GroupRelative,
     }
     known: dict[str, Any] = {}
+    parts = [_TRAINER]
     for what, kind in shared.items():
-        parts.append(f"### trainer: {what}\n\n" + _table(kind, skip=known, prefix="trainer"))
+        parts.append(f"## {what}\n\n" + _table(kind, skip=known, prefix="trainer"))
         known |= _defaults(kind)
-    for algorithm, kind in ALGORITHMS.items():
+    pages["trainer"] = "\n".join(parts)
+    parts = [_ALGORITHMS]
+    for algorithm, kind in algorithm_classes().items():
         base = next(each for each in reversed(shared.values()) if issubclass(kind, each))
         same = {name: None for name, value in _defaults(base).items() if _defaults(kind)[name] == value}
-        own = _table(kind, skip={**same, "algorithm": None}, prefix="trainer")
-        parts.append(f"### trainer: {algorithm}\n\n{purpose(kind)} What it has besides, or sets otherwise:\n\n{own}")
-    return "\n".join(parts)
+        parts.append(f"## {algorithm}\n\n{purpose(kind)}\n\n{_table(kind, skip=same, prefix='trainer')}")
+    pages["algorithms"] = "\n".join(parts)
+    return pages
 
 
 def _sections(kind: type) -> dict[str, type]:
@@ -166,14 +224,16 @@ def _defaults(kind: type) -> dict[str, Any]:
 def _table(kind: type, *, skip: Any = (), prefix: str = "") -> str:
     described = field_docs(kind)
     hints = typing.get_type_hints(kind)
-    rows = ["| key | type | default | |", "|---|---|---|---|"]
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(kind):
         if field.name in skip or not field.init or (not prefix and field.name == "trainer"):
             continue
         key = f"{prefix}.{field.name}" if prefix else field.name
         text = described.get(field.name, "").replace("|", "\\|")
         rows.append(f"| `{key}` | {_type(hints[field.name])} | {_default(field)} | {text} |")
-    return "\n".join(rows) + "\n" if len(rows) > 2 else "Nothing more.\n"
+    if len(rows) == 2:
+        return "Nothing more.\n"
+    return '<div class="settings" markdown>\n\n' + "\n".join(rows) + "\n\n</div>\n"
 
 
 def _type(hint: Any) -> str:

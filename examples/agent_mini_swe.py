@@ -111,8 +111,8 @@ def main() -> None:
         model = scripted(["ls", f"git apply - <<'END_OF_PATCH'\n{gold}END_OF_PATCH", SUBMIT])
     played = play(env, model)
     env.close()
-    told = ("instance_id", "resolved", "fail_to_pass", "pass_to_pass", "end_reason")
-    print(json.dumps({"reward": played.reward, **{key: played.info.get(key) for key in told if key in played.info}}))
+    shown = ("instance_id", "resolved", "fail_to_pass", "pass_to_pass", "end_reason")
+    print(json.dumps({"reward": played.reward, **{key: played.info.get(key) for key in shown if key in played.info}}))
 
 
 if __name__ == "__main__":

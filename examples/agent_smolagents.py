@@ -93,8 +93,8 @@ def main() -> None:
         model = ScriptedModel(["ls", f"git apply - <<'END_OF_PATCH'\n{gold}END_OF_PATCH"])
     played = play(env, model)
     env.close()
-    told = ("resolved", "fail_to_pass", "pass_to_pass", "end_reason")
-    print(json.dumps({"reward": played.reward, **{key: played.info.get(key) for key in told}}))
+    shown = ("resolved", "fail_to_pass", "pass_to_pass", "end_reason")
+    print(json.dumps({"reward": played.reward, **{key: played.info.get(key) for key in shown}}))
 
 
 if __name__ == "__main__":

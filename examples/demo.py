@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import random
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,27 +27,33 @@ import gymnasium
 import torch
 import yaml
 
-from swe_trainers.algorithms.cloning import Cloning, cloning_learner, cloning_step, cloning_updates
-from swe_trainers.algorithms.ppo import PPO, ppo_learner, ppo_step
-from swe_trainers.algorithms.training import train
+from swe_trainers.algorithms.cloning import Cloning
+from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.learning.batch import Batch
+from swe_trainers.experiment import make_env
 from swe_trainers.learning.learner import Learner
 from swe_trainers.logging import Run, read_metrics
-from swe_trainers.plots import plot_metrics
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
-from swe_trainers.rollout.collect import collect
+from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import SentencePieceTokenizer, train_sentencepiece
+from swe_trainers.provenance import write_provenance
+from swe_trainers.report.curves import plot_metrics
+from swe_trainers.report.page import write_report
 from swe_trainers.rollout.demonstrations import Demonstration, demonstrated
-from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.rollout.play import iter_episodes
+from swe_trainers.rollout.rate import Rate, pace
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory
-from swegym_env.doctor import diagnose, render
-from swegym_env.errors import InfrastructureError
-from swegym_env.interaction.observations import render_result
-from swegym_env.sandbox.protocol import CommandResult
-from swegym_env.tasks import mini_edit
+from swe_trainers.run_config import EnvironmentConfig, EvaluationConfig
+from swe_trainers.trainer import Trainer
+from swegym_env.agent.observations import render_result
+from swegym_env.cli.doctor import diagnose, render
+from swegym_env.recording.record import find_records, read_record
+from swegym_env.recording.recorder import RecordTrajectory
+from swegym_env.recording.viewer import render_page
+from swegym_env.sandbox.api import CommandResult
+from swegym_env.tasks.data import mini_edit
 
 # Demonstrations are of tasks that PPO never meets.
 FIRST_DEMONSTRATED_TASK = 1_000_000
@@ -63,8 +71,11 @@ class Demo:
         skill: how often the demonstrator draws the right operator; null: as often as chance does.
         vocab_size: of the tokenizer, 256 bytes among it.
         model: a Hugging Face configuration.
-        n_parallel: episodes played at once.
-        held_out_episodes: sampled at temperature 1, before and after.
+        n_parallel: episodes played at once; null: 16 a core, 128 at most. While memory is short it is fewer.
+        held_out_episodes: sampled at temperature 1, before and after PPO.
+        curve_episodes: the first so many of them, measured between updates as well.
+        curve_every: updates between those measurements.
+        shown_episodes: the first so many of them are recorded before and after, for a page.
         max_turns: of an episode.
         max_new_tokens: of one action.
         max_tokens: of one episode.
@@ -89,8 +100,11 @@ class Demo:
             "tie_word_embeddings": True,
         }
     )
-    n_parallel: int = 16
+    n_parallel: int | None = None
     held_out_episodes: int = 240
+    curve_episodes: int = 60
+    curve_every: int = 2
+    shown_episodes: int = 3
     max_turns: int = 4
     max_new_tokens: int = 24
     max_tokens: int = 200
@@ -140,37 +154,38 @@ def play(demo: Demo, output: Path) -> dict[str, Any]:
         with Sandboxes(demo, model, run) as sandboxes:
             learner = reinforce(demo, model, sandboxes, run)
         model.save_pretrained(run.directory / "model")
+        write_provenance(run.directory / "model", _environment(demo, "test"), "compact")
         return write_results(demo, learner, run)
 
 
 def clone(demo: Demo, model: LanguageModel, tokenizer: SentencePieceTokenizer, run: Run) -> None:
     """The first stage: the form of a repair, and its place."""
     chat = CompactChat(tokenizer)
-    batch = Batch.of([demonstrated(each, chat, tokenizer) for each in _demonstrations(demo)])
-    learner = cloning_learner(model, demo.cloning, seed=demo.seed)
-    train(
-        learner,
-        lambda learner: cloning_step(learner, batch, demo.cloning),
+    episodes = [demonstrated(each, chat, tokenizer) for each in _demonstrations(demo)]
+    Trainer(
+        model,
+        algorithm=demo.cloning,
+        demonstrations=episodes,
         run=run,
-        name="cloning",
-        max_updates=cloning_updates(batch, demo.cloning),
+        seed=demo.seed,
         checkpoint_every=50,
         log_every=50,
-    )
+    ).train()
 
 
 def reinforce(demo: Demo, model: LanguageModel, sandboxes: Sandboxes, run: Run) -> Learner:
     """The second stage: the repair itself, from the verdict of the tests."""
-    reference = model.reference_copy() if demo.ppo.kl_coefficient else None
-    learner = ppo_learner(model, demo.ppo, seed=demo.seed, reference=reference)
-    return train(
-        learner,
-        lambda learner: ppo_step(learner, sandboxes.train_episodes, demo.ppo),
-        run=run,
-        name="ppo",
-        max_updates=demo.ppo.max_updates,
+    return Trainer(
+        model,
+        algorithm=demo.ppo,
+        play=sandboxes.train_episodes,
         evaluate=sandboxes.evaluate,
-    )
+        evaluation=EvaluationConfig(every=demo.curve_every),
+        callbacks=[lambda _, metrics: metrics.update(sandboxes.pace)],
+        run=run,
+        seed=demo.seed,
+        checkpoint_every=1,
+    ).train()
 
 
 class Sandboxes:
@@ -179,9 +194,11 @@ class Sandboxes:
     def __init__(self, demo: Demo, model: LanguageModel, run: Run) -> None:
         self._demo, self._run = demo, run
         self._chat = CompactChat(model.tokenizer)
-        self._engine = EmbeddedEngine(model, n_slots=demo.n_parallel, max_tokens=demo.max_tokens)
-        self._envs = {split: [_environment(demo, split) for _ in range(demo.n_parallel)] for split in ("train", "test")}
+        n = demo.n_parallel or min(16 * len(os.sched_getaffinity(0)), 128)
+        self._engine = EmbeddedEngine(model, n_slots=n, max_tokens=demo.max_tokens)
+        self._envs = {split: [make_env(_environment(demo, split)) for _ in range(n)] for split in ("train", "test")}
         self._n_tasks = len(mini_edit.load("train"))
+        self.pace: dict[str, float] = {}  # of the latest episodes; see `Rate.metrics`
 
     def __enter__(self) -> Sandboxes:
         return self
@@ -190,20 +207,30 @@ class Sandboxes:
         for env in (*self._envs["train"], *self._envs["test"]):
             env.close()
 
-    def train_episodes(self, update: int) -> list[Trajectory]:
+    def train_episodes(self, update: int, attempt: int = 0) -> list[Trajectory]:
         """Episodes of the current policy on training tasks."""
+        del attempt
         rng = random.Random(f"{self._demo.seed}/{update}")
         tasks = rng.sample(range(self._n_tasks), self._demo.ppo.episodes_per_update)
-        return self._play(
-            "train", tasks, seed=self._demo.seed * 100_003 + update, title=f"episodes of update {update + 1}"
-        )
+        seed = self._demo.seed * 100_003 + update
+        return self._play(self._envs["train"], "train", tasks, seed=seed, title=f"episodes of update {update + 1}")
 
     def evaluate(self, learner: Learner) -> dict[str, float]:
-        """The resolve rate on held-out tasks; the episodes are kept for the report."""
-        episodes = self._play(
-            "test", range(self._demo.held_out_episodes), seed=self._demo.seed, title="held-out episodes"
-        )
-        _keep_episodes(self._run.directory / f"held_out_{'after' if learner.updates else 'before'}.jsonl", episodes)
+        """The resolve rate on held-out tasks; those before and after PPO are kept for the report."""
+        demo, when, recorded = self._demo, "", list[Recorded]()
+        if not learner.updates or learner.updates == demo.ppo.max_updates:
+            when = "after" if learner.updates else "before"
+            folder = self._run.directory / "episodes" / when
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed while it measured
+            tasks = [f"mini-edit__test-{number}" for number in range(demo.shown_episodes)]
+            recorded = [Recorded(env, folder, tasks, when) for env in self._envs["test"]]
+        n_episodes = demo.held_out_episodes if when else min(demo.curve_episodes, demo.held_out_episodes)
+        envs = recorded or self._envs["test"]
+        episodes = self._play(envs, "test", range(n_episodes), seed=demo.seed, title="held-out episodes")
+        for env in recorded:
+            env.finish()
+        if when:
+            _keep_episodes(self._run.directory / f"held_out_{when}.jsonl", episodes)
         valid = [episode for episode in episodes if episode.valid]
         resolved = sum(bool(episode.info.get("resolved")) for episode in valid)  # not in it: cut off at max_tokens
         return {
@@ -212,40 +239,70 @@ class Sandboxes:
             "invalid": len(episodes) - len(valid),
         }
 
-    def _play(self, split: str, tasks: Sequence[int], *, seed: int, title: str) -> list[Trajectory]:
-        demo = self._demo
+    def _play(
+        self, envs: Sequence[gymnasium.Env[str, str]], split: str, tasks: Sequence[int], *, seed: int, title: str
+    ) -> list[Trajectory]:
+        demo, rate = self._demo, Rate()
         torch.set_num_threads(1)  # the other cores are the sandboxes' now
         starts = [
             EpisodeStart(seed=task, options={"instance_id": f"mini-edit__{split}-{task}"}, group=task) for task in tasks
         ]
         with self._run.progress(title, len(tasks)) as bar:
-            episodes = collect(
-                self._engine,
-                self._chat,
-                self._envs[split],
-                starts,
-                limits=Limits(max_new_tokens=demo.max_new_tokens, max_tokens=demo.max_tokens),
-                seed=seed,
-                is_failure=lambda error: isinstance(error, InfrastructureError),
-                on_episode=lambda _: bar.advance(),
-            )
+            limits = Limits(max_new_tokens=demo.max_new_tokens, max_tokens=demo.max_tokens)
+            settings, episodes = EpisodeSettings(limits), dict[int, list[Trajectory]]()
+            for ended in iter_episodes(self._engine, self._chat, envs, starts, settings, seed=seed, rate=rate):
+                episodes[ended.number] = ended.trajectories
+                bar.describe(f"{title}: {pace(rate.metrics())}")
+                bar.advance()
         torch.set_num_threads(LEARNING_THREADS)
-        return episodes
+        if split == "train":
+            self.pace = rate.metrics()
+        return [episode for number in sorted(episodes) for episode in episodes[number]]
+
+
+class Recorded(gymnasium.Wrapper[str, str, str, str]):
+    """Records the episodes of some tasks for `swegym view`; those of others pass.
+
+    Args:
+        env: an environment of the demo.
+        folder: where records are written.
+        tasks: ids of the recorded ones.
+        when: noted in each record.
+    """
+
+    def __init__(self, env: gymnasium.Env[str, str], folder: Path, tasks: Sequence[str], when: str) -> None:
+        super().__init__(env)
+        self._recording = RecordTrajectory(env, folder, notes={"policy": f"{when} PPO"})
+        self._tasks = tasks
+        self._played = env
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode, and its record if there is to be one."""
+        self._played = self._recording if (options or {}).get("instance_id") in self._tasks else self.env
+        return self._played.reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
+        """Step what the reset chose."""
+        return self._played.step(action)
+
+    def finish(self) -> None:
+        """Write the record of an episode that the limit on tokens has ended."""
+        self._recording.finish()
 
 
 def write_results(demo: Demo, learner: Learner, run: Run) -> dict[str, Any]:
-    """`summary.json`, `curves.png` and `report.md`."""
+    """The summary, the report, its curves and a page of episodes; the last lines of the log say how to look at them."""
     rows = read_metrics(run.directory / "metrics.jsonl")
     measured = [row for row in rows if "eval/resolve_rate" in row]
     before, after = measured[0], measured[-1]
     kept = _kept_episodes(run.directory, "after")
     summary = {
+        "format": 1,
         "resolve_rate_before": before["eval/resolve_rate"],
         "resolve_rate_after": after["eval/resolve_rate"],
         "episodes": learner.episodes,
         "held_out_episodes": int(after["eval/episodes"]),
-        "invalid_episodes": int(before["eval/invalid"] + after["eval/invalid"])
-        + int(sum(row.get("episodes_left_out", 0) for row in rows)),
+        "invalid_episodes": int(sum(row.get("eval/invalid", 0) + row.get("episodes_invalid", 0) for row in rows)),
         "seconds": round(_seconds(rows), 1),
         "sandbox": kept[0]["info"].get("sandbox", ""),
         "seed": demo.seed,
@@ -257,6 +314,14 @@ def write_results(demo: Demo, learner: Learner, run: Run) -> dict[str, Any]:
         f"held-out tasks resolved: {summary['resolve_rate_before']:.0%} after cloning, "
         f"{summary['resolve_rate_after']:.0%} after PPO; read {run.directory / 'report.md'}"
     )
+    report, page = write_report([run.directory]), run.directory / "episodes" / "view.html"
+    records = [read_record(folder) for folder in find_records(page.parent)]
+    records.sort(key=lambda record: (record.instance_id, record.meta["recorded_at"]))
+    page.write_text(render_page(records, title="Held-out tasks before and after PPO"))
+    run.info(f"look at the curves: python -m webbrowser {report}")
+    run.info(f"look at {demo.shown_episodes} episodes before and after: python -m webbrowser {page}")
+    run.info(f"play the trained model: swe-eval {run.directory} --episodes 20")
+    run.info(f"look at its episodes: swegym view {run.directory / 'evaluation'}")
     return summary
 
 
@@ -270,17 +335,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _environment(demo: Demo, split: str) -> gymnasium.Env[str, str]:
-    return gymnasium.make(
-        "swegym_env:SWEBench-v0",
-        dataset="mini-edit",
-        split=split,
-        sandbox=demo.sandbox,
-        action_format="raw",
-        prompt="terse",
-        max_turns=demo.max_turns,
-        turn_timeout_s=10.0,
-        disable_env_checker=True,
+def _environment(demo: Demo, split: str) -> EnvironmentConfig:
+    return EnvironmentConfig(
+        id="swegym_env:SWEBench-v0",
+        kwargs={
+            "dataset": "mini-edit",
+            "split": split,
+            "sandbox": demo.sandbox,
+            "action_format": "raw",
+            "prompt": "terse",
+            "max_turns": demo.max_turns,
+            "turn_timeout_s": 10.0,
+        },
+        max_tokens=demo.max_tokens,
+        max_new_tokens=demo.max_new_tokens,
     )
 
 

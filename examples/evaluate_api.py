@@ -15,8 +15,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from swe_trainers.cli import main_eval
-from swegym_env.tasks.loading import load_tasks
+from swe_trainers.cli.main import main_eval
+from swegym_env.tasks.datasets import load_tasks
 
 TASKS = load_tasks("mini", seed=0, select=":4")
 

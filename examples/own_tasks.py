@@ -1,6 +1,6 @@
 """Your own repository as a task set: git repository → tasks → dataset → episode.
 
-    python examples/own_tasks.py                       # a small repository that is made here
+    python examples/own_tasks.py                       # a small repository, created by this script
     python examples/own_tasks.py ~/src/project --count 20 --output made/project
 
 The same as `swegym make-tasks`, `swegym grade --predictions gold` and `gymnasium.make(…, dataset="…/tasks.jsonl")`.
@@ -16,10 +16,10 @@ from pathlib import Path
 import gymnasium
 
 import swegym_env  # noqa: F401 - registers SWEBench-v0
-from swegym_env.judging.grading import grade
-from swegym_env.tasks.loading import load_tasks
-from swegym_env.tasks.making.maker import Order, make_tasks
-from swegym_env.tasks.making.sources import read_source
+from swegym_env.grading.grading import grade
+from swegym_env.making.maker import MakeSettings, make_tasks
+from swegym_env.making.sources import read_source
+from swegym_env.tasks.datasets import load_tasks
 
 SOURCE = """\
 def mean(numbers):
@@ -61,16 +61,16 @@ def small_repository(folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="your own repository as a task set")
-    parser.add_argument("repository", nargs="?", help="by default a small one is made")
+    parser.add_argument("repository", nargs="?", help="default: create a small one")
     parser.add_argument("--count", type=int, default=3)
     parser.add_argument("--output", type=Path, default=Path("made/own"))
     options = parser.parse_args()
 
     source = options.repository or str(small_repository(options.output.with_name("figures")))
     install = () if options.repository else ("true",)  # the small one needs no installation
-    order = Order(count=options.count, install=install, requires=("pytest",))
-    made = make_tasks(read_source(source), options.output, order)
-    print(f"{len(made.tasks)} tasks, from {made.tests} tests that pass every time; refused: {dict(made.refused)}")
+    settings = MakeSettings(count=options.count, install=install, requires=("pytest",))
+    made = make_tasks(read_source(source), options.output, settings)
+    print(f"{len(made.tasks)} tasks, from {made.tests} stable tests; refused: {dict(made.refused)}")
 
     dataset = str(options.output / "tasks.jsonl")
     tasks = load_tasks(dataset)

@@ -22,9 +22,9 @@ import gymnasium
 import swegym_env  # noqa: F401 - registers SWEBench-v0
 from swe_trainers.experiment import run_experiment
 from swe_trainers.logging import read_metrics
-from swe_trainers.policy.sentencepiece_tokenizer import train_sentencepiece
+from swe_trainers.model.tokenizers import train_sentencepiece
 from swe_trainers.run_config import run_config
-from swegym_env.tasks import mini_edit
+from swegym_env.tasks.data import mini_edit
 
 TASKS = {"dataset": "mini-edit", "split": "train", "action_format": "raw", "prompt": "terse", "max_turns": 4}
 SMALL = {

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 import swegym_env  # noqa: F401 - registers SWEBench-v0
-from swegym_env.tasks import mini_edit
+from swegym_env.tasks.data import mini_edit
 
+# TRL 1.16 uses names that Transformers 5.23 calls deprecated: four warnings of ten lines, which nobody here can act on.
+warnings.filterwarnings("ignore", message=".*activation_checkpointing", category=FutureWarning)
 EPISODE = {"dataset": "mini-edit", "split": "train", "action_format": "raw", "prompt": "terse", "max_turns": 8}
 
 

@@ -2,11 +2,11 @@
 # Install PyTorch by the pin of constraints.txt: with CUDA where there is an NVIDIA driver, else for the CPU alone, which
 # is a tenth of the size.
 #
-#   scripts/install_torch.sh PYTHON [PIP OPTIONS]
+#   scripts/install_torch.sh [PYTHON [PIP OPTIONS]]    PYTHON: python, if none is given
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-python=$1
-shift
+python=${1:-python}
+shift || true
 
 say() { printf 'setup: %s\n' "$*"; }
 pip_install() { "$python" -m pip --no-input --disable-pip-version-check install "$@" -c "$here/constraints.txt"; }

@@ -1,10 +1,10 @@
-"""The pictures of the README, taken of real runs by Chromium: `docs/images/*.png`.
+"""Creates the pictures of the README, `docs/images/*.png`, from real runs with Chromium.
 
-    python scripts/make_images.py viewer             # plays an episode, and opens the page of `swegym view`
+    python scripts/make_images.py viewer             # runs an episode and opens the page of `swegym view`
     swe-train report runs/demo0 runs/demo1 runs/demo2 --output report.html
     python scripts/make_images.py report report.html --at ppo   # from the heading `ppo` on
 
-Needs the Chromium that scripts/install_test_tools.sh installs. Pictures have 128 colours, to be small.
+Needs Chromium, which scripts/install_test_tools.sh installs. Pictures have 128 colours to be small.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ INSTANCE = "mini__lrucache-001"
 
 
 def record_episode(folder: Path) -> Path:
-    """Play one episode as a careful engineer would, and write its page."""
-    from swegym_env.cli import main as swegym
+    """Run one episode like a careful engineer, and write its page."""
+    from swegym_env.cli.main import main as swegym
     from swegym_env.wrappers import RecordTrajectory
 
     env = gymnasium.make("swegym_env:SWEBench-v0", tools="default", action_format="raw")
@@ -47,7 +47,7 @@ def record_episode(folder: Path) -> Path:
 
 
 def photograph(page: Path, picture: Path, *, height: int, click: str = "", at: str = "") -> None:
-    """Open a page, click on a text or scroll to one, and write the picture of it."""
+    """Open a page, click on a text or scroll to one, and save a screenshot."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 

@@ -15,7 +15,9 @@ command -v "$uv" >/dev/null || { echo 'pins: no uv. Try: pip install uv, or UV=/
     echo '# pyproject.toml, or to raise them: make pins (ARGS=--upgrade), which writes uv.lock and from it this file.'
     # pip takes pins on every platform: what the lock says of platforms is left out, what it says of Pythons stays.
     "$uv" export -q --frozen --all-extras --all-groups --no-hashes --no-annotate --no-header --no-emit-project |
-        sed -E "s/ ; \((.*)\) or \(.*/ ; \1/; s/ and (sys_platform|platform_machine) == '[a-z0-9_]+'//g;
+        sed -E "s/ (and|;) \(\(platform_machine == '\w+'\) or \(platform_machine == '\w+'\)\)//;
+            s/\(\(platform_machine == '\w+' and ([^()]*)\) or \(platform_machine == '\w+' and [^()]*\)\)/\1/;
+            s/ ; \((.*)\) or \(.*/ ; \1/; s/ and (sys_platform|platform_machine) == '[a-z0-9_]+'//g;
             s/(;|and) python_full_version < '3.15'( and|$)/\1/; s/ (;|and)$//; s/; +/; /"
 } >constraints.partial
 mv constraints.partial constraints.txt

@@ -43,7 +43,7 @@ from collections.abc import Sequence
 
 import swegym_env
 from swegym_env.env import SWEBenchEnv
-from swe_trainers.completion import settings_of
+from swe_trainers.cli.completion import settings_of
 
 version: str = swegym_env.__version__
 env = SWEBenchEnv("mini")

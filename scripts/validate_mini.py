@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Validate the bugs of the shipped set `mini`, for its maintainers.
+"""Validates the bugs of the shipped dataset `mini`, for its maintainers.
 
-    python scripts/validate_mini.py --check             # everything stored is what the tests say
+    python scripts/validate_mini.py --check             # the stored results equal those of the tests
     python scripts/validate_mini.py --write [PACKAGE …]  # after editing a package or its bugs.md
 
 A bug is valid if, over three runs with different hash seeds, the same tests fail with it, at least one fails and at
 least one passes, within ten seconds; and if the suite that the agent gets (without the tests that fail) passes on the
-bugged code. Where its issue shows a Python session, the session must go as written on the bugged code and otherwise on
-the fixed code. `--write` stores the lists in `results.json`; in the issues it fills in what the sessions print, and
-puts what the fixed code prints for the first line that differs where the issue says `{fixed}`.
+bugged code. If its issue shows a Python session, the output must be as written on the bugged code and different on the
+fixed code. `--write` stores the lists in `results.json` and fills the output of the sessions into the issues; `{fixed}`
+in an issue becomes the output of the fixed code for the first line that differs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from swegym_env.errors import SwegymError
-from swegym_env.tasks import mini
-from swegym_env.tasks.mini import Bug
+from swegym_env.tasks.data import mini
+from swegym_env.tasks.data.mini import Bug
 
 HASH_SEEDS = (0, 1, 2)
 TIMEOUT_S = 10.0
@@ -69,12 +69,12 @@ print(json.dumps(outputs))
 
 
 class InvalidBugError(Exception):
-    """A bug that cannot be shipped; the text says why."""
+    """A bug that cannot be shipped; the text is the reason."""
 
 
 @contextmanager
 def checked_out(files: Mapping[str, str]) -> Iterator[Path]:
-    """A temporary directory with these files in it."""
+    """A temporary directory with these files."""
     with tempfile.TemporaryDirectory(prefix="mini-") as folder:
         for path, text in files.items():
             target = Path(folder, path)
@@ -84,7 +84,7 @@ def checked_out(files: Mapping[str, str]) -> Iterator[Path]:
 
 
 def run_python(program: str, folder: Path, *, stdin: str = "", hash_seed: int = 0) -> Any:
-    """What `program`, run in `folder`, prints as JSON."""
+    """The JSON output of `program`, run in `folder`."""
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": str(hash_seed), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
@@ -105,7 +105,7 @@ def run_python(program: str, folder: Path, *, stdin: str = "", hash_seed: int = 
 
 
 def run_tests(files: Mapping[str, str], seeds: tuple[int, ...] = HASH_SEEDS) -> tuple[list[str], list[str]]:
-    """The tests that pass and those that fail, which must be the same in every run."""
+    """The passing and the failing tests, equal in every run."""
     with checked_out(files) as folder:
         runs = [run_python(RUN_TESTS, folder, hash_seed=seed) for seed in seeds]
     if any(run != runs[0] for run in runs):
@@ -135,7 +135,7 @@ def validate(bug: Bug, files: Mapping[str, str], tests: list[str]) -> list[str]:
 
 
 def play(files: Mapping[str, str], issue: str) -> list[str]:
-    """What each line of the issue's sessions prints."""
+    """The output of each line of the issue's sessions."""
     sources = [example.source for fence in FENCE.findall(issue) for example in examples_of(fence)]
     with checked_out(files) as folder:
         return run_python(RUN_SESSION, folder, stdin=json.dumps(sources)) if sources else []
@@ -147,7 +147,7 @@ def examples_of(fence: str) -> list[doctest.Example]:
 
 
 def told(bug: Bug, files: Mapping[str, str]) -> str:
-    """The issue with what its sessions really print, and what they should have printed where it says so.
+    """The issue with the real output of its sessions, and the expected output if requested.
 
     Raises:
         InvalidBugError: the sessions show no difference between the bugged code and the fixed code.
@@ -173,7 +173,7 @@ def told(bug: Bug, files: Mapping[str, str]) -> str:
 
 
 def process(package: str, *, write: bool, only: str | None = None) -> list[str]:
-    """Validates one package; returns its complaints."""
+    """Validates one package; returns the errors."""
     files = mini.read_repository(package)
     stored = mini.DATA / package / "results.json"
     tests, failed = run_tests(files)

@@ -1,10 +1,87 @@
-"""Trains language models by reinforcement learning against any Gymnasium environment with text spaces."""
+"""Trains language models by reinforcement learning in any Gymnasium environment.
 
+```python
+from swe_trainers import PPO, LanguageModel, Trainer
+
+trainer = Trainer(LanguageModel.load("Qwen/Qwen3-0.6B"), "CartPole-v1", PPO(learning_rate=1e-5))
+trainer.train(updates=100)
+```
+
+Names are imported when they are first used: `import swe_trainers` imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__"]
+from swe_trainers.algorithms import ALGORITHMS
+
+if TYPE_CHECKING:
+    from swe_trainers.algorithms.algorithm import Algorithm
+    from swe_trainers.algorithms.cloning import Cloning
+    from swe_trainers.algorithms.grpo import DAPO, GRPO, GSPO, RLOO, DrGRPO
+    from swe_trainers.algorithms.policy_gradient import PolicyGradient
+    from swe_trainers.algorithms.ppo import PPO
+    from swe_trainers.algorithms.reinforce import REINFORCE, REINFORCEPlusPlus
+    from swe_trainers.algorithms.reward_model import RewardModel
+    from swe_trainers.algorithms.tree import MonteCarloTree
+    from swe_trainers.model.language_model import LanguageModel
+    from swe_trainers.model.tokenizers import WordTokenizer
+    from swe_trainers.rollout.adapters import AnyText, TextAdapter
+    from swe_trainers.rollout.trajectory import Trajectory
+    from swe_trainers.run_config import EvaluationConfig
+    from swe_trainers.trainer import Trainer
+
+__all__ = [
+    "DAPO",
+    "GRPO",
+    "GSPO",
+    "PPO",
+    "REINFORCE",
+    "RLOO",
+    "Algorithm",
+    "AnyText",
+    "Cloning",
+    "DrGRPO",
+    "EvaluationConfig",
+    "LanguageModel",
+    "MonteCarloTree",
+    "PolicyGradient",
+    "REINFORCEPlusPlus",
+    "RewardModel",
+    "TextAdapter",
+    "Trainer",
+    "Trajectory",
+    "WordTokenizer",
+    "__version__",
+]
 
 try:
     __version__ = version("swegym-env")  # one distribution holds both packages
 except PackageNotFoundError:
     __version__ = "0+checkout"  # a copy of the source that was not installed; the version stands in pyproject.toml
+
+_MODULES = {
+    "Algorithm": "swe_trainers.algorithms.algorithm",
+    "AnyText": "swe_trainers.rollout.adapters",
+    "EvaluationConfig": "swe_trainers.run_config",
+    "LanguageModel": "swe_trainers.model.language_model",
+    "PolicyGradient": "swe_trainers.algorithms.policy_gradient",
+    "TextAdapter": "swe_trainers.rollout.adapters",
+    "Trainer": "swe_trainers.trainer",
+    "Trajectory": "swe_trainers.rollout.trajectory",
+    "WordTokenizer": "swe_trainers.model.tokenizers",
+} | {name: module for module, _, name in (path.partition(":") for path in ALGORITHMS.values())}
+__all__ += [name for name in _MODULES if name not in __all__]  # algorithms that only their registry lists
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,7 @@
 """Configurations: YAML and `--a.b value` onto frozen dataclasses, with errors that name the nearest match.
 
-OmegaConf reads and merges, so that `${oc.env:NAME,default}` and `${section.key}` work in any value; `build` checks
-every key and type against the dataclasses, and their own `__post_init__` the ranges.
+OmegaConf reads and merges, so that `${oc.env:NAME,default}` and `${section.key}` work in any value; pydantic checks
+every key and type against the dataclasses, and their own `__post_init__` checks the ranges.
 """
 
 from __future__ import annotations
@@ -9,25 +9,31 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import json
 import os
+import re
 import textwrap
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from yaml import YAMLError
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.field_docs import field_docs
-from swe_trainers.writing import write_whole
+from swe_trainers.files import write_whole
 
-__all__ = ["as_yaml", "build", "named", "parse_overrides", "read_config", "write_config"]
+__all__ = ["UserPath", "as_yaml", "build", "named", "parse_overrides", "plain", "read_config", "write_config"]
 
 T = TypeVar("T")
+
+UserPath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expandvars(path)).expanduser())]
+"""A path in which `~` and environment variables are expanded."""
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -77,7 +83,9 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """Make a dataclass of plain values, checking every key and every type.
+    """Make a dataclass of plain values, checking every key and every type with pydantic.
+
+    Types are strict: the only conversions are a whole number for a real one, a list for a tuple and text for a path.
 
     Args:
         kind: a dataclass of plain values, paths, optional values, literals, `tuple[X, ...]`, mappings, dataclasses.
@@ -86,21 +94,65 @@ def build(kind: type[T], values: Mapping[str, Any], where: str = "") -> T:
     Raises:
         ConfigurationError: a key is unknown (the nearest is named) or missing, a value of another type or out of range.
     """
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(kind)
-    for key in values:
-        if key not in fields:
-            raise ConfigurationError(f"{_dotted(where, key)}: no such setting{nearest(key, fields)}")
-    built: dict[str, Any] = {}
-    for name, field in fields.items():
-        if name in values:
-            built[name] = _convert(hints[name], values[name], _dotted(where, name))
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigurationError(f"{_dotted(where, name)}: missing, and it has no default")
     try:
-        return kind(**built)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}.{error}" if where else str(error)) from None
+        # JSON has YAML's types, and pydantic's strict mode takes its lists for tuples and its text for paths.
+        (built,) = _adapter(typing.cast(Any, kind)).validate_json(json.dumps([values], default=str))
+        made: T = built
+        return made
+    except ValidationError as invalid:
+        # A union reports one error for each of its types; unknown keys are worth more than what is missing for them.
+        error = min(invalid.errors(), key=lambda each: each["type"] != "unexpected_keyword_argument")
+    message = _message(kind, error, [str(part) if isinstance(part, int) else part for part in error["loc"][1:]])
+    raise ConfigurationError(f"{where}.{message}" if where else message)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    # In a tuple, because a dataclass at the top takes no configuration; those inside inherit it.
+    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid", strict=True))
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "mapping_type": "a section with keys",
+    "dict_type": "a section with keys",
+    "dataclass_type": "a section with keys",
+}
+
+
+def _message(kind: type[Any], error: Mapping[str, Any], location: Sequence[str]) -> str:
+    """One of pydantic's errors in one line that begins with the dotted key."""
+    name = re.sub(r"\.(\d+)", r"[\1]", ".".join(location))
+    got, context = error["input"], error.get("ctx", {})
+    if error["type"] == "value_error":  # raised by a section's own check, which may name its section already
+        reason, (parent, dot, last) = str(context["error"]), name.rpartition(".")
+        if last and re.match(rf"{re.escape(last)}[.:]", reason):
+            return f"{parent}{dot}{reason}"
+        return f"{name}.{reason}" if name else reason
+    if error["type"] == "unexpected_keyword_argument":
+        section: Any = kind
+        for part in location[:-1]:
+            section = _section_in(section if part.isdigit() else typing.get_type_hints(section)[part])
+        return f"{name}: no such setting{nearest(location[-1], [f.name for f in dataclasses.fields(section)])}"
+    if error["type"] == "missing":
+        return f"{name}: missing, and it has no default"
+    if error["type"] == "literal_error":
+        choices = re.sub(r"'([^']*)'", r"\1", str(context["expected"])).replace(" or ", ", ")
+        return f"{name}: got {got!r}, expected one of {choices}"
+    return f"{name}: got {got!r}, expected {_EXPECTED.get(error['type'], error['msg'])}"
+
+
+def _section_in(hint: Any) -> Any:
+    """The dataclass that a type is, may be, or is a list of."""
+    if dataclasses.is_dataclass(hint):
+        return hint
+    return next((found for each in typing.get_args(hint) if (found := _section_in(each)) is not None), None)
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
@@ -128,24 +180,29 @@ def named(name: str, what: str) -> Any:
         raise ConfigurationError(f"{what} {name!r}: {error}") from error
 
 
-def as_yaml(config: Any) -> str:
-    """A dataclass as the YAML that `read_config` would make it of; each field's docstring stands above it."""
-    return "".join(_yaml_lines(config))
+def as_yaml(config: Any, names: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """A dataclass as the YAML that `read_config` would make it of; each field's docstring is a comment above it.
+
+    Args:
+        config: a dataclass.
+        names: keys of sections that choose the section's class, and are no fields of it.
+    """
+    return "".join(_yaml_lines(config, names or {}))
 
 
-def write_config(config: Any, path: str | Path) -> None:
-    """Write a resolved configuration beside its run, whole or not at all.
+def write_config(text: str, path: str | Path) -> None:
+    """Write a resolved configuration, as YAML, beside its run, atomically.
 
     Raises:
         ConfigurationError: the place cannot be written.
     """
     try:
-        write_whole(path, as_yaml(config))
+        write_whole(path, text)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {_reason(error)}. Try: another output_dir") from error
 
 
-def _yaml_lines(config: Any) -> Iterator[str]:
+def _yaml_lines(config: Any, names: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     docs = field_docs(type(config))
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -155,71 +212,22 @@ def _yaml_lines(config: Any) -> Iterator[str]:
         yield "\n" if field.name in docs else ""
         if dataclasses.is_dataclass(value):
             yield f"{field.name}:\n"
-            yield from textwrap.indent("".join(_yaml_lines(value)), "  ").splitlines(keepends=True)
+            for key, name in names.get(field.name, {}).items():
+                yield f"  # Chooses the settings of this section.\n  {key}: {name}\n"
+            yield from textwrap.indent("".join(_yaml_lines(value, {})), "  ").splitlines(keepends=True)
         else:
-            yield OmegaConf.to_yaml(OmegaConf.create({field.name: _plain(value)}))
+            yield OmegaConf.to_yaml(OmegaConf.create({field.name: plain(value)}))
 
 
-def _convert(hint: Any, value: Any, name: str) -> Any:
-    """One value to its type; nothing is guessed but a whole number where a real one is meant, and text for a path."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return _convert_any(arguments, value, name)
-    if origin is typing.Literal and value not in arguments:
-        raise ConfigurationError(f"{name}: got {value!r}, expected one of {', '.join(map(str, arguments))}")
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return build(typing.cast(type[Any], hint), value, name)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(arguments[0], item, f"{name}[{i}]") for i, item in enumerate(value))
-    if origin is not None and isinstance(value, Mapping) and issubclass(origin, Mapping):
-        return {str(key): _convert(arguments[1], item, _dotted(name, str(key))) for key, item in value.items()}
-    if hint is Path and isinstance(value, str):
-        return Path(os.path.expandvars(value)).expanduser()
-    if hint is float and type(value) is int:
-        return float(value)
-    if hint is Any or origin is typing.Literal:
-        return value
-    # A bool is an int to Python, and not to us.
-    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
-    raise ConfigurationError(f"{name}: got {value!r}, expected {_say(hint)}")
-
-
-def _convert_any(kinds: Sequence[Any], value: Any, name: str) -> Any:
-    """One value to the first of several types that it fits."""
-    *others, last = [kind for kind in kinds if kind is not type(None)]
-    if value is None and type(None) in kinds:
-        return None
-    for kind in others:
-        try:
-            return _convert(kind, value, name)
-        except ConfigurationError:
-            continue  # another may fit; what the last one says is shown
-    return _convert(last, value, name)
-
-
-def _say(hint: Any) -> str:
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
-    if hint in words:
-        return words[hint]
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        return "a list"
-    return "a section with keys" if dataclasses.is_dataclass(hint) or origin is not None else str(hint)
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A configuration as dictionaries, lists and plain values, as YAML and JSON have them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
-
-
-def _dotted(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
 
 
 def _reason(error: BaseException) -> str:

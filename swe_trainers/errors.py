@@ -5,6 +5,7 @@ TrainerError              on the command line: one line and exit code 2
 ├── ShapeError            tensors disagree in shape, dtype or device
 ├── TemplateError         a chat template does not keep the prefix: what was sampled could not be trained on
 ├── CheckpointError       a checkpoint cannot be read or written
+│   └── DamagedError      it is not what was written; an older one may be
 ├── EngineError           generation failed
 └── RolloutError          an environment broke its contract: an observation that is no text, a reward that is no number
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 __all__ = [
     "CheckpointError",
     "ConfigurationError",
+    "DamagedError",
     "EngineError",
     "RolloutError",
     "ShapeError",
@@ -26,7 +28,7 @@ class TrainerError(Exception):
     """Anything that this package raises on purpose, in one line."""
 
 
-class ConfigurationError(TrainerError):
+class ConfigurationError(TrainerError, ValueError):
     """An unknown key, a value out of range, or an option that would have no effect."""
 
 
@@ -40,6 +42,10 @@ class TemplateError(TrainerError):
 
 class CheckpointError(TrainerError):
     """A checkpoint cannot be read or written."""
+
+
+class DamagedError(CheckpointError):
+    """A checkpoint is not what was written; the text says which file and why."""
 
 
 class EngineError(TrainerError):

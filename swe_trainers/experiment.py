@@ -1,113 +1,192 @@
-"""From a configuration to a run: environments, model, engine, and the algorithm's loop around them."""
+"""From a configuration to a run: the environments, the model, the engine and the trainer that it describes."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import torch
 
-from swe_trainers.algorithms.reinforcement import Reinforcement
 from swe_trainers.algorithms.reward_model import load_judge
-from swe_trainers.algorithms.stages import Copies, Stage, make_stage
-from swe_trainers.algorithms.training import train
 from swe_trainers.checkpoint import Checkpoints
-from swe_trainers.config import named, write_config
-from swe_trainers.engines.connect import Generation, connect
-from swe_trainers.engines.sampling import Sampling
+from swe_trainers.config import named
+from swe_trainers.engines.connect import Generation, connect, on_device
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.learner import Learner
-from swe_trainers.learning.ranks import agreed, rank
 from swe_trainers.learning.rewards import Judge, judged
 from swe_trainers.logging import Run
-from swe_trainers.making import make_chat, make_model, make_tokenizer
+from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer, WordTokenizer, load_tokenizer
 from swe_trainers.planning.architecture import weights_are_here
 from swe_trainers.planning.plan import plan_run
 from swe_trainers.planning.preflight import check_run
-from swe_trainers.playing import Rollouts, ray_crew
-from swe_trainers.plots import plot_metrics
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.recording import read_trajectories, write_trajectories
+from swe_trainers.provenance import write_provenance
+from swe_trainers.ranks import broadcast, rank
+from swe_trainers.report.curves import plot_metrics
 from swe_trainers.report.examples import Examples
-from swe_trainers.report.html_page import RunningReport, write_report
+from swe_trainers.report.page import RunningReport, write_report
+from swe_trainers.resume import Former, Resume, Settings, refuse_changes
 from swe_trainers.rollout.adapters import TextAdapter
-from swe_trainers.rollout.crew import Crew, LocalCrew
 from swe_trainers.rollout.demonstrations import read_conversations
-from swe_trainers.rollout.making import make_text_env
-from swe_trainers.rollout.statistics import environment_statistics, episode_statistics, staleness_statistics
-from swe_trainers.rollout.trajectory import Trajectory
-from swe_trainers.run_config import EnvironmentConfig, EvaluationConfig, RewardConfig, RunConfig
+from swe_trainers.rollout.environments import EnvPool, make_text_env
+from swe_trainers.rollout.rollouts import LocalWorkers, Rollouts, Workers
+from swe_trainers.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
+from swe_trainers.run_config import EnvironmentConfig, ModelConfig, RewardConfig, RolloutConfig, RunConfig
 from swe_trainers.scale.accelerated import AcceleratedCheckpoints, accelerate
 from swe_trainers.scale.checkpoints import ShardedCheckpoints
+from swe_trainers.scale.ray_crew import RayCrew
+from swe_trainers.scale.ray_worker import Workplace
 from swe_trainers.scale.sharding import check_model, joined_ranks, reference, refresh, sequence_group, shard
-from swe_trainers.writing import write_whole
+from swe_trainers.trainer import Callback, Rewards, Trainer
 
 __all__ = [
     "dry_run",
-    "evaluate_run",
+    "make_chat",
     "make_env",
     "make_envs",
+    "make_model",
     "make_players",
+    "make_rollouts",
+    "make_tokenizer",
     "run_experiment",
 ]
 
 
-def run_experiment(config: RunConfig, *, console: bool = True) -> Learner:
-    """Train as configured, into `config.output_dir`; a run that is there goes on.
+def run_experiment(
+    config: RunConfig, *, console: bool = True, resume: Resume = "same", json_logs: bool = False
+) -> Learner:
+    """Train as configured, into `config.output_dir`; a run that is there is resumed.
 
     Writes `config.yaml`, `training.log`, `metrics.jsonl`, `examples.jsonl`, `report.html`, `checkpoints/` and, at the
     end, `curves.png` and `model/` in Hugging Face's format.
 
     Args:
         config: the whole run.
-        console: say what goes on to the terminal as well.
+        console: log to the terminal as well.
+        resume: what becomes of a run that is there.
+        json_logs: write log lines as JSON objects.
     Raises:
-        TrainerError: the configuration cannot be had here, or the run failed.
+        ConfigurationError: the run that is there has other settings, and `resume` is "same".
+        TrainerError: something that is configured cannot be had here, or the run failed.
     """
+    if resume == "same":
+        refuse_changes(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
-    log = {"console": console, "tensorboard": config.tensorboard, "wandb_project": config.wandb_project}
+    check_run(config)
     try:
-        return _run(config, log)
+        with ExitStack() as stack:
+            # What can be refused is refused first: a wrong configuration leaves no output directory behind.
+            stack.enter_context(joined_ranks(config.scale))
+            model, rollouts = make_players(config, stack, training=True)
+            check_model(model, config.scale)
+            demonstrations = None if config.demonstrations is None else _read_demonstrations(config, model)
+            rewards = None if config.reward is None else _rewards(config.reward, model)
+            settings = Settings.of(config)
+            former = Former(settings, settings.settle(resume) if rank() == 0 else {})
+            run = stack.enter_context(_open_run(config, stack, console=console, json_logs=json_logs))
+            stack.callback(_close_envs, rollouts, run)
+            settings.write(run)
+            learner, checkpoints = _make_learner(config, model, rollouts)
+            trainer = Trainer(
+                model,
+                rollouts,
+                config.trainer,
+                callbacks=_callbacks(config, run, former),
+                rollout=config.rollout,
+                demonstrations=demonstrations,
+                rewards=rewards,
+                evaluation=config.evaluation,
+                max_seconds=float("inf") if config.max_seconds is None else config.max_seconds,
+                checkpoint_every=config.checkpoint_every,
+                keep_checkpoints=config.keep_checkpoints,
+                compare_kernels_every=config.compare_kernels_every,
+                learner=learner,
+                run=run,
+                checkpoints=checkpoints,
+            )
+            trainer.train()
+            former.close(run)
+            if config.scale.fsdp:
+                assert isinstance(learner.model, LanguageModel)
+                refresh(model, learner.model)
+            if rank() == 0:
+                trainer.save(run.directory / "model")
+                write_provenance(run.directory / "model", config.environment, config.model.chat)
+                plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
+                write_report([run.directory])
+            run.info(
+                f"done: {learner.updates} updates, {learner.episodes} episodes, "
+                f"{learner.seconds:.0f} s in {run.directory}"
+            )
+        return learner
     except OSError as error:
         raise TrainerError(
-            f"{config.output_dir}: the run cannot be written: {error.strerror or error}. Try: room there. "
-            "Started again where it can be, it goes on from its last checkpoint"
+            f"{config.output_dir}: the run cannot be written: {error.strerror or error}. Try: free space there. "
+            "Started again, it is resumed from its last checkpoint"
         ) from error
 
 
-def _run(config: RunConfig, log: Mapping[str, Any]) -> Learner:
-    check_run(config)
-    with ExitStack() as stack:
-        # What can be refused is asked for first: a wrong configuration leaves no output directory behind.
-        stack.enter_context(joined_ranks(config.scale))
-        model, rollouts = make_players(config, stack, training=True)
-        check_model(model, config.scale)
-        recorded = [] if config.demonstrations is None else _recorded(config, model)
-        judge = None if config.reward is None else _judge(config.reward, model)
-        run = stack.enter_context(_run_of_rank(config.output_dir, log, stack))
-        write_config(config, run.directory / "config.yaml")
-        learner = _train(config, model, rollouts, recorded, judge, run)
-        if config.scale.fsdp:
-            assert isinstance(learner.model, LanguageModel)
-            refresh(model, learner.model)
-        if rank() == 0:
-            model.save_pretrained(run.directory / "model")
-            plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
-            write_report([run.directory])
-        run.info(
-            f"done: {learner.updates} updates, {learner.episodes} episodes, {learner.seconds:.0f} s in {run.directory}"
+def _close_envs(rollouts: Rollouts, run: Run) -> None:
+    """Close the environments while the log is open."""
+    for failure in rollouts.close():
+        run.warning(failure.reason)
+        run.detail(failure.traceback)
+
+
+def _open_run(config: RunConfig, stack: ExitStack, *, console: bool, json_logs: bool) -> Run:
+    """The run's directory; ranks other than the first write to a temporary one."""
+    if rank():
+        return Run(stack.enter_context(tempfile.TemporaryDirectory(prefix="swe-rank-")), console=False)
+    return Run(config.output_dir, console=console, json_logs=json_logs, loggers=config.metrics_loggers)
+
+
+def _make_learner(config: RunConfig, model: LanguageModel, rollouts: Rollouts) -> tuple[Learner, Checkpoints | None]:
+    """The learner, spread over ranks as the section `scale` says, and its checkpoints; None for the trainer's own."""
+    scale, algorithm = config.scale, config.trainer
+    directory = config.output_dir / "checkpoints" / config.algorithm
+    if scale.fsdp:  # the whole model plays, sharded ones are trained
+        group = sequence_group(scale)
+        sharded = shard(model.copy(), scale, group)
+        learner = algorithm.learner(
+            sharded,
+            seed=config.seed,
+            reference=reference(model, sharded, scale, group) if algorithm.needs_reference else None,
+            critic=shard(model.copy(), scale, group) if algorithm.needs_critic else None,
         )
-    return learner
+        rollouts.before_playing = lambda: refresh(model, sharded)
+        return learner, ShardedCheckpoints(directory, learner, keep=config.keep_checkpoints)
+    learner = algorithm.start(model, seed=config.seed)
+    if scale.accelerate is not None:
+        accelerate(learner, scale.accelerate, max_grad_norm=algorithm.max_grad_norm)
+        return learner, AcceleratedCheckpoints(directory, learner, keep=config.keep_checkpoints)
+    return learner, None
+
+
+def _callbacks(config: RunConfig, run: Run, former: Former) -> list[Callback]:
+    """What a run writes beside metrics and checkpoints: changed settings, batches, example episodes, the report."""
+    report, examples = RunningReport(run.directory), list[Examples]()
+
+    def write(trainer: Trainer, metrics: dict[str, Any]) -> None:
+        del metrics
+        former.record(trainer.learner.updates)
+        update = trainer.learner.updates - 1
+        if config.save_batch_every and update % config.save_batch_every == 0:
+            write_trajectories(run.directory / "batches" / f"{update:08d}.jsonl", trainer.episodes)
+        if rank():
+            return
+        if not examples:
+            examples.append(Examples(run.directory / "examples.jsonl", updates=update))
+        if update % config.checkpoint_every == 0:
+            examples[0].keep(update, trainer.episodes)
+        report.refresh()
+
+    return [write]
 
 
 def dry_run(config: RunConfig) -> dict[str, Any]:
@@ -124,168 +203,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     return plan_run(config, problem=problem, vocabulary=vocabulary)
 
 
-def _run_of_rank(directory: Path, log: Mapping[str, Any], stack: ExitStack) -> Run:
-    """The run's directory; what ranks other than the first would write goes nowhere."""
-    if rank() == 0:
-        return Run(directory, **log)
-    nowhere = stack.enter_context(tempfile.TemporaryDirectory(prefix="swe-rank-"))
-    return Run(nowhere, console=False)
-
-
-def evaluate_run(config: RunConfig, output: Path, *, episodes: int) -> dict[str, float]:
-    """Measure a model where the configuration measures it, on episodes that a run of the same seed is measured on.
-
-    Writes `results.jsonl`, one object an episode, and `summary.json`.
-
-    Args:
-        config: the environment, the model and how to sample; the trainer's section is not used.
-        output: made if it is not there; results that are there are replaced.
-        episodes: how many.
-    Returns:
-        The means; see `episode_statistics`.
-    Raises:
-        TrainerError: the configuration cannot be had here.
-        OSError: the results cannot be written.
-    """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    config = replace(config, evaluation=replace(config.evaluation, episodes=episodes))
-    with ExitStack() as stack:
-        _, rollouts = make_players(config, stack, training=False)
-        sampling = Sampling(temperature=config.evaluation.temperature)
-        played = rollouts.play(episodes, sampling, number=0, evaluation=True)
-    statistics = episode_statistics(played, success_above=config.evaluation.success_above)
-    rows = [
-        {
-            "seed": episode.seed,
-            "return": float(episode.rewards.sum()),
-            "turns": len(episode.turns),
-            "terminated": episode.terminated,
-            "truncated": episode.truncated,
-            "valid": episode.valid,
-            "failure_reason": episode.failure_reason,
-            "info": dict(episode.info),
-        }
-        for episode in played
-    ]
-    write_whole(output / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    write_whole(output / "summary.json", json.dumps(statistics, indent=2) + "\n")
-    return statistics
-
-
-class _Lessons:
-    """The episodes that the policy learns from, with a judge's rewards where there is one, and what is told of them.
-
-    Attributes:
-        lately: the episodes that were played for the last update.
-    """
-
-    def __init__(self, config: RunConfig, rollouts: Rollouts, judge: Judge | None, batches: Path) -> None:
-        self._config, self._rollouts, self._judge, self._batches = config, rollouts, judge, batches
-        self._staleness = config.rollout.max_staleness
-        self.lately: list[Trajectory] = []
-        self._earned: list[float] = []  # of the environment's own rewards, in the last update
-
-    def play(self, update: int, attempt: int = 0) -> Sequence[Trajectory]:
-        """Play an update's episodes."""
-        settings, config = self._config.trainer, self._config
-        assert isinstance(settings, Reinforcement)
-        played = self._rollouts.play(
-            settings.episodes_per_update,
-            config.rollout.sampling(settings.temperature),
-            number=update,
-            attempt=attempt,
-            episodes_per_start=settings.episodes_per_start,
-            branching=settings.forks,
-            ahead=min(self._staleness, settings.max_updates - 1 - update) if self._staleness else None,
-        )
-        self.lately = [*(self.lately if attempt else []), *played]
-        if config.save_batch_every and update % config.save_batch_every == 0 and not attempt:
-            write_trajectories(self._batches / f"{update:08d}.jsonl", played)
-        if config.reward is None or self._judge is None:
-            return played
-        self._earned = [float(t.rewards.sum()) for t in played if t.valid]
-        return judged(played, self._judge, weight=config.reward.weight, keep_environment=config.reward.keep_environment)
-
-    def metrics(self, updates: int) -> dict[str, float]:
-        """Of the episodes of the last update, when so many updates are done."""
-        metrics = {**self._rollouts.metrics(), **environment_statistics(self.lately)}
-        metrics |= staleness_statistics(self.lately, updates) if self._staleness else {}
-        return {**metrics, "environment_reward_mean": float(np.mean(self._earned))} if self._earned else metrics
-
-
-def _learning_stage(
-    config: RunConfig, model: LanguageModel, rollouts: Rollouts, lessons: _Lessons, recorded: Sequence[Trajectory]
-) -> tuple[Stage, Checkpoints | None]:
-    """What learns, spread as the section `scale` says, and where it is kept; None for the loop's own choice."""
-    scale, learning, copies = config.scale, model, None
-    if scale.fsdp:  # the whole model plays, sharded ones learn
-        group = sequence_group(scale)
-        learning = shard(model.copy(), scale, group)
-        copies = Copies(
-            learning=lambda: shard(model.copy(), scale, group),
-            frozen=lambda: reference(model, learning, scale, group),
-        )
-        rollouts.before_playing = lambda: refresh(model, learning)
-    stage = make_stage(config.trainer, learning, seed=config.seed, play=lessons.play, recorded=recorded, copies=copies)
-    directory = config.output_dir / "checkpoints" / config.algorithm
-    if scale.fsdp:
-        return stage, ShardedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
-    if scale.accelerate is not None:
-        accelerate(stage.learner, scale.accelerate, max_grad_norm=config.trainer.max_grad_norm)
-        return stage, AcceleratedCheckpoints(directory, stage.learner, keep=config.keep_checkpoints)
-    return stage, None
-
-
-def _train(
-    config: RunConfig,
-    model: LanguageModel,
-    rollouts: Rollouts,
-    recorded: Sequence[Trajectory],
-    judge: Judge | None,
-    run: Run,
-) -> Learner:
-    evaluation = config.evaluation
-    lessons = _Lessons(config, rollouts, judge, run.directory / "batches")
-    stage, checkpoints = _learning_stage(config, model, rollouts, lessons, recorded)
-    report = RunningReport(run.directory)
-    examples: Examples | None = None
-
-    def evaluate(learner: Learner) -> Mapping[str, float]:
-        sampling = Sampling(temperature=evaluation.temperature)
-        played = rollouts.play(evaluation.episodes, sampling, number=learner.updates, evaluation=True)
-        return episode_statistics(played, success_above=evaluation.success_above)
-
-    def step(learner: Learner) -> Mapping[str, float]:
-        nonlocal examples
-        if rank() == 0:
-            report.refresh()
-            examples = examples or Examples(run.directory / "examples.jsonl", updates=learner.updates)
-        number = learner.updates
-        metrics = {**stage.step(learner), **lessons.metrics(learner.updates)}
-        if examples is not None and number % config.checkpoint_every == 0:
-            examples.keep(number, lessons.lately)
-        return metrics
-
-    return train(
-        stage.learner,
-        step,
-        run=run,
-        name=config.algorithm,
-        max_updates=stage.max_updates,
-        max_seconds=config.max_seconds if config.max_seconds is not None else float("inf"),
-        evaluate=evaluate if evaluation.episodes else None,
-        evaluate_every=evaluation.every,
-        checkpoint_every=config.checkpoint_every,
-        compare_kernels_every=config.compare_kernels_every,
-        keep_checkpoints=config.keep_checkpoints,
-        should_stop=lambda _, metrics: _succeeded(metrics, evaluation),
-        checkpoints=checkpoints,
-    )
-
-
-def _recorded(config: RunConfig, model: LanguageModel) -> list[Trajectory]:
-    """Trajectories that were recorded, or written conversations; which, their first line says."""
+def _read_demonstrations(config: RunConfig, model: LanguageModel) -> list[Trajectory]:
+    """Recorded trajectories, or written conversations; the first line of the file shows which."""
     path = config.demonstrations
     assert path is not None
     try:
@@ -298,27 +217,29 @@ def _recorded(config: RunConfig, model: LanguageModel) -> list[Trajectory]:
     return read_trajectories(path)
 
 
-def _judge(config: RewardConfig, policy: LanguageModel) -> Judge:
+def _rewards(config: RewardConfig, policy: LanguageModel) -> Rewards:
+    """A judge's rewards of played episodes."""
     if config.judge is not None:
         judge: Judge = named(config.judge, "judge")
-        return judge
-    assert config.model is not None
-    return load_judge(config.model, policy, per_turn=config.per_turn)
+    else:
+        assert config.model is not None
+        judge = load_judge(config.model, policy, per_turn=config.per_turn)
+    return partial(judged, judge=judge, weight=config.weight, keep_environment=config.keep_environment)
 
 
 def make_players(config: RunConfig, stack: ExitStack, *, training: bool) -> tuple[LanguageModel, Rollouts]:
-    """The model and all that it plays in; the stack closes the environments and the engine."""
-    far = config.scale.ray if training else None
-    if far is None:
-        played, measured = make_envs(config, stack)
+    """The model, and the rollouts with its environments and its engine, which the stack closes."""
+    ray = config.scale.ray if training else None
+    if ray is None:
+        played, evaluated = make_envs(config, stack)
         model = make_model(config.model, played[0], seed=config.seed, training=training)
-    else:  # environments are where the workers are; the one here tells its words
-        played = measured = []
+    else:  # environments are where the workers are; one is made here for its vocabulary
+        played = evaluated = EnvPool([])
         with closing(make_env(config.environment, training=True)) as env:
             model = make_model(config.model, env, seed=config.seed)
-    chat = make_chat(config.model, model.tokenizer)
+    chat, leads = make_chat(config.model, model.tokenizer), rank() == 0
 
-    def generation(*, leads: bool) -> Generation:
+    def generation() -> Generation:
         return connect(
             config.engine,
             model,
@@ -331,30 +252,63 @@ def make_players(config: RunConfig, stack: ExitStack, *, training: bool) -> tupl
             ahead=training and config.rollout.max_staleness > 0,
         )
 
-    def local() -> Crew:
-        found = generation(leads=True) if rank() == 0 else None
-        agreed(None)  # a server is up before the other ranks look for it
-        return LocalCrew(found or generation(leads=False), chat, played, measured, lockstep=config.environment.lockstep)
+    workers: Workers
+    if ray is not None:
+        embedded = config.engine.in_process
 
-    envs = partial(make_envs, config)
-    crew = local() if far is None else ray_crew(config, far, model, chat, envs, generation, stack)
-    rollouts = Rollouts(
-        model, chat, played, measured, config.environment, config.seed, rollout=config.rollout, crew=crew
-    )
+        def workplace() -> Workplace:
+            return Workplace(
+                partial(make_envs, config),
+                config.engine,
+                config.environment.max_tokens,
+                chat,
+                model=model.copy().requires_grad_(False).eval().to("cpu") if embedded else None,
+                device="cuda" if ray.gpus_per_worker else None,
+                threads=config.threads,
+            )
+
+        served = generation() if leads and not embedded else None
+        workers = cluster = RayCrew(ray, workplace, stack, policy=model if embedded else None, generation=served)
+        if leads:  # the other ranks play nothing
+            cluster.join()
+    else:
+        first = generation() if leads else None
+        broadcast(None)  # a server is up before the other ranks look for it
+        workers = LocalWorkers(first or generation(), chat, played, evaluated, lockstep=config.environment.lockstep)
+    rollouts = make_rollouts(workers, config.environment, config.rollout, config.seed)
     stack.callback(rollouts.close)
     return model, rollouts
 
 
-def make_envs(
-    config: RunConfig, stack: ExitStack
-) -> tuple[list[gymnasium.Env[str, str]], list[gymnasium.Env[str, str]]]:
-    """Environments to learn in and to be measured in, as many, which the stack closes; they may be the same."""
+def make_rollouts(workers: Workers, environment: EnvironmentConfig, rollout: RolloutConfig, seed: int) -> Rollouts:
+    """Rollouts as a run configures them.
 
-    def envs(*, training: bool) -> list[gymnasium.Env[str, str]]:
-        return [
-            stack.enter_context(closing(make_env(config.environment, training=training)))
-            for _ in range(config.environment.parallel)
-        ]
+    Args:
+        workers: environments and engines.
+        environment, rollout: sections of the run.
+        seed: of the run.
+    """
+    return Rollouts(
+        workers,
+        rollout.limits(environment.max_new_tokens, environment.max_tokens, environment.max_turns),
+        seed=seed,
+        history=rollout.history,
+        max_staleness=rollout.max_staleness,
+        partial=rollout.partial,
+    )
+
+
+def make_envs(config: RunConfig, stack: ExitStack) -> tuple[EnvPool, EnvPool]:
+    """Environments for training and for evaluation, as many, which the stack closes; they may be the same."""
+
+    def envs(*, training: bool) -> EnvPool:
+        make = partial(make_env, config.environment, training=training)
+        with ExitStack() as made:
+            envs = [made.enter_context(closing(make())) for _ in range(config.environment.parallel)]
+            made.pop_all()
+        pool = EnvPool(envs, make)
+        stack.callback(pool.close)
+        return pool
 
     played = envs(training=True)
     apart = config.environment.training_wrappers and config.evaluation.episodes
@@ -379,6 +333,60 @@ def make_env(config: EnvironmentConfig, *, training: bool = False) -> gymnasium.
     return make_text_env(config.id, config.kwargs, wrapped, hint="--environment.adapter text")
 
 
-def _succeeded(metrics: Mapping[str, float], evaluation: EvaluationConfig) -> bool:
-    bar = evaluation.stop_at_success
-    return bar is not None and metrics.get("eval/success", 0.0) >= bar
+def make_model(config: ModelConfig, env: gymnasium.Env[str, str], *, seed: int, training: bool = True) -> LanguageModel:
+    """A model by path, or of random weights.
+
+    Args:
+        config: the model's section.
+        env: whose adapter's words belong to a vocabulary of words.
+        seed: of random weights.
+        training: with adapters and recomputed activations, as configured.
+    Raises:
+        ConfigurationError: it cannot be had.
+    """
+    tokenizer = make_tokenizer(config, env)
+    make_chat(config, tokenizer)  # a template that cannot be trained with is refused before weights are loaded
+    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
+    if config.path is not None:
+        model = LanguageModel.from_pretrained(
+            config.path, dtype=dtype, tokenizer=tokenizer, attention=config.attention, bits=config.bits
+        )
+    else:
+        model = LanguageModel.from_config(config.architecture, tokenizer, seed=seed, attention=config.attention)
+        model = model.to(dtype)
+    model.float32_logits = config.float32_logits
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device
+    model = on_device(model, device, "model.device")
+    if training and config.lora is not None:
+        model.add_lora(config.lora, seed=seed)
+    return model.recompute_activations() if training and config.recompute_activations else model
+
+
+def make_tokenizer(config: ModelConfig, env: gymnasium.Env[str, str] | None) -> Tokenizer:
+    """What a model speaks with.
+
+    Args:
+        config: the model's section.
+        env: whose adapter's words belong to a vocabulary of words.
+    Raises:
+        ConfigurationError: it cannot be had.
+    """
+    if config.tokenizer == "words":
+        texts = list(config.words)
+        texts += env.get_wrapper_attr("vocabulary")() if env and env.has_wrapper_attr("vocabulary") else []
+        return WordTokenizer.from_texts(texts)
+    if config.sentencepiece is not None:
+        return config.sentencepiece.train()
+    source = config.tokenizer or config.path
+    assert source is not None
+    return load_tokenizer(source)
+
+
+def make_chat(config: ModelConfig, tokenizer: Tokenizer) -> ChatFormat:
+    """How conversations become tokens for this model."""
+    template = isinstance(tokenizer, HuggingFaceTokenizer) if config.chat is None else config.chat == "template"
+    if not template:
+        return CompactChat(tokenizer)
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        raise ConfigurationError("model.chat: template needs a Hugging Face tokenizer. Try: compact")
+    return TemplateChat(tokenizer)

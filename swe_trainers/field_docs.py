@@ -1,4 +1,4 @@
-"""What the docstrings say of a dataclass's fields: the one source of `--help`, `--print-config` and `config.yaml`."""
+"""Documentation of a dataclass's fields, from its docstring, for `--help`, `--print-config` and `config.yaml`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,21 @@ def field_docs(kind: type[Any]) -> dict[str, str]:
         kind: a dataclass with Google's docstrings; a field that several of its classes describe has the nearest's text.
     Returns:
         One line a field, without line breaks, in the order of the fields; a field that nothing describes is left out.
+        A field whose metadata has a `registry` is followed by its names.
     """
     found: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__):
         if dataclasses.is_dataclass(ancestor):
             found |= _attributes(inspect.cleandoc(ancestor.__dict__.get("__doc__") or ""))
-    return {field.name: found[field.name] for field in dataclasses.fields(kind) if field.name in found}
+    return {
+        field.name: f"{found[field.name]}{_names(field.metadata.get('registry', ()))}"
+        for field in dataclasses.fields(kind)
+        if field.name in found
+    }
+
+
+def _names(registry: Collection[str]) -> str:
+    return f" Names: {', '.join(registry)}, or module:Class." if registry else ""
 
 
 def purpose(kind: type[Any]) -> str:

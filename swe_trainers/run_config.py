@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from swe_trainers.algorithms.settings import Settings
-from swe_trainers.algorithms.stages import ALGORITHMS, OFFLINE
-from swe_trainers.config import build, nearest
+from pydantic import PlainValidator
+
+from swe_trainers.algorithms import ALGORITHMS, algorithm_classes, find_algorithm, name_of
+from swe_trainers.algorithms.algorithm import Algorithm
+from swe_trainers.algorithms.grpo import GroupRelative
+from swe_trainers.config import UserPath, as_yaml, build, nearest
 from swe_trainers.engines.connect import EngineConfig
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.policy.attention import AttentionBackend
-from swe_trainers.policy.corpus import SentencePiece
-from swe_trainers.policy.lora import LoRA
+from swe_trainers.logging import LOGGERS
+from swe_trainers.model.attention import AttentionBackend
+from swe_trainers.model.lora import LoRA
+from swe_trainers.model.tokenizers import SentencePiece
 from swe_trainers.rollout.history import HeadTail
-from swe_trainers.rollout.plan import Limits
+from swe_trainers.rollout.settings import RESET_TIMEOUT_S, STEP_TIMEOUT_S, Limits
 from swe_trainers.scale.sharding import ScaleConfig
 
 __all__ = [
-    "ALGORITHMS",
     "EngineConfig",
     "EnvironmentConfig",
     "EvaluationConfig",
@@ -30,6 +33,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "ScaleConfig",
+    "WrapperConfig",
     "run_config",
 ]
 
@@ -84,6 +88,11 @@ class EnvironmentConfig:
         _at_least_one(self, "parallel", "max_tokens", "max_new_tokens")
         if self.max_turns is not None:
             _at_least_one(self, "max_turns")
+        if self.max_new_tokens >= self.max_tokens:
+            raise ConfigurationError(
+                f"max_new_tokens: got {self.max_new_tokens}, expected less than max_tokens ({self.max_tokens}), which "
+                "counts the observations too"
+            )
         if self.adapter == "none" and self.adapter_kwargs:
             raise ConfigurationError("adapter_kwargs: have no effect with adapter none. Try: adapter text")
 
@@ -104,8 +113,10 @@ class ModelConfig:
         device: where it computes; `auto` takes a GPU where there is one.
         attention: the kernel that computes it; `auto` leaves it to PyTorch.
         lora: train low-rank adapters instead of the weights; null trains the weights.
-        bits: hold the weights in 4 or 8 bits, by bitsandbytes, on a GPU; only adapters can then be trained.
+        bits: hold the weights in 4 or 8 bits, by bitsandbytes; only adapters can then be trained. Slow on a CPU.
         recompute_activations: in training, for memory (gradient checkpointing).
+        float32_logits: keep logits unrounded where `dtype` is bfloat16, in training and in the embedded engine: exact
+            log-probabilities, for more memory and time.
     """
 
     path: str | None = None
@@ -120,8 +131,11 @@ class ModelConfig:
     lora: LoRA | None = None
     bits: Literal[4, 8] | None = None
     recompute_activations: bool = False
+    float32_logits: bool = False
 
     def __post_init__(self) -> None:
+        if self.float32_logits and self.dtype == "float32":
+            raise ConfigurationError("float32_logits: have no effect with dtype float32, whose logits are exact")
         if (self.path is None) == (not self.architecture):
             raise ConfigurationError("path: exactly one of path and architecture must be given")
         if self.path is None and self.tokenizer is None:
@@ -140,7 +154,10 @@ class RolloutConfig:
 
     Attributes:
         stop_strings: an action ends where it has written one of them.
-        step_timeout_s: an environment that has not answered after so many seconds costs its episode; null waits.
+        step_timeout_s, reset_timeout_s: an environment whose step or reset takes longer costs its episode, and a new
+            one takes its place; null waits for ever.
+        max_invalid_fraction: the run stops where more of an update's episodes, or of an evaluation's, are invalid; 1
+            for never.
         history: how a history that has outgrown `environment.max_tokens` is shortened; null ends the episode there.
         top_k, top_p, min_p: of sampling in training; see `Sampling`. What a trainer computes knows nothing of them:
             with `trainer.correction` the difference is weighed, without it the policy drifts towards what is cut off.
@@ -152,7 +169,9 @@ class RolloutConfig:
     """
 
     stop_strings: tuple[str, ...] = ()
-    step_timeout_s: float | None = None
+    step_timeout_s: float | None = STEP_TIMEOUT_S
+    reset_timeout_s: float | None = RESET_TIMEOUT_S
+    max_invalid_fraction: float = 0.5
     history: HeadTail | None = None
     top_k: int = 0
     top_p: float = 1.0
@@ -166,7 +185,22 @@ class RolloutConfig:
             raise ConfigurationError(f"max_staleness: got {self.max_staleness}, expected 0 or more")
         if self.partial and not self.max_staleness:
             raise ConfigurationError("partial: has no effect with max_staleness 0, where no episode sees an update")
-        Limits(1, stop_strings=self.stop_strings, step_timeout_s=self.step_timeout_s)
+        self.limits(1)
+        if not 0 <= self.max_invalid_fraction <= 1:
+            raise ConfigurationError(
+                f"max_invalid_fraction: got {self.max_invalid_fraction}, expected a number from 0 to 1"
+            )
+
+    def limits(self, max_new_tokens: int, max_tokens: int | None = None, max_turns: int | None = None) -> Limits:
+        """The limits of an episode; the arguments are as in `Limits`."""
+        return Limits(
+            max_new_tokens,
+            max_tokens,
+            max_turns,
+            stop_strings=self.stop_strings,
+            step_timeout_s=self.step_timeout_s,
+            reset_timeout_s=self.reset_timeout_s,
+        )
 
     def sampling(self, temperature: float) -> Sampling:
         """How tokens are drawn in training."""
@@ -211,7 +245,7 @@ class RewardConfig:
         keep_environment: add it to the environment's rewards, instead of replacing them.
     """
 
-    model: Path | None = None
+    model: UserPath | None = None
     judge: str | None = None
     per_turn: bool = False
     weight: float = 1.0
@@ -224,6 +258,30 @@ class RewardConfig:
             raise ConfigurationError("per_turn: has no effect on a judge of one's own, which always scores turns")
         if not self.weight:
             raise ConfigurationError("weight: got 0, at which a judge has no effect")
+
+
+def _build_algorithm(values: Any) -> Algorithm:
+    """An algorithm of plain values, among them its name in the key `algorithm`.
+
+    Raises:
+        ConfigurationError: as `build`, and where a setting belongs to another algorithm.
+    """
+    if isinstance(values, Algorithm):
+        return values
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"algorithm: missing, got {values!r}")
+    settings = dict(values)
+    name = settings.pop("algorithm", None)
+    if not (name in ALGORITHMS or (isinstance(name, str) and ":" in name)):
+        got = "missing" if name is None else f"got {name!r}"
+        raise ConfigurationError(f"algorithm: {got}{nearest(str(name), ALGORITHMS)}")
+    kind = find_algorithm(name)
+    known = {f.name for f in fields(kind)}
+    for key in sorted(settings.keys() - known):
+        others = [other for other, each in algorithm_classes().items() if key in {f.name for f in fields(each)}]
+        if others:
+            raise ConfigurationError(f"{key}: has no effect on {name}, it belongs to {', '.join(others)}")
+    return build(kind, settings)
 
 
 @dataclass(frozen=True)
@@ -250,19 +308,20 @@ class RunConfig:
             `swe-train replay-batch`; 0: none.
         demonstrations: what cloning and reward models learn from: trajectories that were recorded, or written
             conversations, one `{"messages": [{"role": …, "content": …}, …]}` a line.
-        tensorboard: write TensorBoard events as well.
-        wandb_project: log to this project of Weights & Biases as well.
+        loggers: logging back ends for metrics, each name with its options, e.g. `{wandb: {project: p}}`.
+        tensorboard: write TensorBoard events; the same as `loggers: {tensorboard: {}}`.
+        wandb_project: log to this project of Weights & Biases; the same as `loggers: {wandb: {project: …}}`.
     """
 
     environment: EnvironmentConfig
     model: ModelConfig
-    trainer: Settings
+    trainer: Annotated[Algorithm, PlainValidator(_build_algorithm)]
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     scale: ScaleConfig = field(default_factory=ScaleConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     reward: RewardConfig | None = None
-    output_dir: Path = Path("runs/train")
+    output_dir: UserPath = Path("runs/train")
     seed: int = 0
     threads: int | None = None
     max_seconds: float | None = None
@@ -270,14 +329,27 @@ class RunConfig:
     compare_kernels_every: int = 0
     keep_checkpoints: int = 2
     save_batch_every: int = 0
-    demonstrations: Path | None = None
+    demonstrations: UserPath | None = None
+    loggers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata={"registry": LOGGERS})
     tensorboard: bool = False
     wandb_project: str | None = None
 
     @property
+    def metrics_loggers(self) -> dict[str, Mapping[str, Any]]:
+        """All logging back ends with their options."""
+        short: dict[str, Mapping[str, Any]] = {"tensorboard": {}} if self.tensorboard else {}
+        if self.wandb_project is not None:
+            short["wandb"] = {"project": self.wandb_project}
+        return {**short, **self.loggers}
+
+    @property
     def algorithm(self) -> str:
         """The name of the trainer's algorithm."""
-        return next(name for name, kind in ALGORITHMS.items() if type(self.trainer) is kind)
+        return name_of(self.trainer)
+
+    def yaml(self) -> str:
+        """The configuration as commented YAML, from which `run_config` makes the same again."""
+        return as_yaml(self, {"trainer": {"algorithm": self.algorithm}})
 
     def __post_init__(self) -> None:
         self._check_scale()
@@ -291,7 +363,7 @@ class RunConfig:
             raise ConfigurationError(f"seed: got {self.seed}, expected 0 or more, and less than {_SEEDS}")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ConfigurationError(f"max_seconds: got {self.max_seconds}, expected a positive number")
-        offline = isinstance(self.trainer, OFFLINE)
+        offline = self.trainer.rollout_plan is None
         if offline != (self.demonstrations is not None):
             raise ConfigurationError(
                 "demonstrations: needed by cloning and reward_model, and without effect on anything else"
@@ -307,13 +379,33 @@ class RunConfig:
             raise ConfigurationError(f"scale.ray: has no effect on {what}")
         if offline and self.reward is not None:
             raise ConfigurationError("reward: has no effect on an algorithm that plays no episodes")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """What an algorithm asks of episodes that the environment's limits do not allow."""
+        trainer, environment = self.trainer, self.environment
+        if isinstance(trainer, GroupRelative) and trainer.overlong_limit is not None and self.rollout.history is None:
+            first = trainer.overlong_limit - (trainer.overlong_buffer or 0)
+            if first >= environment.max_tokens:
+                raise ConfigurationError(
+                    f"trainer.overlong_limit: the penalty begins at {first} action tokens, and no episode has more "
+                    f"than environment.max_tokens ({environment.max_tokens})"
+                )
+        forks = None if trainer.rollout_plan is None else trainer.rollout_plan.branching
+        if forks is not None and environment.max_turns is not None:
+            last = (forks.max_depth - 1) * forks.every  # turns before the last fork
+            if last >= environment.max_turns:
+                raise ConfigurationError(
+                    f"trainer.max_depth: the last fork is before turn {last + 1}, and no episode has more than "
+                    f"environment.max_turns ({environment.max_turns})"
+                )
 
     def _check_ahead(self, offline: bool) -> None:
         """What playing ahead of the policy needs, and what it cannot keep."""
         if offline or self.environment.lockstep:
             what = "on an algorithm that plays no episodes" if offline else "on lockstep, which takes turns"
             raise ConfigurationError(f"rollout.max_staleness: has no effect {what}")
-        if getattr(self.trainer, "correction", "none") == "none":
+        if not self.trainer.corrects_staleness:
             raise ConfigurationError(
                 "rollout.max_staleness: old tokens would be learnt from as if the policy had drawn them. "
                 "Try: trainer.correction truncate, or mask"
@@ -323,11 +415,11 @@ class RunConfig:
         if self.scale.fsdp and self.model.bits is not None:
             raise ConfigurationError("scale.fsdp: weights in few bits are not sharded. Try: model.dtype bfloat16")
         if self.scale.accelerate is not None:
-            if getattr(self.trainer, "critic", "shared") == "separate":
+            if self.trainer.needs_critic:
                 raise ConfigurationError(
                     "scale.accelerate: one model learns. Try: trainer.critic shared, or scale.fsdp"
                 )
-            if self.scale.accelerate != "ddp" and getattr(self.trainer, "stop_kl", None) is not None:
+            if self.scale.accelerate != "ddp" and self.trainer.may_stop_early:
                 raise ConfigurationError(
                     "scale.accelerate: DeepSpeed takes every step that it began. Try: stop_kl null"
                 )
@@ -339,20 +431,7 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigurationError: as `build`, and where a setting belongs to another algorithm.
     """
-    values = dict(values)
-    trainer = dict(values.get("trainer") or {})
-    algorithm = trainer.get("algorithm")
-    if algorithm not in ALGORITHMS:
-        got = "missing" if algorithm is None else f"got {algorithm!r}"
-        raise ConfigurationError(f"trainer.algorithm: {got}{nearest(str(algorithm), ALGORITHMS)}")
-    kind = ALGORITHMS[algorithm]
-    known = {f.name for f in fields(kind)}
-    for key in trainer:
-        others = [name for name, other in ALGORITHMS.items() if key in {f.name for f in fields(other)}]
-        if key not in known and others:
-            raise ConfigurationError(f"trainer.{key}: has no effect on {algorithm}, it belongs to {', '.join(others)}")
-    settings = build(kind, trainer, "trainer")
-    return build(RunConfig, {**values, "trainer": settings})
+    return build(RunConfig, values)
 
 
 def _at_least_one(section: Any, *names: str) -> None:

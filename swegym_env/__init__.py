@@ -19,22 +19,18 @@ except PackageNotFoundError:
     __version__ = "0+checkout"  # a copy of the source that was not installed; the version stands in pyproject.toml
 
 
-def _register(name: str, kind: str, vector: str, **arguments: str) -> None:
+for _name, _module, _class, _arguments in (
+    ("SWEBench-v0", "env", "SWEBenchEnv", {}),
+    ("SWEBenchLite-v0", "env", "SWEBenchEnv", {"dataset": "SWE-bench/SWE-bench_Lite", "split": "test"}),
+    ("SWEBenchVerified-v0", "env", "SWEBenchEnv", {"dataset": "SWE-bench/SWE-bench_Verified", "split": "test"}),
+    ("SWEGym-v0", "env", "SWEBenchEnv", {"dataset": "SWE-Gym/SWE-Gym", "split": "train"}),
+    ("FileRepair-v0", "answers.file_repair", "FileRepairEnv", {}),
+    ("KodCode-v0", "answers.kodcode", "KodCodeEnv", {}),
+    ("VulnerabilityDetection-v0", "answers.vulnerability", "VulnerabilityDetectionEnv", {}),
+):
     gymnasium.register(
-        id=name,
-        entry_point=f"swegym_env.{kind}",
-        vector_entry_point=f"swegym_env.vector:{vector}",
-        kwargs=arguments,
+        id=_name,
+        entry_point=f"swegym_env.{_module}:{_class}",
+        vector_entry_point=f"swegym_env.{_module}:make_vector",
+        kwargs=_arguments,
     )
-
-
-for _name, _arguments in {
-    "SWEBench-v0": {},
-    "SWEBenchLite-v0": {"dataset": "SWE-bench/SWE-bench_Lite", "split": "test"},
-    "SWEBenchVerified-v0": {"dataset": "SWE-bench/SWE-bench_Verified", "split": "test"},
-    "SWEGym-v0": {"dataset": "SWE-Gym/SWE-Gym", "split": "train"},
-}.items():
-    _register(_name, "env:SWEBenchEnv", "make_vector", **_arguments)
-_register("FileRepair-v0", "kinds.graded:FileRepairEnv", "make_file_repair_vector")
-_register("KodCode-v0", "kinds.graded:KodCodeEnv", "make_kodcode_vector")
-_register("VulnerabilityDetection-v0", "kinds.vulnerability:VulnerabilityDetectionEnv", "make_vulnerability_vector")

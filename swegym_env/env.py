@@ -1,45 +1,330 @@
-"""`SWEBenchEnv`: an agent repairs a repository in a sandbox, by text; its work is a git diff."""
+"""Text environments: `TextEpisode`, the loop that all of them share, and `SWEBenchEnv`, the repair of a repository."""
 
 from __future__ import annotations
 
+import abc
 import copy
+import errno
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import gymnasium
 
-from swegym_env.episode import CLOSING, UNJUDGED, EndReason, Step, Timing, check_arguments, failed_step, failed_tests
-from swegym_env.errors import ConfigurationError, InfrastructureError
-from swegym_env.interaction.actions import Command, Malformed, Submit
-from swegym_env.interaction.formats import action_format as find_format
-from swegym_env.interaction.observations import render_result
-from swegym_env.interaction.prompts import render_prompt
-from swegym_env.interaction.rendering import print_turn, turn_text
-from swegym_env.interaction.spaces import AnyText
-from swegym_env.interaction.tool_layers import equip, handed_in
-from swegym_env.interaction.toolsets import tools_for
-from swegym_env.judging.certification import find_certificate, trusted
-from swegym_env.judging.grading import Verdict, grade
-from swegym_env.judging.patch import capture_patch
-from swegym_env.sandbox import open_sandbox
+from swegym_env.agent.actions import Command, Malformed, Submit
+from swegym_env.agent.formats import action_format as find_format
+from swegym_env.agent.observations import print_turn, render_result, turn_text
+from swegym_env.agent.prompts import render_prompt
+from swegym_env.agent.spaces import AnyText
+from swegym_env.agent.tools import tools_for
+from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
+from swegym_env.grading.certificates import find_certificate, trusted
+from swegym_env.grading.grading import Verdict, grade
+from swegym_env.grading.verdict import Proof
+from swegym_env.prepare import Workspace, check_backend, prepare
+from swegym_env.repo.patches import refusal
+from swegym_env.sandbox.api import Limits, Sandbox, Snapshot
 from swegym_env.sandbox.pool import WarmPool
-from swegym_env.sandbox.protocol import Limits, Sandbox, SandboxSpec, Snapshot
-from swegym_env.sandbox.remote import is_remote
-from swegym_env.tasks.determinism import with_determinism
-from swegym_env.tasks.loading import TaskSet, load_tasks
-from swegym_env.tasks.task import Task
-from swegym_env.tasks.workspace import prepare_workspace
+from swegym_env.tasks.adapters import Example
+from swegym_env.tasks.datasets import load_tasks
+from swegym_env.tasks.task import Task, TaskSet
+from swegym_env.vector import ThreadVectorEnv
 
-__all__ = ["EnvSnapshot", "SWEBenchEnv", "Timing"]
+__all__ = ["EndReason", "EnvSnapshot", "Outcome", "SWEBenchEnv", "TextEpisode", "Timing", "TurnResult", "make_vector"]
+
+EndReason = Literal["submitted", "max_turns", "tokens", "time", "broken", "error"]
+
+_SUBMITTED = "/.swegym/submitted"  # written by the program `submit`
+_CLOSING: Mapping[EndReason, str] = {
+    "submitted": "Submitted.",
+    "max_turns": "No turns are left.",
+    "tokens": "No tokens are left.",
+    "time": "The time of the episode is over.",
+}
+
+E = TypeVar("E", bound=Example)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall-clock seconds. Two timings always compare equal: equal episodes may take different times.
+
+    Attributes:
+        seconds: of the whole call of `reset` or `step`.
+        command_s: of the agent's command.
+        grading_s: of grading.
+    """
+
+    seconds: float = field(compare=False)
+    command_s: float = field(default=0.0, compare=False)
+    grading_s: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of an episode: the keys that `info` has at its end, besides `end_reason`.
+
+    Attributes:
+        resolved: the work solves the task.
+        fail_to_pass: tests of this list that passed, of all; None where no tests were run.
+        pass_to_pass: the same for the other list.
+        failed_tests: the tests of both lists that did not pass.
+        valid: False if the infrastructure failed; the episode is then excluded from training and evaluation.
+        failure_reason: why it is not resolved or not valid, besides failing tests.
+        proof: what shows that no forgery made the tests pass: "blind", "controls" or "none", see `Verdict`.
+        proof_bits: how many bits the blind expectations hold.
+    """
+
+    resolved: bool = False
+    fail_to_pass: tuple[int, int] | None = None
+    pass_to_pass: tuple[int, int] | None = None
+    failed_tests: tuple[str, ...] = ()
+    valid: bool = True
+    failure_reason: str = ""
+    proof: Proof = "none"
+    proof_bits: float = 0.0
+
+    @classmethod
+    def of(cls, verdict: Verdict, task: Task) -> Outcome:
+        """The outcome that a verdict on `task` stands for."""
+        expected = (*task.fail_to_pass, *task.pass_to_pass)
+        return cls(
+            resolved=verdict.resolved,
+            fail_to_pass=verdict.fail_to_pass,
+            pass_to_pass=verdict.pass_to_pass,
+            failed_tests=tuple(name for name in expected if verdict.tests.get(name) not in ("PASSED", "XFAIL")),
+            valid=verdict.valid,
+            failure_reason=verdict.failure_reason,
+            proof=verdict.proof,
+            proof_bits=verdict.proof_bits,
+        )
+
+
+@dataclass
+class TurnResult:
+    """One turn: an action's effect, as `step` returns it.
+
+    Attributes:
+        observation: what the agent reads.
+        exit_code: of the command; -1 where nothing ran.
+        patch: the git diff so far; one line that begins with "# refused:" where the changes are beyond the limits.
+        truncated_chars: characters of the output that the observation does not show.
+        action_error: why the action could not be read; None where it could.
+        sandbox: name of the back end; empty where there is no sandbox.
+        end_reason: why the episode ends with this turn; None where it continues.
+        outcome: the result, where the episode ends.
+        command_s: wall-clock seconds of the command.
+        grading_s: wall-clock seconds of grading.
+    """
+
+    observation: str = ""
+    exit_code: int = -1
+    patch: str = ""
+    truncated_chars: int = 0
+    action_error: str | None = None
+    sandbox: str = ""
+    end_reason: EndReason | None = None
+    outcome: Outcome = Outcome()
+    command_s: float = 0.0
+    grading_s: float = 0.0
+
+
+class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
+    """An environment of text in which each episode is one example of a dataset.
+
+    It chooses the example, plays turns until one ends the episode, and reports the outcome. A subclass says what an
+    episode starts with (`_begin`) and what an action does (`_play`).
+
+    `info` at reset: `instance_id`, `system_prompt`, `tools`, `timing`. At every step: `exit_code`, `patch`,
+    `truncated_chars`, `action_error`, `sandbox` (see `TurnResult`) and `timing`. At the end: `end_reason` and the
+    attributes of `Outcome`. An episode that ends by "time" or "error" is truncated, any other terminates. The reward is
+    1 for a resolved example at the end, else 0. "broken" is the agent's fault: it changed its sandbox so that no shell
+    starts any more; its work then counts as nothing. "error" is the machine's fault. See `errors` for the rule.
+
+    `env.example` is the example of the episode, `env.task` its repository form, `env.arguments` what an equal
+    environment is made with.
+
+    Args:
+        examples: the examples to choose from.
+        max_turns: turns of an episode; None: no limit.
+        episode_timeout_s: seconds of an episode; None: no limit.
+        render_mode: None, "ansi" or "human".
+        arguments: the arguments of the subclass, for recordings.
+
+    Raises:
+        ConfigurationError: there is no example, or an argument is out of range.
+    """
+
+    metadata = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own contract
+
+    def __init__(
+        self,
+        examples: TaskSet[E],
+        *,
+        max_turns: int | None,
+        episode_timeout_s: float | None = None,
+        render_mode: str | None,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        if not len(examples):
+            raise ConfigurationError(f"{type(self).__name__}: there is no task in {examples.name!r}")
+        check_positive(max_turns=max_turns, episode_timeout_s=episode_timeout_s)
+        check_choice("render_mode", render_mode, (None, "ansi", "human"))
+        self.observation_space, self.action_space = AnyText(), AnyText()
+        self.render_mode = render_mode
+        self.arguments = arguments
+        self._examples = examples
+        self._max_turns = max_turns
+        self._episode_timeout_s = episode_timeout_s
+        self._turn = 0
+        self._started = 0.0
+        self._over = True
+        self._last_turn_reason: EndReason | None = None
+        self._shown = ""
+        self.example: E = examples[0]
+        self.task: Task = self._task_of(self.example)
+
+    @classmethod
+    def make_vector(cls, num_envs: int = 1, **arguments: Any) -> ThreadVectorEnv:
+        """Environments of equal arguments on threads: what `gymnasium.make_vec(…, num_envs=…)` makes."""
+        if num_envs < 1:
+            raise ConfigurationError(f"num_envs: expected 1 or more, got {num_envs!r}")
+        return ThreadVectorEnv([partial(cls, **arguments)] * num_envs)
+
+    @property
+    def instance_ids(self) -> tuple[str, ...]:
+        """The values of `reset(options={"instance_id": …})`, in the order of the dataset."""
+        return self._examples.ids
+
+    @abc.abstractmethod
+    def _begin(self) -> tuple[str, str, dict[str, Any]]:
+        """Start an episode of `self.example`: system prompt, first observation, further keys for `info`.
+
+        Raises:
+            InfrastructureError: it cannot be started.
+        """
+
+    @abc.abstractmethod
+    def _play(self, action: str) -> TurnResult:
+        """Play one turn. Raises InfrastructureError, which ends the episode as invalid."""
+
+    def _release(self) -> None:
+        """Free what the episode holds; called after its last turn, before the next episode, and by `close`."""
+
+    def _task_of(self, example: E) -> Task:
+        """The repository form of an example: for rewards and recordings."""
+        return example.as_task()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode on an example chosen by the seed, or by `options={"instance_id": …}`.
+
+        Raises:
+            UnknownTaskError: no such instance.
+            ConfigurationError: an unknown option.
+            InfrastructureError: the episode cannot be started.
+        """
+        super().reset(seed=seed)
+        began = time.perf_counter()
+        self._over = True
+        self._release()
+        options = options or {}
+        unknown = set(options) - {"instance_id"}
+        if unknown:
+            raise ConfigurationError(f"reset: unknown option {min(unknown)!r}; there is instance_id")
+        if "instance_id" in options:
+            self.example = self._examples[str(options["instance_id"])]
+        else:
+            self.example = self._examples[int(self.np_random.integers(len(self._examples)))]
+        self.task = self._task_of(self.example)
+        system_prompt, self._shown, more = self._begin()
+        self._turn, self._started, self._over, self._last_turn_reason = 0, time.monotonic(), False, None
+        if self.render_mode == "human":
+            print_turn(self.example.instance_id, None, self._shown)
+        info = {"instance_id": self.example.instance_id, "system_prompt": system_prompt, "tools": [], **more}
+        return self._shown, {**info, "timing": Timing(time.perf_counter() - began)}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Play one turn. Raises gymnasium.error.ResetNeeded if no episode is in progress."""
+        if self._over:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
+        began = time.perf_counter()
+        self._turn += 1
+        try:
+            turn = self._play(action)
+        except SandboxBrokenError as error:  # the agent has broken it: a failure like any other
+            turn = TurnResult(
+                observation=f"The episode is over. {str(error)[:1].upper()}{str(error)[1:]}.",
+                end_reason="broken",
+                outcome=Outcome(failure_reason=str(error)),
+            )
+        except InfrastructureError as error:  # the one place where it becomes an invalid episode, never a reward of 0
+            reason = f"{type(error).__name__}: {error}"
+            turn = TurnResult(
+                observation=f"The sandbox failed; this episode is invalid. {reason}",
+                end_reason="error",
+                outcome=Outcome(valid=False, failure_reason=reason),
+            )
+        info: dict[str, Any] = {
+            "exit_code": turn.exit_code,
+            "patch": turn.patch,
+            "truncated_chars": turn.truncated_chars,
+            "action_error": turn.action_error,
+            "sandbox": turn.sandbox,
+        }
+        if turn.end_reason is not None:
+            info |= {"end_reason": turn.end_reason, **vars(turn.outcome)}
+            self._over = True
+            self._release()
+        self._shown = turn_text(f"turn {self._turn}", action, turn.observation)
+        if self.render_mode == "human":
+            print_turn(f"turn {self._turn}", action, turn.observation)
+        truncated = turn.end_reason in ("time", "error")
+        reward = float(turn.outcome.valid and turn.outcome.resolved)
+        info["timing"] = Timing(time.perf_counter() - began, turn.command_s, turn.grading_s)
+        return turn.observation, reward, self._over and not truncated, truncated, info
+
+    def last_turn(self, reason: Literal["max_turns", "tokens", "time"]) -> None:
+        """Make the next turn the last: it ends the episode for `reason` unless it submits. For limits."""
+        self._last_turn_reason = reason
+
+    def _limit_reached(self) -> EndReason | None:
+        """The limit that ends the episode with the current turn, if any."""
+        if self._max_turns is not None and self._turn >= self._max_turns:
+            return "max_turns"
+        if self._last_turn_reason is not None:
+            return self._last_turn_reason
+        if self._episode_timeout_s is not None and time.monotonic() - self._started >= self._episode_timeout_s:
+            return "time"
+        return None
+
+    def render(self) -> str | None:
+        """The first observation or the last turn as text ("ansi"); "human" prints turns as they are played."""
+        return self._shown if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """End the episode. Idempotent."""
+        self._over = True
+        self._release()
+
+
+def check_positive(**values: float | None) -> None:
+    """Raise ConfigurationError for the first value that is neither None nor positive."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ConfigurationError(f"{name}: expected a positive number, got {value!r}")
+
+
+def check_choice(name: str, value: str | None, choices: Sequence[str | None]) -> None:
+    """Raise ConfigurationError if `value` is not one of `choices`."""
+    if value not in choices:
+        raise ConfigurationError(f"{name}: expected one of {choices}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class EnvSnapshot:
-    """A frozen episode: the sandbox's state and the environment's own."""
+    """The state of an episode: that of its sandbox, and the environment's own."""
 
     sandbox: Snapshot
     task: Task
@@ -52,59 +337,55 @@ class EnvSnapshot:
         self.sandbox.discard()
 
 
-class SWEBenchEnv(gymnasium.Env[str, str]):
-    """Repository repair as a text environment.
+class SWEBenchEnv(TextEpisode[Task]):
+    """Repair of a repository by an agent in a sandbox; its work is a git diff.
 
-    The observation at reset is the task; after a step it is what the agent should read. An action is text in the
-    chosen format: one shell command, or the submission. The episode terminates with the submission, or when the turns
-    that the agent was promised are used up (a rule of the task, so a termination and no truncation: Pardo et al.
-    2018, section 2); it is truncated when `episode_timeout_s` is over. Where it terminates, the work is graded in a
-    fresh sandbox.
+    The first observation is the task; after a step it is the output of the command. An action is text in the chosen
+    format: one shell command, or the submission. The episode terminates with the submission, or when `max_turns` are
+    used up (a rule of the task, so it is no truncation: Pardo et al. 2018, section 2). It is truncated when
+    `episode_timeout_s` is over. Where it terminates, the work is graded in a fresh sandbox.
 
-    `info` at reset: `instance_id`, `system_prompt`, `tools`, `trust` (the share of right verdicts that `swegym certify`
-    found, None where it was not asked). At every step: `exit_code` (-1 where nothing ran),
-    `patch`, `truncated_chars`, `action_error` (None, or why the action could not be read), `sandbox` (the back end's
-    name). At the end: `resolved`, `fail_to_pass` and `pass_to_pass` (passed, of all), `failed_tests` (those of both
-    lists that did not pass), `end_reason`, `valid`, `failure_reason`. Wall-clock figures are in `timing` only.
+    `info` is that of `TextEpisode`; at reset it also has `trust`: the fraction of right verdicts that `swegym certify`
+    found for this task, None where it was not certified.
 
     Args:
         dataset: "mini", "mini-edit", a hub name, or a `.jsonl`, `.json` or `.parquet` file in the SWE-bench schema.
-        split: of the dataset; None: all of it, or what the dataset calls its default.
+        split: of the dataset; None: all of it, or the dataset's default.
+        strict_rows: a malformed row of the dataset is an error; else it is skipped, with a warning.
         tasks: the tasks themselves, instead of a dataset.
-        sandbox: "auto", "apptainer", "namespace", or the address of a service of sandboxes ("http://host:8300", see
-            `swegym serve` and `swegym pool`), which then grades too.
-        reward: "resolved" (1 where the submitted work passes, else 0) or "none" (0, and nothing is graded: for wrappers
-            that judge by other means).
-        action_format: a name (see `interaction.formats`), or `module:attribute` of one's own.
-        chat_template: the model's, as Jinja2 text; with `action_format="auto"` it decides in what form calls are read.
-        tools: what the agent may use: "bash", shipped bundles, folders of one's own, or a set: "default", "debug",
-            "rewrite-only" (see `interaction.toolsets`).
+        sandbox: a back end (`sandbox.backends.BACKENDS`): "auto", "apptainer", "namespace", or the address of a server
+            ("http://host:8300", see `swegym serve` and `swegym pool`), which then grades too.
+        reward: "resolved" (1 if the submitted work passes, else 0) or "none" (0, and nothing is graded: for wrappers
+            with other rewards).
+        action_format: a name (see `agent.formats`), or `module:attribute` of your own.
+        chat_template: of the model, as Jinja2 text; with `action_format="auto"` it selects the format of calls.
+        tools: what the agent may use: "bash", shipped bundles, your own folders, or a set: "default", "debug",
+            "rewrite-only" (see `agent.tools`).
         prompt: a shipped prompt ("default", "terse") or a folder with `system.j2` and `task.j2`.
         max_turns: turns of an episode; None: no limit.
         turn_timeout_s: seconds of one command.
         episode_timeout_s: seconds of an episode; None: no limit.
-        limits: what the agent's sandbox may use instead of the defaults, for example `{"memory_bytes": 8 << 30}`; see
-            `sandbox.protocol.Limits`. Grading has its own.
+        limits: of the agent's sandbox, in place of the defaults, for example `{"memory_bytes": 8 << 30}`; see
+            `sandbox.api.Limits`. Grading has its own limits.
         observation_limit: most characters of output shown to the agent.
-        show_duration: tell the agent how long a command took; then equal episodes may read differently.
-        repos: where clones lie (see `tasks.repositories`); None: those are fetched from their origin.
-        trust: only tasks that `swegym certify` found at least so trustworthy, from 0 to 1; None: all.
-        deterministic: equal hash seed, time zone, locale and, where possible, clock (see `tasks.determinism`).
-        pool: how many sandboxes to start ahead for the tasks that come next; they are ready at a `reset` that takes the
-            task by chance. None is started while less than 2 GiB of memory are free, or while resets name their tasks.
-        render_mode: "ansi" (`render()` gives the last turn as text) or "human" (turns are printed as they are played).
+        show_duration: show the agent how long a command took; equal episodes may then read differently.
+        repos: directory of clones (see `repo.repositories`); None: repositories are fetched from their origin.
+        trust: use only tasks with at least this `trust`, from 0 to 1; None: all tasks.
+        deterministic: equal hash seed, time zone, locale and, where possible, clock (see `languages.determinism`).
+        pool: how many sandboxes to start ahead for the next tasks; they are ready at a `reset` that chooses the task at
+            random. None is started while less than 2 GiB of memory are free, or while resets name their tasks.
+        render_mode: "ansi" (`render()` returns the last turn as text) or "human" (turns are printed).
 
     Raises:
-        ConfigurationError: an argument out of range, an unknown dataset, prompt or format.
+        ConfigurationError: an argument out of range, an unknown dataset, back end, prompt or format.
     """
-
-    metadata = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own contract
 
     def __init__(
         self,
         dataset: str = "mini",
         *,
         split: str | None = None,
+        strict_rows: bool = False,
         tasks: Sequence[Task] | None = None,
         sandbox: str = "auto",
         reward: str = "resolved",
@@ -124,20 +405,30 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         pool: int = 1,
         render_mode: str | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "tasks", "__class__")}
-        check_arguments(reward, max_turns, turn_timeout_s, episode_timeout_s, observation_limit, pool, render_mode)
-        self.observation_space = AnyText()
-        self.action_space = AnyText()
-        self.render_mode = render_mode
-        self._tasks = _chosen_tasks(dataset, split, tasks, trust)
-        if is_remote(sandbox) and repos is not None:
-            raise ConfigurationError(f"repos: clones lie where {sandbox} runs. Try: swegym serve --repos {repos}")
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "tasks", "__class__")}
+        check_choice("reward", reward, ("resolved", "none"))
+        check_positive(turn_timeout_s=turn_timeout_s)
+        if observation_limit < 100:
+            raise ConfigurationError(f"observation_limit: expected at least 100 characters, got {observation_limit!r}")
+        if pool < 0:
+            raise ConfigurationError(f"pool: expected 0 or more sandboxes, got {pool!r}")
+        check_backend(sandbox, repos)
+        found = (
+            load_tasks(dataset, split=split, on_bad_row="raise" if strict_rows else "warn")
+            if tasks is None
+            else TaskSet(tasks)
+        )
+        super().__init__(
+            found if trust is None else trusted(found, trust),
+            max_turns=max_turns,
+            episode_timeout_s=episode_timeout_s,
+            render_mode=render_mode,
+            arguments=arguments,
+        )
         self._backend = sandbox
         self._reward = reward
         self._prompt = prompt
-        self._max_turns = max_turns
         self._turn_timeout_s = turn_timeout_s
-        self._episode_timeout_s = episode_timeout_s
         self._limits = None if limits is None else Limits.of(limits)
         self._observation_limit = observation_limit
         self._show_duration = show_duration
@@ -145,126 +436,93 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         self._deterministic = deterministic
         self._format = find_format(action_format, chat_template=chat_template)
         self._tools = tools_for(self._format, tools)
-        self.arguments: Mapping[str, Any] = given  # what an equal environment is made of: for records of episodes
+        self._workspace: Workspace | None = None
         self._sandbox: Sandbox | None = None
         self._pool = WarmPool(pool)
         self._resets = 0
-        self._base = Path()
-        self._turn = 0
-        self._started = 0.0
-        self._over = True
-        self._ending: EndReason | None = None
         self._patch = ""
-        self._shown = ""
-        self.task: Task = self._tasks[0]
-
-    @property
-    def instance_ids(self) -> tuple[str, ...]:
-        """What `reset(options={"instance_id": …})` takes, in the order of the dataset."""
-        return self._tasks.ids
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode on a task chosen by the seed, or by `options={"instance_id": …}`.
+        """See `TextEpisode.reset`. The sandboxes of the next tasks are started, if resets choose tasks at random."""
+        observation, info = super().reset(seed=seed, options=options)
+        random = self._resets == 0 or (seed is None and not options)
+        self._resets += 1
+        tasks = []
+        if random and self._pool.size:
+            drawn = self.np_random.bit_generator.state
+            tasks = [self._examples[int(self.np_random.integers(len(self._examples)))] for _ in range(self._pool.size)]
+            self.np_random.bit_generator.state = drawn
+        self._pool.expect({task.instance_id: partial(self._start, task) for task in tasks})
+        return observation, info
 
-        Raises:
-            UnknownTaskError: no such instance.
-            ConfigurationError: an unknown option.
-            InfrastructureError: the sandbox could not be made.
-        """
-        super().reset(seed=seed)
-        began = time.perf_counter()
-        self._close_sandbox()
-        self.task = self._choose(options or {})
-        spec, self._base = self._prepared(self.task)
+    def _begin(self) -> tuple[str, str, dict[str, Any]]:
+        self._workspace = workspace = self._prepare(self.task)
         sandbox = self._pool.take(self.task.instance_id)
-        if sandbox is not None and sandbox.spec != spec:
+        if sandbox is not None and sandbox.spec != workspace.spec:
             sandbox.close()
             sandbox = None
-        self._sandbox = sandbox or self._started_sandbox(self.task)
-        self._look_ahead(foretold=seed is None and not options)
-        self._turn, self._started, self._over = 0, time.monotonic(), False
-        self._ending, self._patch = None, ""
-        system_prompt, self._shown = self._prompts(spec)
-        info = {
-            "instance_id": self.task.instance_id,
-            "system_prompt": system_prompt,
-            "tools": self._tools.schemas if self._format.write_call else [],
-            "trust": None if (certificate := find_certificate(self.task)) is None else certificate.trust,
-            "timing": Timing(time.perf_counter() - began),
+        self._sandbox = sandbox or workspace.start()
+        self._patch = ""
+        values = {
+            "task": self.task,
+            "action_format": self._format,
+            "max_turns": self._max_turns,
+            "workdir": workspace.spec.workdir,
+            "tools": self._tools,
         }
-        if self.render_mode == "human":
-            print_turn(self.task.instance_id, None, self._shown)
-        return self._shown, info
+        system_prompt, observation = render_prompt(self._prompt, values)
+        certificate = find_certificate(self.task)
+        return (
+            system_prompt,
+            observation,
+            {
+                "tools": self._tools.schemas if self._format.write_call else [],
+                "trust": None if certificate is None else certificate.trust,
+            },
+        )
 
-    def _prepared(self, task: Task) -> tuple[SandboxSpec, Path]:
-        """What a sandbox for `task` is made of, and its repository layer (a service keeps that to itself)."""
-        if is_remote(self._backend):
-            from swegym_env.interaction.orders import order
+    def _prepare(self, task: Task) -> Workspace:
+        return prepare(
+            task,
+            tools=self._tools,
+            backend=self._backend,
+            repos=self._repos,
+            limits=self._limits,
+            turn_timeout_s=self._turn_timeout_s,
+            deterministic=self._deterministic,
+        )
 
-            timeout_s = self._turn_timeout_s
-            wanted = order(task, self._tools, turn_timeout_s=timeout_s, deterministic=self._deterministic)
-            return self._limited(wanted), Path()
-        workspace = prepare_workspace(task, repos=self._repos, backend=self._backend)
-        spec = with_determinism(workspace.spec) if self._deterministic else workspace.spec
-        tests = task.test_command or workspace.test_command
-        told = {"SWEGYM_TEST_COMMAND": tests, "SWEGYM_TURN_TIMEOUT_S": f"{self._turn_timeout_s:g}"}
-        return equip(self._limited(spec), self._tools, env=told, backend=self._backend), workspace.spec.layers[-1]
+    def _start(self, task: Task) -> Sandbox:
+        """A sandbox of a later task, on a thread of the pool."""
+        return self._prepare(task).start()
 
-    def _limited(self, spec: SandboxSpec) -> SandboxSpec:
-        return spec if self._limits is None else replace(spec, limits=self._limits)
-
-    def _started_sandbox(self, task: Task) -> Sandbox:
-        sandbox = open_sandbox(self._prepared(task)[0], backend=self._backend)
-        try:
-            sandbox.start()
-        except InfrastructureError:
-            sandbox.close()
-            raise
-        return sandbox
-
-    def _look_ahead(self, *, foretold: bool) -> None:
-        """Start the sandboxes of the next tasks, unless resets turn out not to follow the generator."""
-        follows = foretold or self._resets == 0
-        self._resets += 1
-        ahead = copy.deepcopy(self.np_random)
-        tasks = [self._tasks[int(ahead.integers(len(self._tasks)))] for _ in range(self._pool.size * follows)]
-        self._pool.expect({task.instance_id: partial(self._started_sandbox, task) for task in tasks})
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Act once. Raises gymnasium.error.ResetNeeded where no episode is under way."""
-        if self._over or self._sandbox is None:
-            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
-        began = time.perf_counter()
-        try:
-            step = self._act(action, self._sandbox)
-        except InfrastructureError as error:  # the one place where the machine's failures become an invalid episode
-            step = failed_step(error)
-        self._over = step.terminated or step.truncated
-        self._patch = step.info["patch"]
-        self._shown = turn_text(f"turn {self._turn}", action, step.observation)
-        if self._over:
-            self._close_sandbox()
-        if self.render_mode == "human":
-            print_turn(f"turn {self._turn}", action, step.observation)
-        step.info["timing"] = Timing(time.perf_counter() - began, step.command_s, step.grading_s)
-        return step.observation, step.reward, step.terminated, step.truncated, step.info
-
-    def render(self) -> str | None:
-        """The task or the last turn as text ("ansi"); "human" prints as the episode goes."""
-        return self._shown if self.render_mode == "ansi" else None
-
-    def close(self) -> None:
-        """End the sandbox. Idempotent."""
-        self._over = True
-        self._close_sandbox()
-        self._pool.close()
-
-    def last_turn(self, reason: Literal["max_turns", "tokens", "time"]) -> None:
-        """Let the next step be the episode's last, which ends it for `reason` unless it submits: for limits."""
-        self._ending = reason
+    def _play(self, action: str) -> TurnResult:
+        sandbox, workspace = self._live()
+        turn = TurnResult(sandbox=sandbox.backend)
+        parsed = self._tools.resolve(self._format.parse(action))
+        submits = isinstance(parsed, Submit)
+        if isinstance(parsed, Malformed):
+            turn.observation = turn.action_error = parsed.message
+        elif isinstance(parsed, Command):
+            result = sandbox.run(parsed.text, timeout_s=self._turn_timeout_s)
+            shown = render_result(result, limit_chars=self._observation_limit, show_duration=self._show_duration)
+            turn.observation, turn.truncated_chars = shown.text, shown.truncated_chars
+            turn.exit_code, turn.command_s = result.exit_code, result.duration_s
+            submits = bool(self._tools.bundles) and _exists(sandbox, _SUBMITTED)
+        turn.end_reason = "submitted" if submits else self._limit_reached()
+        turn.patch = self._patch = workspace.patch(sandbox, fresh=turn.end_reason is not None)
+        if reason := refusal(turn.patch):
+            turn.observation = f"{turn.observation}\n[There is no patch of your work: {reason}.]".lstrip("\n")
+        if turn.end_reason is None:
+            return turn
+        turn.observation = f"{turn.observation}\n{_CLOSING[turn.end_reason]}".lstrip()
+        if turn.end_reason != "time" and self._reward != "none":
+            verdict = self.verdict()
+            turn.outcome, turn.grading_s = Outcome.of(verdict, self.task), verdict.duration_s
+        return turn
 
     def verdict(self) -> Verdict:
-        """What the hidden tests say of the work as it stands, in a sandbox of their own; the episode does not notice.
+        """Grade the work as it is, in a separate sandbox; the episode is not affected.
 
         Raises:
             InfrastructureError: the tests could not be run.
@@ -272,20 +530,21 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         return grade(self.task, self._patch, repos=self._repos, backend=self._backend)
 
     def snapshot(self) -> EnvSnapshot:
-        """Freeze the episode: files, directory, shell variables, turn. `discard()` it when done."""
+        """Save the episode: files, directory, shell variables, turn. Call its `discard()` when done."""
         elapsed_s = time.monotonic() - self._started
-        return EnvSnapshot(self._live().snapshot(), self.task, self._turn, elapsed_s, self._patch)
+        return EnvSnapshot(self._live()[0].snapshot(), self.task, self._turn, elapsed_s, self._patch)
 
     def restore(self, snapshot: EnvSnapshot) -> None:
         """Return to a snapshot of this episode, or of the one this environment was forked from."""
-        self._live().restore(snapshot.sandbox)
-        self.task, self._turn, self._over = snapshot.task, snapshot.turn, False
-        self._patch, self._ending = snapshot.patch, None
+        self._live()[0].restore(snapshot.sandbox)
+        self.example = self.task = snapshot.task
+        self._turn, self._patch = snapshot.turn, snapshot.patch
+        self._over, self._last_turn_reason = False, None
         self._started = time.monotonic() - snapshot.elapsed_s
 
     def fork(self) -> SWEBenchEnv:
         """An independent environment in the same state of the same episode."""
-        sandbox = self._live().fork()
+        sandbox = self._live()[0].fork()
         twin = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._sandbox = sandbox
@@ -293,88 +552,28 @@ class SWEBenchEnv(gymnasium.Env[str, str]):
         twin._np_random = copy.deepcopy(self._np_random)
         return twin
 
-    def _act(self, action: str, sandbox: Sandbox) -> Step:
-        self._turn += 1
-        parsed = self._tools.resolve(self._format.parse(action))
-        submits = isinstance(parsed, Submit)
-        step = Step(info={"exit_code": -1, "truncated_chars": 0, "action_error": None, "sandbox": sandbox.backend})
-        if isinstance(parsed, Malformed):
-            step.observation = step.info["action_error"] = parsed.message
-        elif isinstance(parsed, Command):
-            result = sandbox.run(parsed.text, timeout_s=self._turn_timeout_s)
-            shown = render_result(result, limit_chars=self._observation_limit, show_duration=self._show_duration)
-            submits = handed_in(sandbox, self._tools)
-            step.observation, step.command_s = shown.text, result.duration_s
-            step.info |= {"exit_code": result.exit_code, "truncated_chars": shown.truncated_chars}
-        reason = self._end_reason(submits)
-        base = self._base / sandbox.spec.workdir.lstrip("/")
-        step.info["patch"] = capture_patch(sandbox, base, fresh=reason is not None)
-        if reason is not None:
-            self._end(step, reason)
-        return step
+    def _live(self) -> tuple[Sandbox, Workspace]:
+        if self._sandbox is None or self._workspace is None:
+            raise gymnasium.error.ResetNeeded("no episode is in progress: call reset() first")
+        return self._sandbox, self._workspace
 
-    def _end(self, step: Step, reason: EndReason) -> None:
-        step.observation = f"{step.observation}\n{CLOSING[reason]}".lstrip()
-        step.terminated, step.truncated = reason != "time", reason == "time"
-        step.info |= UNJUDGED | {"end_reason": reason}
-        if step.truncated or self._reward == "none":
-            return
-        self._patch = step.info["patch"]
-        verdict = self.verdict()
-        step.reward = float(verdict.valid and verdict.resolved)
-        step.grading_s = verdict.duration_s
-        step.info |= {
-            "resolved": verdict.resolved,
-            "fail_to_pass": verdict.fail_to_pass,
-            "pass_to_pass": verdict.pass_to_pass,
-            "failed_tests": failed_tests(self.task, verdict),
-            "valid": verdict.valid,
-            "failure_reason": verdict.failure_reason,
-        }
-
-    def _end_reason(self, submitted: bool) -> EndReason | None:
-        if submitted:
-            return "submitted"
-        if self._max_turns is not None and self._turn >= self._max_turns:
-            return "max_turns"
-        if self._ending is not None:
-            return self._ending
-        if self._episode_timeout_s is not None and time.monotonic() - self._started >= self._episode_timeout_s:
-            return "time"
-        return None
-
-    def _choose(self, options: dict[str, Any]) -> Task:
-        unknown = set(options) - {"instance_id"}
-        if unknown:
-            raise ConfigurationError(f"reset: unknown option {min(unknown)!r}; there is instance_id")
-        if "instance_id" not in options:
-            return self._tasks[int(self.np_random.integers(len(self._tasks)))]
-        return self._tasks[str(options["instance_id"])]
-
-    def _prompts(self, spec: SandboxSpec) -> tuple[str, str]:
-        values = {
-            "task": self.task,
-            "action_format": self._format,
-            "max_turns": self._max_turns,
-            "workdir": spec.workdir,
-            "tools": self._tools,
-        }
-        return render_prompt(self._prompt, values)
-
-    def _live(self) -> Sandbox:
-        if self._sandbox is None:
-            raise gymnasium.error.ResetNeeded("there is no episode under way: call reset() first")
-        return self._sandbox
-
-    def _close_sandbox(self) -> None:
+    def _release(self) -> None:
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
+    def close(self) -> None:
+        """End the episode and the sandboxes that were started ahead. Idempotent."""
+        super().close()
+        self._pool.close()
 
-def _chosen_tasks(dataset: str, split: str | None, tasks: Sequence[Task] | None, trust: float | None) -> TaskSet[Task]:
-    """The tasks that an environment's arguments name."""
-    found = load_tasks(dataset, split=split) if tasks is None else TaskSet(tasks)
-    if not len(found):
-        raise ConfigurationError(f"dataset {dataset!r} has no task in split {split!r}")
-    return found if trust is None else trusted(found, trust)
+
+def _exists(sandbox: Sandbox, path: str) -> bool:
+    try:
+        sandbox.read(path)
+    except OSError as error:
+        return error.errno == errno.EFBIG
+    return True
+
+
+make_vector = SWEBenchEnv.make_vector

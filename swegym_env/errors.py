@@ -1,19 +1,31 @@
 """The errors of `swegym_env`, one small tree.
 
     SwegymError                   on the command line: one line and exit code 2
-    ├── ConfigurationError        what the user asked for is wrong or cannot be had; a ValueError too
+    ├── ConfigurationError        the request is wrong or cannot be fulfilled here; also a ValueError
     │   ├── UnknownTaskError      no such dataset, split or instance
     │   ├── TaskFormatError       a dataset row is malformed: which row, which field
-    │   └── BackendUnavailableError  a sandbox back end asked for by name cannot work here
-    └── InfrastructureError       the machine failed; the episode is invalid, never a reward of 0
+    │   └── BackendUnavailableError  the requested sandbox back end cannot work here
+    └── InfrastructureError       the machine failed; the episode is invalid and excluded from training
         ├── ImageError            an image cannot be read, pulled or built
         ├── LayerError            a layer cannot be built or published
         ├── RepositoryError       git is missing, a repository or a commit cannot be read
-        ├── SandboxError          a sandbox did not start, died, or does not answer
-        │   └── StorageError      there is no place for its files: a full disk, a read-only or closed directory
+        ├── SandboxError          a sandbox did not start, died, or does not respond
+        │   ├── SandboxBrokenError  it does not start again because of what ran in it
+        │   └── StorageError      its files cannot be stored: the disk is full, or a directory cannot be written
         └── GradingError          the tests could not be run at all
 
-An agent's mistake (bad syntax, a failing command, a time-out) is none of these: it is an observation.
+An agent's mistake (bad syntax, a failing command, a timeout) is none of these: it is an observation.
+
+Whose fault is a failure? What the machine broke makes an episode invalid; what the agent broke makes it a failure like
+any other, since an agent could otherwise take its failures out of the average. Where both could be the cause, the same
+work without the agent's part decides: if it succeeds, the agent's part is the cause.
+
+    a shell does not start again     a start of the same sandbox without the files that the agent changed decides, and
+                                     then another start with them: `sandbox.local`, SandboxBrokenError
+    the tests cannot be run          a run without the patch decides: `grading.task_tests`
+    a timeout on a busy machine      the processor time that the sandbox itself used decides: `sandbox.limits`
+
+`env.TextEpisode.step` and `grading.grade` are the places where a failure becomes an invalid or a failed episode.
 """
 
 from __future__ import annotations
@@ -26,6 +38,7 @@ __all__ = [
     "InfrastructureError",
     "LayerError",
     "RepositoryError",
+    "SandboxBrokenError",
     "SandboxError",
     "StorageError",
     "SwegymError",
@@ -35,11 +48,11 @@ __all__ = [
 
 
 class SwegymError(Exception):
-    """Anything that this package raises on purpose. The text is one line: what failed, what was got, what to do."""
+    """Base of all errors of this package. The message is one line: what failed, what was given, what to do."""
 
 
 class ConfigurationError(SwegymError, ValueError):
-    """What the user asked for is wrong or cannot be had here."""
+    """The request is wrong or cannot be fulfilled here."""
 
 
 class UnknownTaskError(ConfigurationError):
@@ -47,11 +60,11 @@ class UnknownTaskError(ConfigurationError):
 
 
 class TaskFormatError(ConfigurationError):
-    """A dataset row does not fit the schema; the text names the row and the field."""
+    """A dataset row does not fit the schema; the message names the row and the field."""
 
 
 class BackendUnavailableError(ConfigurationError):
-    """A sandbox back end that was asked for by name cannot work on this machine."""
+    """The requested sandbox back end cannot work on this machine."""
 
 
 class InfrastructureError(SwegymError):
@@ -71,11 +84,19 @@ class RepositoryError(InfrastructureError):
 
 
 class SandboxError(InfrastructureError):
-    """A sandbox did not start, died, or does not answer."""
+    """A sandbox did not start, died, or does not respond."""
+
+
+class SandboxBrokenError(SandboxError):
+    """A sandbox does not start again because of the files that ran in it or that it wrote; a new one does start.
+
+    For an episode this is the agent's fault: the episode has failed and is valid. Anywhere else it is a failure like
+    any other SandboxError.
+    """
 
 
 class StorageError(SandboxError):
-    """A sandbox's files have no place: the disk is full, or the run directory read-only or closed."""
+    """The files of a sandbox cannot be stored: the disk is full, or the run directory cannot be written."""
 
 
 class GradingError(InfrastructureError):

@@ -1,4 +1,4 @@
-"""Where things are kept on this machine. The functions name places; they make nothing."""
+"""Directories for images, layers and live sandboxes on this machine. The functions make no directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["large_run_dir", "run_dir", "work_dir"]
 
 
 def work_dir() -> Path:
-    """Where images, layers and mirrors are kept between runs.
+    """The directory of images, layers and mirrors, which persists between runs.
 
     `$SWEGYM_WORKDIR` if set; else `/var/cache/swegym` for root, whose home no other user can enter (sandboxes of root
     run as an ordinary user); else `$XDG_CACHE_HOME/swegym` or `~/.cache/swegym`.
@@ -23,7 +23,7 @@ def work_dir() -> Path:
 
 
 def run_dir() -> Path:
-    """Where live sandboxes keep their writable layers: `$SWEGYM_RUNDIR`, else memory (`/dev/shm`), else `/tmp`."""
+    """The directory of the writable layers of live sandboxes: `$SWEGYM_RUNDIR`, else `/dev/shm`, else `/tmp`."""
     chosen = os.environ.get("SWEGYM_RUNDIR")
     if chosen:
         return Path(chosen).expanduser().absolute()
@@ -33,5 +33,5 @@ def run_dir() -> Path:
 
 
 def large_run_dir() -> Path:
-    """Where sandboxes whose writable layer is too large for memory keep it: `$SWEGYM_RUNDIR`, else in `work_dir()`."""
+    """The same for writable layers that are too large for memory: `$SWEGYM_RUNDIR`, else in `work_dir()`."""
     return run_dir() if os.environ.get("SWEGYM_RUNDIR") else work_dir() / "run"

@@ -1,4 +1,4 @@
-"""Pages in a real browser, for every test that looks at one; a plugin of tests/conftest.py."""
+"""Fixtures that open pages in a real browser; a plugin of tests/conftest.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-__all__ = ["OpenPage"]
+__all__ = ["OpenPage", "page_faults"]
 
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _FLAGS = (
@@ -22,6 +22,24 @@ _FLAGS = (
 
 OpenPage = Callable[..., "Page"]
 """Opens a file, at an anchor ("#…") if one is given, with options of Playwright's `new_page`."""
+
+_CHECKS = Path(__file__).with_name("page_checks.js")
+_CHOOSE_SCHEME = """(scheme) => {
+  const ours = document.documentElement.dataset, theme = document.body.dataset;  // `theme`: of the documentation
+  if (theme.mdColorScheme) theme.mdColorScheme = scheme === "dark" ? "slate" : "default"; else ours.theme = scheme;
+}"""
+
+
+def page_faults(page: Page) -> list[str]:
+    """What page_checks.js complains about, on a telephone and on a desk, there in light and in dark."""
+    page.emulate_media(reduced_motion="reduce")
+    page.add_style_tag(content="* { transition: none !important }")
+    found = []
+    for width, scheme in ((390, "light"), (1280, "light"), (1280, "dark")):
+        page.set_viewport_size({"width": width, "height": 844})
+        page.evaluate(_CHOOSE_SCHEME, scheme)
+        found += [f"{width} px, {scheme}: {fault}" for fault in page.evaluate(_CHECKS.read_text())]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +58,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Opens a file; whatever its page complains about, asks the reader or asks of the network fails the test."""
+    """Open a file; any console message, error, dialog or network request of its page fails the test."""
     pages: list[tuple[Page, list[str]]] = []
 
     def opened(path: Path, anchor: str = "", **options: Any) -> Page:

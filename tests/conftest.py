@@ -1,4 +1,4 @@
-"""What holds for all tests: in CI nothing that CI can have is skipped, and Ctrl-C interrupts what they start."""
+"""Settings of all tests: in CI only tests that need a GPU may be skipped, and Ctrl-C interrupts started programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pytest_configure() -> None:
 
 
 def fail_if_forbidden(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip that this run may not have into a failure which says so."""
+    """Turn a skip that CI forbids into a failure that gives the reason."""
     if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

@@ -1,4 +1,4 @@
-"""Disks that are full or cannot be written, for commands that have to say so."""
+"""Full and read-only disks, to test how commands report them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ exit $code
 
 
 def on_small_disk(place: Path, *, free_kib: int = 0, read_only: bool = False) -> list[str]:
-    """What to put before a command to run it with a small disk mounted at `place`, which nobody else sees.
+    """The prefix that runs a command with a small disk mounted at `place`, visible to this command only.
 
-    The disk goes with the command; `left_on(place)` tells what was on it then.
+    The disk disappears with the command; `left_on(place)` lists what was on it at the end.
 
     Args:
         place: an existing directory.
@@ -30,7 +30,7 @@ def on_small_disk(place: Path, *, free_kib: int = 0, read_only: bool = False) ->
     script = ["sh", "-c", _SCRIPT, str(place), str(free_kib), "ro" if read_only else "rw"]
     if os.geteuid() == 0:
         return ["unshare", "--mount", *script]
-    # Mounting takes a user namespace in which one is root; the command is the ordinary user again.
+    # Mounting needs a user namespace in which the process is root; the command runs as the ordinary user again.
     again = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
     return ["unshare", "--user", "--map-root-user", "--mount", *script, *again]
 

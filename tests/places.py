@@ -1,4 +1,4 @@
-"""Places that sandboxes can reach: pytest's own directories are closed to other users."""
+"""Directories that sandboxes can reach: pytest's own are closed to other users."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from swegym_env.sandbox.linux.files import remove_tree
+
 __all__ = ["own_run_directory", "public_directory"]
 
 
@@ -18,12 +20,12 @@ def public_directory(purpose: str) -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix=f"swegym-{purpose}-"))
     directory.chmod(0o755)
     yield directory
-    shutil.rmtree(directory)
+    remove_tree(directory)  # a supervisor may still be removing sandboxes in it
 
 
 @contextmanager
 def own_run_directory() -> Iterator[Path]:
-    """A run directory that nobody else uses, so that what is left in it can be counted."""
+    """A run directory used by these tests only, so that leftovers in it can be counted."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     directory = Path(tempfile.mkdtemp(prefix="swegym-test-", dir=parent))
     directory.chmod(0o711)

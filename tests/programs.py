@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def offline(place: Path) -> dict[str, str]:
-    """Variables for a program of this checkout that works in `place` and finds there, not online, what it installs."""
+    """Variables for a program of this checkout that works in `place` and installs packages from there, offline."""
     return {
         "PYTHONPATH": str(ROOT),
         "SWEGYM_WORKDIR": str(place / "work"),
@@ -26,7 +26,7 @@ def offline(place: Path) -> dict[str, str]:
 def run_to_end(
     command: Sequence[str], environment: Mapping[str, str], *, cwd: Path = ROOT, stdin: str = "", timeout_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, whatever its exit code; what it says is text."""
+    """Run a command to its end, whatever its exit code; its output is text."""
     return subprocess.run(
         command, input=stdin, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )

@@ -1,9 +1,9 @@
-"""Training while its parts are killed: `python -m benchmarks.chaos`.
+"""Training while its processes are killed: `python -m benchmarks.chaos`.
 
-ledger.py    a wrapper that has every command of every episode leave its number inside the sandbox, and looks for it
-fleet.py     three servers and a pool of them, each started again at the same port when it is dead
-victims.py   who is killed, and when: by a seed
-run.py       one training run in such a fleet, and what is left afterwards
+ledger.py    a wrapper that numbers every command inside the sandbox and checks that each ran exactly once
+fleet.py     three sandbox servers and a pool, each restarted at the same port after its death
+victims.py   which process is killed and when, drawn from a seed
+run.py       one training run with such a fleet, and what it leaves behind
 __main__.py  runs with and without deaths, side by side, into benchmarks/results/chaos.json
 """
 

@@ -1,10 +1,9 @@
-"""Training runs in which nobody dies beside runs in which everybody does, again and again, from the same model.
+"""Undisturbed training runs beside runs whose processes are killed at random, from the same model.
 
-The demo's model clones demonstrations; then PPO learns `mini-edit` with a pool of three servers and a generation
-server, undisturbed, and under SIGKILL at random moments: once with two ranks that learn and play, once with two workers
-of Ray that play. It fails if a run under deaths does not reach the same update, anything is left of a sandbox, a
-command ran twice or never, or the share of repairs after the run lies outside the spread of the undisturbed seeds,
-widened by the noise of the measurement.
+The demo's model clones demonstrations; then PPO trains on `mini-edit` with a pool of three servers and a generation
+server: undisturbed, and under SIGKILL at random moments, once with two training ranks, once with two Ray workers. It
+fails if a disturbed run does not reach the same update, anything of a sandbox is left, a command ran twice or never, or
+the resolve rate after the run is outside the range of the undisturbed seeds, widened by the noise of the evaluation.
 
     python -m benchmarks.chaos [--updates 6 --seeds 3 --disturbed 1]      # benchmarks/results/chaos.json
 """
@@ -23,7 +22,7 @@ from benchmarks.chaos.run import Deaths, Outcome, Setting, train
 from benchmarks.records import Row, row, write_results
 from examples import demo
 from swe_trainers.logging import Run
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.language_model import LanguageModel
 
 __all__ = ["cloned_model", "main"]
 
@@ -41,7 +40,7 @@ def cloned_model(folder: Path, *, demonstrations: int, epochs: int) -> Path:
 
 
 def within(outcome: Outcome, undisturbed: list[Outcome], held_out: int) -> bool:
-    """Whether its last measurement lies in the others' spread and three standard errors of a measurement around it."""
+    """Whether its last evaluation lies within the range of the others, plus three standard errors."""
     shares = [each.resolved[-1] for each in undisturbed]
     mean = sum(shares) / len(shares)
     noise = 3 * math.sqrt(max(mean * (1 - mean), 0.01) / held_out)
@@ -49,7 +48,7 @@ def within(outcome: Outcome, undisturbed: list[Outcome], held_out: int) -> bool:
 
 
 def faults(outcome: Outcome, setting: Setting, undisturbed: list[Outcome]) -> list[str]:
-    """What is wrong with a run."""
+    """The faults of a run."""
     found = []
     if outcome.steps != setting.updates or outcome.updates != setting.updates:
         found.append(f"{outcome.updates} updates, the last {outcome.steps}, of {setting.updates}")
@@ -65,7 +64,7 @@ def faults(outcome: Outcome, setting: Setting, undisturbed: list[Outcome]) -> li
 
 
 def rows_of(name: str, outcome: Outcome) -> list[Row]:
-    """What is written of a run."""
+    """The result rows of a run."""
     counts = {
         "updates": outcome.steps,
         "episodes": outcome.episodes,

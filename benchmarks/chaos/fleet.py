@@ -1,4 +1,4 @@
-"""Three servers of sandboxes and a pool of them; whoever is dead is started again, at the same port."""
+"""Three sandbox servers and a pool of them; each is restarted at the same port after its death."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Fleet", "Kept"]
 
 
 class Kept:
-    """A `swegym serve` or `swegym pool` that comes back.
+    """A `swegym serve` or `swegym pool` that can be killed and restarted.
 
     Args:
         arguments: of `swegym`.
         port: that it always listens on.
 
-    `pids` are those of all its lives.
+    `pids` contains the process ids of all its starts.
     """
 
     def __init__(self, arguments: Sequence[str], port: str) -> None:
@@ -34,11 +34,11 @@ class Kept:
 
     @property
     def served(self) -> Served:
-        """As it runs now, or did last."""
+        """The current or last process."""
         return self._now
 
     def kill(self) -> int:
-        """SIGKILL; the pid that had it."""
+        """Send SIGKILL; returns the pid."""
         with self._lock:
             process = self._now.process
             process.send_signal(signal.SIGKILL)
@@ -46,7 +46,7 @@ class Kept:
             return process.pid
 
     def come_back(self) -> None:
-        """Start it again where it is dead."""
+        """Restart it if it is dead."""
         with self._lock:
             if self._now.process.poll() is None:
                 return
@@ -56,21 +56,21 @@ class Kept:
             self.pids.add(self._now.process.pid)
 
     def end(self) -> None:
-        """For good."""
+        """End it permanently."""
         self.kill()
         assert self._now.process.stdout is not None
         self._now.process.stdout.close()
 
 
 class Fleet:
-    """Servers and their pool, until it is closed.
+    """Servers and their pool, until closed.
 
     Args:
         folder: of the pool's leases.
         token: of all of them, as in `$SWEGYM_TOKEN`.
         servers: how many.
         capacity: containers of each.
-        lease_s: what nobody gives back, because its owner was killed or the pool was away, is ended after it.
+        lease_s: leases that are not released, because the owner was killed or the pool was down, expire after it.
         arguments: of every server.
     """
 
@@ -86,12 +86,12 @@ class Fleet:
         )
 
     def ask(self, path: str = "/healthz") -> Any:
-        """What the pool says of itself."""
+        """The status of the pool."""
         request = urllib.request.Request(self.pool.url + path, headers={"Authorization": f"Bearer {self._token}"})
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.loads(answer.read())
 
     def close(self) -> None:
-        """End all of it."""
+        """End all processes."""
         for one in (self.pool, *self.servers):
             one.end()

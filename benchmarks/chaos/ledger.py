@@ -1,4 +1,4 @@
-"""Whether a command ran once: every command leaves its number in a file of its sandbox, which is read after it."""
+"""Checks that every command ran once: each appends its number to a file in its sandbox, which is read afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 
 from swegym_env.errors import SwegymError
-from swegym_env.sandbox.protocol import Sandbox
+from swegym_env.sandbox.api import Sandbox
 
 __all__ = ["Ledger", "RunsOnce", "read_ledger"]
 
@@ -21,13 +21,13 @@ _SAID = "this command ran more than once"
 
 
 class RunsOnce(gymnasium.Wrapper[str, str, str, str]):
-    """Around `SWEBench-v0` with raw actions: counts how often each command ran, where its sandbox can still be asked.
+    """Wraps `SWEBench-v0` with raw actions and counts how often each command ran, as long as its sandbox is reachable.
 
-    The command itself looks whether its number is there already, so that the last of an episode is counted too.
+    The command itself checks whether its number is already there, so that the last one of an episode is counted too.
 
     Args:
         env: the environment.
-        folder: where each process writes what it found, a line a command.
+        folder: where each process writes its findings, one line per command.
     """
 
     def __init__(self, env: gymnasium.Env[str, str], folder: str) -> None:
@@ -37,17 +37,17 @@ class RunsOnce(gymnasium.Wrapper[str, str, str, str]):
         self._told: set[int] = set()
 
     def reset(self, **arguments: Any) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, and the count."""
+        """Begin an episode and reset the count."""
         self._sent, self._told = 0, set()
         return self.env.reset(**arguments)
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """Act, and count."""
-        if action.strip() in ("", "submit") or "\0" in action:  # which is refused, as no command can hold it
+        """Step, and count."""
+        if action.strip() in ("", "submit") or "\0" in action:  # which is refused: no command can contain it
             return self.env.step(action)
         self._sent += 1
         number = self._sent
-        # A line of its own: an action may be no bash at all, and the shell reads and runs a line before the next.
+        # A separate line: the action may be a syntax error, and the shell reads and runs one line before the next.
         mark = f"echo {number} >>{_FILE}; [ $(grep -cx {number} {_FILE}) = 1 ] || echo '{_SAID}'\n"
         step = self.env.step(mark + action)
         observation, info = step[0], step[4]
@@ -66,23 +66,23 @@ class RunsOnce(gymnasium.Wrapper[str, str, str, str]):
         return step
 
     def _found(self) -> Counter[int] | None:
-        """Number → how often it is in the sandbox; None where that is gone."""
+        """Number → its count in the sandbox; None if the sandbox is gone."""
         sandbox: Sandbox | None = self.env.unwrapped._sandbox  # type: ignore[attr-defined]
         assert sandbox is not None
         try:
             return Counter(map(int, sandbox.read(_FILE).split()))
         except (SwegymError, OSError):
-            return None  # its server has just died, or an agent made the file unreadable
+            return None  # its server died, or an agent made the file unreadable
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What all processes of a run found.
+    """The findings of all processes of a run.
 
     Attributes:
-        commands: that were sent.
-        twice: of those, that ran more than once.
-        never: that were answered for without having run.
+        commands: commands sent.
+        twice: commands that ran more than once.
+        never: commands with a result that never ran.
     """
 
     commands: int
@@ -91,7 +91,7 @@ class Ledger:
 
 
 def read_ledger(folder: Path) -> Ledger:
-    """All lines together; one that a death cut off is left out."""
+    """All lines together; an incomplete last line is ignored."""
     lines = []
     for path in folder.glob("*.jsonl"):
         for text in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""One training run of `mini-edit` over a fleet of sandboxes and a generation server, with or without deaths."""
+"""One training run on `mini-edit` with a fleet of sandbox servers and a generation server, with or without deaths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.chaos.victims import Killer, of_fleet, processes_of
 from benchmarks.services import free_port
 from benchmarks.waiting import wait_until
 from swe_trainers.logging import read_metrics
-from swegym_env.sandbox.supervisor.cgroups import existing_groups
+from swegym_env.sandbox.linux.cgroups import existing_groups
 
 __all__ = ["Deaths", "Outcome", "Setting", "train"]
 
@@ -32,18 +32,18 @@ _LATELY_S = 2.0
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained, and on what.
+    """The model, the size of the run and the fleet.
 
     Attributes:
         model: a model's folder, made by cloning.
         updates, episodes: of the run, and of each update.
-        held_out: episodes of a measurement, before and after; 0: none.
-        ranks: that learn.
-        workers: of Ray, which play instead of the ranks; 0: none.
+        held_out: evaluation episodes, before and after; 0: none.
+        ranks: training processes.
+        workers: Ray workers that play instead of the ranks; 0: none.
         parallel: environments of each rank or worker.
-        servers: of sandboxes.
-        lease_s: of a container.
-        limit_s: after which the run has failed.
+        servers: sandbox servers.
+        lease_s: length of a container's lease.
+        limit_s: the run fails after this time.
     """
 
     model: str
@@ -60,12 +60,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Deaths:
-    """How often each kind dies, in seconds between deaths; 0: never.
+    """Seconds between deaths of each type of process; 0: never.
 
     Attributes:
-        server, pool, engine, rank, worker: the kinds; a worker is one of Ray.
-        most: of each kind.
-        seed: of the moments.
+        server, pool, engine, rank, worker: the types; a worker is a Ray worker.
+        most: deaths of each type at most.
+        seed: of the random moments.
     """
 
     server: float = 12.0
@@ -79,18 +79,18 @@ class Deaths:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         steps: the number of its last update.
-        updates: that its metrics tell of.
-        rewards: of each update's training episodes, on average.
-        resolved: the share of held-out episodes before and after; empty where none were measured.
-        episodes, invalid: in training; those left out because the machine failed.
+        updates: the updates in its metrics.
+        rewards: mean reward of the training episodes of each update.
+        resolved: fraction of held-out episodes resolved, before and after; empty without evaluation.
+        episodes, invalid: training episodes; those excluded because the infrastructure failed.
         ledger: of its commands.
-        deaths: by kind.
-        left: what of sandboxes was still there, by what.
-        seconds: it took.
+        deaths: by type.
+        left: remains of sandboxes, by type.
+        seconds: duration.
     """
 
     steps: int
@@ -110,11 +110,11 @@ def train(setting: Setting, output: Path, *, seed: int, deaths: Deaths | None = 
 
     Args:
         setting: of the run.
-        output: a folder of its own.
+        output: a new folder.
         seed: of the run.
-        deaths: who dies meanwhile; None: nobody.
+        deaths: which processes are killed; None: none.
     Raises:
-        RuntimeError: the run failed; its last words are told.
+        RuntimeError: the run failed; the text contains its last output.
     """
     place = Path(tempfile.mkdtemp(prefix="swegym-chaos-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     place.chmod(0o711)
@@ -142,7 +142,7 @@ def train(setting: Setting, output: Path, *, seed: int, deaths: Deaths | None = 
 
 
 def _left(place: Path, owners: set[int]) -> dict[str, int]:
-    """What there is now of sandboxes in `place`, and of those of the servers that ever were."""
+    """The remains of sandboxes in `place`, and of those of all servers ever started."""
     processes = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -161,17 +161,17 @@ def _run(setting: Setting, output: Path, fleet: Fleet, *, seed: int, deaths: Dea
     (output / "ledger").mkdir()
     configuration = output / "chaos.yaml"
     configuration.write_text(yaml.safe_dump(_configuration(setting, output, fleet.pool.url, seed)))
-    run = [sys.executable, "-m", "swe_trainers.cli", str(configuration)]
+    run = [sys.executable, "-m", "swe_trainers.cli.main", str(configuration)]
     if setting.ranks > 1:
         run[1:3] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(setting.ranks),
-                    "--max-restarts", "100", "--monitor-interval", "0.2", "-m", "swe_trainers.cli"]  # fmt: skip
+                    "--max-restarts", "100", "--monitor-interval", "0.2", "-m", "swe_trainers.cli.main"]  # fmt: skip
     with (output / "printed").open("wb") as printed:
         process = subprocess.Popen(run, stdout=printed, stderr=printed, start_new_session=True)
         try:
             kinds = of_fleet(fleet, server_s=deaths.server, pool_s=deaths.pool) if deaths else {}
             if deaths:
-                below = {"engine": "serve_command"}
-                below |= {"rank": "swe_trainers.cli"} if setting.ranks > 1 else {}
+                below = {"engine": "swe_trainers.cli.serve"}
+                below |= {"rank": "swe_trainers.cli.main"} if setting.ranks > 1 else {}
                 below |= {"worker": "ray::RolloutWorker"} if setting.workers else {}
                 kinds |= {
                     name: processes_of(lambda: process.pid, word, every_s=getattr(deaths, name))
@@ -202,8 +202,8 @@ def _at_work(ledger: Path) -> bool:
 
 
 def _configuration(setting: Setting, output: Path, pool: str, seed: int) -> dict[str, Any]:
-    """The demo's recipe, over the fleet and a server that generates."""
-    command = [sys.executable, "-m", "swe_trainers.engines.serve_command", "{weights}", "--port", "{port}",
+    """The demo's configuration with the fleet and a generation server."""
+    command = [sys.executable, "-m", "swe_trainers.cli.serve", "{weights}", "--port", "{port}",
                "--threads", "1", "--slots", str(max(setting.ranks, setting.workers) * setting.parallel)]  # fmt: skip
     return {
         "environment": {
@@ -245,7 +245,7 @@ def _outcome(output: Path, died: Counter[str], after: dict[str, int], seconds: f
         rewards=[float(updates[number]["reward_mean"]) for number in sorted(updates)],
         resolved=[float(row["eval/success"]) for row in rows if "eval/success" in row],
         episodes=int(sum(row["episodes"] for row in updates.values())),
-        invalid=int(sum(row.get("episodes_left_out", 0) for row in updates.values())),
+        invalid=int(sum(row.get("episodes_invalid", 0) for row in updates.values())),
         ledger=read_ledger(output / "ledger"),
         deaths=died,
         left=after,

@@ -1,4 +1,4 @@
-"""Who is killed, and when: kinds of victims in turn, at moments and of a number that a seed draws."""
+"""Kills processes of several types at random moments, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.chaos.fleet import Fleet, Kept
-from swegym_env.sandbox.supervisor.processes import descendants
+from swegym_env.sandbox.linux.processes import descendants
 
 __all__ = ["Killer", "Kind", "of_fleet", "processes_of"]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of victim.
+    """A type of process to kill.
 
     Attributes:
-        every_s: seconds between its deaths, on average; at least half of that.
-        kill: one of them, with the chance that it is given; whether there was one.
-        back: what brings it back, and is called a while after; None: somebody else does.
+        every_s: mean seconds between deaths; at least half of that.
+        kill: kills one, chosen with the given random number; returns whether there was one.
+        back: restarts it, called a while later; None: something else does.
     """
 
     every_s: float
@@ -34,13 +34,13 @@ class Kind:
 
 @dataclass
 class Killer:
-    """Kills from `begin` until `end`, each kind by a thread and a random stream of its own.
+    """Kills from `begin` until `end`, each type in a separate thread with a separate random stream.
 
     Attributes:
-        kinds: name → who.
-        seed: of what is drawn.
-        most: deaths of each kind.
-        at_work: whether the run is: deaths while everybody starts again would teach nothing, and let nobody get on.
+        kinds: name → type.
+        seed: of the random numbers.
+        most: deaths of each type at most.
+        at_work: whether the run makes progress: deaths during a restart would test nothing and block the run.
     """
 
     kinds: Mapping[str, Kind]
@@ -52,13 +52,13 @@ class Killer:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Begin to kill."""
+        """Start killing."""
         for name in self.kinds:
             self._threads.append(threading.Thread(target=self._haunt, args=(name,), name=f"kills-{name}"))
             self._threads[-1].start()
 
     def end(self) -> None:
-        """Kill no more; what is dead is brought back first."""
+        """Stop killing; dead processes are restarted first."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -102,11 +102,12 @@ def of_fleet(fleet: Fleet, *, server_s: float, pool_s: float) -> dict[str, Kind]
 
 
 def processes_of(leader: Callable[[], int | None], word: str, *, every_s: float) -> Kind:
-    """Some process below `leader` whose command line holds `word`; whoever started it starts it again.
+    """A descendant process of `leader` whose command line contains `word`; its parent restarts it.
 
     Args:
-        leader: the pid; None while there is none.
-        word: "serve_command" for a generation server, "swe_trainers.cli" for a training rank, "ray::" for a worker.
+        leader: the pid; None if there is none yet.
+        word: "swe_trainers.cli.serve" for a generation server, "swe_trainers.cli.main" for a training rank, "ray::" for
+            a worker.
         every_s: see `Kind`.
     """
 

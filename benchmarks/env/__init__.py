@@ -1,1 +1,1 @@
-"""What the sandbox engine reaches, and its peers beside it in the same run: `make bench-env`."""
+"""The sandbox engine beside its peers in the same run: `make bench-env`."""

@@ -14,7 +14,8 @@ from pathlib import Path
 from benchmarks.env.measuring import Run
 from benchmarks.env.parts import PARTS
 from benchmarks.records import RESULTS, write_results
-from swegym_env.sandbox.selection import BACKENDS, try_backend
+from swegym_env.files import write_atomically
+from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
 
 
 def main() -> int:
@@ -45,7 +46,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", metavar="PARTS", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the repetitions (default 1)")
-    parser.add_argument("--sandbox", choices=BACKENDS, help="this back end alone")
+    parser.add_argument("--sandbox", choices=LOCAL_BACKENDS, help="this back end alone")
     parser.add_argument("--output", type=Path, help="by default benchmarks/results/env.json for a whole run, else none")
     parser.add_argument("--note", action="append", default=[], help="what else to keep with the results")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
@@ -55,8 +56,8 @@ def _arguments() -> argparse.Namespace:
 def _run(arguments: argparse.Namespace, chosen: list[str], repos: Path) -> int:
     run = Run(repos, scale=arguments.scale, notes=list(arguments.note))
     backends = []
-    for name in [arguments.sandbox] if arguments.sandbox else BACKENDS:
-        reason = try_backend(name)
+    for name in [arguments.sandbox] if arguments.sandbox else LOCAL_BACKENDS:
+        reason = make_backend(name).problem(fresh=True)
         if reason:
             run.notes.append(f"{name} does not work here: {reason}")
         else:
@@ -99,9 +100,7 @@ def _write(run: Run, seconds: dict[str, float], output: Path) -> None:
         for name, (value, target, less) in run.targets.items()
     }
     result |= {"seconds": seconds, "notes": run.notes}
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_atomically(path, json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Timing, the tasks that are measured on, and what a process takes of the machine."""
+"""Timing, the tasks of the benchmark, and the memory of processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.records import Row, row
-from swegym_env.tasks.git_writer import write_repository
+from swegym_env.repo.objects import write_repository
 from swegym_env.tasks.task import Task
 
 __all__ = ["Run", "footprint", "milliseconds", "repository_task", "resident_bytes", "small_task", "timed", "tree"]
@@ -21,12 +21,12 @@ _T = TypeVar("_T")
 
 @dataclass
 class Run:
-    """What one run of the benchmark gathers.
+    """The results of one run of the benchmark.
 
     Attributes:
-        repos: where the repositories lie that are measured on.
-        scale: share of the repetitions to make; 1 for the figures that count.
-        values: case and metric → what was measured, with its unit.
+        repos: directory of the repositories.
+        scale: fraction of the repetitions; 1 for a full run.
+        values: case and metric → measured values with their unit.
         targets: name → value, target, and whether less is better.
     """
 
@@ -38,42 +38,42 @@ class Run:
     notes: list[str] = field(default_factory=list)
 
     def add(self, case: str, metric: str, unit: str, *values: float) -> None:
-        """Keep measured values of one kind."""
+        """Add measured values of one metric."""
         self.values.setdefault((case, metric), (unit, []))[1].extend(values)
 
     def median(self, case: str, metric: str) -> float:
-        """The median of what was kept."""
+        """The median of a metric."""
         return row(case, metric, "", self.values[case, metric][1]).median
 
     def target(self, name: str, value: float, target: float, *, less: bool = True) -> None:
-        """Hold a value against what it must reach."""
+        """Compare a value with its target."""
         self.targets[name] = (value, target, less)
 
     def times(self, wanted: int) -> int:
-        """How often to do something that is done `wanted` times in a full run."""
+        """The number of repetitions for something with `wanted` repetitions in a full run."""
         return max(3, round(wanted * self.scale))
 
     def rows(self) -> list[Row]:
-        """All that was measured."""
+        """All results."""
         return [row(case, metric, unit, values) for (case, metric), (unit, values) in self.values.items()]
 
 
 def milliseconds(action: Callable[[], object]) -> float:
-    """How long an action takes."""
+    """The duration of an action."""
     began = time.perf_counter()
     action()
     return (time.perf_counter() - began) * 1e3
 
 
 def timed(action: Callable[[], _T]) -> tuple[float, _T]:
-    """How many milliseconds an action takes, and what it gives."""
+    """The milliseconds of an action, and its result."""
     began = time.perf_counter()
     result = action()
     return (time.perf_counter() - began) * 1e3, result
 
 
 def repository_task(repos: Path, files: int) -> Task:
-    """A task whose git repository, made under `repos` at first use, has this many files and an ignore file."""
+    """A task whose git repository, created under `repos` at first use, has this many files and an ignore file."""
     clone = repos / f"bench+files-{files}"
     if not clone.is_dir():
         text = "".join(f"value_{number} = {number}\n" for number in range(20))
@@ -96,15 +96,15 @@ def _made(directory: Path) -> Path:
 
 
 def small_task(number: int) -> Task:
-    """A task that brings a repository of ten files."""
+    """A task with a repository of ten files."""
     files = {f"module_{index}.py": f"value = {number}\n" for index in range(10)}
     return Task(instance_id=f"small-{number}", repo="x/y", base_commit="", problem_statement="p", patch="", files=files)
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it."""
+    """A process and all its descendants."""
     found = [pid]
-    for one in found:  # grows while it is walked
+    for one in found:  # grows during the iteration
         try:
             found += [int(word) for word in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
         except OSError:
@@ -113,7 +113,7 @@ def tree(pid: int) -> list[int]:
 
 
 def footprint(pids: list[int]) -> dict[str, float]:
-    """Megabytes (10⁶ bytes) of processes, shared pages by their share: in all, and without the page cache of files."""
+    """Proportional set size of processes in megabytes (10⁶ bytes): total, and without the page cache of files."""
     total = files = 0
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, one function each: what is measured, how often, and what it must reach."""
+"""The parts of the benchmark, one function each: the measurement, its repetitions and its targets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +32,12 @@ from benchmarks.env.measuring import (
 from benchmarks.env.peers import minimal_root, peers
 from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
-from swegym_env.judging.patch import capture_patch
 from swegym_env.paths import run_dir
-from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
+from swegym_env.prepare import prepare_locally
+from swegym_env.repo.capture import capture_patch
+from swegym_env.sandbox import Sandbox, open_sandbox
 from swegym_env.sandbox.client import supervisor
-from swegym_env.tasks.workspace import prepare_workspace
+from swegym_env.tasks.data import mini_edit
 
 __all__ = ["PARTS"]
 
@@ -47,7 +49,7 @@ POOLED = "pool" in inspect.signature(SWEBenchEnv).parameters
 
 @contextlib.contextmanager
 def _environment(run: Run, files: int, backend: str, **options: object) -> Iterator[SWEBenchEnv]:
-    options = {**({"pool": 0} if POOLED else {}), **options}  # cold, unless a warm one is asked for
+    options = {**({"pool": 0} if POOLED else {}), **options}  # cold, unless warm is requested
     env = SWEBenchEnv(
         tasks=[repository_task(run.repos, files)],
         repos=str(run.repos),
@@ -66,7 +68,7 @@ def _environment(run: Run, files: int, backend: str, **options: object) -> Itera
 
 @contextlib.contextmanager
 def _sandbox(run: Run, backend: str) -> Iterator[tuple[Sandbox, Path]]:
-    workspace = prepare_workspace(repository_task(run.repos, 6000), repos=run.repos)
+    workspace = prepare_locally(repository_task(run.repos, 6000), repos=run.repos)
     sandbox = open_sandbox(workspace.spec, backend=backend)
     try:
         sandbox.start()
@@ -76,7 +78,7 @@ def _sandbox(run: Run, backend: str) -> Iterator[tuple[Sandbox, Path]]:
 
 
 def steps(run: Run, backends: list[str]) -> None:
-    """A step of the environment, patch included, on 6,000 files; and one command with each peer, in turns."""
+    """A step of the environment with its patch on 6,000 files, alternating with one command of each peer."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="swegym-bench-root-"))
         others = stack.enter_context(peers(minimal_root(Path(directory) / "root")))
@@ -118,7 +120,7 @@ def _steps_of(run: Run, name: str, clean: SWEBenchEnv, edited: SWEBenchEnv, turn
 
 
 def _breakdown(run: Run, backends: list[str]) -> None:
-    """Where a step's time goes."""
+    """The parts of a step's time."""
     for name in backends:
         with _sandbox(run, name) as (sandbox, base):
             for _ in range(run.times(200)):
@@ -136,22 +138,55 @@ def _breakdown(run: Run, backends: list[str]) -> None:
         run.target(f"{name}: shell's round trip, builtin (ms)", run.median(name, "of a step: shell, builtin"), 0.3)
 
 
+EACH = "apptainer, one exec a sandbox"
+
+
+@contextlib.contextmanager
+def _way(name: str) -> Iterator[str]:
+    """The back end of a case; for `EACH`, sandboxes started within the block use no container that stays up."""
+    before = os.environ.get("SWEGYM_WITHOUT")
+    if name == EACH:
+        os.environ["SWEGYM_WITHOUT"] = "container"
+    try:
+        yield "apptainer" if name == EACH else name
+    finally:
+        os.environ.pop("SWEGYM_WITHOUT", None)
+        os.environ.update({} if before is None else {"SWEGYM_WITHOUT": before})
+
+
+def _ways(backends: list[str]) -> list[str]:
+    return [*backends, *([EACH] if "apptainer" in backends else [])]
+
+
+def _compare(run: Run, metric: str, backends: list[str]) -> None:
+    """How often the time of a metric of one back end is that of another, in this run."""
+    for one, other in (("apptainer", "namespace"), (EACH, "apptainer")):
+        if {one, other} <= set(_ways(backends)):
+            run.ratios[f"{metric}: {one} / {other}"] = run.median(one, metric) / run.median(other, metric)
+
+
 def reset(run: Run, backends: list[str]) -> None:
-    """A new episode: cold, and warm where sandboxes are made ready; on 10 and on 6,000 files, in turns."""
-    targets = {"apptainer": 130.0, "namespace": 30.0}
+    """A reset, cold and from the warm pool, on 10 and on 6,000 files, alternating."""
+    with contextlib.ExitStack() as stack:
+        envs = {}
+        for name in _ways(backends):
+            with _way(name) as backend:
+                envs[name] = [stack.enter_context(_environment(run, files, backend)) for files in (10, 6000)]
+        for _ in range(run.times(25)):
+            for name, (small, big) in envs.items():
+                with _way(name):
+                    run.add(name, "reset, 10 files", "ms", milliseconds(lambda env=small: env.reset(seed=0)))  # type: ignore[misc]
+                    run.add(name, "reset, 6,000 files", "ms", milliseconds(lambda env=big: env.reset(seed=0)))  # type: ignore[misc]
+    _compare(run, "reset, 6,000 files", backends)
     for name in backends:
-        with _environment(run, 10, name) as small, _environment(run, 6000, name) as big:
-            for _ in range(run.times(25)):
-                run.add(name, "reset, 10 files", "ms", milliseconds(lambda: small.reset(seed=0)))
-                run.add(name, "reset, 6,000 files", "ms", milliseconds(lambda: big.reset(seed=0)))
         cold, small_one = run.median(name, "reset, 6,000 files"), run.median(name, "reset, 10 files")
-        run.target(f"{name}: reset, cold (ms)", cold, targets[name])
+        run.target(f"{name}: reset, cold (ms)", cold, 20)
         run.ratios[f"{name}: reset on 6,000 files / on 10"] = cold / small_one
         run.target(f"{name}: reset on 6,000 files / on 10", cold / small_one, 1.2)
         if POOLED:
             with _environment(run, 6000, name, pool=1) as env:
                 for _ in range(run.times(15)):
-                    time.sleep(1)  # an agent thinks longer
+                    time.sleep(1)  # agents take longer
                     run.add(name, "reset, warm", "ms", milliseconds(env.reset))
             run.target(f"{name}: reset, warm (ms)", run.median(name, "reset, warm"), 10)
         _breakdown_of_reset(run, name)
@@ -167,7 +202,7 @@ def reset(run: Run, backends: list[str]) -> None:
 def _breakdown_of_reset(run: Run, name: str) -> None:
     task = repository_task(run.repos, 6000)
     for _ in range(run.times(10)):
-        took, workspace = timed(lambda: prepare_workspace(task, repos=run.repos))
+        took, workspace = timed(lambda: prepare_locally(task, repos=run.repos))
         run.add(name, "of a reset: layers found", "ms", took)
         sandbox = open_sandbox(workspace.spec, backend=name)
         run.add(name, "of a reset: sandbox started", "ms", milliseconds(sandbox.start))
@@ -175,7 +210,7 @@ def _breakdown_of_reset(run: Run, name: str) -> None:
 
 
 def fork(run: Run, backends: list[str]) -> None:
-    """A copy of a running sandbox with 1,000 changed files, and what ending one costs its caller."""
+    """A fork of a sandbox with 1,000 changed files, and the caller's time of closing one."""
     for name in backends:
         with _sandbox(run, name) as (sandbox, _):
             sandbox.run("mkdir new; for ((i = 0; i < 1000; i++)); do echo $i >new/$i; done")
@@ -194,10 +229,10 @@ def fork(run: Run, backends: list[str]) -> None:
 
 
 def live(run: Run, backends: list[str]) -> None:
-    """64 sandboxes at once, and 32 started at once from nothing."""
+    """64 live sandboxes."""
     for name in backends:
         many = 64
-        spec = prepare_workspace(repository_task(run.repos, 10), repos=run.repos).spec
+        spec = prepare_locally(repository_task(run.repos, 10), repos=run.repos).spec
         before = footprint([os.getpid()])["beyond_page_cache"]
         sandboxes = [open_sandbox(spec, backend=name) for _ in range(many)]
         try:
@@ -223,27 +258,65 @@ def live(run: Run, backends: list[str]) -> None:
         run.add(name, "64 live: memory of each beyond the page cache", "MB", beyond)
         run.add(name, "64 live: files of each, in memory", "MB", written / many)
         run.target(f"{name}: memory of each of 64 live sandboxes beyond the page cache (MB)", beyond, 25)
-        _cold_starts(run, name, spec)
 
 
-def _cold_starts(run: Run, name: str, spec: SandboxSpec) -> None:
+def starts(run: Run, backends: list[str]) -> None:
+    """32 concurrent cold starts, the back ends alternating."""
     many = 32
-    for _ in range(run.times(3)):
-        sandboxes = [open_sandbox(spec, backend=name) for _ in range(many)]
-        with ThreadPoolExecutor(many) as pool:
-            began = time.perf_counter()
-            list(pool.map(lambda sandbox: sandbox.start(), sandboxes))
-            run.add(name, "32 cold starts at once", "s", time.perf_counter() - began)
-        for sandbox in sandboxes:
-            sandbox.close()
-        _await(lambda: not list(run_dir().glob("*-sandbox")))
-    run.target(f"{name}: 32 cold starts (s)", run.median(name, "32 cold starts at once"), 2.5)
+    spec = prepare_locally(repository_task(run.repos, 10), repos=run.repos).spec
+    for _ in range(run.times(10)):
+        for name in _ways(backends):
+            with _way(name) as backend:
+                sandboxes = [open_sandbox(spec, backend=backend) for _ in range(many)]
+                with ThreadPoolExecutor(many) as pool:
+                    began = time.perf_counter()
+                    list(pool.map(lambda sandbox: sandbox.start(), sandboxes))
+                    run.add(name, "32 cold starts at once", "s", time.perf_counter() - began)
+            for sandbox in sandboxes:
+                sandbox.close()
+            _await(lambda: not list(run_dir().glob("*-sandbox")))
+    _compare(run, "32 cold starts at once", backends)
+    for name in backends:
+        run.target(f"{name}: 32 cold starts (s)", run.median(name, "32 cold starts at once"), 0.4)
+
+
+def graded(run: Run, backends: list[str]) -> None:
+    """Episodes of `mini-edit` on eight threads: reset, the gold patch, submit, graded; the back ends alternating."""
+    threads, each = 8, run.times(8)
+    tasks = [mini_edit.generate(number) for number in range(threads)]
+    with contextlib.ExitStack() as stack:
+        players: dict[str, list[Callable[[], None]]] = {}
+        for name in _ways(backends):
+            with _way(name) as backend:
+                for task in tasks:
+                    options = {"sandbox": backend, "action_format": "raw", **({"pool": 0} if POOLED else {})}
+                    env = stack.enter_context(contextlib.closing(SWEBenchEnv(tasks=[task], **options)))  # type: ignore[arg-type]
+                    players.setdefault(name, []).append(partial(_play, env, task.patch))
+                    players[name][-1]()  # layers are built once
+        for _ in range(run.times(6)):
+            for name, theirs in players.items():
+                with _way(name), ThreadPoolExecutor(threads) as pool:
+                    began = time.perf_counter()
+                    list(pool.map(lambda play: [play() for _ in range(each)], theirs))
+                    took = time.perf_counter() - began
+                    run.add(name, "an episode, graded, 8 at once", "ms", took * 1e3 / (threads * each))
+    _compare(run, "an episode, graded, 8 at once", backends)
+    if {"apptainer", "namespace"} <= set(backends):
+        slower = run.ratios["an episode, graded, 8 at once: apptainer / namespace"]
+        run.target("graded episodes per second: apptainer / namespace", 1 / slower, 0.85, less=False)
+
+
+def _play(env: SWEBenchEnv, patch: str) -> None:
+    env.reset(seed=0)
+    env.step(f"git apply <<'END'\n{patch}\nEND")
+    info = env.step("submit")[4]
+    assert info["resolved"], info
 
 
 def episodes(run: Run, backends: list[str]) -> None:
-    """5,000 episodes in one process (500 where a container is slower to start): what grows with them."""
+    """5,000 episodes in one process: resources that grow."""
     for name in backends:
-        _episodes_of(run, name, run.times(5000 if name == "namespace" else 500))
+        _episodes_of(run, name, run.times(5000))
 
 
 def _episodes_of(run: Run, name: str, total: int) -> None:
@@ -271,7 +344,7 @@ def _episodes_of(run: Run, name: str, total: int) -> None:
         took += time.perf_counter() - began
     env.close()
     run.add(name, "episode, with a step and a submission", "ms", took * 1e3 / total)
-    warm = len(at) // 5  # what fills at first does not grow
+    warm = len(at) // 5  # initial filling is not growth
     for what, values in samples.items():
         unit = "MB" if "memory" in what else ""
         run.add(name, f"{total} episodes: {what}", unit, *values)
@@ -281,7 +354,7 @@ def _episodes_of(run: Run, name: str, total: int) -> None:
 
 
 def _taken() -> dict[str, float]:
-    """What this process and its supervisor hold now."""
+    """The resources of this process and its supervisor."""
     return {
         "resident memory": resident_bytes() / 1e6,
         "supervisor's memory": footprint([supervisor().pid])["beyond_page_cache"],
@@ -302,5 +375,7 @@ PARTS: dict[str, Callable[[Run, list[str]], None]] = {
     "reset": reset,
     "fork": fork,
     "live": live,
+    "starts": starts,
+    "graded": graded,
     "episodes": episodes,
 }

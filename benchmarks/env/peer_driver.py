@@ -1,4 +1,4 @@
-"""Run by the peers' own interpreter: measures what it is asked for on standard input, one line of JSON each way."""
+"""Runs in the peers' environment: measures what each line of JSON on standard input requests, and prints the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLAGS = ["--contain", "--cleanenv", "--fakeroot"]
 
 
 def flags(root):
-    """mini-swe-agent's flags, less `--fakeroot` where the user has no subordinate ids for it."""
+    """mini-swe-agent's flags, without `--fakeroot` if the user has no subordinate ids."""
     tried = subprocess.run(
         ["apptainer", "--quiet", "exec", *FLAGS, "--writable", root, "true"], check=False, capture_output=True
     )
@@ -98,7 +98,7 @@ def bubblewrap(_root):
 
 
 class SweRexLocal:
-    """SWE-ReX's local runtime: a bash under pexpect, in no sandbox at all."""
+    """SWE-ReX's local runtime: a bash under pexpect without a sandbox."""
 
     def __init__(self, _root):
         from swerex.runtime.abstract import BashAction, CreateBashSessionRequest

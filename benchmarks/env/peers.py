@@ -1,4 +1,4 @@
-"""The peers: in an environment of their own, driven by a process of it, so that rounds of theirs lie between ours."""
+"""The peers, in a separate environment and process, so that their rounds alternate with ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROGRAMS = ("bash", "sh", "true", "cat", "ls", "sed")
 
 
 class Peers:
-    """A process in the peers' environment. `names` is what it can measure here, `missing` what not, and why."""
+    """A process in the peers' environment. `names`: available peers; `missing`: the others, with reasons."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -32,7 +32,7 @@ class Peers:
         self.used: str = ready["used"]
 
     def measure(self, name: str, what: str, times: int) -> list[float]:
-        """Milliseconds of `what` ("step" or "reset") with the peer `name`, so many times."""
+        """Milliseconds of `what` ("step" or "reset") with the peer `name`, for each repetition."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"name": name, "what": what, "times": times}) + "\n")
         self._process.stdin.flush()
@@ -48,7 +48,7 @@ class Peers:
 
 @contextmanager
 def peers(root: Path) -> Iterator[Peers]:
-    """Start the peers on the root file system `root`, installed at first use under `PLACE`."""
+    """Start the peers on the root file system `root`; they are installed under `PLACE` at first use."""
     python = PLACE / "bin" / "python"
     stamp = PLACE / f".{'-'.join(PACKAGES)}"
     if not stamp.exists():
@@ -72,10 +72,10 @@ def peers(root: Path) -> Iterator[Peers]:
 
 
 def minimal_root(directory: Path) -> Path:
-    """A root file system of a few programs and their libraries: the least that a peer could be given."""
+    """A minimal root file system for the peers: a few programs and their libraries."""
     make_root(directory, PROGRAMS, more=("sys", "root"))
     if shutil.which("apptainer") is None:
         return directory
-    built = directory.with_name("built")  # with the scripts that instances are started by
+    built = directory.with_name("built")  # with the scripts that start instances
     subprocess.run(["apptainer", "--quiet", "build", "--sandbox", built, directory], check=True, capture_output=True)
     return built

@@ -35,7 +35,7 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 command=("$python" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$ranks" --rdzv-backend c10d
     --max-restarts "${MAX_RESTARTS:-3}"
     --rdzv-id "${SLURM_JOB_ID:-local}" --rdzv-endpoint "$head:${MASTER_PORT:-29500}"
-    -m swe_trainers.cli "$config" --scale.fsdp true "$@")
+    -m swe_trainers.cli.main "$config" --scale.fsdp true "$@")
 if [[ -n ${CONTAINER:-} ]]; then command=(apptainer exec --nv "$CONTAINER" "${command[@]}"); fi
 if ((nodes > 1)); then command=(srun --ntasks-per-node 1 --kill-on-bad-exit 1 "${command[@]}"); fi
 if [[ ${DRY_RUN:-} == 1 ]]; then printf '%s\n' "${command[@]}"; exit 0; fi

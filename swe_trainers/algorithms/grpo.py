@@ -1,7 +1,7 @@
-"""Advantages relative to a group: GRPO and what grew out of it, each a choice of parts.
+"""Group-relative advantages: GRPO and its descendants, each a choice of parts.
 
-All of them collect groups of episodes from the same start, ask how much better than its group each episode was, and
-take clipped steps:
+All of them play groups of episodes from the same start, compare the return of an episode with its group, and take
+clipped steps:
 
               advantage               ratio              what counts alike  and
     GRPO      (R − mean) / deviation  of a token         every episode      divergence from a reference in the loss
@@ -13,63 +13,49 @@ take clipped steps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from swe_trainers.algorithms.reinforcement import Clipped, Experience, experience_of, improve, timed_step
+from swe_trainers.algorithms.algorithm import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, ranged
+from swe_trainers.algorithms.policy_gradient import Clipped, Experience
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.advantages import GroupBaseline, GroupScale, group_advantages, groups_with_signal
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.learner import Learner
-from swe_trainers.learning.losses import Aggregation
-from swe_trainers.learning.ratio import RatioLevel
+from swe_trainers.learning.losses import Aggregation, RatioLevel
 from swe_trainers.learning.rewards import overlong_penalty
 from swe_trainers.rollout.trajectory import Trajectory
 
-__all__ = [
-    "DAPO",
-    "GRPO",
-    "GSPO",
-    "RLOO",
-    "CollectGroups",
-    "DrGRPO",
-    "GroupRelative",
-    "grpo_step",
-    "grpo_targets",
-    "grpo_update",
-]
-
-CollectGroups = Callable[[int, int], Sequence[Trajectory]]
-"""Groups of episodes for the update of this number, and for this attempt at it (0 is the first)."""
+__all__ = ["DAPO", "GRPO", "GSPO", "RLOO", "DrGRPO", "GroupRelative"]
 
 
 @dataclass(frozen=True)
 class GroupRelative(Clipped):
-    """What all of them can be told, beside `Clipped`.
+    """What all of them have in addition to `Clipped`.
 
     Attributes:
         group_size: episodes from the same start.
         baseline: compare an episode with the `mean` of its group, or with that of the others (`leave_one_out`).
-        scale: divide by the deviation of returns within the `group`, over the `batch`, or `none`.
-        resampling: how many more times episodes may be sampled, to replace groups whose episodes all earned the same;
-            0 keeps such groups (they teach nothing).
-        overlong_limit: tokens written by the policy at which an episode is punished in full; null for no punishment.
-        overlong_buffer: over how many tokens before the limit the punishment grows.
-        overlong_penalty: taken from the return of an episode at its limit.
-        learn_from_truncated: false leaves episodes that a limit cut off out of the loss, not out of their group's mean.
+        scale: divide by the standard deviation of returns within the `group`, over the `batch`, or `none`.
+        resampling: how many more rounds of episodes may be played to replace groups whose episodes all have the same
+            return; 0 keeps such groups, which have no advantage.
+        overlong_limit: action tokens at which an episode has the full penalty for length; null for no penalty.
+        overlong_buffer: tokens before the limit over which the penalty grows.
+        overlong_penalty: subtracted from the return of an episode at its limit.
+        learn_from_truncated: false excludes truncated episodes from the loss, but not from the mean of their group.
     """
 
-    group_size: int = 8
+    group_size: int = ranged(8, AT_LEAST_ONE)
     baseline: GroupBaseline = "mean"
     scale: GroupScale = "group"
-    resampling: int = 0
-    overlong_limit: int | None = None
-    overlong_buffer: int | None = None
-    overlong_penalty: float = 1.0
+    resampling: int = ranged(0, NOT_NEGATIVE)
+    overlong_limit: int | None = ranged(None, AT_LEAST_ONE)
+    overlong_buffer: int | None = ranged(None, AT_LEAST_ONE)
+    overlong_penalty: float = ranged(1.0, POSITIVE)
     learn_from_truncated: bool = True
 
     def __post_init__(self) -> None:
@@ -88,21 +74,59 @@ class GroupRelative(Clipped):
         if (self.overlong_buffer or 0) > (self.overlong_limit or 0):
             raise ConfigurationError(f"overlong_buffer: got {self.overlong_buffer}, expected at most the limit")
 
+    def advantages(self, experience: Experience) -> Tensor:
+        """The advantage of an episode over its group, for each of its tokens, (N,) float32."""
+        batch = experience.batch
+        returns = batch.total(experience.rewards)
+        if self.overlong_limit is not None and self.overlong_buffer is not None:
+            lengths = batch.actions_of_sequence
+            penalty = overlong_penalty(lengths, limit=self.overlong_limit, buffer=self.overlong_buffer)
+            returns = returns + self.overlong_penalty * penalty
+        return batch.spread(group_advantages(returns, batch.group, baseline=self.baseline, scale=self.scale))
+
+    def trained_sequences(self, batch: Batch) -> Tensor | None:
+        """All, or those that no limit truncated."""
+        return None if self.learn_from_truncated else (~batch.truncated).nonzero().squeeze(1)
+
+    def wants_more(self, episodes: Sequence[Trajectory], rounds: int) -> bool:
+        """Until enough groups have episodes of different returns, or `resampling` is used up."""
+        if rounds > self.resampling:
+            return False
+        return sum(map(_has_signal, _groups(episodes))) < self.episodes_per_update // self.group_size
+
+    def update(self, learner: Learner, episodes: Sequence[Trajectory] | Batch) -> dict[str, float]:
+        """One update, of groups with signal where there is resampling; see `PolicyGradient.update`."""
+        played = episodes.episodes if isinstance(episodes, Batch) else episodes
+        if self.resampling:
+            groups = _groups(played)
+            # Groups without signal are used only where there is no other: an update needs an episode.
+            chosen = [group for group in groups if _has_signal(group)] or groups
+            episodes = [each for group in chosen[: self.episodes_per_update // self.group_size] for each in group]
+        metrics = super().update(learner, episodes)
+        invalid = sum(not trajectory.valid for trajectory in played)
+        return metrics | {"episodes_played": float(len(played)), "episodes_invalid": float(invalid)}
+
+    def measure(self, experience: Experience) -> dict[str, float]:
+        """`groups`, and `groups_with_signal`, whose episodes have different returns."""
+        batch = experience.batch
+        signal = groups_with_signal(batch.total(batch.rewards), batch.group)
+        return {"groups": float(len(torch.unique(batch.group))), "groups_with_signal": float(len(signal))}
+
     @property
-    def looks_before(self) -> bool:
-        """Also where the pass is not over every episode; see `Reinforcement.looks_before`."""
-        return super().looks_before or not self.learn_from_truncated
+    def episodes_per_start(self) -> int:
+        """The size of a group."""
+        return self.group_size
+
+    @property
+    def needs_old_logprobs(self) -> bool:
+        """Also where the first step is not on every episode."""
+        return super().needs_old_logprobs or not self.learn_from_truncated
 
 
 @dataclass(frozen=True)
 class GRPO(GroupRelative):
-    """Group relative policy optimisation (Shao et al. 2024); the paper's coefficient of the divergence is 0.04.
+    """Group relative policy optimisation (Shao et al. 2024); the paper's coefficient of the divergence is 0.04."""
 
-    Attributes:
-        algorithm: its name.
-    """
-
-    algorithm: Literal["grpo"] = "grpo"
     aggregation: Aggregation = "sequence"
 
 
@@ -111,12 +135,8 @@ class DrGRPO(GroupRelative):
     """GRPO done right (Liu et al. 2025): without its biases for length and for difficulty.
 
     Its `aggregation_length` is a constant that only scales the loss; by default 1: an episode's tokens are added up.
-
-    Attributes:
-        algorithm: its name.
     """
 
-    algorithm: Literal["dr_grpo"] = "dr_grpo"
     scale: GroupScale = "none"
     aggregation: Aggregation = "constant"
     aggregation_length: int | None = 1
@@ -124,26 +144,16 @@ class DrGRPO(GroupRelative):
 
 @dataclass(frozen=True)
 class DAPO(GroupRelative):
-    """Decoupled clip and dynamic sampling (Yu et al. 2025); set `overlong_limit` where episodes can grow too long.
+    """Decoupled clip and dynamic sampling (Yu et al. 2025); set `overlong_limit` where episodes can grow too long."""
 
-    Attributes:
-        algorithm: its name.
-    """
-
-    algorithm: Literal["dapo"] = "dapo"
     clip_high: float = 0.28
     resampling: int = 3
 
 
 @dataclass(frozen=True)
 class GSPO(GroupRelative):
-    """Group sequence policy optimisation (Zheng et al. 2025), whose ratios are the geometric mean of an episode's.
+    """Group sequence policy optimisation (Zheng et al. 2025), whose ratios are the geometric mean of an episode's."""
 
-    Attributes:
-        algorithm: its name.
-    """
-
-    algorithm: Literal["gspo"] = "gspo"
     ratio: RatioLevel = "sequence"
     clip_low: float = 3e-4
     clip_high: float = 4e-4
@@ -152,13 +162,8 @@ class GSPO(GroupRelative):
 
 @dataclass(frozen=True)
 class RLOO(GroupRelative):
-    """REINFORCE with the other episodes of a group as the baseline (Kool et al. 2019; Ahmadian et al. 2024).
+    """REINFORCE with the other episodes of a group as the baseline (Kool et al. 2019; Ahmadian et al. 2024)."""
 
-    Attributes:
-        algorithm: its name.
-    """
-
-    algorithm: Literal["rloo"] = "rloo"
     baseline: GroupBaseline = "leave_one_out"
     scale: GroupScale = "none"
     ratio: RatioLevel = "trajectory"
@@ -166,79 +171,16 @@ class RLOO(GroupRelative):
     aggregation: Aggregation = "sequence"
 
 
-def grpo_step(learner: Learner, collect: CollectGroups, settings: GroupRelative) -> dict[str, float]:
-    """Sample groups of episodes and learn from them; what `train` repeats.
-
-    Returns:
-        As `grpo_update`, and over all attempts `episodes_sampled` and `episodes_lost`, which the machine failed.
-    """
-    sampled, lost = 0, 0
-
-    def attempt(number: int) -> Sequence[Trajectory]:
-        nonlocal sampled, lost
-        trajectories = collect(learner.updates, number)
-        sampled += len(trajectories)
-        lost += sum(not trajectory.valid for trajectory in trajectories)
-        return trajectories
-
-    metrics = timed_step(
-        lambda: _groups(attempt, settings), lambda trajectories: grpo_update(learner, trajectories, settings)
-    )
-    return metrics | {"episodes_sampled": float(sampled), "episodes_lost": float(lost)}
+def _groups(episodes: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    """Episodes by their group, in the order of the groups' first episodes."""
+    found: dict[int, list[Trajectory]] = {}
+    for trajectory in episodes:
+        found.setdefault(trajectory.group, []).append(trajectory)
+    return list(found.values())
 
 
-def grpo_update(learner: Learner, trajectories: Sequence[Trajectory], settings: GroupRelative) -> dict[str, float]:
-    """One update of the policy.
-
-    Args:
-        learner: changed in place.
-        trajectories: of the current policy, in groups; the ones that are not valid are counted and left out.
-        settings: of the algorithm.
-    Returns:
-        Losses, divergences, clipping, gradients and episodes, by name.
-    Raises:
-        TrainerError: no trajectory can be learnt from, or the gradient is not finite.
-    """
-    seen = experience_of(learner, trajectories, settings)
-    batch = seen.batch
-    advantages = batch.spread(grpo_targets(seen, settings))
-    sequences = None if settings.learn_from_truncated else (~batch.truncated).nonzero().squeeze(1)
-    signal = groups_with_signal(batch.total(batch.rewards), batch.group)
-    return improve(learner, seen, advantages, settings, sequences=sequences) | {
-        "groups": float(len(torch.unique(batch.group))),
-        "groups_with_signal": float(len(signal)),
-    }
-
-
-def grpo_targets(seen: Experience, settings: GroupRelative) -> Tensor:
-    """The advantage of each episode, (S,) float32."""
-    batch = seen.batch
-    returns = batch.total(seen.rewards)
-    if settings.overlong_limit is not None and settings.overlong_buffer is not None:
-        price = overlong_penalty(
-            batch.actions_of_sequence, limit=settings.overlong_limit, buffer=settings.overlong_buffer
-        )
-        returns = returns + settings.overlong_penalty * price
-    return group_advantages(returns, batch.group, baseline=settings.baseline, scale=settings.scale)
-
-
-def _groups(collect: Callable[[int], Sequence[Trajectory]], settings: GroupRelative) -> list[Trajectory]:
-    """As many groups as asked for; where there is resampling, those that teach something first."""
-    wanted = settings.episodes_per_update // settings.group_size
-    found: dict[tuple[int, int], list[Trajectory]] = {}
-    teaching: list[tuple[int, int]] = []
-    for attempt in range(1 + settings.resampling):
-        for trajectory in collect(attempt):
-            found.setdefault((attempt, trajectory.group), []).append(trajectory)
-        teaching = [key for key, group in found.items() if _teaches(group)]
-        if len(teaching) >= wanted or not settings.resampling:
-            break
-    # What teaches nothing fills up only where there is nothing else: an update must have something to see.
-    kept = (teaching or list(found))[:wanted] if settings.resampling else list(found)
-    return [replace(trajectory, group=number) for number, key in enumerate(kept) for trajectory in found[key]]
-
-
-def _teaches(group: Sequence[Trajectory]) -> bool:
+def _has_signal(group: Sequence[Trajectory]) -> bool:
+    """Whether the valid episodes of a group have different returns."""
     batch = Batch.of(group)
     returns = batch.total(batch.rewards)
     return bool(len(returns)) and bool(returns.max() > returns.min())

@@ -1,49 +1,38 @@
-"""REINFORCE (Williams 1992) and REINFORCE++ (Hu et al. 2025): no critic, and a baseline for each batch.
+"""REINFORCE (Williams 1992) and REINFORCE++ (Hu et al. 2025): no critic, a baseline for each batch.
 
-collect episodes → what each token still earned, less a baseline → steps
+play episodes → the return from each token on, less a baseline → steps
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from swe_trainers.algorithms.reinforcement import (
-    Clipped,
-    Collect,
-    Experience,
-    Reinforcement,
-    experience_of,
-    improve,
-    timed_step,
-)
+from swe_trainers.algorithms.algorithm import AT_LEAST_ONE, FRACTION, ranged
+from swe_trainers.algorithms.policy_gradient import Clipped, Experience, PolicyGradient
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.advantages import group_advantages, returns_to_go, whiten
-from swe_trainers.learning.learner import Learner
+from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.losses import Aggregation
-from swe_trainers.rollout.trajectory import Trajectory
 
-__all__ = ["REINFORCE", "REINFORCEPlusPlus", "reinforce_step", "reinforce_targets", "reinforce_update"]
+__all__ = ["REINFORCE", "REINFORCEPlusPlus"]
 
 
 @dataclass(frozen=True)
-class REINFORCE(Reinforcement):
+class REINFORCE(PolicyGradient):
     """The policy gradient itself: one step a batch, on the sum over an episode's tokens.
 
     Attributes:
-        algorithm: its name.
-        gamma: discount a token of the policy.
+        gamma: discount per action token.
         baseline: subtract the mean return of the batch's other episodes (`batch`), or nothing (`none`).
     """
 
-    algorithm: Literal["reinforce"] = "reinforce"
     epochs: int = 1
     minibatches: int = 1
-    gamma: float = 1.0
+    gamma: float = ranged(1.0, FRACTION)
     baseline: Literal["batch", "none"] = "batch"
     aggregation: Aggregation = "constant"
     aggregation_length: int | None = 1
@@ -57,22 +46,35 @@ class REINFORCE(Reinforcement):
             )
         if self.stop_kl is not None:
             raise ConfigurationError("stop_kl: has no effect on the only step of an update")
+        if self.baseline == "batch" and self.episodes_per_update == 1:
+            raise ConfigurationError(
+                "baseline: one episode has no others to be compared with. Try: episodes_per_update 2, or baseline none"
+            )
+
+    def advantages(self, experience: Experience) -> Tensor:
+        """Discounted returns less the baseline, (N,) float32."""
+        batch = experience.batch
+        returns = _discounted(batch, experience.rewards, self.gamma)
+        if self.baseline == "none":
+            return returns
+        totals = batch.total(experience.rewards)
+        one_group = torch.zeros(batch.n_sequences, dtype=torch.int64)
+        better = group_advantages(totals, one_group, baseline="leave_one_out", scale="none")
+        return returns - batch.spread(totals - better)  # the mean of the other episodes
 
 
 @dataclass(frozen=True)
 class REINFORCEPlusPlus(Clipped):
-    """Clipped steps on advantages that are whitened over the whole batch, the divergence priced a token.
+    """Clipped steps on advantages that are whitened over the whole batch, with the divergence in the reward.
 
     Attributes:
-        algorithm: its name.
-        gamma: discount a token of the policy.
+        gamma: discount per action token.
         group_size: episodes from the same start; above 1 an episode is first compared with the mean of its group
             (REINFORCE++-baseline), and its return counts for all of its tokens alike.
     """
 
-    algorithm: Literal["reinforce_plus_plus"] = "reinforce_plus_plus"
-    gamma: float = 1.0
-    group_size: int = 1
+    gamma: float = ranged(1.0, FRACTION)
+    group_size: int = ranged(1, AT_LEAST_ONE)
     kl_placement: Literal["reward", "loss"] = "reward"
 
     def __post_init__(self) -> None:
@@ -85,35 +87,21 @@ class REINFORCEPlusPlus(Clipped):
         if self.group_size > 1 and self.gamma != 1:
             raise ConfigurationError("gamma: has no effect where group_size is above 1")
 
+    def advantages(self, experience: Experience) -> Tensor:
+        """Whitened returns, compared with the group's where there are groups, (N,) float32."""
+        batch = experience.batch
+        if self.group_size > 1:
+            returns = batch.spread(group_advantages(batch.total(experience.rewards), batch.group, scale="none"))
+        else:
+            returns = _discounted(batch, experience.rewards, self.gamma)
+        return whiten(returns, batch.action_mask)
 
-def reinforce_step(learner: Learner, collect: Collect, settings: REINFORCE | REINFORCEPlusPlus) -> dict[str, float]:
-    """Sample episodes and learn from them; what `train` repeats."""
-    return timed_step(
-        lambda: collect(learner.updates), lambda trajectories: reinforce_update(learner, trajectories, settings)
-    )
+    @property
+    def episodes_per_start(self) -> int:
+        """The size of a group."""
+        return self.group_size
 
 
-def reinforce_update(
-    learner: Learner, trajectories: Sequence[Trajectory], settings: REINFORCE | REINFORCEPlusPlus
-) -> dict[str, float]:
-    """One update of the policy; see `ppo_update`."""
-    seen = experience_of(learner, trajectories, settings)
-    return improve(learner, seen, reinforce_targets(seen, settings), settings)
-
-
-def reinforce_targets(seen: Experience, settings: REINFORCE | REINFORCEPlusPlus) -> Tensor:
-    """The advantage of each token, (N,) float32."""
-    batch = seen.batch
-    if isinstance(settings, REINFORCEPlusPlus) and settings.group_size > 1:
-        centred = group_advantages(batch.total(seen.rewards), batch.group, scale="none")
-        return whiten(batch.spread(centred), batch.action_mask)
-    earned = batch.unpad(returns_to_go(batch.pad(seen.rewards), batch.pad(batch.action_mask), gamma=settings.gamma))
-    if isinstance(settings, REINFORCEPlusPlus):
-        return whiten(earned, batch.action_mask)
-    if settings.baseline == "batch":
-        returns = batch.total(seen.rewards)
-        everyone = torch.zeros(batch.n_sequences, dtype=torch.int64)
-        better = group_advantages(returns, everyone, baseline="leave_one_out", scale="none")
-        others = returns - better  # (S,), the mean of the other episodes
-        return earned - batch.spread(others)
-    return earned
+def _discounted(batch: Batch, rewards: Tensor, gamma: float) -> Tensor:
+    """`returns_to_go` of a flat batch, (N,) float32."""
+    return batch.unpad(returns_to_go(batch.pad(rewards), batch.pad(batch.action_mask), gamma=gamma))

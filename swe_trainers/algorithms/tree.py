@@ -1,43 +1,41 @@
-"""Trees of episodes: what a step is worth is measured by playing on from it, several times, and needs no critic.
+"""Trees of episodes: the value of a step is measured by playing on from it several times, without a critic.
 
 fork before chosen turns → play every branch to its end → branch less the other branches → a few epochs of clipped steps
 
-Kazemnejad et al. (2024, VinePPO) estimate values so; here the episodes that measure a step are learnt from as well.
+Kazemnejad et al. (2024, VinePPO) estimate values so; here the episodes that measure a step are trained on as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from swe_trainers.algorithms.reinforcement import Clipped, Collect, experience_of, improve, timed_step
+from torch import Tensor
+
+from swe_trainers.algorithms.algorithm import AT_LEAST_ONE, AT_LEAST_TWO, ranged
+from swe_trainers.algorithms.policy_gradient import Clipped, Experience
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.advantages import tree_advantages
-from swe_trainers.learning.learner import Learner
-from swe_trainers.rollout.plan import Branching
-from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.rollout.settings import Branching
 
-__all__ = ["MonteCarloTree", "tree_step", "tree_update"]
+__all__ = ["MonteCarloTree"]
 
 
 @dataclass(frozen=True)
 class MonteCarloTree(Clipped):
-    """Trees of episodes, in which each step is worth what followed from it (Monte Carlo).
+    """Trees of episodes, in which the value of a step is the mean return of the branches after it (Monte Carlo).
 
-    An environment must be able to go back, or follow from its seed.
+    The environment must implement `snapshot` and `restore`, or be a function of its seed and the actions. An episode
+    that is not part of a tree has no advantage.
 
     Attributes:
-        algorithm: its name.
-        branching: how many ways lead on from a fork.
+        branching: branches of a fork.
         max_depth: forks on the way from the start to an end.
         fork_every: turns between forks; the first is before the first action.
     """
 
-    algorithm: Literal["monte_carlo_tree"] = "monte_carlo_tree"
-    branching: int = 2
-    max_depth: int = 2
-    fork_every: int = 1
+    branching: int = ranged(2, AT_LEAST_TWO)
+    max_depth: int = ranged(2, AT_LEAST_ONE)
+    fork_every: int = ranged(1, AT_LEAST_ONE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,20 +50,14 @@ class MonteCarloTree(Clipped):
         """Where episodes fork."""
         return Branching(self.branching, self.max_depth, self.fork_every)
 
+    def advantages(self, experience: Experience) -> Tensor:
+        """The mean return of a branch less that of the fork's other branches, (N,) float32."""
+        batch = experience.batch
+        return tree_advantages(experience.rewards, batch.action_mask, batch.offsets, batch.group, batch.forks)
 
-def tree_step(learner: Learner, collect: Collect, settings: MonteCarloTree) -> dict[str, float]:
-    """Play trees and learn from them; what `train` repeats."""
-    return timed_step(
-        lambda: collect(learner.updates), lambda trajectories: tree_update(learner, trajectories, settings)
-    )
-
-
-def tree_update(learner: Learner, trajectories: Sequence[Trajectory], settings: MonteCarloTree) -> dict[str, float]:
-    """One update of the policy; see `ppo_update`. An episode that is not part of a tree teaches nothing."""
-    seen = experience_of(learner, trajectories, settings)
-    batch = seen.batch
-    advantages = tree_advantages(seen.rewards, batch.action_mask, batch.offsets, batch.group, batch.forks)
-    return improve(learner, seen, advantages, settings) | {
-        "forks": float(len(set(zip(batch.group[batch.forks[:, 0]].tolist(), batch.forks[:, 2].tolist(), strict=True)))),
-        "advantage_share": float((advantages[batch.action_mask] != 0).float().mean()),
-    }
+    def measure(self, experience: Experience) -> dict[str, float]:
+        """`forks`, and `advantage_fraction`, the action tokens with an advantage other than 0."""
+        batch = experience.batch
+        forks = set(zip(batch.group[batch.forks[:, 0]].tolist(), batch.forks[:, 2].tolist(), strict=True))
+        advantages = experience.advantages[batch.action_mask]
+        return {"forks": float(len(forks)), "advantage_fraction": float((advantages != 0).float().mean())}

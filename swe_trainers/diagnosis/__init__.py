@@ -1,1 +1,1 @@
-"""What is wrong, and where: environments, engines, losses."""
+"""Diagnosis of runs: differences between engine and trainer, and one batch by several algorithms."""

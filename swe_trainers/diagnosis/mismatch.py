@@ -1,4 +1,4 @@
-"""What the engine says of its tokens against what the trainer says of them, token by token, and the likely cause."""
+"""Differences between the log-probabilities of engine and trainer, token by token, and their likely cause."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from torch import Tensor
 from swe_trainers.errors import TrainerError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import take_snapshot
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.trajectory import Trajectory
 
 __all__ = ["Cause", "Mismatch", "WorstToken", "find_mismatch"]
 
 Cause = Literal["none", "rounding", "shift", "temperature", "truncation", "context", "weights"]
 
-_EXACT = 1e-3  # nats; float32 in another order of operations stays well below
+_EXACT = 1e-3  # nats; the rounding of float32 is well below
 _TEMPERATURES = (0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0)
 _ADVICE: dict[Cause, str] = {
     "none": "engine and trainer agree",
-    "rounding": "both compute in a narrow type, each in its own order. Try: trainer.correction truncate",
+    "rounding": "both compute in low precision, in different orders. Try: trainer.correction truncate",
     "shift": "the engine's log-probabilities belong to the neighbouring token",
-    "temperature": "the tokens were sampled at another temperature than they are trained at",
-    "truncation": "the engine sampled from a truncated distribution (top_k, top_p, min_p), the trainer knows the whole "
-    "one. Try: no truncation in training, or trainer.correction truncate",
-    "context": "first turns agree and later ones do not: the engine read another context than the one recorded, such "
-    "as a history that was tokenised again, or a stale cache",
-    "weights": "tokens differ everywhere: the engine holds other weights, such as those of an earlier update",
+    "temperature": "the tokens were sampled at another temperature than the trainer's",
+    "truncation": "the engine sampled from a truncated distribution (top_k, top_p, min_p), the trainer computes the "
+    "whole one. Try: no truncation in training, or trainer.correction truncate",
+    "context": "first turns agree and later ones do not: the engine's context differs from the recorded one, e.g. a "
+    "history that was tokenised again, or a stale cache",
+    "weights": "all tokens differ: the engine has other weights, e.g. those of an earlier update",
 }
 
 
 @dataclass(frozen=True)
 class WorstToken:
-    """One token on which the two disagree.
+    """A token with a large difference.
 
     Attributes:
-        episode, turn, place: where it is; `place` counts the episode's tokens.
-        text: what it says.
-        engine, trainer: the log-probabilities.
+        episode, turn, place: its position; `place` counts the episode's tokens.
+        text: of the token.
+        engine, trainer: its log-probabilities.
     """
 
     episode: int
@@ -54,13 +54,13 @@ class WorstToken:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How far the two are apart.
+    """The differences between engine and trainer.
 
     Attributes:
-        tokens: that were compared.
+        tokens: number of compared tokens.
         mean, percentile_99, largest: of the absolute difference, nats.
-        cause: the likely one. advice: what it means. detail: what speaks for it.
-        worst: the tokens with the largest difference, that first.
+        cause: the likely cause. advice: its meaning and remedy. detail: the evidence for it.
+        worst: the tokens with the largest differences, in descending order.
     """
 
     tokens: int
@@ -73,11 +73,11 @@ class Mismatch:
     worst: tuple[WorstToken, ...]
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Values for JSON."""
         return asdict(self)
 
     def report(self) -> str:
-        """As a person reads it."""
+        """A report as text."""
         sizes = f"mean {self.mean:.2g}, 99 % below {self.percentile_99:.2g}, largest {self.largest:.2g}"
         lines = [
             f"{self.tokens} tokens, differences in nats: {sizes}",
@@ -98,20 +98,20 @@ def find_mismatch(
     microbatch_tokens: int = 8192,
     n_worst: int = 10,
 ) -> Mismatch:
-    """Compare the log-probabilities that tokens were sampled with and those that the trainer computes.
+    """Compare the log-probabilities recorded by the engine with those computed by the trainer.
 
     Args:
-        model: the policy that is said to have sampled them.
-        trajectories: played by an engine.
-        temperature: that the trainer takes them to be sampled at.
-        microbatch_tokens: entries of one forward pass.
-        n_worst: how many single tokens are named.
+        model: the policy that sampled the tokens.
+        trajectories: played by the engine.
+        temperature: of the trainer.
+        microbatch_tokens: tokens of one forward pass.
+        n_worst: number of single tokens in the result.
     Raises:
-        TrainerError: no trajectory holds a valid action.
+        TrainerError: no trajectory is valid and has an action.
     """
     batch = Batch.of(trajectories)
     if not batch.n_sequences:
-        raise TrainerError(f"none of {len(trajectories)} episodes is valid and holds an action: nothing to compare")
+        raise TrainerError(f"none of {len(trajectories)} episodes is valid and has an action: nothing to compare")
 
     def trainer_at(t: float) -> Tensor:
         seen = take_snapshot(model, batch, microbatch_tokens=microbatch_tokens, temperature=t)
@@ -147,9 +147,9 @@ def _cause(model: LanguageModel, batch: Batch, engine: Tensor, trainer: Tensor) 
         return "rounding", f"the weights are {str(model.unembedding.weight.dtype).removeprefix('torch.')}"
     sequence = batch.sequence_of_token[batch.action_mask]
     same = sequence[1:] == sequence[:-1]
-    for name, shifted in (("next", engine[1:] - trainer[:-1]), ("former", engine[:-1] - trainer[1:])):
+    for name, shifted in (("next", engine[1:] - trainer[:-1]), ("previous", engine[:-1] - trainer[1:])):
         if bool(same.any()) and float(shifted[same].abs().mean()) < 0.1 * mean:
-            return "shift", f"moved by one, to the {name} token, they agree"
+            return "shift", f"shifted by one, to the {name} token, they agree"
     turn = _turn_of_action(batch)
     first, later = gap.abs()[turn == 0], gap.abs()[turn > 0]
     if len(later) and float(first.max()) < _EXACT and float(later.mean()) > 10 * _EXACT:
@@ -158,12 +158,12 @@ def _cause(model: LanguageModel, batch: Batch, engine: Tensor, trainer: Tensor) 
             f"the first turns differ by {float(first.max()):.1g} at most, later ones by {later.mean():.2g}",
         )
     if float((gap > -_EXACT).float().mean()) > 0.999:
-        return "truncation", "the engine's probability is never the smaller one"
+        return "truncation", "the engine's probability is never smaller"
     return "weights", f"{float((gap.abs() > _EXACT).float().mean()):.0%} of the tokens differ, in both directions"
 
 
 def _turn_of_action(batch: Batch) -> Tensor:
-    """(A,) int64: which turn of its trajectory each action token belongs to."""
+    """(A,) int64: the turn of each action token in its trajectory."""
     ends = batch.turn_ends.long().cumsum(0) - batch.turn_ends.long()  # turns that ended before each token
     before = ends[batch.offsets[:-1]]
     return (ends - before[batch.sequence_of_token])[batch.action_mask]

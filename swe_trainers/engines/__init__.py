@@ -1,1 +1,1 @@
-"""Generation: what turns a policy and contexts into actions."""
+"""Engines: generation of actions, in this process or by a server."""

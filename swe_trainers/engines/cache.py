@@ -1,4 +1,4 @@
-"""Keys and values of many sequences of different lengths, in one block of memory a layer."""
+"""A key-value cache for many sequences of different lengths, in one block of memory per layer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["SlotCache"]
 class SlotCache(Cache):
     """A cache behind transformers' interface whose rows are slots, each with its own length.
 
-    Before a forward pass, `plan` says which slots the batch's rows are and where their new tokens go; during it, every
-    layer calls `update`. The length of a slot is the owner's business: entries past it are never read, because no mask
-    allows them.
+    Before a forward pass, `plan` sets which slots the rows of the batch are and where their new tokens go; during it,
+    every layer calls `update`. The owner keeps the length of each slot; entries past it are never read, because the
+    masks exclude them.
 
     Args:
-        n_slots: sequences.
+        n_slots: number of sequences.
         max_tokens: tokens of each.
     """
 
@@ -27,7 +27,7 @@ class SlotCache(Cache):
         super().__init__(layers=[])
         self.n_slots = n_slots
         self.max_tokens = max_tokens
-        self._keys: list[Tensor] = []  # one (n_slots, H, max_tokens, D) a layer
+        self._keys: list[Tensor] = []  # one (n_slots, H, max_tokens, D) per layer
         self._values: list[Tensor] = []
         self._rows: slice | Tensor = slice(0)
         self._source: tuple[Tensor | slice, Tensor | int] = (slice(0), 0)
@@ -44,11 +44,11 @@ class SlotCache(Cache):
         """Prepare one forward pass.
 
         Args:
-            rows: the slots of the batch's rows; a slice is read in place, a tensor (B,) by copying.
-            source: where real new tokens are in the batch, as (N,) rows and (N,) columns; one column of some rows, or
-                of all, may be told by its number.
+            rows: the slots of the batch's rows; a slice is read in place, a tensor (B,) is copied.
+            source: positions of the new tokens in the batch, as (N,) rows and (N,) columns; a single column may be
+                given by its number, for some rows or all.
             target: where they go, as (N,) slots and (N,) positions.
-            length: how many positions attention reads; None where it needs the new tokens only.
+            length: how many positions attention reads; None if it needs the new tokens only.
         """
         self._rows, self._source, self._target, self._length = rows, source, target, length or 0
 
@@ -74,5 +74,5 @@ class SlotCache(Cache):
             store[target, :, :length] = store[source, :, :length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Transformers asks for it where no positions are given; here they always are."""
+        """Used by transformers if no positions are given; here they always are."""
         return self._length

@@ -1,4 +1,4 @@
-"""Generation inside the training process: the policy's own weights, and a cache that is kept from turn to turn."""
+"""Generation inside the training process, with the policy's own weights and a cache that persists between turns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling, draw
 from swe_trainers.errors import ConfigurationError, EngineError
-from swe_trainers.policy.attention import LayerMasks
-from swe_trainers.policy.cached_trunk import read_last
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.attention import LayerMasks
+from swe_trainers.model.fused import last_hidden
+from swe_trainers.model.language_model import LanguageModel
 
 __all__ = ["EmbeddedEngine"]
 
@@ -46,25 +46,24 @@ class _Slot:
 
     @property
     def n_pending(self) -> int:
-        """How many tokens follow that are not."""
+        """Number of tokens that are not in the cache yet."""
         return len(self.token_ids) - self.length
 
 
 class EmbeddedEngine:
-    """Continuous batching over slots: requests join as they come and leave as they finish, whatever the others do.
+    """Continuous batching over slots: a request joins when it is submitted and leaves when it is finished.
 
-    A step is either a prefill (all that was appended to some slots) or one more token for every running request.
-    The weights are the model's own, read at each step; where they change while slots are open, `renew` must be called.
+    A step is either a prefill (of all tokens that were appended to some slots) or one more token for every running
+    request. The weights are the model's own, read at each step; if they change while slots are open, call `renew`.
 
     Args:
-        model: the policy; its mode is left as it is.
+        model: the policy; its training mode is not changed.
         n_slots: episodes open at once. Memory is 2 · layers · n_slots · max_tokens · key-value width numbers.
         max_tokens: the longest sequence of a slot.
-        prefill_tokens: at most so many tokens, padding included, in one prefill batch (a longer single sequence goes
-            alone).
+        prefill_tokens: limit of one prefill batch, padding included; a longer sequence is a batch of its own.
 
     Attributes:
-        version: of the weights, which samples then carry; None where they are the policy's own at any time.
+        version: of the weights, for `Sample.versions`; None if they are always the policy's own.
 
     Raises:
         ConfigurationError: a size is not positive, or longer than the model's positions.
@@ -99,18 +98,18 @@ class EmbeddedEngine:
 
     @property
     def throughput(self) -> Throughput:
-        """What was read and sampled since the engine was made."""
+        """Tokens read and sampled since the engine was created."""
         return self._throughput
 
     @property
     def busy(self) -> bool:
-        """Whether some request is not finished."""
+        """Whether a request is unfinished."""
         return any(slot.request is not None for slot in self._slots.values())
 
     def open(self) -> int:
         """Take the first empty slot."""
         if not self._slots:
-            self._recomputes = self._model.recomputes_activations  # walks all modules: not at every step
+            self._recomputes = self._model.recomputes_activations  # visits all modules: not at every step
         index = next((i for i in range(self.n_slots) if i not in self._slots), None)
         if index is None:
             raise EngineError(f"all {self.n_slots} slots are open; close one, or make the engine with more")
@@ -118,7 +117,7 @@ class EmbeddedEngine:
         return index
 
     def fork(self, slot: int) -> int:
-        """Open a slot that continues from where another one is; neither sees what is later appended to the other."""
+        """Open a slot with a copy of another slot's context; later they are independent."""
         parent = self._find(slot, idle=True)
         index = self.open()
         with torch.inference_mode():
@@ -137,7 +136,7 @@ class EmbeddedEngine:
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
     ) -> None:
-        """Append tokens to a slot and ask for an action after them; see `Engine.submit`.
+        """Append tokens to a slot and request an action after them; see `Engine.submit`.
 
         Raises:
             EngineError: the slot is not open, has an unfinished request, or would be full; or a stop string is empty.
@@ -158,7 +157,7 @@ class EmbeddedEngine:
         state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings))
 
     def rewind(self, slot: int, length: int) -> None:
-        """Forget what follows the first `length` tokens of a slot; see `Engine.rewind`.
+        """Remove what follows the first `length` tokens of a slot; see `Engine.rewind`.
 
         Raises:
             EngineError: the slot is not open, has an unfinished request, or is shorter.
@@ -171,22 +170,22 @@ class EmbeddedEngine:
         state.length = min(length, state.length)
 
     def step(self) -> list[Sample]:
-        """Read what is waiting, or sample one more token for each running request; return what finished."""
+        """Prefill waiting requests, or sample one more token for each running one; return what finished."""
         running = {index: slot for index, slot in self._slots.items() if slot.request is not None}
         if not running:
             return []
-        # A running request has one pending token, the one it sampled last; any other has its prompt to read first, and
-        # one whose weights have changed all of its context.
+        # A running request has one pending token, the one sampled last; another has its prompt, and after `renew` its
+        # whole context.
         decoding = [i for i, slot in running.items() if slot.request and slot.request.token_ids and slot.n_pending == 1]
         waiting = [index for index in running if index not in set(decoding)]
-        # Dropout is off in every mode; but families that recompute activations in training keep no cache there.
+        # Dropout is always off; but models that recompute activations in training mode use no cache in it.
         switch = self._recomputes and self._model.training
         started = time.monotonic()
         if switch:
             self._model.causal_lm.train(False)
         try:
             with torch.inference_mode():
-                # Reading prompts one by one would stall the others: a few are gathered while enough requests run.
+                # A prefill per prompt would stall the others: a few prompts are batched while enough requests run.
                 reads = bool(waiting) and len(waiting) * 8 >= len(decoding)
                 chosen = self._prefill_batch(waiting) if reads else sorted(decoding)
                 n_read = sum(self._slots[index].n_pending for index in chosen)
@@ -209,25 +208,25 @@ class EmbeddedEngine:
             counted.decoded_s += seconds
 
     def close(self, slot: int) -> None:
-        """Give a slot back, its request dropped."""
+        """Release a slot and drop its request."""
         self._find(slot, idle=False)
         del self._slots[slot]
 
     def renew(self, version: int | None) -> None:
-        """Take notice of other weights: what was computed with the former ones is computed again before it is used.
+        """Invalidate the cache after a change of weights; contexts are computed again before they are used.
 
-        An action may be unfinished: its further tokens are drawn from the new weights, as they see the whole context.
+        An unfinished action continues: its further tokens are sampled with the new weights, on the whole context.
 
         Args:
-            version: of the weights; every token sampled from now on carries it.
+            version: of the new weights, for every token sampled from now on.
         """
         self.version = version
         for slot in self._slots.values():
             slot.length = 0
 
     def _wrote(self, request: _Request) -> bool:
-        """Whether the last token completes a stop string: only so many tokens are decoded as the longest can take."""
-        # A token writes at least one byte, but for special ones, which write nothing: hence as many again.
+        """Whether the last token completes a stop string; decodes only as many tokens as the longest can have."""
+        # A token is at least one byte, except special ones, which are none: hence twice as many.
         most = 2 * max(len(text.encode()) for text in request.stop_strings)
         tail = self._model.tokenizer.decode(request.token_ids[-most:])
         return any(text in tail for text in request.stop_strings)
@@ -241,7 +240,7 @@ class EmbeddedEngine:
         return state
 
     def _prefill_batch(self, waiting: list[int]) -> list[int]:
-        """The longest-waiting slot and others that fit beside it: similar lengths, within the budget."""
+        """The slot that waits longest, and others of similar length within the token budget."""
         oldest = self._slots[waiting[0]].n_pending
         batch: list[int] = []
         longest = 0
@@ -255,7 +254,7 @@ class EmbeddedEngine:
         return batch
 
     def _prefill(self, chosen: list[int]) -> Tensor:
-        """Read the pending tokens of some slots; hidden states (N, D) of the last token of each."""
+        """Prefill the pending tokens of some slots; hidden states (N, D) of the last token of each."""
         slots = [self._slots[index] for index in chosen]
         sizes = torch.tensor([slot.n_pending for slot in slots])
         starts = torch.tensor([slot.length for slot in slots])
@@ -278,13 +277,13 @@ class EmbeddedEngine:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
             masks = self._masks(positions, length or width)
-        return read_last(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache)
+        return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache)
 
     def _decode(self, chosen: list[int]) -> Tensor:
-        """Read the last sampled token of each running slot; hidden states (N, D)."""
+        """Forward pass of the last sampled token of each running slot; hidden states (N, D)."""
         device = self._model.device
-        # Mostly full: compute every row up to the last in place, idle ones included. Mostly empty: copy the few that
-        # run.
+        # Mostly running: compute every row up to the last in place, idle ones included. Mostly idle: copy the running
+        # rows.
         span = chosen[-1] + 1
         in_place = len(chosen) * 2 >= span
         rows = chosen if in_place else list(range(len(chosen)))
@@ -300,13 +299,13 @@ class EmbeddedEngine:
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
         masks = self._masks(positions, length)
-        hidden = read_last(self._model, ids, positions, masks, torch.zeros_like(ids[:, 0]), self._cache)
+        hidden = last_hidden(self._model, ids, positions, masks, torch.zeros_like(ids[:, 0]), self._cache)
         return hidden if full else hidden[row]
 
     def _masks(self, positions: Tensor, length: int) -> LayerMasks:
-        """What queries at these positions (B, Q) may see of the first `length` positions of their slots.
+        """Attention masks of queries at these positions (B, Q) over the first `length` positions of their slots.
 
-        Masks are added to the scores: one of bool would be turned into that in every layer.
+        Masks are additive: a bool mask would be converted in every layer.
         """
         column = torch.arange(length, device=positions.device)
         positions = positions[:, None, :, None]  # (B, 1, Q, 1)
@@ -317,7 +316,7 @@ class EmbeddedEngine:
         return None if masks is None else torch.where(masks, nothing, -torch.inf)
 
     def _sample(self, chosen: list[int], hidden: Tensor) -> list[Sample]:
-        """Draw the next token of each slot from its last hidden state, and take out the requests that it finishes."""
+        """Sample the next token of each slot from its last hidden state; return the finished requests."""
         logits = self._model.logits(hidden)  # (N, V)
         groups: dict[Sampling, list[int]] = {}
         for row, index in enumerate(chosen):
@@ -339,7 +338,7 @@ class EmbeddedEngine:
         return request
 
     def _take(self, index: int, token: int, logprob: float) -> Sample | None:
-        """Append a sampled token to its slot; the sample if that ended the request."""
+        """Append a sampled token to its slot; returns the sample if that ended the request."""
         slot, request = self._slots[index], self._request(index)
         slot.length = len(slot.token_ids)
         slot.token_ids.append(token)

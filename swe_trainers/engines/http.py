@@ -1,37 +1,38 @@
-"""JSON over HTTP: time-outs, retries with growing pauses, a rate that is kept, errors of one line."""
+"""JSON over HTTP: timeouts, retries with growing pauses, a request rate, and errors of one line."""
 
 from __future__ import annotations
 
 import email.utils
-import http.client
 import itertools
 import json
 import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
+
+import httpx2
 
 from swe_trainers.errors import ConfigurationError, EngineError
 
 __all__ = ["JsonClient", "Pace", "RefusedError"]
 
-_CHANCE = random.Random()  # of its own: what a pause draws must not shift what others draw
+_RANDOM = random.Random()  # separate: pauses must not change the random numbers of others
 
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
-"""Answers that another try may cure."""
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+"""Statuses after which another try may succeed."""
 _LONGEST_WAIT_S = 900.0
-"""Whoever is told to come back later than this gives up instead."""
+"""A longer `Retry-After` is an error at once."""
 
 
 class RefusedError(EngineError):
-    """A server answered that it will not: another try would not help.
+    """A server answered with an error status.
 
     Attributes:
         status: the HTTP status.
-        retry_after_s: how long the server asks to be left alone; None where it does not say.
+        retry_after_s: seconds that the server asks to wait; None if it does not say.
     """
 
     def __init__(self, message: str, status: int, retry_after_s: float | None = None) -> None:
@@ -40,14 +41,14 @@ class RefusedError(EngineError):
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RefusedError, (str(self), self.status, self.retry_after_s)  # it may be told by another process
+        return RefusedError, (str(self), self.status, self.retry_after_s)  # it may cross processes
 
 
 class Pace:
-    """When the next request may go out; any number of threads and clients may keep one pace.
+    """The rate of requests, shared by any number of threads and clients.
 
     Args:
-        per_minute: most requests a minute, evenly spaced; None for any number.
+        per_minute: most requests per minute, evenly spaced; None for no limit.
     """
 
     def __init__(self, per_minute: float | None = None) -> None:
@@ -57,7 +58,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Sleep until a request may go out, and count it."""
+        """Sleep until a request may be sent, and count it."""
         while True:
             with self._lock:
                 now = time.monotonic()
@@ -65,32 +66,32 @@ class Pace:
                 if due >= held:
                     self._next = due + self._interval_s
                     break
-            # Those who were held up together do not come back all at once.
-            time.sleep(held - now + _CHANCE.uniform(0.0, min(1.0, 0.1 * (held - now))))
+            # Requests that were held together are not sent all at once.
+            time.sleep(held - now + _RANDOM.uniform(0.0, min(1.0, 0.1 * (held - now))))
         time.sleep(due - now)
 
     def hold(self, seconds: float) -> None:
-        """Let no request out for so long."""
+        """Send no request for so many seconds."""
         with self._lock:
             self._held_until = max(self._held_until, time.monotonic() + seconds)
 
 
 class JsonClient:
-    """Speaks to one server; any number of threads may use it.
+    """A client of one server; any number of threads may use it.
 
     Args:
-        url: `http://host:port` or `https://…`, with a path before every call's own where there is one.
+        url: `http://host:port` or `https://…`, with a path that precedes every request's own.
         api_key: sent as a bearer token.
         timeout_s: of one try.
-        tries: of one call.
-        pause_s: after the first failed try; doubled after each, a random part of it left out, 30 s at most.
-        revive: called after a try that found nobody at the other end; may start the server again.
-        patience_s: a call goes on asking for so long where nobody is at the other end, however many tries that takes.
-        pace: kept by every try; a server's `Retry-After` holds up all who keep the same.
-        option: that gave the address, for messages.
+        tries: of one request.
+        pause_s: after the first failed try; doubled after each, reduced by a random part, 30 s at most.
+        revive: called after a try that reached no server; may start the server again.
+        patience_s: if no server is reached, a request is repeated for so long, however many tries that takes.
+        pace: of requests; a server's `Retry-After` holds all clients with the same pace.
+        option: the option that gave the URL, for messages.
 
     Raises:
-        ConfigurationError: the address is not one.
+        ConfigurationError: the URL is not valid.
     """
 
     def __init__(
@@ -110,47 +111,42 @@ class JsonClient:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigurationError(f"{option}: got {url!r}, expected http://HOST:PORT")
         self.url = url.rstrip("/")
-        self._parts, self._prefix = parts, parts.path.rstrip("/")
-        self._headers = {"Content-Type": "application/json", "Connection": "close"}
-        if api_key:
-            self._headers["Authorization"] = f"Bearer {api_key}"
         self._timeout_s, self._tries, self._pause_s = timeout_s, tries, pause_s
         self._revive, self._patience_s = revive, patience_s
         self._pace, self._api_key = pace or Pace(), api_key
 
     def get(self, path: str) -> Any:
-        """See `call`."""
-        return self.call("GET", path, None)
+        """See `request`."""
+        return self.request("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any], *, tries: int | None = None) -> Any:
-        """See `call`."""
-        return self.call("POST", path, body, tries=tries)
+        """See `request`."""
+        return self.request("POST", path, body, tries=tries)
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None, *, tries: int | None = None) -> Any:
-        """Ask until there is an answer. What is asked must be safe to ask twice.
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None, *, tries: int | None = None) -> Any:
+        """Send a request until it is answered. It must be safe to send it twice.
 
         Returns:
-            The answer's JSON; None where it has no body.
+            The JSON of the response; None if it has no body.
         Raises:
-            RefusedError: the server said no in a way that stays.
+            RefusedError: the server refuses the request.
             EngineError: no try succeeded.
         """
-        payload = None if body is None else json.dumps(body).encode()
         most = tries or self._tries
         deadline = time.monotonic() + self._patience_s
         for number in itertools.count(1):
             self._pace.wait()
             try:
-                return self._once(method, path, payload)
+                return self._try(method, path, body)
             except RefusedError as error:
                 wait_s = error.retry_after_s or 0.0
-                if error.status not in _PASSING or number >= most or wait_s > _LONGEST_WAIT_S:
+                if error.status not in _TRANSIENT or number >= most or wait_s > _LONGEST_WAIT_S:
                     raise
                 self._pace.hold(wait_s)
             except _GarbledError:
                 if number >= most:
                     raise
-            except (OSError, http.client.HTTPException) as error:
+            except httpx2.TransportError as error:
                 if number >= most and time.monotonic() >= deadline:
                     reason = str(error) or type(error).__name__
                     raise EngineError(
@@ -158,22 +154,31 @@ class JsonClient:
                     ) from error
                 if self._revive is not None:
                     self._revive()
-            time.sleep(min(30.0, self._pause_s * 2 ** min(number - 1, 16)) * _CHANCE.uniform(0.5, 1.0))
+            time.sleep(min(30.0, self._pause_s * 2 ** min(number - 1, 16)) * _RANDOM.uniform(0.5, 1.0))
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def _once(self, method: str, path: str, payload: bytes | None) -> Any:
-        # A connection a call: its cost is nothing beside a generation's, and none is ever found closed at the far end.
-        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        assert self._parts.hostname is not None
-        with closing(kind(self._parts.hostname, self._parts.port, timeout=self._timeout_s)) as connection:
-            connection.request(method, self._prefix + path, payload, self._headers)
-            response = connection.getresponse()
-            content = response.read()
-        if response.status >= 400:
-            if self._api_key:  # some servers quote it, and what they say is written down
+    @cached_property
+    def _client(self) -> httpx2.Client:
+        # One connection per request: it costs little beside a generation, and none is found closed by the server. No
+        # proxies from the environment: servers are local or in the cluster.
+        return httpx2.Client(
+            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
+            timeout=self._timeout_s,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+            verify=self.url.startswith("https:"),
+            trust_env=False,
+        )
+
+    def _try(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        response = self._client.request(method, self.url + path, json=body)
+        content = response.content
+        if response.status_code >= 400:
+            if self._api_key:  # some servers quote it, and messages are written to files
                 content = content.replace(self._api_key.encode(), b"(the key)")
-            wait_s = _seconds(response.getheader("Retry-After", ""))
-            raise RefusedError(f"{self.url}{path}: {response.status}: {_reason(content)}", response.status, wait_s)
+            wait_s = _seconds(response.headers.get("Retry-After", ""))
+            raise RefusedError(
+                f"{self.url}{path}: {response.status_code}: {_reason(content)}", response.status_code, wait_s
+            )
         try:
             return json.loads(content) if content.strip() else None
         except ValueError as error:
@@ -183,11 +188,11 @@ class JsonClient:
 
 
 class _GarbledError(EngineError):
-    """What came is no answer; a proxy's page, most likely."""
+    """The response is not an answer of the API; most likely a proxy's page."""
 
 
 def _seconds(retry_after: str) -> float | None:
-    """What a `Retry-After` header says: seconds, or a date."""
+    """The value of a `Retry-After` header: seconds, or a date."""
     try:
         return max(0.0, float(retry_after))
     except ValueError:
@@ -199,7 +204,7 @@ def _seconds(retry_after: str) -> float | None:
 
 
 def _reason(content: bytes) -> str:
-    """What a server says of its refusal, in one line."""
+    """The error message in a response, in one line."""
     text = content.decode(errors="replace").strip()
     try:
         found = json.loads(text)

@@ -1,16 +1,17 @@
-"""What the rollouts ask of a generation engine."""
+"""The interface between rollouts and engines: slots, requests and samples."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from swe_trainers.engines.sampling import Sampling
+from swe_trainers.errors import EngineError
 
-__all__ = ["Engine", "Sample", "Throughput"]
+__all__ = ["Engine", "MessageEngine", "Sample", "SlotEngine", "Throughput"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +20,14 @@ class Sample:
 
     Attributes:
         slot: where it was generated.
-        token_ids: as sampled, the stop token included.
-        logprobs: of each token, under the distribution really sampled from.
-        end: `stop` a stop token was sampled; `string` a stop string was written, the token that completes it included;
-            `length` the request's limit; `context` the slot is full.
-        versions: of the weights that drew each token, where the engine's weights are not the policy's own; else empty.
+        token_ids: as sampled, the stop token included; empty for an engine that takes messages.
+        logprobs: of each token, under the distribution that was sampled from.
+        end: `stop` a stop token was sampled; `string` a stop string was completed, the completing token is included;
+            `length` the limit of the request; `context` the slot is full.
+        versions: version of the weights that sampled each token; empty if the engine uses the policy's own weights.
+        text: the action, from an engine that takes messages.
+        notes: what such an engine reports about the action: token counts, cost, reasoning.
+        failure: the engine failed to answer this request; the other requests continue.
     """
 
     slot: int
@@ -31,17 +35,20 @@ class Sample:
     logprobs: tuple[float, ...]
     end: Literal["stop", "string", "length", "context"]
     versions: tuple[int, ...] = ()
+    text: str = ""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    failure: EngineError | None = None
 
 
 @dataclass
 class Throughput:
-    """What an engine did since it was made.
+    """What an engine has done since it was created.
 
     Attributes:
         read_tokens: prompt and observation tokens that went through the model.
-        sampled_tokens: drawn, the first of each action included, which costs no step of its own.
+        sampled_tokens: all sampled tokens, also the first of each action, which needs no decoding step.
         decoded_tokens: the others.
-        read_s, decoded_s: seconds of wall clock that reading and decoding took.
+        read_s, decoded_s: seconds of wall clock spent on reading and on decoding.
     """
 
     read_tokens: int = 0
@@ -51,7 +58,7 @@ class Throughput:
     decoded_s: float = 0.0
 
     def metrics(self) -> dict[str, float]:
-        """Counts, and tokens a second where anything was done."""
+        """Counts, and tokens per second where anything was done."""
         found = {"engine/read_tokens": float(self.read_tokens), "engine/sampled_tokens": float(self.sampled_tokens)}
         if self.read_s > 0:
             found["engine/read_tokens_per_second"] = self.read_tokens / self.read_s
@@ -60,7 +67,7 @@ class Throughput:
         return found
 
 
-class Engine(Protocol):
+class SlotEngine(Protocol):
     """Generation for many episodes at once, each in a slot that keeps its context between turns."""
 
     @property
@@ -69,22 +76,34 @@ class Engine(Protocol):
         ...
 
     @property
+    def busy(self) -> bool:
+        """Whether a request is unfinished: `step` has work."""
+        ...
+
+    def open(self) -> int:
+        """Take an empty slot. Raises `EngineError` if none is free."""
+        ...
+
+    def step(self) -> list[Sample]:
+        """Advance every running request a little; return those that finished."""
+        ...
+
+    def close(self, slot: int) -> None:
+        """Release a slot and drop its request."""
+        ...
+
+
+class Engine(SlotEngine, Protocol):
+    """An engine with token ids in and out, which training needs."""
+
+    @property
     def max_tokens(self) -> int:
         """The longest sequence of a slot, sampled tokens included."""
         ...
 
     @property
     def throughput(self) -> Throughput:
-        """What was read and sampled so far."""
-        ...
-
-    @property
-    def busy(self) -> bool:
-        """Whether some request is not finished: `step` has work."""
-        ...
-
-    def open(self) -> int:
-        """Take an empty slot. Raises `EngineError` where none is free."""
+        """Tokens read and sampled so far."""
         ...
 
     def submit(
@@ -98,29 +117,35 @@ class Engine(Protocol):
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
     ) -> None:
-        """Append tokens to a slot and ask for an action after them.
+        """Append tokens to a slot and request an action after them.
 
         Args:
-            slot: from `open`, with no unfinished request.
+            slot: from `open`, without an unfinished request.
             token_ids: what follows the slot's last token, whether that was sampled or given.
-            max_new_tokens: at most so many are sampled.
-            stop_ids: tokens after which the action ends; they are part of it.
-            sampling: how tokens are drawn.
-            random: the episode's own stream; one number is taken a token, so a sample depends neither on the other
+            max_new_tokens: at most so many tokens are sampled.
+            stop_ids: tokens that end the action; they are part of it.
+            sampling: how tokens are sampled.
+            random: the episode's own generator; one number is taken per token, so a sample depends neither on the other
                 slots nor on timing (up to rounding of the logits, which may differ in the last digits with the
                 composition of a batch).
-            stop_strings: texts after which the action ends, however they are cut into tokens.
+            stop_strings: texts that end the action, however they are split into tokens.
         """
         ...
 
     def rewind(self, slot: int, length: int) -> None:
-        """Forget what follows the first `length` tokens of a slot; what was computed for those is kept."""
+        """Remove what follows the first `length` tokens of a slot; the computation for those is kept."""
         ...
 
-    def step(self) -> list[Sample]:
-        """Advance every running request a little; return those that finished."""
-        ...
 
-    def close(self, slot: int) -> None:
-        """Give a slot back, its request dropped."""
+class MessageEngine(SlotEngine, Protocol):
+    """An engine with messages in and text out, for evaluation: a chat endpoint."""
+
+    def ask(self, slot: int, observation: str, *, system: str, tools: Sequence[Mapping[str, Any]]) -> None:
+        """Append an observation to the conversation of a slot and request an action after it.
+
+        Args:
+            slot: from `open`, without an unfinished request.
+            observation: the user's message, or the result of the tool calls in the last action.
+            system, tools: system prompt and function schemas; used with the first observation of a slot.
+        """
         ...

@@ -1,4 +1,4 @@
-"""From logits to a token and the log-probability it was really drawn with."""
+"""Sampling: from logits to a token and its log-probability under the distribution that was sampled from."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from swe_trainers.errors import ConfigurationError
 
 __all__ = ["Sampling", "draw"]
 
-_BLOCK = 64  # tokens of the vocabulary that are added up at once
+_BLOCK = 64  # tokens of the vocabulary that are summed at once
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. The truncations apply in the order of the fields, each to what the one before left.
+    """How tokens are sampled. The truncations apply in the order of the fields, each to the result of the one before.
 
     Attributes:
         temperature: divides the logits; 0 takes the most likely token.
@@ -46,7 +46,7 @@ class Sampling:
 
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Draw one token a row by inverting the cumulative distribution: a row's draw depends on its own number only.
+    """Sample one token per row by inverting the cumulative distribution; a row depends on its own random number only.
 
     Args:
         logits: (N, V), any floating type.
@@ -88,13 +88,13 @@ def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     block = torch.searchsorted(before, wanted, right=True)  # (N, 1)
     left = wanted - torch.where(block > 0, before.gather(1, (block - 1).clamp(min=0)), 0.0)
     inside = blocks.take_along_dim(block[:, :, None], 1).squeeze(1).double().cumsum(-1)  # (N, _BLOCK)
-    # The two ways to add a block up may differ in the last digit: again the number must stay below the sum.
+    # The two sums of a block may differ in the last digit: again the number must stay below the sum.
     left = torch.minimum(left, torch.nextafter(inside[:, -1:], torch.zeros_like(total)))
     return (block * _BLOCK + torch.searchsorted(inside, left, right=True)).squeeze(1)
 
 
 def _truncate(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Put what the truncations drop at minus infinity; at least the most likely token stays."""
+    """Set dropped logits to minus infinity; at least the most likely token stays."""
     dropped = -torch.inf
     if 0 < sampling.top_k < logits.shape[-1]:
         smallest = logits.topk(sampling.top_k, dim=-1).values[:, -1:]

@@ -1,102 +1,148 @@
-"""Generation by a server: vLLM, SGLang, or `swe-serve`; token ids go in and come out."""
+"""Generation by a server with token ids in and out: vLLM, SGLang, `swe-serve`.
+
+What differs between servers is a `ServerAPI`, one file each (`vllm`, `sglang`), listed in `connect.SERVERS`.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-import queue
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from swe_trainers.engines.dialects import Answer, Call, Dialect
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling
+from swe_trainers.engines.slots import RequestSlots, Slot
 from swe_trainers.errors import ConfigurationError, EngineError
 
-__all__ = ["ServedEngine"]
+__all__ = ["Call", "Completion", "ServedEngine", "ServerAPI", "not_understood"]
 
-_WAIT_S = 0.02  # how long a step waits for an answer before environments are looked after again
+Call = tuple[str, dict[str, Any]]
+"""A path and the body to post there."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a server generated.
+
+    Attributes:
+        token_ids: as sampled; None if the server does not report them.
+        logprobs: of each of them; None if the server does not report them.
+        by_string: a stop string ended it.
+    """
+
+    token_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
+    by_string: bool
+
+    @classmethod
+    def of(cls, ids: Sequence[Any] | None, logprobs: Sequence[Any] | None, by_string: bool) -> Completion:
+        """From values of a JSON response. Raises TypeError or ValueError."""
+        return cls(
+            None if ids is None else tuple(int(i) for i in ids),
+            None if logprobs is None else tuple(float(x) for x in logprobs),
+            by_string,
+        )
+
+
+class ServerAPI(Protocol):
+    """Requests and responses of one kind of server.
+
+    Attributes:
+        transports: ways in which it takes new weights; see `Transport`.
+    """
+
+    transports: ClassVar[frozenset[str]]
+
+    @classmethod
+    def connect(cls, client: JsonClient, model: str | None) -> ServerAPI:
+        """The API of a server, for one of its models; None for its first. Raises `ConfigurationError`."""
+        ...
+
+    def generate(
+        self,
+        token_ids: Sequence[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: Collection[int],
+        stop_strings: Sequence[str],
+        sampling: Sampling,
+        seed: int,
+    ) -> Call:
+        """The request for tokens after these."""
+        ...
+
+    def read(self, answer: Any) -> Completion:
+        """Read the response. Raises `EngineError` if it has another format."""
+        ...
+
+    def reload(self, folder: str) -> Sequence[Call]:
+        """The requests to load the weights in a folder, and to drop caches of earlier ones."""
+        ...
+
+
+def not_understood(path: str, answer: Any) -> EngineError:
+    """The error for a response with another format."""
+    shape = sorted(answer) if isinstance(answer, Mapping) else type(answer).__name__
+    return EngineError(f"{path}: the answer cannot be understood, it holds {shape}. Is engine.kind right?")
 
 
 @dataclass
-class _Slot:
-    """One sequence, all of it; the server finds what it knows of it by its prefix."""
+class _Slot(Slot):
+    """One sequence; the whole of it is sent, and the server may have its prefix in a cache."""
 
     token_ids: list[int] = field(default_factory=list)
-    ticket: int | None = None  # of the unfinished request
 
 
-class ServedEngine:
-    """Slots whose requests are answered by a server, each on a thread of its own.
+class ServedEngine(RequestSlots[_Slot, Sample]):
+    """Slots whose requests are answered by a server, each on its own thread.
 
-    A server draws with a generator of its own, seeded from the episode's stream; what it draws depends on the server's
-    numerics, so runs are alike in distribution and not to the last bit.
+    A server has its own random generator, seeded from the episode's; what it samples depends on the server's numerics,
+    so runs are equal in distribution, not bitwise.
 
     Args:
-        client: speaks to the server.
-        dialect: what the server understands.
+        client: of the server.
+        api: of the server.
         n_slots: episodes open at once, and the most requests in flight.
         max_tokens: the longest sequence; must not be more than the server's own.
 
     Attributes:
         version: of the server's weights.
-        scored: whether the server gives log-probabilities; without them samples say 0, and serve measuring only.
+        scored: whether the server reports log-probabilities; without them they are 0 in samples, for evaluation only.
 
     Raises:
         ConfigurationError: a size is not positive.
     """
 
-    def __init__(self, client: JsonClient, dialect: Dialect, *, n_slots: int, max_tokens: int) -> None:
+    def __init__(self, client: JsonClient, api: ServerAPI, *, n_slots: int, max_tokens: int) -> None:
         if min(n_slots, max_tokens) < 1:
             raise ConfigurationError(f"n_slots {n_slots}, max_tokens {max_tokens}: must be positive")
+        super().__init__(n_slots, _Slot)
         self.client = client
         self.version = 0
         self.scored = True
         self.throughput = Throughput()
-        self._dialect, self._n_slots, self._max_tokens = dialect, n_slots, max_tokens
-        self._slots: dict[int, _Slot] = {}
-        self._answers: queue.SimpleQueue[tuple[int, int, Sample | EngineError]] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(n_slots, thread_name_prefix="generate")
-        self._tickets = 0
-
-    @property
-    def n_slots(self) -> int:
-        """How many episodes can be open at once."""
-        return self._n_slots
+        self._api, self._max_tokens = api, max_tokens
 
     @property
     def max_tokens(self) -> int:
         """The longest sequence of a slot, sampled tokens included."""
         return self._max_tokens
 
-    @property
-    def busy(self) -> bool:
-        """Whether some request is not finished."""
-        return any(slot.ticket is not None for slot in self._slots.values())
-
-    def open(self) -> int:
-        """Take the first empty slot."""
-        index = next((i for i in range(self._n_slots) if i not in self._slots), None)
-        if index is None:
-            raise EngineError(f"all {self._n_slots} slots are open; close one, or make the engine with more")
-        self._slots[index] = _Slot()
-        return index
-
     def fork(self, slot: int) -> int:
         """Open a slot that continues from where another one is."""
-        parent = self._find(slot, idle=True)
+        parent = self.find(slot, idle=True)
         index = self.open()
         self._slots[index].token_ids = list(parent.token_ids)
         return index
 
     def rewind(self, slot: int, length: int) -> None:
         """Forget what follows the first `length` tokens of a slot."""
-        state = self._find(slot, idle=True)
+        state = self.find(slot, idle=True)
         if not 0 <= length <= len(state.token_ids):
             raise EngineError(f"slot {slot}: cannot rewind to {length} of {len(state.token_ids)} tokens")
         del state.token_ids[length:]
@@ -117,7 +163,7 @@ class ServedEngine:
         Raises:
             EngineError: the slot is not open, has an unfinished request, or would be full.
         """
-        state = self._find(slot, idle=True)
+        state = self.find(slot, idle=True)
         used = len(state.token_ids) + len(token_ids)
         if not 0 < used < self._max_tokens:
             raise EngineError(
@@ -127,9 +173,7 @@ class ServedEngine:
             raise EngineError(f"max_new_tokens must be positive, got {max_new_tokens}")
         state.token_ids.extend(int(i) for i in token_ids)
         limit = min(max_new_tokens, self._max_tokens - used)
-        self._tickets += 1
-        state.ticket = self._tickets
-        call = self._dialect.generate(
+        call = self._api.generate(
             state.token_ids,
             max_new_tokens=limit,
             stop_ids=stop_ids,
@@ -138,31 +182,18 @@ class ServedEngine:
             seed=int(random.integers(1 << 31)),
         )
         full = used + limit >= self._max_tokens and limit < max_new_tokens
-        self._pool.submit(
-            self._generate,
-            slot,
-            self._tickets,
-            call,
-            frozenset(stop_ids),
-            sampling.temperature == 0 or not self.scored,
-            full,
-            self.version,
+        greedy = sampling.temperature == 0 or not self.scored
+        ends, version = frozenset(stop_ids), self.version
+        self.request(
+            slot, lambda: self._sample(slot, self._api.read(self.client.post(*call)), ends, greedy, full, version)
         )
         self.throughput.read_tokens += len(token_ids)
 
     def step(self) -> list[Sample]:
         """Wait a moment for the server; return what finished."""
         finished: list[Sample] = []
-        while self.busy:
-            try:
-                slot, ticket, result = self._answers.get(block=not finished, timeout=_WAIT_S)
-            except queue.Empty:
-                break
-            state = self._slots.get(slot)
-            if state is None or state.ticket != ticket:
-                continue  # closed meanwhile
-            state.ticket = None
-            if isinstance(result, EngineError):
+        for _, state, result in self.arrived():
+            if isinstance(result, Exception):
                 raise result
             state.token_ids.extend(result.token_ids)
             self.throughput.sampled_tokens += len(result.token_ids)
@@ -171,34 +202,34 @@ class ServedEngine:
 
     def close(self, slot: int) -> None:
         """Give a slot back, its request dropped."""
-        self._find(slot, idle=False)
+        self.find(slot, idle=False)
         del self._slots[slot]
 
     def reload(self, folder: str | os.PathLike[str], version: int) -> None:
-        """Have the server take the weights in a folder, and count all that it samples from now on as theirs.
+        """Make the server load the weights in a folder; all that it samples from now on has their version.
 
         Args:
-            folder: where they lie; the server must see the same path.
+            folder: the server must see the same path.
             version: of these weights.
         Raises:
-            EngineError: a request is unfinished, or the server does not take them.
+            EngineError: a request is unfinished, or the server does not load them.
         """
         if self.busy:
             raise EngineError("weights cannot change while requests are unfinished")
-        for path, body in self._dialect.reload(str(folder)):
+        for path, body in self._api.reload(str(folder)):
             answer = self.client.post(path, body)
             if isinstance(answer, dict) and answer.get("success") is False:
                 raise EngineError(f"{self.client.url}{path}: {answer.get('message', 'the server did not succeed')}")
         self.version = version
 
     def renew(self, version: int, send: Callable[[], None]) -> None:
-        """As `reload`, of weights that do not come through a folder.
+        """As `reload`, for weights that are not read from a folder.
 
         Args:
             version: of these weights.
-            send: has the server take them.
+            send: makes the server load them.
         Raises:
-            EngineError: a request is unfinished, or the server does not take them.
+            EngineError: a request is unfinished, or the server does not load them.
         """
         if self.busy:
             raise EngineError("weights cannot change while requests are unfinished")
@@ -208,44 +239,22 @@ class ServedEngine:
 
     def sample(
         self, token_ids: Sequence[int], n: int, *, sampling: Sampling, seed: int, client: JsonClient | None = None
-    ) -> Answer:
-        """One answer of exactly `n` tokens outside all slots: for probes, which nothing stops early.
+    ) -> Completion:
+        """Sample exactly `n` tokens outside all slots, for probes.
 
         Args:
-            token_ids: what they follow.
+            token_ids: the prompt.
             n: how many.
-            sampling, seed: how they are drawn.
-            client: asks instead of the engine's own.
+            sampling, seed: how they are sampled.
+            client: used instead of the engine's own.
         """
-        path, body = self._dialect.generate(
+        path, body = self._api.generate(
             token_ids, max_new_tokens=n, stop_ids=(), stop_strings=(), sampling=sampling, seed=seed
         )
-        return self._dialect.read((client or self.client).post(path, body))
-
-    def shutdown(self) -> None:
-        """Let go of the threads; the server goes on."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _find(self, slot: int, *, idle: bool) -> _Slot:
-        state = self._slots.get(slot)
-        if state is None:
-            raise EngineError(f"slot {slot} is not open")
-        if idle and state.ticket is not None:
-            raise EngineError(f"slot {slot} has an unfinished request")
-        return state
-
-    def _generate(
-        self, slot: int, ticket: int, call: Call, stop_ids: frozenset[int], greedy: bool, full: bool, version: int
-    ) -> None:
-        try:
-            answer = self._dialect.read(self.client.post(*call))
-            result: Sample | EngineError = self._sample(slot, answer, stop_ids, greedy, full, version)
-        except EngineError as error:
-            result = error
-        self._answers.put((slot, ticket, result))
+        return self._api.read((client or self.client).post(path, body))
 
     def _sample(
-        self, slot: int, answer: Answer, stop_ids: frozenset[int], greedy: bool, full: bool, version: int
+        self, slot: int, answer: Completion, stop_ids: frozenset[int], greedy: bool, full: bool, version: int
     ) -> Sample:
         ids, logprobs = answer.token_ids, answer.logprobs
         if ids is not None and not self.scored:
@@ -262,6 +271,6 @@ class ServedEngine:
             end = "stop"
         elif answer.by_string:
             end = "string"
-        # The most likely token is drawn from a single point, whatever the server calls its probability.
+        # Greedy decoding samples from a single point, whatever probability the server reports.
         drawn = (0.0,) * len(ids) if greedy else logprobs
         return Sample(slot, ids, drawn, end, (version,) * len(ids))

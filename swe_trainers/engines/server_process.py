@@ -1,4 +1,4 @@
-"""A generation server that the trainer starts itself, watches, and starts again where it dies."""
+"""A generation server that the trainer starts, watches, and restarts if it dies."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from loguru import logger
+
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.errors import ConfigurationError, EngineError
 
 __all__ = ["ServerProcess"]
 
-_LOOK_S = 1.0  # between two looks at whether it lives
-_TRIES = 3  # of starting it again, where it dies on the way
+_CHECK_INTERVAL_S = 1.0
+_TRIES = 3  # of one restart
 
 
 class ServerProcess:
-    """A server in a process group of its own, which ends with this one; a context manager.
+    """A server in its own process group, which ends with this process; a context manager.
 
     Args:
-        command: what starts it.
+        command: starts the server.
         url: where it then answers `/health`.
-        log: what it prints goes here.
-        gpus: the GPUs that it sees, as `CUDA_VISIBLE_DEVICES` has them; None for all.
-        start_timeout_s: until it must answer.
-        restarts: how often it may be started again over the whole run.
-        before_restart: called each time before that.
+        log: file for its output.
+        gpus: GPUs that it sees, as in `CUDA_VISIBLE_DEVICES`; None for all.
+        start_timeout_s: until it must respond.
+        restarts: limit over the whole run.
+        before_restart: called before each restart.
 
     Attributes:
         starts: how often it was started.
-        prove: called where it was started again, before anybody else may ask it; raises where it is not what it was.
+        prove: called after a restart, before any other request; raises if the server is not as before.
     """
 
     def __init__(
@@ -66,17 +68,17 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running server. Raises `EngineError` where there is none."""
+        """Of the running server. Raises `EngineError` if there is none."""
         if self._process is None:
             raise EngineError("the server is not started")
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers.
+        """Start the server and wait until it responds.
 
         Raises:
             ConfigurationError: there is no such command.
-            EngineError: it ended, or did not answer in time; the log's last line is told.
+            EngineError: it ended, or did not respond in time; the message has the log's last line.
         """
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._wanted = True
@@ -93,10 +95,10 @@ class ServerProcess:
             time.sleep(0.1)
 
     def revive(self) -> None:
-        """Start it again if it is dead; several threads may notice at once, and all of them wait until it is there.
+        """Restart the server if it is dead; concurrent callers wait for the same restart.
 
         Raises:
-            EngineError: it was started again too often, or cannot be, or is not what it was.
+            EngineError: too many restarts, it cannot be started, or it is not as before.
         """
         with self._lock:
             tries = 0
@@ -114,7 +116,7 @@ class ServerProcess:
                     self.start()
                     self.prove()
                 except EngineError:
-                    if self.lives():  # it answers, and not with what it should
+                    if self.lives():  # it responds, but is not as before
                         self._end()
                         raise
                     if tries == _TRIES:
@@ -122,7 +124,7 @@ class ServerProcess:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Started, and started again as soon as it dies, though nobody asks it anything; ended with the block."""
+        """Start the server, restart it as soon as it dies, and stop it at the end of the block."""
         with self:
             watch = threading.Thread(target=self._keep_alive, name="watch", daemon=True)
             watch.start()
@@ -133,18 +135,20 @@ class ServerProcess:
                 watch.join()
 
     def _keep_alive(self) -> None:
-        while not self._ends.wait(_LOOK_S):
+        while not self._ends.wait(_CHECK_INTERVAL_S):
             try:
                 self.revive()
             except EngineError:
-                return  # who asks it next is told why
+                return  # the next request raises the error
+            except Exception:  # noqa: BLE001 - it is logged; for example no space for its log
+                logger.exception("{} could not be restarted; the next check tries again", self._command[0])
 
     def lives(self) -> bool:
-        """Whether it runs now."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """End it and all that it started."""
+        """Kill the server and its child processes."""
         self._wanted = False
         self._end()
 
@@ -177,7 +181,7 @@ class ServerProcess:
             )  # fmt: skip
         except OSError as error:
             raise ConfigurationError(f"engine.command: {self._command[0]}: {error.strerror or error}") from error
-        # Whatever death this process dies, its end of the pipe closes then, and the server's group is killed.
+        # However this process ends, its end of the pipe is closed then, and the server's group is killed.
         self._watch = subprocess.Popen(
             ["sh", "-c", 'cat >/dev/null; kill -s KILL -- "-$0"', str(process.pid)],
             stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,

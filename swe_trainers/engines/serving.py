@@ -1,49 +1,60 @@
-"""An OpenAI-compatible server over the embedded engine: a trained model by URL, for evaluation and for rollouts.
+"""An OpenAI-compatible server over the embedded engine: a trained model behind a URL, for evaluation and for rollouts.
 
-POST /v1/completions        text or token ids; `return_token_ids`, `logprobs`, `stop_token_ids` as vLLM has them
+POST /v1/completions        text or token ids; `return_token_ids`, `logprobs`, `stop_token_ids` as in vLLM
 POST /v1/chat/completions   messages, in the model's own chat format
 POST /collective_rpc        {"method": "reload_weights"}: read the model's folder again
 POST /init_weight_transfer_engine, /start_weight_update, /update_weights, /finish_weight_update
                             weights from a trainer's memory, over gloo; see `weight_transfer`
-POST /reset_prefix_cache    nothing is kept between requests, so nothing is to be dropped
+POST /reset_prefix_cache    does nothing: no computation is kept between requests
 GET  /health, /v1/models
 """
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-import json
 import queue
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Sample
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.weight_transfer import WeightReceiver
 from swe_trainers.errors import ConfigurationError, TrainerError
-from swe_trainers.policy.chat import ChatFormat
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.chat import ChatFormat
+from swe_trainers.model.language_model import LanguageModel
 
 __all__ = ["ModelServer"]
 
 _MAX_BODY_BYTES = 32 << 20
 
 
+class _StoppedError(TrainerError):
+    """The engine's thread has ended."""
+
+
 @dataclass(frozen=True)
 class _Job:
-    """A request on its way to the engine; without a prompt, an order to take weights, or to read them again."""
+    """A request for the engine's thread; without a prompt, to load these weights, or those in the folder."""
 
     future: Future[Sample]
     prompt: tuple[int, ...] = ()
@@ -56,15 +67,15 @@ class _Job:
 
 
 class ModelServer:
-    """Serves one model from its folder; a context manager that is up between its ends.
+    """Serves one model from its folder; a context manager.
 
     Args:
         folder: of the model, as `LanguageModel.save_pretrained` writes it.
         chat: from the model's tokenizer to its chat format.
         host, port: where to listen; port 0 takes a free one.
-        n_slots: requests generated at once; others wait.
+        n_slots: requests generated at once; others wait in a queue.
         max_tokens: the longest sequence; None takes the model's own limit.
-        api_key: asked of every request, as a bearer token, where it is not empty.
+        api_key: bearer token that every request must carry; empty for none.
         name: the model's name in answers; None takes the folder's.
 
     Raises:
@@ -93,25 +104,31 @@ class ModelServer:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.receiver = WeightReceiver()
         self.failure: BaseException | None = None
-        handler = type("Handler", (_Handler,), {"owner": self})
+        self._listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
-            self._http = ThreadingHTTPServer((host, port), handler)
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind((host, port))
+            self._listener.listen(1024)
         except OSError as error:
+            self._listener.close()
             raise ConfigurationError(
                 f"{host}:{port}: cannot listen there: {error.strerror or error}. "
                 "Try: another --port, or 0 for a free one"
             ) from error
-        self._http.daemon_threads = True
+        config = uvicorn.Config(
+            _app(self), log_level="warning", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=2
+        )
+        self._http = uvicorn.Server(config)
         self._threads = [
             threading.Thread(target=self._generate, name="engine", daemon=True),
-            threading.Thread(target=self._http.serve_forever, name="http", daemon=True),
+            threading.Thread(target=self._http.run, args=([self._listener],), name="http", daemon=True),
         ]
 
     @property
     def url(self) -> str:
-        """Where it answers."""
-        host, port = self._http.server_address[:2]
-        return f"http://{host if isinstance(host, str) else host.decode()}:{port}"
+        """Where it listens."""
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def __enter__(self) -> ModelServer:
         for thread in self._threads:
@@ -119,32 +136,29 @@ class ModelServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
         self._jobs.put(None)
         self._threads[0].join()
+        self._http.should_exit = True
+        self._threads[1].join()
+        self._listener.close()
 
     def wait(self) -> None:
-        """Serve until the engine's thread ends. Raises what ended it."""
+        """Wait until the engine's thread ends. Raises what ended it."""
         self._threads[0].join()
         if self.failure is not None:
             raise self.failure
 
-    def ask(self, job: _Job) -> Sample:
-        """Generate; waits for its turn and its end."""
+    async def sample(self, job: _Job) -> Sample:
+        """Generate; waits for a slot and for the end."""
         self._jobs.put(job)
-        return job.future.result()
+        return await asyncio.wrap_future(job.future)
 
     def receive(self, update: Mapping[str, Any]) -> None:
-        """Take weights in from the trainer, beside what is generated; see `WeightReceiver.receive`."""
+        """Receive weights from the trainer while requests run; see `WeightReceiver.receive`."""
         self.receiver.receive(update, self._model.checkpoint_weights())
 
-    def take(self) -> None:
-        """Generate with the weights that were received, once what runs has ended."""
-        self.ask(_Job(Future(), weights=self.receiver.finish()))
-
     def _generate(self) -> None:
-        """The engine's thread: takes requests in as slots become free, and steps."""
+        """The engine's thread: starts requests as slots become free, and steps the engine."""
         waiting: list[_Job] = []
         running: dict[int, _Job] = {}
         try:
@@ -158,7 +172,7 @@ class ModelServer:
                         return
                     waiting.append(job)
                 while waiting and len(running) < self._engine.n_slots:
-                    if not waiting[0].prompt:  # new weights: what runs ends first with the old ones
+                    if not waiting[0].prompt:  # new weights: running requests end with the old ones first
                         if running:
                             break
                         self._reload(waiting.pop(0))
@@ -168,11 +182,14 @@ class ModelServer:
                     self._engine.close(sample.slot)
                     running.pop(sample.slot).future.set_result(sample)
         except BaseException as error:
-            self.failure = error  # `wait` raises it; nobody is left to answer
-            for job in (*waiting, *running.values()):
-                job.future.set_exception(error)
-            self._http.shutdown()
+            self.failure = error  # `wait` raises it
             raise
+        finally:
+            reason = _StoppedError(f"the server has stopped: {self.failure or 'it was closed'}")
+            for job in (*waiting, *running.values()):
+                job.future.set_exception(reason)
+            if self.failure is not None:
+                self._http.should_exit = True
 
     def _begin(self, job: _Job, running: dict[int, _Job]) -> None:
         slot = self._engine.open()
@@ -205,143 +222,208 @@ class ModelServer:
             job.future.set_result(Sample(-1, (), (), "length"))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    """One connection: checks what is asked, and puts answers into OpenAI's shapes."""
+class _Sampled(BaseModel):
+    """Fields that both kinds of completions have; unknown fields are ignored, as by other servers."""
 
-    owner: ModelServer
-    protocol_version = "HTTP/1.1"
-    timeout = 600
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    logprobs: int | bool | None = None
 
-    def do_GET(self) -> None:
-        """`/health`, `/v1/models`."""
-        owner = self.owner
-        if self.path == "/health":
-            self._send(HTTPStatus.OK, {"status": "ok"})
-        elif not self._allowed():
-            self._refuse(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
-        elif self.path == "/v1/models":
-            card = {"id": owner.name, "object": "model", "owned_by": "swe-serve", "max_model_len": owner.max_tokens}
-            self._send(HTTPStatus.OK, {"object": "list", "data": [card]})
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, f"no such path: {self.path}")
 
-    def do_POST(self) -> None:
-        """Everything else."""
-        calls: dict[str, Callable[[dict[str, Any]], Any]] = {
-            "/v1/completions": self._complete,
-            "/v1/chat/completions": self._chat,
-            "/collective_rpc": self._order,
-            "/reset_prefix_cache": lambda _: {},
-            "/init_weight_transfer_engine": lambda body: self.owner.receiver.join(body["init_info"]),
-            "/start_weight_update": lambda _: self.owner.receiver.start(),
-            "/update_weights": lambda body: self.owner.receive(body["update_info"]),
-            "/finish_weight_update": lambda _: self.owner.take(),
-        }
-        size = self.headers.get("Content-Length", "")
-        if not size.isdigit() or int(size) > _MAX_BODY_BYTES:
-            self.close_connection = True
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Content-Length: at most {_MAX_BODY_BYTES} bytes")
-            return
-        content = self.rfile.read(int(size))
-        if not self._allowed():
-            self._refuse(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
-            return
-        call = calls.get(self.path)
-        if call is None:
-            self._refuse(HTTPStatus.NOT_FOUND, f"no such path: {self.path}")
-            return
-        try:
-            body = json.loads(content or b"{}")
-            if not isinstance(body, dict):
-                raise ConfigurationError("the body is no JSON object")
-            self._send(HTTPStatus.OK, call(body) or {})
-        except (TrainerError, ValueError, TypeError, KeyError) as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__)
+class _Completion(_Sampled):
+    prompt: str | list[int]
+    return_token_ids: bool | None = None
 
-    def log_message(self, *_: Any) -> None:
-        """Nothing: a line a request would drown everything else."""
 
-    def _allowed(self) -> bool:
-        key, given = self.owner.api_key, self.headers.get("Authorization", "")
-        return not key or hmac.compare_digest(given.encode(), f"Bearer {key}".encode())
+class _Message(BaseModel):
+    role: str
+    content: str
 
-    def _order(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        if body.get("method") != "reload_weights":
-            raise ConfigurationError(f"method: got {body.get('method')!r}, expected reload_weights")
-        self.owner.ask(_Job(Future()))
-        return {"results": [None]}
 
-    def _complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        prompt = body.get("prompt")
-        if isinstance(prompt, str):
-            ids = self.owner.tokenizer.encode(prompt)
-        elif isinstance(prompt, list) and all(type(i) is int for i in prompt):
-            ids = prompt
-        else:
-            raise ConfigurationError("prompt: expected a text or a list of token ids")
-        sample = self._sample(body, ids, frozenset({self.owner.tokenizer.end_id}))
-        text = self.owner.tokenizer.decode(sample.token_ids)
-        choice = {"index": 0, "text": text, **_ending(sample)}
-        if body.get("logprobs"):
+class _Chat(_Sampled):
+    messages: list[_Message]
+    tools: list[dict[str, Any]] | None = None
+    max_completion_tokens: int | None = None
+
+
+class _Call(BaseModel):
+    method: str
+
+
+class _Init(BaseModel):
+    init_info: dict[str, Any]
+
+
+class _Tensors(BaseModel):
+    names: list[str]
+    dtype_names: list[str]
+    shapes: list[list[int]]
+
+
+class _Update(BaseModel):
+    update_info: _Tensors = Field()
+
+
+class _Routes:
+    """The endpoints. What raises becomes a response of one line; see `_app`."""
+
+    def __init__(self, server: ModelServer) -> None:
+        self._server = server
+
+    async def health(self) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    async def models(self) -> JSONResponse:
+        server = self._server
+        card = {"id": server.name, "object": "model", "owned_by": "swe-serve", "max_model_len": server.max_tokens}
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def completions(self, body: _Completion) -> JSONResponse:
+        tokenizer = self._server.tokenizer
+        ids = tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
+        sample = await self._sample(body, ids, frozenset({tokenizer.end_id}), body.max_tokens)
+        choice = {"index": 0, "text": tokenizer.decode(sample.token_ids), **_ending(sample)}
+        if body.logprobs:
             tokens = [f"token_id:{i}" for i in sample.token_ids]
             choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(sample.logprobs)}
-        if body.get("return_token_ids"):
+        if body.return_token_ids:
             choice |= {"token_ids": list(sample.token_ids), "prompt_token_ids": ids}
-        return self._answer("text_completion", choice, ids, sample)
+        return self._answer("text_completion", choice, len(ids), sample)
 
-    def _chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        ids = _conversation(self.owner.chat, self.owner.tokenizer.encode, body.get("messages"), body.get("tools"))
-        sample = self._sample({**body, "max_tokens": body.get("max_completion_tokens") or body.get("max_tokens")}, ids,
-                              self.owner.chat.stop_ids)  # fmt: skip
-        message = {"role": "assistant", "content": self.owner.chat.action_text(sample.token_ids)}
+    async def chat(self, body: _Chat) -> JSONResponse:
+        chat = self._server.chat
+        ids = _conversation(chat, self._server.tokenizer.encode, body.messages, body.tools)
+        sample = await self._sample(body, ids, chat.stop_ids, body.max_completion_tokens or body.max_tokens)
+        message = {"role": "assistant", "content": chat.action_text(sample.token_ids)}
         choice: dict[str, Any] = {"index": 0, "message": message, **_ending(sample)}
-        if body.get("logprobs"):
-            said = zip(sample.token_ids, sample.logprobs, strict=True)
-            choice["logprobs"] = {"content": [{"token": f"token_id:{i}", "logprob": p} for i, p in said]}
-        return self._answer("chat.completion", choice, ids, sample)
+        if body.logprobs:
+            pairs = zip(sample.token_ids, sample.logprobs, strict=True)
+            choice["logprobs"] = {"content": [{"token": f"token_id:{i}", "logprob": p} for i, p in pairs]}
+        return self._answer("chat.completion", choice, len(ids), sample)
 
-    def _sample(self, body: Mapping[str, Any], ids: list[int], ends: frozenset[int]) -> Sample:
-        vocab = self.owner.tokenizer.vocab_size
+    async def call(self, body: _Call) -> JSONResponse:
+        if body.method != "reload_weights":
+            raise ConfigurationError(f"method: got {body.method!r}, expected reload_weights")
+        await self._server.sample(_Job(Future()))
+        return JSONResponse({"results": [None]})
+
+    async def reset_cache(self) -> JSONResponse:
+        return JSONResponse({})
+
+    # The next three wait for the trainer. They are no coroutines, so FastAPI runs them on threads.
+    def join_group(self, body: _Init) -> JSONResponse:
+        self._server.receiver.join(body.init_info)
+        return JSONResponse({})
+
+    def start_update(self) -> JSONResponse:
+        self._server.receiver.start()
+        return JSONResponse({})
+
+    def update(self, body: _Update) -> JSONResponse:
+        self._server.receive(body.update_info.model_dump())
+        return JSONResponse({})
+
+    async def finish_update(self) -> JSONResponse:
+        await self._server.sample(_Job(Future(), weights=self._server.receiver.finish()))
+        return JSONResponse({})
+
+    async def _sample(self, body: _Sampled, ids: Sequence[int], ends: frozenset[int], most: int | None) -> Sample:
+        vocab = self._server.tokenizer.vocab_size
         if not ids or not all(0 <= i < vocab for i in ids):
             raise ConfigurationError(f"prompt: expected at least one token id, each below {vocab}")
-        if body.get("n", 1) != 1 or body.get("stream"):
-            raise ConfigurationError("n, stream: one whole answer a request is all that is offered")
-        stop = body.get("stop") or []
-        seed = body.get("seed")
+        if (body.n or 1) != 1 or body.stream:
+            raise ConfigurationError("n, stream: only one complete answer per request is supported")
+        stop = body.stop or []
         job = _Job(
             Future(),
             tuple(ids),
-            int(body.get("max_tokens") or 256),
-            frozenset(body.get("stop_token_ids") or ()) | (frozenset() if body.get("ignore_eos") else ends),
+            most or 256,
+            frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else ends),
             (stop,) if isinstance(stop, str) else tuple(stop),
             Sampling(
-                temperature=float(body.get("temperature", 1.0)),
-                top_k=max(0, int(body.get("top_k", 0))),
-                top_p=float(body.get("top_p", 1.0)),
-                min_p=float(body.get("min_p", 0.0)),
+                temperature=1.0 if body.temperature is None else body.temperature,
+                top_k=max(0, body.top_k or 0),
+                top_p=1.0 if body.top_p is None else body.top_p,
+                min_p=body.min_p or 0.0,
             ),
-            secrets.randbits(63) if seed is None else int(seed),
+            secrets.randbits(63) if body.seed is None else body.seed,
         )
-        return self.owner.ask(job)
+        return await self._server.sample(job)
 
-    def _answer(self, kind: str, choice: dict[str, Any], ids: list[int], sample: Sample) -> dict[str, Any]:
-        read, wrote = len(ids), len(sample.token_ids)
+    def _answer(self, kind: str, choice: dict[str, Any], read: int, sample: Sample) -> JSONResponse:
+        wrote = len(sample.token_ids)
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
-        return {
-            "id": f"cmpl-{secrets.token_hex(8)}", "object": kind, "created": int(time.time()),
-            "model": self.owner.name, "choices": [choice], "usage": usage,
-        }  # fmt: skip
+        content = {"id": f"cmpl-{secrets.token_hex(8)}", "object": kind, "created": int(time.time())}
+        return JSONResponse({**content, "model": self._server.name, "choices": [choice], "usage": usage})
 
-    def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self._send(status, {"error": {"message": reason, "type": status.phrase, "code": status.value}})
 
-    def _send(self, status: HTTPStatus, body: Mapping[str, Any]) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+def _app(server: ModelServer) -> ASGIApp:
+    app, routes = FastAPI(openapi_url=None), _Routes(server)
+    app.get("/health")(routes.health)
+    app.get("/v1/models")(routes.models)
+    app.post("/v1/completions")(routes.completions)
+    app.post("/v1/chat/completions")(routes.chat)
+    app.post("/collective_rpc")(routes.call)
+    app.post("/reset_prefix_cache")(routes.reset_cache)
+    app.post("/init_weight_transfer_engine")(routes.join_group)
+    app.post("/start_weight_update")(routes.start_update)
+    app.post("/update_weights")(routes.update)
+    app.post("/finish_weight_update")(routes.finish_update)
+
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
+        status, reason = HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__
+        if isinstance(error, RequestValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(str(part) for part in first['loc'][1:]) or 'body'}: {first['msg']}"
+        elif isinstance(error, _StoppedError):
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+        elif isinstance(error, HTTPException):
+            status, reason = HTTPStatus(error.status_code), str(error.detail)
+            if status == HTTPStatus.NOT_FOUND:
+                reason = f"no such path: {request.url.path}"
+        return _refusal(status, reason)
+
+    for kind in (RequestValidationError, HTTPException, TrainerError, ValueError, TypeError, KeyError):
+        app.add_exception_handler(kind, refuse)
+    return _Guard(app, server)
+
+
+class _Guard:
+    """Checks the key and the size of a request before its body is read."""
+
+    def __init__(self, app: ASGIApp, server: ModelServer) -> None:
+        self._app, self._server = app, server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        size = headers.get(b"content-length", b"" if scope["method"] == "POST" else b"0")
+        if not size.isdigit() or int(size) > _MAX_BODY_BYTES:
+            reason = f"Content-Length: at most {_MAX_BODY_BYTES} bytes"
+            response = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+            response.headers["Connection"] = "close"
+        elif scope["path"] != "/health" and not self._allowed(headers.get(b"authorization", b"")):
+            response = _refusal(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
+        else:
+            await self._app(scope, receive, send)
+            return
+        await response(scope, receive, send)
+
+    def _allowed(self, given: bytes) -> bool:
+        key = self._server.api_key
+        return not key or hmac.compare_digest(given, f"Bearer {key}".encode())
+
+
+def _refusal(status: HTTPStatus, reason: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": reason, "type": status.phrase, "code": status.value}}, status)
 
 
 def _ending(sample: Sample) -> dict[str, Any]:
@@ -351,25 +433,21 @@ def _ending(sample: Sample) -> dict[str, Any]:
             "stop_reason": "a stop string" if sample.end == "string" else None}  # fmt: skip
 
 
-def _conversation(chat: ChatFormat, encode: Any, messages: Any, tools: Any) -> list[int]:
-    """Ids of messages: an optional system prompt, then `user` (or `tool`) and `assistant` by turns, a user's last."""
-    if not isinstance(messages, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("content"), str) for m in messages
-    ):
-        raise ConfigurationError("messages: expected a list of objects with role and a content of text")
-    system = messages[0]["content"] if messages and messages[0].get("role") == "system" else None
+def _conversation(chat: ChatFormat, encode: Any, messages: Sequence[_Message], tools: Any) -> list[int]:
+    """Token ids of messages: optionally a system prompt, then `user` (or `tool`) and `assistant` in turns."""
+    system = messages[0].content if messages and messages[0].role == "system" else None
     turns = messages[1:] if system is not None else messages
     if len(turns) % 2 == 0:
         raise ConfigurationError("messages: the last one must be the user's")
     ids: list[int] = []
     for place, message in enumerate(turns):
         expected = ("assistant",) if place % 2 else ("user", "tool")
-        if message.get("role") not in expected:
-            raise ConfigurationError(f"messages: turn {place} is {message.get('role')!r}, expected {expected[0]}")
+        if message.role not in expected:
+            raise ConfigurationError(f"messages: turn {place} is {message.role!r}, expected {expected[0]}")
         if place % 2:
-            ids += [*encode(message["content"]), chat.end_id]
+            ids += [*encode(message.content), chat.end_id]
         elif place:
-            ids += chat.observe(message["content"], closed=True)
+            ids += chat.observe(message.content, closed=True)
         else:
-            ids += chat.start(message["content"], system=system, tools=tools)
+            ids += chat.start(message.content, system=system, tools=tools)
     return ids

@@ -1,13 +1,13 @@
 """Weights from the trainer's memory into a server's, over NCCL between GPUs or over gloo between CPUs.
 
-The control runs over HTTP, as vLLM's weight transfer has it (checked against 0.32):
+It is controlled over HTTP by the protocol of vLLM's weight transfer (checked against 0.32):
 
 POST /init_weight_transfer_engine  both sides join a group: the trainer as rank 0, the server's workers from 1 on
-POST /start_weight_update          what arrives from here on is not yet generated with
-POST /update_weights               names, dtypes and shapes; answered once all tensors, broadcast meanwhile, are there
-POST /finish_weight_update         they are generated with from here on
+POST /start_weight_update          what arrives from here on is not used yet
+POST /update_weights               names, dtypes and shapes; answered when all tensors, broadcast meanwhile, are there
+POST /finish_weight_update         the new weights are used from here on
 
-vLLM takes part in NCCL groups only, `swe-serve` in gloo's.
+vLLM supports NCCL only, `swe-serve` gloo only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from swe_trainers.errors import ConfigurationError, EngineError
 __all__ = ["Transport", "WeightReceiver", "WeightTransfer"]
 
 Transport = Literal["files", "nccl", "gloo"]
-"""How weights come to a server: through a folder that both see, or straight from memory to memory."""
+"""How weights reach a server: through a shared folder, or from memory to memory."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _T = TypeVar("_T")
@@ -43,9 +43,9 @@ class WeightTransfer:
     """The trainer's end.
 
     Args:
-        client: speaks to the server.
+        client: of the server.
         backend: of the group.
-        timeout_s: of joining it, and of one transfer.
+        timeout_s: of joining the group, and of one transfer.
     """
 
     def __init__(self, client: JsonClient, backend: Literal["nccl", "gloo"], *, timeout_s: float) -> None:
@@ -55,14 +55,14 @@ class WeightTransfer:
         self._group: Any = None
 
     def send(self, weights: Mapping[str, Tensor]) -> None:
-        """Have the server generate with these weights from now on.
+        """Make the server use these weights from now on.
 
-        A server that was started again has left the group: it is then asked to join a new one, once.
+        A restarted server is no longer in the group: it is asked once to join a new one.
 
         Args:
-            weights: by the names that a checkpoint of the model has; on the GPU for NCCL.
+            weights: by their names in a checkpoint; on the GPU for NCCL.
         Raises:
-            EngineError: the server does not take them; it may have taken some.
+            EngineError: the server does not take all of them.
         """
         if self._group is not None:
             try:
@@ -75,7 +75,7 @@ class WeightTransfer:
     def close(self) -> None:
         """Leave the group."""
         if self._group is not None and self._backend == "nccl":
-            self._group.abort()  # a peer that is gone would be waited for
+            self._group.abort()  # else it would wait for a peer that is gone
         self._group = None
 
     def _send(self, weights: Mapping[str, Tensor]) -> None:
@@ -92,21 +92,21 @@ class WeightTransfer:
         self._client.post("/finish_weight_update", {})
 
     def _join(self) -> None:
-        self._client.get("/health")  # the one call here that may find a dead server and have it started again
+        self._client.get("/health")  # the one call here that may find a dead server and restart it
         workers = 1 if self._backend == "gloo" else int(self._client.get("/get_world_size")["world_size"])
-        told: dict[str, Any] = {"rank_offset": 1, "world_size": 1 + workers}
+        info: dict[str, Any] = {"rank_offset": 1, "world_size": 1 + workers}
         timeout = timedelta(seconds=self._timeout_s)
         if self._backend == "gloo":
             store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)
-            told |= {"master_address": _own_address(self._client.url), "master_port": store.port}
+            info |= {"master_address": _own_address(self._client.url), "master_port": store.port}
             joined = _beside(lambda: dist.ProcessGroupGloo(store, 0, 1 + workers, timeout))
         else:
-            # The group's id, which PyTorch keeps under "0" in a store of this process alone, is told to the workers;
-            # their communicators begin by a sum of one element.
+            # The group's id, which PyTorch keeps under "0" in a store of this process, is sent to the workers; their
+            # communicators start with a sum of one element.
             private = HashStore()
             joined = _beside(lambda: _nccl_group(private, 1 + workers, timeout))
-            told["nccl_unique_id_b64"] = base64.b64encode(private.get("0")).decode()
-        self._client.post("/init_weight_transfer_engine", {"init_info": told}, tries=1)
+            info["nccl_unique_id_b64"] = base64.b64encode(private.get("0")).decode()
+        self._client.post("/init_weight_transfer_engine", {"init_info": info}, tries=1)
         self._group = self._done(joined, "to join")
 
     def _done(self, future: Future[_T], what: str) -> _T:
@@ -118,25 +118,25 @@ class WeightTransfer:
 
 
 class WeightReceiver:
-    """A server's end of a gloo group; calls come from the threads of its requests, one after another."""
+    """A server's end of a gloo group; called from the threads of requests."""
 
     def __init__(self) -> None:
         self._group: Any = None
         self._lock = threading.Lock()
         self._arrived: dict[str, Tensor] = {}
 
-    def join(self, told: Mapping[str, Any], *, timeout_s: float = 60.0) -> None:
+    def join(self, info: Mapping[str, Any], *, timeout_s: float = 60.0) -> None:
         """Join the trainer's group.
 
         Args:
-            told: `master_address`, `master_port`, `rank_offset`, `world_size`.
-            timeout_s: until the others must be there.
+            info: `master_address`, `master_port`, `rank_offset`, `world_size`.
+            timeout_s: until the others must have joined.
         Raises:
-            ConfigurationError: something of that is missing or wrong, or nobody is there.
+            ConfigurationError: a value is missing or wrong, or there is no such group.
         """
         try:
-            address, port = str(told["master_address"]), int(told["master_port"])
-            rank, size = int(told["rank_offset"]), int(told["world_size"])
+            address, port = str(info["master_address"]), int(info["master_port"])
+            rank, size = int(info["rank_offset"]), int(info["world_size"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 "init_info: expected master_address, master_port, rank_offset and world_size; weights come over gloo"
@@ -150,7 +150,7 @@ class WeightReceiver:
                 raise ConfigurationError(f"{address}:{port}: no group there: {str(error).splitlines()[0]}") from error
 
     def start(self) -> None:
-        """Forget what arrived for an update that was never finished.
+        """Start an update; drops the tensors of an unfinished one.
 
         Raises:
             ConfigurationError: no group was joined.
@@ -160,11 +160,11 @@ class WeightReceiver:
             self._arrived = {}
 
     def receive(self, update: Mapping[str, Any], model: Mapping[str, Tensor]) -> None:
-        """Take tensors in.
+        """Receive tensors.
 
         Args:
             update: `names`, `dtype_names`, `shapes`.
-            model: the tensors that there are, by name; nothing else is taken.
+            model: the model's tensors by name; no others are accepted.
         Raises:
             ConfigurationError: no group was joined, or these are not the model's tensors.
         """
@@ -180,7 +180,7 @@ class WeightReceiver:
                 self._arrived[name] = tensor
 
     def finish(self) -> dict[str, Tensor]:
-        """All that arrived since `start`."""
+        """All tensors received since `start`."""
         with self._lock:
             arrived, self._arrived = self._arrived, {}
         return arrived
@@ -192,7 +192,7 @@ class WeightReceiver:
 
 
 def _broadcast(group: Any, tensors: Sequence[Tensor]) -> None:
-    """From rank 0 to all, in their order; on GPUs too all have arrived when this returns."""
+    """Broadcast from rank 0, in order; on GPUs too all have arrived when this returns."""
     for tensor in tensors:
         group.broadcast([tensor], dist.BroadcastOptions()).wait()
     if any(tensor.is_cuda for tensor in tensors):
@@ -209,13 +209,13 @@ def _nccl_group(store: HashStore, size: int, timeout: timedelta) -> Any:
 
 
 def _beside(work: Callable[[], _T]) -> Future[_T]:
-    """Do something on a thread that nobody waits for at the end: a peer that never comes must not hold the process."""
+    """Run on a daemon thread: a peer that never joins must not keep the process alive."""
     future: Future[_T] = Future()
 
     def run() -> None:
         try:
             future.set_result(work())
-        except RuntimeError as error:  # of a collective
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the future raises it
             future.set_exception(error)
 
     threading.Thread(target=run, name="weights", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Weights on their way from the trainer to a server, and the proof that they arrived."""
+"""Weight synchronisation: from the trainer to a server, verified by a probe."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.served import ServedEngine
 from swe_trainers.engines.weight_transfer import WeightTransfer
 from swe_trainers.errors import EngineError
-from swe_trainers.policy.language_model import VALUE_HEAD_FILE, LanguageModel
+from swe_trainers.model.language_model import VALUE_HEAD_FILE, LanguageModel
 
 __all__ = ["WeightSync", "check_server", "write_served"]
 
 _PROBE_PROMPT_TOKENS, _PROBE_TOKENS = 48, 16
-"""Long enough that a server with a prefix cache would use it, and so give away that it was not dropped."""
+"""Long enough for a server's prefix cache, so that a cache that was not dropped is detected."""
 
 
 class WeightSync:
-    """Keeps a server's weights those of the policy, and stops the run where they are not.
+    """Keeps a server's weights equal to the policy's, and stops the run if they differ.
 
-    Servers have taken weights wrongly without a word: a tied projection left as it was, a cache of the former weights
-    kept. After every change a short probe therefore has the server sample, and compares its log-probabilities with
-    what the policy says of the same tokens.
+    Servers have loaded weights wrongly without an error: a tied projection was not updated, a cache of the previous
+    weights was kept. After every change the server therefore samples a short probe, and its log-probabilities are
+    compared with the policy's for the same tokens.
 
     Args:
         model: the policy.
-        engine: in front of the server.
-        folder: where weights are written, and read from by the server.
-        tolerance: the greatest mean difference of log-probabilities, in nats.
-        save: writes the policy to a folder; `write_served` where not given.
-        transfer: sends weights from memory, in the folder's place.
-        keep: write them to the folder even so, for a server that is started again while the policy learns on.
+        engine: of the server.
+        folder: where weights are written, and read by the server.
+        tolerance: the largest mean difference of log-probabilities, in nats.
+        save: writes the policy to a folder; `write_served` by default.
+        transfer: sends weights from memory instead of through the folder.
+        keep: also write them to the folder, for a server that is restarted during an update.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class WeightSync:
         self._proven: _Proof | None = None
 
     def send(self, version: int, sampling: Sampling) -> None:
-        """Give the server the policy's weights as they are now.
+        """Send the policy's current weights to the server.
 
         Args:
-            version: which they are; every token sampled from now on carries it.
-            sampling: how tokens will be drawn.
+            version: of these weights, for every token sampled from now on.
+            sampling: how tokens will be sampled.
         Raises:
-            EngineError: the server does not take them, or does not compute with them what the policy computes.
+            EngineError: the server does not load them, or its log-probabilities differ from the policy's.
         """
-        self._proven = None  # a server that starts again from here on may have either
+        self._proven = None  # a server that restarts from here on may have either
         transfer = self._transfer
         if transfer is None or self._keep:
             self._save(self._folder)
@@ -76,7 +76,7 @@ class WeightSync:
         self.check(sampling, version)
 
     def check(self, sampling: Sampling, version: int) -> None:
-        """Compare what the server samples with what the policy says of it.
+        """Compare the log-probabilities of tokens that the server samples with the policy's.
 
         Raises:
             EngineError: they differ by more than the tolerance.
@@ -96,36 +96,36 @@ class WeightSync:
         self._proven = _Proof(prompt, sampled, ours.float(), sampling, version)
 
     def prove(self, client: JsonClient) -> None:
-        """Ask a server that was started again what the last check asked; needs no policy, which may be learning.
+        """Repeat the last check on a restarted server, without the policy, which may be in an update.
 
-        The server may draw otherwise than before; so it is asked for single tokens, after beginnings of what it drew,
-        and each is compared with what the policy said of all tokens there.
+        The server may sample other tokens than before. So it samples single tokens after prefixes of the first probe,
+        and each is compared with the log-probabilities that the policy gave to all tokens there.
 
         Args:
-            client: one that does not start the server.
+            client: one that does not restart the server.
         Raises:
-            EngineError: it does not answer, or as if it had other weights.
+            EngineError: it does not respond, or has other weights.
         """
         proof = self._proven
         if proof is None:
             return
         places = range(0, len(proof.sampled), 5)
-        said: list[float] = []
+        served: list[float] = []
         ours: list[torch.Tensor] = []
         for place in places:
             context = [*proof.prompt, *proof.sampled[:place]]
             answer = self._engine.sample(context, 1, sampling=proof.sampling, seed=place, client=client)
             if answer.token_ids is None or answer.logprobs is None:
                 raise EngineError(f"{client.url}: the probe came back without token ids or log-probabilities")
-            said += answer.logprobs
+            served += answer.logprobs
             ours.append(proof.logprobs[place, answer.token_ids[0]].double())
-        self._compare(torch.stack(ours), said, f"update {proof.version}, started again")
+        self._compare(torch.stack(ours), served, f"update {proof.version}, started again")
 
-    def _compare(self, ours: torch.Tensor, said: Sequence[float], when: str) -> float:
+    def _compare(self, ours: torch.Tensor, served: Sequence[float], when: str) -> float:
         """The mean difference of log-probabilities (n,), in nats. Raises `EngineError` above the tolerance."""
-        gaps = (ours - torch.tensor(said, dtype=torch.float64)).abs()
+        gaps = (ours - torch.tensor(served, dtype=torch.float64)).abs()
         gap = float(gaps.mean())
-        if not gap <= self._tolerance:  # not a number is a failure too
+        if not gap <= self._tolerance:  # NaN is a failure too
             raise EngineError(
                 f"{self._engine.client.url}: the server does not compute with the policy's weights ({when}): "
                 f"log-probabilities of a probe differ by {gap:.3g} nats on average, {float(gaps.max()):.3g} at "
@@ -139,12 +139,12 @@ class WeightSync:
 
 @dataclass(frozen=True)
 class _Proof:
-    """A probe that was passed.
+    """A passed probe.
 
     Attributes:
-        prompt, sampled: what was asked, and the n tokens that the server drew.
-        logprobs: (n, V) float32, the policy's, of all tokens at each of their places.
-        sampling: how they were drawn.
+        prompt, sampled: the prompt, and the n tokens that the server sampled.
+        logprobs: (n, V) float32, the policy's, of all tokens at each position.
+        sampling: how they were sampled.
         version: of the weights.
     """
 
@@ -156,7 +156,7 @@ class _Proof:
 
 
 def write_served(model: LanguageModel, folder: Path) -> None:
-    """Write a policy for a server, which would take a value head for a weight that it does not know.
+    """Write a policy for a server, without the value head, which servers do not know.
 
     Raises:
         CheckpointError: it cannot be written.
@@ -166,7 +166,7 @@ def write_served(model: LanguageModel, folder: Path) -> None:
 
 
 def check_server(engine: ServedEngine, *, training: bool) -> None:
-    """Ask a server for one token, and refuse it where its answer cannot be used; sets `engine.scored`.
+    """Sample one token from a server, and refuse a server whose response cannot be used; sets `engine.scored`.
 
     Raises:
         EngineError: it gives no token ids; or, for training, no log-probabilities.
@@ -190,7 +190,7 @@ _ADVICE = (
 
 @torch.no_grad()
 def _logprobs(model: LanguageModel, prompt: list[int], sampled: list[int], temperature: float) -> torch.Tensor:
-    """(n, V) float64, what the policy says at the places of sampled tokens."""
+    """(n, V) float64, the policy's log-probabilities at the positions of sampled tokens."""
     ids = torch.tensor([prompt + sampled], device=model.device)
     positions = torch.arange(ids.shape[1], device=model.device)[None]
     hidden = model(ids, positions, torch.ones_like(ids))[0, len(prompt) - 1 : -1]

@@ -1,1 +1,1 @@
-"""Measuring a model: any server of OpenAI's chat API, or a model in a folder, on any text environment of Gymnasium."""
+"""Evaluation of a model, behind a chat endpoint or in a folder, on any text environment of Gymnasium."""

@@ -1,4 +1,4 @@
-"""What is played: environments by id, what they take, and the instances that they name."""
+"""The episodes of an evaluation: the environment by id, its parameters, and its instances."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from swe_trainers.config import named
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.rollout.adapters import TextAdapter
-from swe_trainers.rollout.making import make_text_env
+from swe_trainers.rollout.environments import make_text_env
+from swe_trainers.rollout.settings import EpisodeStart
+from swe_trainers.run_config import WrapperConfig
 
 __all__ = ["Item", "choose_items", "instance_ids", "make_environment", "parameters"]
 
@@ -24,25 +27,30 @@ _SLICE = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+))?")
 
 @dataclass(frozen=True)
 class Item:
-    """One episode to be played.
+    """One planned episode.
 
     Attributes:
-        instance_id: of the task; of an environment that names none, the number of the episode.
-        sample: its number among those of the same instance, from 0.
-        seed: of the environment; samples of one instance begin alike.
-        draw: seed of the sampling, where it happens in this process.
-        named: whether the environment is asked for the instance by its id.
+        instance_id: of the task; if the environment does not name its instances, the number of the episode.
+        sample: number among the episodes of the same instance, from 0.
+        seed: of the environment; samples of one instance start from the same state.
+        stream: entropy of the sampling, if it happens in this process.
+        named: pass the instance's id to `reset`.
     """
 
     instance_id: str
     sample: int
     seed: int
-    draw: int
+    stream: tuple[int, ...]
     named: bool
+
+    @property
+    def start(self) -> EpisodeStart:
+        """Arguments of the reset."""
+        return EpisodeStart(self.seed, {"instance_id": self.instance_id} if self.named else None, stream=self.stream)
 
 
 def parameters(name: str) -> frozenset[str] | None:
-    """What an environment's constructor takes by name; None where it takes anything.
+    """Names of the constructor's parameters; None if it accepts any.
 
     Raises:
         ConfigurationError: no such environment, or it cannot be imported.
@@ -61,17 +69,30 @@ def parameters(name: str) -> frozenset[str] | None:
     return frozenset(each.name for each in taken)
 
 
-def make_environment(name: str, arguments: Mapping[str, Any], *, adapter: bool) -> gymnasium.Env[str, str]:
-    """An environment that speaks text; `adapter` puts number spaces in words. Raises ConfigurationError."""
+def make_environment(
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    adapter: bool,
+    adapter_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[WrapperConfig] = (),
+) -> gymnasium.Env[str, str]:
+    """A text environment with its wrappers; `adapter` wraps one with numbers in `TextAdapter`.
+
+    Raises:
+        ConfigurationError: no such environment or wrapper, or arguments that it does not take.
+    """
 
     def wrapped(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-        return TextAdapter(env) if adapter else env
+        for wrapper in wrappers:
+            env = named(wrapper.name, "wrapper")(env, **wrapper.kwargs)
+        return TextAdapter(env, **(adapter_kwargs or {})) if adapter else env
 
     return make_text_env(name, arguments, wrapped, hint="--adapter text")
 
 
 def instance_ids(env: gymnasium.Env[str, str]) -> tuple[str, ...] | None:
-    """The instances that an environment names, in the order of its dataset; None where it names none."""
+    """The instances of an environment, in the order of its dataset; None if it does not name them."""
     if not env.has_wrapper_attr("instance_ids"):
         return None
     return tuple(str(name) for name in env.get_wrapper_attr("instance_ids"))
@@ -86,17 +107,17 @@ def choose_items(
     samples: int = 1,
     seed: int = 0,
 ) -> list[Item]:
-    """What is to be played, all instances once before any is played again.
+    """Plan the episodes: every instance once before any is repeated.
 
     Args:
-        known: the instances that the environment names; None where it names none.
-        instances: those that are meant; empty for all.
-        select: a slice of what is left: `:50`, `100:200`, `::10`.
-        episodes: how many, of an environment without names; each has a seed of its own.
-        samples: of each.
+        known: the environment's instances; None if it does not name them.
+        instances: ids to evaluate; empty for all.
+        select: a slice of those: `:50`, `100:200`, `::10`.
+        episodes: how many, for an environment that does not name its instances; each has its own seed.
+        samples: episodes of each instance.
         seed: an episode's seeds are a function of this, its place and its sample.
     Raises:
-        ConfigurationError: no such instance, no slice, nothing left, or an option that would have no effect.
+        ConfigurationError: no such instance, no slice, nothing is left, or an option that would have no effect.
     """
     if known is None:
         if instances or select is not None:
@@ -113,7 +134,7 @@ def choose_items(
     seeds = np.random.SeedSequence([seed, 0]).generate_state(len(names)).tolist()
     draws = np.random.SeedSequence([seed, 1]).generate_state(len(names) * samples).tolist()
     return [
-        Item(name, sample, seeds[place], draws[sample * len(names) + place], known is not None)
+        Item(name, sample, seeds[place], (draws[sample * len(names) + place],), known is not None)
         for sample in range(samples)
         for place, name in enumerate(names)
     ]

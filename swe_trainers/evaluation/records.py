@@ -1,12 +1,13 @@
-"""What an evaluation leaves in its folder, each file whole or not there at all, and how it goes on where it was.
+"""The folder of an evaluation, and how an evaluation is resumed. Every file is written atomically.
 
-settings.json          what was asked for; another evaluation cannot go on here
-results.jsonl          a line an episode, as it ends; the line that makes it finished comes last
-episodes/INSTANCE/     traj.json, patch.diff, meta.json: the form that `swegym view` and `swegym replay` read
-                       (INSTANCE__K for sample K, where there are several)
-summary.json           what came of it
-predictions.jsonl      for the SWE-bench harness (predictions.K.jsonl of sample K, where there are several)
-report.html            one page, to be looked at
+settings.json          what is evaluated; an evaluation with other settings cannot be resumed here
+results.jsonl          one line per episode, written after its folder; an episode with a line is finished
+episodes/INSTANCE/     traj.json, patch.diff, meta.json: the format that `swegym view` and `swegym replay` read
+                       (INSTANCE__K for sample K, if there are several)
+summary.json           rates, means and totals
+predictions.jsonl      for the SWE-bench harness (predictions.K.jsonl for further episodes of the same instances)
+report.html            one page for people
+errors.log             why episodes are invalid, each cause once with its traceback; only where there are any
 """
 
 from __future__ import annotations
@@ -20,49 +21,55 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.evaluation.environment import Item
-from swe_trainers.evaluation.episode import Episode
-from swe_trainers.writing import write_whole
+from swe_trainers.evaluation.recording import Record
+from swe_trainers.files import write_whole
+from swe_trainers.rollout.statistics import patch_size
 
-__all__ = ["EvaluationFolder", "Row", "read_results", "write_output"]
+__all__ = ["FORMAT", "EvaluationFolder", "Row", "check_format", "read_results", "write_output"]
 
-_FORMAT = 1
-"""Of the records, as `swegym_env.recording` counts it."""
+FORMAT = 1
+"""Version of the format of everything in the folder; an episode's is that of `swegym_env.recording`."""
 
 Row = Mapping[str, Any]
 """One line of `results.jsonl`."""
 
 
 class EvaluationFolder:
-    """The folder of one evaluation, which no other process writes meanwhile; a context manager.
+    """The folder of one evaluation, locked against other processes; a context manager.
 
     Args:
-        place: made if missing.
-        settings: that decide what is measured; what JSON can hold.
-        resume: go on with what is there.
+        place: created if missing.
+        settings: that decide what is evaluated; what JSON can hold.
+        resume: continue the evaluation in the folder.
+        replace: delete an evaluation in the folder, instead of refusing to overwrite it.
 
     Raises:
-        ConfigurationError: it cannot be written, is being written, holds an evaluation that is not to be resumed, or
-            one of other settings; the first difference is named.
+        ConfigurationError: it cannot be written, is in use, holds an evaluation that is not to be resumed, or one with
+            other settings; the first difference is named.
     """
 
-    def __init__(self, place: Path, settings: Mapping[str, Any], *, resume: bool) -> None:
-        self.place, self._resume = place, resume
-        self._settings = json.loads(json.dumps(_plain(settings)))
+    def __init__(self, place: Path, settings: Mapping[str, Any], *, resume: bool, replace: bool = False) -> None:
+        self.place, self._resume, self._replace = place, resume, replace
+        self._settings: Mapping[str, Any] = json.loads(json.dumps(_plain(settings)))
         self._several = int(settings["samples"]) > 1
         self._results: IO[bytes] | None = None
         self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> EvaluationFolder:
         kept, results = self.place / "settings.json", self.place / "results.jsonl"
-        begun = results.is_file() and results.stat().st_size > 0  # one without a single episode is none
-        if begun and not self._resume:
+        begun = results.is_file() and results.stat().st_size > 0  # one without a single episode can be overwritten
+        if begun and self._replace and not self._resume:
+            begun = False
+        elif begun and not self._resume:
             raise ConfigurationError(
                 f"--output {self.place}: holds an evaluation already. Try: --resume, or another --output"
             )
@@ -73,11 +80,13 @@ class EvaluationFolder:
             self._lock = (self.place / ".lock").open("ab")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not begun:
-                write_output(kept, json.dumps(self._settings, indent=2) + "\n")
+                shutil.rmtree(self.place / "episodes", ignore_errors=True)
+                results.unlink(missing_ok=True)
+                write_output(kept, json.dumps({"format": FORMAT, **self._settings}, indent=2) + "\n")
             for leftover in (self.place / "episodes").glob(".partial-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
             if results.exists() and not (content := results.read_bytes()).endswith(b"\n"):
-                os.truncate(results, content.rfind(b"\n") + 1)  # a line that a death cut off
+                os.truncate(results, content.rfind(b"\n") + 1)  # an incomplete line
             self._results = results.open("ab")
         except BlockingIOError as error:
             self._close()
@@ -92,23 +101,37 @@ class EvaluationFolder:
     ) -> None:
         self._close()
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """As `settings.json` has them."""
+        return self._settings
+
     def finished(self) -> dict[tuple[str, int], Row]:
-        """The episodes that need not be played again: those that ended validly."""
+        """The valid episodes, which need not be repeated."""
         return {key: row for key, row in read_results(self.place).items() if row["valid"]}
 
-    def add(self, episode: Episode, solved: bool | None) -> Row:
-        """Write everything of an episode; then the line that makes it finished. Raises ConfigurationError."""
-        assert self._results is not None
-        name = _folder_name(episode.item, several=self._several)
-        row = _row(episode, solved, f"episodes/{name}")
+    def add(self, record: Record, solved: bool | None) -> Row:
+        """Write an episode's folder, then its line in the results. Raises ConfigurationError."""
+        assert self._results is not None and record.item is not None
+        name = _folder_name(record.item, several=self._several)
+        row = _row(record, record.item, solved, f"episodes/{name}")
         try:
-            if episode.turns:
-                self._record(episode, name)
+            if record.turns:
+                self._record(record, record.item, name)
             self._results.write(json.dumps(_plain(row)).encode() + b"\n")
             self._results.flush()
         except OSError as error:
             raise _unwritable(self.place, error) from error
         return row
+
+    def log(self, reason: str, traceback: str) -> None:
+        """Write a failure to `errors.log`. Raises ConfigurationError."""
+        path = self.place / "errors.log"
+        try:
+            with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"{datetime.now().astimezone().isoformat(timespec='seconds')} {reason}\n{traceback}")
+        except OSError as error:
+            raise _unwritable(path, error) from error
 
     def in_order(self, items: Sequence[Item]) -> list[Row]:
         """Rewrite `results.jsonl` in the order of the items, one line each; returns the rows."""
@@ -118,47 +141,50 @@ class EvaluationFolder:
         return ordered
 
     def write_predictions(self, rows: Iterable[Row], model: str) -> list[Path]:
-        """What the SWE-bench harness grades: the patches of valid episodes; nothing where there are no patches."""
-        by_sample: dict[int, list[str]] = {}
+        """Write the patches of valid episodes for the SWE-bench harness, which reads one per instance and file."""
+        files: dict[int, list[str]] = {}
+        seen: Counter[str] = Counter()
         for row in rows:
             path = self.place / (row["episode"] or "") / "patch.diff"
             if row["valid"] and path.is_file():
-                # The harness knows text only: bytes that are no UTF-8 could not be in its file either.
+                # The harness reads text only: bytes that are not UTF-8 could not be in its file either.
                 patch = path.read_bytes().decode("utf-8", "replace")
-                said = {"instance_id": row["instance_id"], "model_name_or_path": model, "model_patch": patch}
-                by_sample.setdefault(row["sample"], []).append(json.dumps(said) + "\n")
-        return [
-            write_output(
-                self.place / (f"predictions.{sample}.jsonl" if self._several else "predictions.jsonl"), "".join(lines)
-            )
-            for sample, lines in sorted(by_sample.items())
-        ]
+                line = {"instance_id": row["task_id"], "model_name_or_path": model, "model_patch": patch}
+                number = row["sample"] if self._several else seen[row["task_id"]]
+                seen[row["task_id"]] += 1
+                files.setdefault(number, []).append(json.dumps(line) + "\n")
+        written = []
+        for number, lines in sorted(files.items()):
+            name = f"predictions.{number}.jsonl" if number or self._several else "predictions.jsonl"
+            written.append(write_output(self.place / name, "".join(lines)))
+        return written
 
     def _refuse_differences(self, kept: Path) -> None:
         try:
             before = json.loads(kept.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{kept}: cannot be read: {error}") from error
-        for name in sorted({*before, *self._settings}):
+        check_format(before, kept)
+        for name in sorted({*before, *self._settings} - {"format"}):
             if before.get(name) != self._settings.get(name):
                 raise ConfigurationError(
-                    f"--resume: {self.place} was begun with {name} {json.dumps(before.get(name))}, now it is "
+                    f"--resume: {self.place} was started with {name} {json.dumps(before.get(name))}, now it is "
                     f"{json.dumps(self._settings.get(name))}. Try: another --output"
                 )
 
-    def _record(self, episode: Episode, name: str) -> None:
-        """The episode's folder, by a rename."""
+    def _record(self, record: Record, item: Item, name: str) -> None:
+        """Write an episode's folder, atomically."""
         parent = self.place / "episodes"
         parent.mkdir(exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=parent))
         try:
             partial.chmod(0o755)
-            (partial / "traj.json").write_text(json.dumps(_trajectory(episode)) + "\n", encoding="ascii")
-            (partial / "meta.json").write_text(json.dumps(_meta(episode), indent=2) + "\n", encoding="ascii")
-            if episode.patch is not None:
-                (partial / "patch.diff").write_bytes(episode.patch.encode("utf-8", "surrogateescape"))
+            (partial / "traj.json").write_text(json.dumps(_trajectory(record)) + "\n", encoding="ascii")
+            (partial / "meta.json").write_text(json.dumps(_meta(record, item), indent=2) + "\n", encoding="ascii")
+            if record.patch is not None:
+                (partial / "patch.diff").write_bytes(record.patch.encode("utf-8", "surrogateescape"))
             replaced = partial.with_name(f"{partial.name}-replaced")
-            if (parent / name).exists():  # of an episode that did not count, or whose line was not written any more
+            if (parent / name).exists():  # of an invalid episode, or one whose line was not written
                 (parent / name).rename(replaced)
             partial.rename(parent / name)
             shutil.rmtree(replaced, ignore_errors=True)
@@ -174,10 +200,10 @@ class EvaluationFolder:
 
 
 def read_results(place: Path) -> dict[tuple[str, int], Row]:
-    """(instance, sample) → row; of several lines of one episode the last one counts.
+    """(instance, sample) → row; of several lines of one episode the last is valid.
 
     Raises:
-        ConfigurationError: there are no results, or a line is none.
+        ConfigurationError: there are no results, a line cannot be read, or is of a later version.
     """
     path = place / "results.jsonl"
     found: dict[tuple[str, int], Row] = {}
@@ -191,11 +217,19 @@ def read_results(place: Path) -> dict[tuple[str, int], Row]:
             found[str(row["instance_id"]), int(row["sample"])] = row
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(f"{path}, line {number}: no result of swe-eval") from error
+        check_format(row, path)
     return found
 
 
+def check_format(content: Mapping[str, Any], path: Path) -> None:
+    """Raise ConfigurationError if what `path` has is of a later format than this version writes; 0.1 wrote none."""
+    found = content.get("format", FORMAT)
+    if found != FORMAT:
+        raise ConfigurationError(f"{path}: of format {found!r}, this version reads {FORMAT}. Try: another --output")
+
+
 def write_output(path: Path, text: str) -> Path:
-    """Write a file whole or not at all, in UTF-8, where half a surrogate pair is escaped. Raises ConfigurationError."""
+    """Write a file atomically, in UTF-8 with lone surrogates escaped. Raises ConfigurationError."""
     try:
         return write_whole(path, text.encode("utf-8", "backslashreplace"))
     except OSError as error:
@@ -213,90 +247,94 @@ def _folder_name(item: Item, *, several: bool) -> str:
     return f"{name}__{item.sample}" if several else name
 
 
-def _row(episode: Episode, solved: bool | None, place: str) -> dict[str, Any]:
-    ending, usage = episode.ending, episode.usage
+def _row(record: Record, item: Item, solved: bool | None, place: str) -> dict[str, Any]:
+    last, usage = record.last_info, record.usage
     return {
-        "instance_id": episode.item.instance_id,
-        "sample": episode.item.sample,
-        "resolved": solved if episode.valid else None,
-        "valid": episode.valid,
-        "end_reason": episode.end_reason,
-        "failure_reason": episode.failure_reason,
-        "fail_to_pass": ending.get("fail_to_pass"),
-        "pass_to_pass": ending.get("pass_to_pass"),
-        "failed_tests": ending.get("failed_tests"),
-        "return": episode.score,
-        "turns": len(episode.turns),
-        "patch_lines": None if episode.patch is None else _changed_lines(episode.patch),
+        "format": FORMAT,
+        "instance_id": item.instance_id,
+        "task_id": record.instance_id,
+        "sample": item.sample,
+        "seed": item.seed,
+        "resolved": solved if record.valid else None,
+        "valid": record.valid,
+        "end_reason": record.end_reason,
+        "failure_reason": record.failure_reason,
+        "fail_to_pass": last.get("fail_to_pass"),
+        "pass_to_pass": last.get("pass_to_pass"),
+        "failed_tests": last.get("failed_tests"),
+        "return": record.score,
+        "turns": len(record.turns),
+        "patch_lines": None if record.patch is None else _changed_lines(record.patch),
         "requests": usage.requests,
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "cached_tokens": usage.cached_tokens,
         "uncounted_requests": usage.unknown,
         "cost": usage.cost,
-        "seconds": episode.seconds,
+        "seconds": record.seconds,
         "model_seconds": usage.seconds,
-        "episode": place if episode.turns else None,
+        "episode": place if record.turns else None,
     }
 
 
 def _changed_lines(patch: str) -> int:
-    return sum(line[:1] in ("+", "-") and line[:4] not in ("+++ ", "--- ") for line in patch.split("\n"))
+    size = patch_size(patch)
+    return size.lines_added + size.lines_removed
 
 
-def _trajectory(episode: Episode) -> Any:
+def _trajectory(record: Record) -> Any:
     turns, before = [], ""
-    for turn in episode.turns:
-        said = {each.name: getattr(turn, each.name) for each in dataclasses.fields(turn) if each.name != "patch"}
-        if turn.patch is not None and turn.patch != before:  # most turns change no file
-            said["patch"] = before = turn.patch
-        turns.append(said)
+    for step in record.turns:
+        kept = {each.name: getattr(step, each.name) for each in dataclasses.fields(step)}
+        del kept["patch"], kept["waited_s"]
+        if step.patch is not None and step.patch != before:  # most turns change no file
+            kept["patch"] = before = step.patch
+        turns.append(kept)
     return _plain(
         {
-            "format": _FORMAT,
-            "instance_id": episode.instance_id,
-            "system_prompt": episode.system_prompt,
-            "prompt": episode.prompt,
-            "tools": episode.tools,
+            "format": FORMAT,
+            "instance_id": record.instance_id,
+            "system_prompt": record.system_prompt,
+            "prompt": record.prompt,
+            "tools": record.tools,
             "turns": turns,
         }
     )
 
 
-def _meta(episode: Episode) -> Any:
-    ending = episode.ending
-    last = episode.turns[-1] if episode.turns else None
+def _meta(record: Record, item: Item) -> Any:
+    last_step = record.turns[-1] if record.turns else None
     result = {
-        "finished": last is not None and (last.terminated or last.truncated),
-        "end_reason": episode.end_reason,
-        **{key: ending.get(key) for key in ("resolved", "fail_to_pass", "pass_to_pass")},
-        "valid": episode.valid,
-        "failure_reason": episode.failure_reason,
-        "turns": len(episode.turns),
-        "reward": episode.score,
-        "seconds": episode.seconds,
+        "finished": last_step is not None and (last_step.terminated or last_step.truncated),
+        "end_reason": record.end_reason,
+        **{key: record.last_info.get(key) for key in ("resolved", "fail_to_pass", "pass_to_pass")},
+        "valid": record.valid,
+        "failure_reason": record.failure_reason,
+        "turns": len(record.turns),
+        "reward": record.score,
+        "seconds": record.seconds,
     }
-    item = episode.item
     return _plain(
         {
-            "format": _FORMAT,
-            "instance_id": episode.instance_id,
-            "recorded_at": episode.begun_at,
-            "environment": episode.environment,
-            "task": episode.task,
+            "format": FORMAT,
+            "instance_id": record.instance_id,
+            "recorded_at": record.started_at,
+            "environment": record.environment,
+            "task": record.task,
             "seed": item.seed,
             "options": {"instance_id": item.instance_id} if item.named else None,
-            "notice": episode.notice,
-            "notes": {"sample": item.sample, "usage": dataclasses.asdict(episode.usage)},
+            "notice": record.notice,
+            "notes": {"sample": item.sample, "usage": dataclasses.asdict(record.usage)},
             "result": result,
         }
     )
 
 
 def _plain(value: Any) -> Any:
-    """`value` in what JSON has; what it has no word for, as text.
+    """`value` as JSON can hold it; anything else as text.
 
-    `swegym_env.recording.record` has the same: both write one form, and neither package may import the other.
+    `swegym_env.recording.record` has the same function: both packages write one format, and neither may import the
+    other.
     """
     if value is None or isinstance(value, (str, bool, int)):
         return value

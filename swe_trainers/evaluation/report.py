@@ -1,18 +1,15 @@
 """`report.html`: one evaluation as a page that needs no server and no network.
 
-What comes from models and environments is escaped by the template; besides, the page's own policy lets no script run
-but the one that sorts and filters, and nothing be loaded.
+Text of models and environments is escaped by the template. The page's content security policy allows only the script
+that sorts and filters, and no loading of resources.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +17,20 @@ from swe_trainers.evaluation.records import Row
 from swe_trainers.evaluation.statistics import wilson
 from swe_trainers.evaluation.summary import outcome
 from swe_trainers.evaluation.table import dollars, duration
+from swe_trainers.report.html import render_html
 
 __all__ = ["render_report"]
 
 _PATCH_CHARACTERS = 6_000
-"""Shown of one patch; the whole of it is in the episode's folder."""
+"""Limit of one patch on the page; the whole patch is in the episode's folder."""
 _ALL_PATCHES = 4_000_000
-"""Shown of all patches together, so that the page of thousands of episodes still opens."""
+"""Limit of all patches on the page, so that a page of thousands of episodes can be opened."""
 _BINS = 16
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The instances of one repository, by the beginning of their names."""
+    """The instances of one repository, by the prefix of their names."""
 
     name: str
     solved: int
@@ -45,35 +43,30 @@ def render_report(rows: Sequence[Row], summary: Mapping[str, Any], place: Path) 
     """The page.
 
     Args:
-        rows: of `results.jsonl`, in the order in which they are listed.
-        summary: of them.
-        place: the folder of the evaluation, from which patches are read.
+        rows: of `results.jsonl`, in the order of the page.
+        summary: of the evaluation.
+        place: the folder of the evaluation, with the patches.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    folder = resources.files("swe_trainers.evaluation")
-    script = (folder / "report_script.j2").read_text(encoding="utf-8").strip()
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
-        (folder / "report.html.j2").read_text(encoding="utf-8")
-    )
     settings = summary["settings"]
-    return page.render(
+    return render_html(
+        "swe_trainers.evaluation",
+        "report.html.j2",
+        "report.js",
         title=f"{settings['model']} on {settings['arguments'].get('dataset', settings['environment'])}",
         s=summary,
+        place=place,
         settings=json.dumps(settings, indent=2),
         kinds=Counter(outcome(row) for row in rows),
         groups=_groups(rows),
         turns=_histogram(rows),
         episodes=_episodes(rows, place),
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         dollars=dollars,
         duration=duration,
     )
 
 
 def _groups(rows: Sequence[Row]) -> list[_Group]:
-    """By what stands before the last hyphen of an instance's name: its repository, in the names of SWE-bench."""
+    """By the prefix of an instance's name before the last hyphen: in SWE-bench its repository."""
     judged: dict[str, list[bool]] = {}
     for row in rows:
         if row["valid"] and row["resolved"] is not None:
@@ -83,7 +76,7 @@ def _groups(rows: Sequence[Row]) -> list[_Group]:
 
 
 def _histogram(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Episodes by their number of turns: label, solved, others; equal bins, `_BINS` at most."""
+    """Episodes by number of turns: label, solved, others; bins of equal width, at most `_BINS`."""
     valid = [row for row in rows if row["valid"]]
     if not valid:
         return []
@@ -101,7 +94,7 @@ def _label(start: int, width: int) -> str:
 
 
 def _episodes(rows: Sequence[Row], place: Path) -> list[dict[str, Any]]:
-    """The rows with what is shown beside them."""
+    """The rows with their patches."""
     left = _ALL_PATCHES
     shown = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What can be said of a share that was measured: intervals, pass@k, and the comparison of two runs."""
+"""Statistics of success rates: confidence intervals, pass@k, and tests for two paired runs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Paired", "clustered_interval", "mcnemar", "paired_interval", "pass_at_k", "wilson"]
+__all__ = ["Paired", "clustered_interval", "mcnemar", "mean_interval", "paired_interval", "pass_at_k", "wilson"]
 
 _Z = 1.959963984540054
 """Of the standard normal distribution, for 95 %."""
 
 
 def wilson(successes: float, n: float, z: float = _Z) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927); from 0 to 1 where nothing was measured.
+    """The score interval of a rate (Wilson 1927); from 0 to 1 without trials.
 
     Args:
-        successes: of `n` trials; both may be fractions, where trials depend on one another and count for less.
+        successes: of `n` trials; both may be fractional, for an effective number of dependent trials.
         n: trials.
         z: 1.96 for 95 %.
     """
@@ -25,17 +25,17 @@ def wilson(successes: float, n: float, z: float = _Z) -> tuple[float, float]:
     share = successes / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # At the ends the formula gives the end itself, but for rounding.
+    # At 0 and 1 the formula gives the end itself, except for rounding.
     low = 0.0 if successes <= 0 else max(0.0, middle - half)
     high = 1.0 if successes >= n else min(1.0, middle + half)
     return low, high
 
 
 def clustered_interval(groups: Sequence[Sequence[bool]]) -> tuple[float, float]:
-    """Wilson's interval where several trials share an instance, and so say less than as many instances would.
+    """Wilson's interval for several trials of each instance, which are not independent.
 
     The number of trials is divided by the design effect (Kish 1965, section 5.4): the variance between instances over
-    that of independent trials, never taken to be below 1. With one trial an instance it is Wilson's own.
+    that of independent trials, at least 1. With one trial per instance it is Wilson's own.
 
     Args:
         groups: the outcomes of each instance.
@@ -49,18 +49,18 @@ def clustered_interval(groups: Sequence[Sequence[bool]]) -> tuple[float, float]:
         between = sum((sum(group) - share * len(group)) ** 2 for group in groups) / n**2
         n_effective = n / max(1.0, between / (share * (1 - share) / n))
     else:
-        n_effective = float(len(groups))  # all alike: how much samples of one instance depend cannot be seen
+        n_effective = float(len(groups))  # all equal: the dependence of samples of one instance cannot be estimated
     return wilson(share * n_effective, n_effective)
 
 
 def pass_at_k(outcomes: Sequence[Sequence[bool]], k: int) -> float | None:
-    """The chance that one of k samples is right, without bias (Chen et al. 2021, eq. 1): mean of 1 − C(n−c, k)/C(n, k).
+    """The unbiased probability that one of k samples is right (Chen et al. 2021, eq. 1): mean of 1 − C(n−c, k)/C(n, k).
 
     Args:
-        outcomes: of each instance; those with fewer than k samples are left out.
+        outcomes: of each instance; those with fewer than k samples are excluded.
         k: samples.
     Returns:
-        None where no instance has k samples.
+        None if no instance has k samples.
     """
     enough = [group for group in outcomes if len(group) >= k]
     if not enough:
@@ -73,7 +73,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """The exact two-sided p-value of McNemar's test: 2 · P(Binomial(b + c, ½) ≤ min(b, c)), 1 at most.
 
     Args:
-        only_first, only_second: pairs of which only the one, or only the other, succeeded.
+        only_first, only_second: numbers of pairs in which only one of the two succeeded.
     """
     n = only_first + only_second
     tail = sum(math.comb(n, i) for i in range(min(only_first, only_second) + 1))
@@ -82,7 +82,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 @dataclass(frozen=True)
 class Paired:
-    """A fourfold table: how many instances both solved, only the first, only the second, neither."""
+    """A 2×2 table: instances solved by both runs, only the first, only the second, neither."""
 
     both: int
     only_first: int
@@ -96,10 +96,10 @@ class Paired:
 
 
 def paired_interval(table: Paired) -> tuple[float, float]:
-    """95 % interval of the second share less the first, of the same instances (Newcombe 1998, method 10).
+    """95 % interval of the second rate minus the first, for the same instances (Newcombe 1998, method 10).
 
-    It joins the Wilson intervals of both shares by their correlation, and keeps its promise for few instances and for
-    shares near 0 and 1, where the normal approximation does not.
+    It combines the Wilson intervals of both rates by their correlation, and keeps its coverage for few instances and
+    for rates near 0 and 1, where the normal approximation does not.
     """
     n = table.n
     if not n:
@@ -116,3 +116,13 @@ def paired_interval(table: Paired) -> tuple[float, float]:
     above = (u2 - p2) ** 2 - 2 * phi * (u2 - p2) * (p1 - l1) + (p1 - l1) ** 2
     difference = p2 - p1
     return difference - math.sqrt(max(0.0, below)), difference + math.sqrt(max(0.0, above))
+
+
+def mean_interval(values: list[float]) -> tuple[float, float]:
+    """95 % interval of a mean in [-1, 1] by the normal approximation; the whole range for one value."""
+    n = len(values)
+    if n < 2:
+        return -1.0, 1.0
+    mean = math.fsum(values) / n
+    half = _Z * math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    return max(-1.0, mean - half), min(1.0, mean + half)

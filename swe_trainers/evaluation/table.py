@@ -1,4 +1,4 @@
-"""What is told while episodes are played: a live table on a terminal, lines elsewhere, objects for a program."""
+"""Progress of an evaluation: a live table on a terminal, lines elsewhere, JSON objects for a program."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["Tally", "dollars", "duration", "showing", "summary_lines"]
 
 
 class Tally:
-    """Counts while episodes are played.
+    """Counts of an evaluation in progress.
 
     Args:
-        planned: episodes in all.
-        before: those that earlier runs have played.
+        planned: number of planned episodes.
+        before: episodes that are finished already.
 
     Attributes:
-        done: episodes that ended, earlier runs' included.
-        kinds: how many ended how; see `outcome`.
-        tokens: read and written.
-        cost: dollars so far; None where some have no price.
-        running: the episodes that are being played, and since when.
+        done: finished episodes.
+        kinds: episodes by `outcome`.
+        tokens: read and generated.
+        cost: dollars so far; None if the cost of an episode is unknown.
+        running: start times of the running episodes.
     """
 
     def __init__(self, planned: int, before: Iterable[Row] = ()) -> None:
@@ -41,7 +41,7 @@ class Tally:
         self._before, self._began = self.done, time.monotonic()
 
     def add(self, row: Row) -> None:
-        """An episode ended."""
+        """Count a finished episode."""
         self.done += 1
         self.kinds[outcome(row)] += 1
         self.tokens += row["prompt_tokens"] + row["completion_tokens"]
@@ -50,7 +50,7 @@ class Tally:
 
     @property
     def rest_s(self) -> float | None:
-        """Seconds that the rest will take at the pace so far; None before the first has ended."""
+        """Estimated seconds to the end; None before the first episode has ended."""
         new = self.done - self._before
         return (time.monotonic() - self._began) / new * (self.planned - self.done) if new else None
 
@@ -68,12 +68,22 @@ class Tally:
 
 @contextmanager
 def showing(
-    tally: Tally, *, title: str, as_json: bool, output: IO[str] | None = None
+    tally: Tally, *, title: str, as_json: bool, log: Callable[[str], None] | None = None, output: IO[str] | None = None
 ) -> Iterator[Callable[[Row], None]]:
-    """What fits the place where it is shown; yields what is to be told each episode that ended."""
+    """Show progress; yields a function to call with the row of each finished episode.
+
+    Args:
+        tally: the counts so far.
+        title: of the table on a terminal.
+        as_json: print the rows as JSON objects.
+        log: takes the lines for people instead of `output`.
+        output: standard output by default.
+    """
     output = output or sys.stdout
     if as_json:
         yield lambda row: print(json.dumps(row), file=output, flush=True)
+    elif log is not None:
+        yield lambda row: log(_line(tally, row))
     elif output.isatty():
         with _live(tally, title, output) as ended:
             yield ended
@@ -95,7 +105,7 @@ def duration(seconds: float) -> str:
 
 
 def _line(tally: Tally, row: Row) -> str:
-    """An episode in a log, and how things stand after it."""
+    """A line for a finished episode, with the counts after it."""
     width = len(str(tally.planned))
     reason = row["end_reason"] if row["valid"] else row["failure_reason"]
     return (
@@ -116,7 +126,7 @@ def _live(tally: Tally, title: str, output: IO[str]) -> Iterator[Callable[[Row],
     styles = {"solved": "green", "failed": "red", "invalid": "yellow", "played": "cyan"}
 
     class Shown:
-        """Drawn anew four times a second."""
+        """Rendered four times a second."""
 
         def __rich__(self) -> Any:
             table = Table(box=None, pad_edge=False, header_style="dim")
@@ -155,7 +165,7 @@ def _short(count: int) -> str:
 
 
 def summary_lines(summary: dict[str, Any], place: str) -> Sequence[str]:
-    """What is said at the end, for people."""
+    """The summary for people."""
     lines = []
     if summary["resolve_rate"] is not None:
         low, high = summary["resolve_rate_95"]
@@ -177,5 +187,7 @@ def summary_lines(summary: dict[str, Any], place: str) -> Sequence[str]:
         )
     if summary["invalid"]:
         reason = next(iter(summary["failure_reasons"]))
-        lines.append(f"{summary['invalid']} invalid, not counted, played again by --resume; most often: {reason[:200]}")
+        lines.append(
+            f"{summary['invalid']} invalid: excluded, repeated by --resume; the most frequent reason: {reason[:200]}"
+        )
     return [*lines, f"{place}/report.html"]

@@ -1,49 +1,89 @@
-"""KL(p ‖ q) over the whole vocabulary of two sets of logits: one pass forward, one backward, nothing kept but rows.
-
-With x and y the scaled logits, m and n their maxima, the forward pass keeps Σ e^(x−m), Σ e^(y−n) and
-
-    c = Σ e^(x−m) [(x−m) − (y−n)],    KL = c / Σ e^(x−m) − log Σ e^(x−m) + log Σ e^(y−n),
-
-and the gradients are dx = p (log p − log q − KL) and dy = q − p, times the upstream one and the scale.
-"""
+"""KL(p ‖ q) over the whole vocabulary, of two sets of logits or of two sets of hidden states with their weights."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["kl_of_logits"]
+from swe_trainers.errors import ShapeError
+from swe_trainers.kernels.choice import row_kernels
+from swe_trainers.kernels.dispatch import check_floating, check_row_mask, check_soft_cap, spread_rows
+from swe_trainers.kernels.linear import Gradients, Plan, Tiles, default_plan
+from swe_trainers.kernels.reference import full_kl_reference
 
-_IMPOSSIBLE = -1.0e30
-"""Centred logits are raised to this: exp gives exactly 0, and 0 · IMPOSSIBLE is 0 where 0 · −inf is NaN."""
-_TORCH_ROWS_BYTES = 32 * 2**20
+__all__ = ["full_kl", "linear_kl"]
 
 
-def kl_of_logits(logits: Tensor, other: Tensor, scale: float, *, use_triton: bool) -> Tensor:
-    """KL of each row, with gradients to both sets of logits.
+def full_kl(
+    logits: Tensor,
+    other: Tensor,
+    *,
+    temperature: float = 1.0,
+    row_mask: Tensor | None = None,
+    soft_cap: float | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    """KL(p ‖ q) of each row, with p and q the softmaxes of two sets of logits; differentiable in both.
+
+    It is exact over the vocabulary, without the variance of estimators from sampled tokens. Exchange the arguments for
+    the other direction.
+
+    Example:
+        >>> logits = torch.randn(2, 5, 1000, requires_grad=True)
+        >>> kl = full_kl(logits, reference_logits, row_mask=action_mask)  # (2, 5)
+        >>> kl.sum().backward()
 
     Args:
-        logits: (N, V), columns contiguous, of p. other: (N, V), likewise, of q.
-        scale: 1 / temperature.
-        use_triton: with the Triton kernels; else in PyTorch, some rows at a time.
+        logits: (..., V) floating, of p.
+        other: (..., V) floating, of q.
+        temperature: positive; divides both.
+        row_mask: (...) bool, True where a row counts; None for all rows.
+        soft_cap: both sets of logits become cap · tanh(logit / cap) before the temperature divides them; or None.
+        backend: one of `BACKENDS`; None chooses the fastest that supports these tensors.
     Returns:
-        (N,) float32, or float64 where both are.
+        (...) float32 in nats (float64 if both inputs are), 0 where `row_mask` is False; inf where a token has a
+        positive probability under p and none under q.
+    Raises:
+        ShapeError: shapes disagree.
+        ConfigurationError: the back end is unknown or does not support these tensors.
     """
-    divergence: Tensor = _FullKL.apply(logits, other, scale, use_triton)  # type: ignore[no-untyped-call]
-    return divergence
+    if logits.shape != other.shape:
+        raise ShapeError(f"other: got shape {tuple(other.shape)}, expected that of logits, {tuple(logits.shape)}")
+    for name, x in (("logits", logits), ("other", other)):
+        check_floating(name, x)
+    for name, y in (("other", other), ("row_mask", row_mask)):
+        if y is not None and y.device != logits.device:
+            raise ShapeError(f"{name}: on {y.device}, and logits on {logits.device}: expected one device")
+    check_row_mask(row_mask, logits.shape[:-1])
+    check_soft_cap(soft_cap)
+    if not temperature > 0:
+        raise ShapeError("temperature: expected a positive number")
+    shape, vocabulary = logits.shape[:-1], logits.shape[-1]
+    keep = None if row_mask is None else row_mask.reshape(-1).nonzero().squeeze(1)
+    p, q = (x.reshape(-1, vocabulary) if keep is None else x.reshape(-1, vocabulary)[keep] for x in (logits, other))
+    if backend == "reference":
+        return spread_rows(full_kl_reference(p, q, temperature, soft_cap), keep, shape)
+    kernels = row_kernels(backend, p if q.dtype != torch.float64 else q)
+    divergence: Tensor = _FullKL.apply(p, q, 1.0 / temperature, kernels, soft_cap)  # type: ignore[no-untyped-call]
+    return spread_rows(divergence, keep, shape)
 
 
 class _FullKL(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, other: Tensor, scale: float, use_triton: bool) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, other: Tensor, scale: float, kernels: ModuleType, soft_cap: float | None
+    ) -> Tensor:
         exact = torch.float64 if logits.dtype == other.dtype == torch.float64 else torch.float32
-        rows = torch.empty(5, len(logits), dtype=exact, device=logits.device)  # KL, m, log Σ e^(x−m), n, log Σ e^(y−n)
-        _kernels(use_triton).forward(logits, other, scale, rows)
-        ctx.scale, ctx.use_triton = scale, use_triton
+        n, vocabulary = logits.shape
+        sums = torch.empty(kernels.slots(n, vocabulary), 5, n, dtype=exact, device=logits.device)
+        kernels.kl_sum_tile(logits, other, scale, sums, soft_cap=soft_cap)
+        rows: Tensor = kernels.kl_statistics(sums)
+        ctx.scale, ctx.kernels, ctx.soft_cap = scale, kernels, soft_cap
         ctx.save_for_backward(logits, other, rows)
         return rows[0].clone()
 
@@ -52,57 +92,174 @@ class _FullKL(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         logits, other, rows = ctx.saved_tensors
         grads = [
-            torch.empty_like(x) if want else None
-            for x, want in zip((logits, other), ctx.needs_input_grad, strict=False)
+            torch.empty_like(x, memory_format=torch.contiguous_format) if needed else None
+            for x, needed in zip((logits, other), ctx.needs_input_grad, strict=False)
         ]
-        _kernels(ctx.use_triton).backward(logits, other, ctx.scale, rows, grad.to(rows.dtype).contiguous(), *grads)
-        return grads[0], grads[1], None, None
+        upstream = grad.to(rows.dtype).contiguous()
+        ctx.kernels.kl_backward(logits, other, ctx.scale, rows, upstream, *grads, soft_cap=ctx.soft_cap)
+        return grads[0], grads[1], None, None, None
 
 
-def _kernels(use_triton: bool) -> Any:
-    return importlib.import_module("swe_trainers.kernels.kl_triton") if use_triton else _InTorch
+def linear_kl(
+    hidden: Tensor,
+    weight: Tensor,
+    other_hidden: Tensor,
+    other_weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    other_bias: Tensor | None = None,
+    temperature: float = 1.0,
+    soft_cap: float | None = None,
+    row_mask: Tensor | None = None,
+    backend: str | None = None,
+    chunk_rows: int | None = None,
+    chunk_columns: int | None = None,
+    logits_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`full_kl` of hidden states and unembeddings; differentiable in all of them.
 
+    Neither of the two (..., V) logits is materialised as a whole, and neither is kept for the backward pass.
 
-class _InTorch:
-    @staticmethod
-    def forward(logits: Tensor, other: Tensor, scale: float, rows: Tensor) -> None:
-        for part in _parts(logits, rows.dtype):
-            for at, x in ((1, logits), (3, other)):
-                scaled = x[part].to(rows.dtype) * scale
-                rows[at, part] = scaled.amax(-1)
-                rows[at + 1, part] = scaled.sub_(rows[at, part, None]).logsumexp(-1)
-            log_p, log_q = _log_softmaxes(logits[part], other[part], scale, rows[:, part])
-            rows[0, part] = (log_p.exp() * (log_p - log_q)).sum(-1)
+    Example:
+        >>> kl = linear_kl(hidden, policy.lm_head.weight, reference_hidden, reference.lm_head.weight)
 
-    @staticmethod
-    def backward(
-        logits: Tensor,
-        other: Tensor,
-        scale: float,
-        rows: Tensor,
-        grad: Tensor,
-        grad_logits: Tensor | None,
-        grad_other: Tensor | None,
-    ) -> None:
-        for part in _parts(logits, rows.dtype):
-            log_p, log_q = _log_softmaxes(logits[part], other[part], scale, rows[:, part])
-            p, g = log_p.exp(), grad[part, None] * scale
-            if grad_other is not None:
-                grad_other[part] = (log_q.exp() - p) * g
-            if grad_logits is not None:
-                grad_logits[part] = log_p.sub_(log_q).sub_(rows[0, part, None]).mul_(p).mul_(g)
-
-
-def _log_softmaxes(logits: Tensor, other: Tensor, scale: float, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of both, (n, V); where p is 0 both are IMPOSSIBLE, so that their difference is 0 there."""
-    log_p, log_q = (
-        (x.to(rows.dtype) * scale).sub_(rows[at, :, None]).sub_(rows[at + 1, :, None])
-        for at, x in ((1, logits), (3, other))
+    Args:
+        hidden: (..., D) floating, of p.
+        weight: (V, D) the unembedding of p.
+        other_hidden: (..., E) floating, of q.
+        other_weight: (V, E) the unembedding of q.
+        bias, other_bias: (V,) or None.
+        temperature, soft_cap, row_mask, backend: as of `full_kl`.
+        chunk_rows, chunk_columns, logits_dtype: as of `token_logprobs`.
+    Returns:
+        (...) float32 in nats (float64 if the hidden states are), 0 where `row_mask` is False.
+    Raises:
+        ShapeError: shapes, dtypes or devices disagree.
+        ConfigurationError: the back end is unknown or does not support these tensors.
+    """
+    shape, vocabulary = hidden.shape[:-1], weight.shape[0]
+    for name, x, y in (("hidden", hidden, weight), ("other_hidden", other_hidden, other_weight)):
+        if x.shape[:-1] != shape or y.shape != (vocabulary, x.shape[-1]):
+            raise ShapeError(
+                f"{name}: got {tuple(x.shape)} and a weight {tuple(y.shape)}, expected {(*shape, 'D')} and "
+                f"({vocabulary}, D)"
+            )
+    tensors = {"hidden": hidden, "weight": weight, "other_hidden": other_hidden, "other_weight": other_weight}
+    for name, b in (("bias", bias), ("other_bias", other_bias)):
+        if b is not None:
+            tensors[name] = b
+            if b.shape != (vocabulary,):
+                raise ShapeError(f"{name}: got shape {tuple(b.shape)}, expected ({vocabulary},)")
+    for name, x in tensors.items():
+        check_floating(name, x)
+        if x.device != hidden.device:
+            raise ShapeError(f"{name}: on {x.device}, and hidden on {hidden.device}: expected one device")
+    check_row_mask(row_mask, shape)
+    check_soft_cap(soft_cap)
+    if not temperature > 0:
+        raise ShapeError("temperature: expected a positive number")
+    keep = None if row_mask is None else row_mask.reshape(-1).nonzero().squeeze(1)
+    p, q = (
+        x.reshape(-1, x.shape[-1]) if keep is None else x.reshape(-1, x.shape[-1]).index_select(0, keep)
+        for x in (hidden, other_hidden)
     )
-    log_p.clamp_(min=_IMPOSSIBLE)
-    return log_p, torch.where((log_q == -torch.inf) & (log_p == _IMPOSSIBLE), _IMPOSSIBLE, log_q)
+    linear = torch.nn.functional.linear
+    if backend == "reference":
+        first, second = (
+            linear(x.double(), w.double(), None if b is None else b.double())
+            for x, w, b in ((p, weight, bias), (q, other_weight, other_bias))
+        )
+        return spread_rows(full_kl_reference(first, second, temperature, soft_cap), keep, shape)
+    device = p.device.type
+    if torch.is_autocast_enabled(device):
+        p, q = (x.to(torch.get_autocast_dtype(device)) for x in (p, q))
+    narrow = p.dtype in (torch.bfloat16, torch.float16) and p.dtype == q.dtype
+    plan = default_plan(
+        p,
+        vocabulary,
+        chunk_rows=chunk_rows,
+        chunk_columns=chunk_columns,
+        save_logits=False,
+        logits_dtype=logits_dtype if narrow else None,
+        soft_cap=soft_cap,
+        tiles=2,
+    )
+    kernels = row_kernels(backend, p if q.dtype != torch.float64 else q)
+    with torch.autocast(device, enabled=False):
+        arguments = (
+            p.contiguous(),
+            weight,
+            bias,
+            q.contiguous(),
+            other_weight,
+            other_bias,
+            1.0 / temperature,
+            plan,
+            kernels,
+        )
+        divergence: Tensor = _LinearKL.apply(*arguments)  # type: ignore[no-untyped-call]
+    return spread_rows(divergence, keep, shape)
 
 
-def _parts(logits: Tensor, dtype: torch.dtype) -> list[slice]:
-    height = max(1, _TORCH_ROWS_BYTES // (max(1, logits.shape[1]) * dtype.itemsize))
-    return [slice(top, top + height) for top in range(0, len(logits), height)]
+class _LinearKL(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        other_rows: Tensor,
+        other_weight: Tensor,
+        other_bias: Tensor | None,
+        scale: float,
+        plan: Plan,
+        kernels: ModuleType,
+    ) -> Tensor:
+        exact = torch.float64 if rows.dtype == other_rows.dtype == torch.float64 else torch.float32
+        heads = (rows, weight, bias), (other_rows, other_weight, other_bias)
+        height, width, count = Tiles(rows, weight, plan).shape
+        slots = kernels.slots(height, width)
+        sums = torch.empty(count * slots, 5, len(rows), dtype=exact, device=rows.device)
+        for part, columns, tile, other_tile in _pairs(heads, plan):
+            at = columns.start // width * slots
+            kernels.kl_sum_tile(tile, other_tile, scale, sums[at : at + slots, :, part], soft_cap=plan.soft_cap)
+        found: Tensor = kernels.kl_statistics(sums)
+        ctx.scale, ctx.plan, ctx.kernels = scale, plan, kernels
+        ctx.save_for_backward(*heads[0], *heads[1], found)
+        return found[0].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, found = ctx.saved_tensors
+        heads, needed, cap = (tensors[:3], tensors[3:]), ctx.needs_input_grad[:6], ctx.plan.soft_cap
+        sums = [
+            Gradients(rows, weight, bias, ctx.plan, own, whole=False)
+            for (rows, weight, bias), own in zip(heads, (needed[:3], needed[3:]), strict=True)
+        ]
+        learned = [any(needed[:3]), any(needed[3:])]
+        upstream = grad.to(found.dtype).contiguous()
+        for part, columns, *tiles in _pairs(heads, ctx.plan):
+            # Each program reads both tiles before it writes its gradients over them.
+            targets = [
+                (tile if (beside := own.target(tile)) is None else beside) if learns else None
+                for own, tile, learns in zip(sums, tiles, learned, strict=True)
+            ]
+            ctx.kernels.kl_backward(*tiles, ctx.scale, found[:, part], upstream[part], *targets, soft_cap=cap)
+            for own, dz in zip(sums, targets, strict=True):
+                if dz is not None:
+                    own.add(part, columns, dz)
+        gradients = [gradient for own in sums for gradient in own.narrowed()]
+        return (*gradients, None, None, None)
+
+
+def _pairs(
+    heads: tuple[Sequence[Tensor | None], Sequence[Tensor | None]], plan: Plan
+) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+    """Rows and columns of a tile, and the logits of both heads (rows, weight, bias) there."""
+    both = [Tiles(rows, weight, plan) for rows, weight, _ in heads]  # type: ignore[arg-type]
+    for (part, columns, tile), (_, _, other_tile) in zip(*both, strict=True):
+        for x, (*_, bias) in zip((tile, other_tile), heads, strict=True):
+            if bias is not None:
+                x += bias[columns]
+        yield part, columns, tile, other_tile

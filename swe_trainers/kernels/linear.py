@@ -1,19 +1,19 @@
 """Log-probabilities and entropies of hidden × weight without the (N, V) logits, and their gradients.
 
-Logits exist one tile at a time: some rows by some columns of the vocabulary. With z the logits over the temperature,
-p = softmax(z), H the entropy, and upstream gradients g (of the log-probability of token y) and h (of the entropy),
+Only one tile of logits exists at a time: some rows by some columns of the vocabulary. `torch_rows` has the formulas of
+its row kernels; the gradient of the temperature T is
 
-    dz = [g (1[y] − p) − h p (log p + H)] / temperature,    dT = [h Var_p(z) − g (z_y − E_p z)] / temperature.
+    dT = [h Var_p(z) − g (z_y − E_p z)] / T,    z the logits over the temperature.
 
-Tiles run over the vocabulary innermost, so that the weight's gradient for some columns is one product over all rows of
-a chunk, accumulated inside it in float32, and the hidden states' gradient is summed over tiles in float32. Logits that
-are kept for the backward pass save the fourth of four products.
+The inner loop is over the vocabulary: the weight's gradient for some columns is then one product over all rows of a
+chunk, accumulated in float32 inside the product, and the hidden states' gradient is summed over tiles in float32. If
+the logits are kept for the backward pass, it needs three matrix products instead of four.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -22,44 +22,58 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from swe_trainers.kernels.row_sums import RowSums
+from swe_trainers.kernels.torch_rows import RowStatistics
 
-__all__ = ["Plan", "VocabularyShard", "default_plan", "project"]
+__all__ = [
+    "Gradients",
+    "Plan",
+    "Tiles",
+    "VocabularyShard",
+    "default_plan",
+    "gradients_of",
+    "project",
+    "statistics_of",
+    "tile_shape",
+    "wide_logits",
+]
 
 _CPU_TILE_BYTES = 32 * 2**20
 _CPU_ROWS = 1024
-_GPU_TILE_SHARE = 0.04
-"""Of the full logits. With the float32 sum of the hidden states' gradient this is all the extra memory there is."""
-_GPU_LEAST_TILE_BYTES = 64 * 2**20
-"""Smaller tiles would make products too small to fill a GPU."""
+_GPU_FRACTION = 0.045
+"""Of the full logits: a tile, and what the sum of the hidden states' gradient takes beyond that gradient."""
+_GPU_LEAST_TILE_BYTES = 16 * 2**20
+"""Products of smaller tiles do not fill a GPU."""
 _GPU_ROWS = 32768
-"""A chunk of this many rows costs 190 / 32768 of its product's time to add up the weight's gradient in float32."""
+"""Adding up the weight's gradient in float32 takes 190 / 32768 of the product's time with chunks of this many rows."""
 _COLUMN_MULTIPLE = 128
-_KEEP_SHARE_OF_FREE_MEMORY = 0.4
+_KEEP_FRACTION_OF_FREE_MEMORY = 0.4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the work is cut.
+    """The tiles.
 
     Attributes:
-        rows: rows of a tile.
-        columns: columns of the vocabulary of a tile.
-        keep: keep all logits for the backward pass, in the dtype of the hidden states.
+        rows, columns: of a tile.
+        keep: keep all logits for the backward pass.
+        logits_dtype: of the tiles; None for that of the hidden states.
+        soft_cap: bounds the logits; or None.
     """
 
     rows: int
     columns: int
     keep: bool
+    logits_dtype: torch.dtype | None = None
+    soft_cap: float | None = None
 
 
 @dataclass(frozen=True)
 class VocabularyShard:
-    """Which columns of the vocabulary this process holds (tensor parallelism over the unembedding).
+    """The part of the vocabulary on this process (tensor parallelism over the unembedding).
 
     Attributes:
         start: the first token of this process's rows of the weight.
-        vocabulary: tokens on all processes together.
+        vocabulary: V, the tokens on all processes together.
         group: the processes.
     """
 
@@ -75,30 +89,82 @@ def default_plan(
     chunk_rows: int | None = None,
     chunk_columns: int | None = None,
     save_logits: bool | str = "auto",
+    logits_dtype: torch.dtype | None = None,
+    soft_cap: float | None = None,
+    tiles: int = 1,
 ) -> Plan:
-    """Tiles that fit the memory, by the device.
+    """Tiles that fit the memory of the device.
 
     Args:
         rows: (N, D) the hidden states.
-        vocabulary: columns of the logits, on this process.
+        vocabulary: columns of the logits on this process.
         chunk_rows: rows of a tile; None chooses.
-        chunk_columns: columns of a tile; None chooses, or takes all where `chunk_rows` is given.
-        save_logits: keep the logits for the backward pass; "auto": where they fit one tile, or well into the free
-            memory of the GPU.
+        chunk_columns: columns of a tile; None chooses, or takes all columns if `chunk_rows` is given.
+        save_logits: keep the logits for the backward pass; "auto": if they fit one tile or 0.4 of a GPU's free memory.
+        logits_dtype: of the tiles; None for that of the hidden states.
+        soft_cap: bounds the logits; or None.
+        tiles: that exist together.
     """
-    n, size = max(1, rows.shape[0]), rows.element_size()
-    full = n * vocabulary * size
-    budget = max(int(_GPU_TILE_SHARE * full), _GPU_LEAST_TILE_BYTES) if rows.is_cuda else _CPU_TILE_BYTES
-    height = min(n, chunk_rows or (_GPU_ROWS if rows.is_cuda else _CPU_ROWS))
-    width = chunk_columns or (vocabulary if chunk_rows else _multiple(budget // (height * size)))
-    width = max(1, min(width, vocabulary))
+    size_bytes = (logits_dtype or rows.dtype).itemsize
+    height, width = tile_shape(
+        rows.shape[0],
+        vocabulary,
+        size_bytes,
+        sum_bytes=rows.shape[1] * max(0, 4 - rows.dtype.itemsize),
+        gradient_bytes=0 if size_bytes == rows.dtype.itemsize else rows.dtype.itemsize,
+        tiles=tiles,
+        gpu=rows.is_cuda,
+        height=chunk_rows,
+        width=chunk_columns,
+    )
+    n = max(1, rows.shape[0])
+    full = n * vocabulary * size_bytes
     if save_logits == "auto":
         keep = height >= n and width >= vocabulary
-        if rows.is_cuda and not keep and chunk_rows is None and chunk_columns is None:
-            keep = full <= _KEEP_SHARE_OF_FREE_MEMORY * _free_bytes(rows.device)
+        capturing = rows.is_cuda and torch.cuda.is_current_stream_capturing()
+        if rows.is_cuda and not keep and not capturing and chunk_rows is None and chunk_columns is None:
+            free, _ = torch.cuda.mem_get_info(rows.device)
+            cached = torch.cuda.memory_reserved(rows.device) - torch.cuda.memory_allocated(rows.device)
+            keep = full <= _KEEP_FRACTION_OF_FREE_MEMORY * (free + cached)
     else:
         keep = bool(save_logits)
-    return Plan(height, width, keep)
+    return Plan(height, width, keep, logits_dtype, soft_cap)
+
+
+def tile_shape(
+    n: int,
+    vocabulary: int,
+    size_bytes: int,
+    *,
+    gpu: bool,
+    sum_bytes: int = 0,
+    gradient_bytes: int = 0,
+    tiles: int = 1,
+    height: int | None = None,
+    width: int | None = None,
+) -> tuple[int, int]:
+    """Rows and columns of a tile. Tiles of one call are about equally wide: no product is much smaller than the others.
+
+    Args:
+        n: rows of the hidden states.
+        vocabulary: columns of the logits.
+        size_bytes: of a logit.
+        gpu: the extra memory is a fraction of the logits there, and a tile fits the processor's cache elsewhere.
+        sum_bytes: of each row, which the float32 sum of its gradient takes beyond the gradient.
+        gradient_bytes: of a logit's gradient, if it is written beside the tile.
+        tiles: of these exist together, each with such a sum.
+        height: rows if given; `width`: columns if given, or all columns if only `height` is.
+    """
+    n = max(1, n)
+    budget = max(int(_GPU_FRACTION * n * vocabulary * size_bytes) - tiles * n * sum_bytes, _GPU_LEAST_TILE_BYTES)
+    rows = min(n, height or (_GPU_ROWS if gpu else _CPU_ROWS))
+    if width is None and height is None:
+        row_bytes = rows * (size_bytes + gradient_bytes) * tiles
+        most = max(1, (budget if gpu else _CPU_TILE_BYTES) // row_bytes // _COLUMN_MULTIPLE)
+        multiples = -(-vocabulary // _COLUMN_MULTIPLE)
+        count = -(-multiples // most)
+        width = -(-multiples // count) * _COLUMN_MULTIPLE
+    return rows, max(1, min(width or vocabulary, vocabulary))
 
 
 def project(
@@ -115,15 +181,60 @@ def project(
     """Log-probabilities of `ids` and entropies, with gradients to `rows`, `weight`, `bias` and `temperature`.
 
     Args:
-        rows: (N, D). weight: (V, D). bias: (V,) or None. ids: (N,) int64 in [0, V). temperature: (N,), stride 0 or 1.
-        plan: how the work is cut.
-        kernels: `rows` (Triton) or `rows_torch`.
-        shard: where the weight holds a part of the vocabulary only; `ids` count over all of it.
+        rows: (N, D). weight: (V, D). bias: (V,) or None. ids: (N,) int64 in [0, V). temperature: (N,).
+        plan: the tiles.
+        kernels: `triton_rows` or `torch_rows`.
+        shard: the part of the vocabulary that `weight` holds; `ids` count over the whole vocabulary.
     Returns:
-        (logprobs, entropy), each (N,), float32 (float64 where `rows` is).
+        (logprobs, entropy), each (N,), float32 (float64 if `rows` is).
     """
-    logprobs, entropy = _TokenLogprobs.apply(rows, weight, bias, ids, temperature, plan, kernels, shard)  # type: ignore[no-untyped-call]
-    return logprobs, entropy
+    learnt = [x for x in (rows, weight, bias, temperature) if x is not None and x.requires_grad]
+    if learnt and torch.is_grad_enabled():
+        logprobs, entropy = _TokenLogprobs.apply(rows, weight, bias, ids, temperature, plan, kernels, shard)  # type: ignore[no-untyped-call]
+        return logprobs, entropy
+    with torch.no_grad():  # scoring: one tile of logits, whatever the plan keeps for a backward pass
+        plan = replace(plan, keep=False)
+        found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, shard, second=False)
+    return found.logprobs, found.entropies
+
+
+def statistics_of(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    temperature: Tensor,
+    plan: Plan,
+    kernels: ModuleType,
+    shard: VocabularyShard | None,
+    *,
+    second: bool,
+) -> tuple[RowStatistics, Tensor | None]:
+    """Statistics of the rows (with variances where `second`), and the logits if they are kept."""
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+    first, vocabulary = (0, len(weight)) if shard is None else (shard.start, shard.vocabulary)
+    tiles = Tiles(rows, weight, plan, keep=plan.keep)
+    height, width, count = tiles.shape
+    slots = kernels.slots(height, width)  # of each tile
+    sums = torch.empty(count * slots, 5 if second else 4, len(rows), dtype=dtype, device=rows.device)
+    for part, columns, tile in tiles:
+        part_of_bias = None if bias is None else bias[columns]
+        at = columns.start // width * slots
+        own = sums[at : at + slots, :, part]
+        start = first + columns.start
+        kernels.sum_tile(
+            tile, own, ids[part], temperature[part], first=start, bias=part_of_bias, soft_cap=plan.soft_cap
+        )
+    if shard is not None:
+        sums = _gathered(kernels.merged(sums), shard.group)
+    return kernels.statistics(sums, ids, temperature, vocabulary), tiles.kept
+
+
+def _gathered(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Sums (1, …) of each rank's columns, as (ranks, …), equal on every rank."""
+    together = sums.new_empty(dist.get_world_size(group), *sums.shape[1:])
+    dist.all_gather_into_tensor(together, sums, group=group)
+    return together
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -139,70 +250,90 @@ class _TokenLogprobs(torch.autograd.Function):
         kernels: ModuleType,
         shard: VocabularyShard | None,
     ) -> tuple[Tensor, Tensor]:
-        dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        labels = ids if shard is None else ids - shard.start
-        scales = temperature.to(dtype).reciprocal()
-        learns_temperature = ctx.needs_input_grad[4]
-        sums = RowSums.zeros(len(rows), second=learns_temperature, dtype=dtype, device=rows.device)
-        tiles = _Tiles(rows, weight, plan, keep=plan.keep and any(ctx.needs_input_grad))
-        for part, columns, tile in tiles:
-            some = None if bias is None else bias[columns]
-            kernels.accumulate(tile, sums.part(part), labels[part] - columns.start, scales[part], some)
-        seen = (sums if shard is None else sums.merged_over(shard.group)).statistics()
-        ctx.kept, ctx.plan, ctx.kernels, ctx.shard = tiles.kept, plan, kernels, shard
+        kept_plan = replace(plan, keep=plan.keep and any(ctx.needs_input_grad[:3]))
+        found, kept = statistics_of(
+            rows, weight, bias, ids, temperature, kept_plan, kernels, shard, second=ctx.needs_input_grad[4]
+        )
+        ctx.plan, ctx.kernels, ctx.shard, ctx.overwritten = plan, kernels, shard, False
         ctx.save_for_backward(
+            kept,
             rows,
             weight,
             bias,
-            labels,
-            scales,
-            seen.maxima,
-            seen.log_totals,
-            seen.entropies,
-            seen.deviations,
-            seen.variances,
+            ids,
+            temperature,
+            found.maxima,
+            found.log_totals,
+            found.entropies,
+            found.deviations,
+            found.variances,
         )
-        return seen.logprobs, seen.entropies
+        return found.logprobs, found.entropies
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor) -> tuple[Tensor | None, ...]:
-        rows, weight, bias, labels, scales, maxima, log_totals, entropies, deviations, variances = ctx.saved_tensors
+        kept, rows, weight, bias, ids, temperature, maxima, log_totals, entropies, deviations, variances = (
+            ctx.saved_tensors
+        )
+        if ctx.overwritten:  # by the gradients of an earlier backward pass: the logits are computed again
+            kept = None
         g, h = (grad.to(log_totals.dtype).contiguous() for grad in (grad_logprobs, grad_entropies))
-        want_rows, want_weight, want_bias = ctx.needs_input_grad[:3]
-        sums = _Gradients(rows, weight, bias, ctx.plan, (want_rows, want_weight, want_bias), whole=ctx.kept is not None)
-        if want_rows or want_weight or want_bias:
-            for part, columns, tile in _Tiles(rows, weight, ctx.plan, kept=ctx.kept):
-                relative, some = labels[part] - columns.start, None if bias is None else bias[columns]
-                # A bias's gradient is a sum over rows that rounding them first would spoil.
-                dz = tile.to(g.dtype) if sums.bias is not None else tile
-                statistics = (x[part] for x in (scales, maxima, log_totals, entropies, g, h))
-                ctx.kernels.gradient_(dz, relative, *statistics, some)
-                sums.add(part, columns, dz)
-        ctx.kept = None  # holds gradients by now; another pass computes its logits again
-        grad_rows = sums.rows
-        if grad_rows is not None and ctx.shard is not None:  # every process saw its own columns only
-            dist.all_reduce(grad_rows, group=ctx.shard.group)
+        found = gradients_of(
+            (rows, weight, bias),
+            (ids, temperature, maxima, log_totals, entropies, g, h),
+            ctx.needs_input_grad[:3],
+            plan=ctx.plan,
+            kernels=ctx.kernels,
+            shard=ctx.shard,
+            # `data`: only this function reads the kept logits again, and it knows that they are overwritten.
+            kept=None if kept is None else kept.data,
+        )
+        ctx.overwritten = ctx.overwritten or kept is not None
         grad_temperature = None
         if variances is not None:
-            grad_temperature = (h * variances - g * deviations) * scales
-        return (
-            None if grad_rows is None else grad_rows.to(rows.dtype),
-            None if sums.weight is None else sums.weight.to(weight.dtype),
-            None if sums.bias is None else sums.bias.to(bias.dtype),
-            None,
-            grad_temperature,
-            None,
-            None,
-            None,
-        )
+            grad_temperature = (h * variances - g * deviations) / temperature
+        return (*found, None, grad_temperature, None, None, None)
 
 
-class _Tiles:
-    """Tiles of logits in turn: computed into one buffer that each of them overwrites, or into one that keeps all.
+def gradients_of(
+    head: tuple[Tensor, Tensor, Tensor | None],
+    statistics: tuple[Tensor, ...],
+    needed: tuple[bool, bool, bool],
+    *,
+    plan: Plan,
+    kernels: ModuleType,
+    shard: VocabularyShard | None = None,
+    kept: Tensor | None = None,
+) -> list[Tensor | None]:
+    """Gradients of rows, weight and bias, each None if it is not needed.
 
     Args:
-        kept: logits that an earlier pass kept, (N, V).
+        head: rows (N, D), weight (V, D) and bias (V,) or None.
+        statistics: (N,) each: labels, temperatures, maxima, log-totals, entropies and the two upstream gradients.
+        needed: which gradients.
+        plan, kernels, shard: as of `project`.
+        kept: (N, V) logits of the forward pass, overwritten; None computes them again.
+    """
+    rows, weight, bias = head
+    first = 0 if shard is None else shard.start
+    sums = Gradients(rows, weight, bias, plan, needed, whole=kept is not None)
+    for part, columns, tile in Tiles(rows, weight, plan, kept=kept) if any(needed) else ():
+        part_of_bias = None if bias is None else bias[columns]
+        dz = sums.target(tile)
+        own = (x[part] for x in statistics)
+        kernels.gradient_(tile, *own, part_of_bias, first=first + columns.start, soft_cap=plan.soft_cap, out=dz)
+        sums.add(part, columns, tile if dz is None else dz)
+    if sums.rows is not None and shard is not None:  # each process has only its own columns
+        dist.all_reduce(sums.rows, group=shard.group)
+    return sums.narrowed()
+
+
+class Tiles:
+    """Iterates over tiles of logits, computed into one buffer that each tile overwrites, or into one that keeps all.
+
+    Args:
+        kept: logits kept by the forward pass, (N, V).
     """
 
     def __init__(
@@ -217,16 +348,24 @@ class _Tiles:
         self._rows, self._weight = rows, weight
         self.kept, self._known = kept, kept is not None
         if keep or self._known:
-            # One product each way: columns are not cut where all of them are there anyway.
-            plan = Plan(plan.rows, weight.shape[0], keep=True)
+            # All columns are in memory anyway: one product for all of them.
+            plan = replace(plan, columns=weight.shape[0], keep=True)
         self._plan = plan
         if keep:
-            self.kept = _Buffer(rows, len(rows), weight.shape[0]).tile(len(rows), weight.shape[0])
+            self.kept = _Buffer(rows, len(rows), weight.shape[0], plan.logits_dtype).tile(len(rows), weight.shape[0])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows and columns of a tile, and the number of tiles side by side."""
+        width = min(self._plan.columns, len(self._weight))
+        return min(self._plan.rows, len(self._rows)), width, -(-len(self._weight) // width)
 
     def __iter__(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yields the rows and the columns of a tile, and the tile, (n, w)."""
+        """Yields the rows and columns of a tile and the tile itself, (n, w)."""
         n, vocabulary = len(self._rows), self._weight.shape[0]
-        shared = None if self.kept is not None else _Buffer(self._rows, min(self._plan.rows, n), self._plan.columns)
+        plan, shared = self._plan, None
+        if self.kept is None:
+            shared = _Buffer(self._rows, min(plan.rows, n), plan.columns, plan.logits_dtype)
         for top in range(0, n, self._plan.rows):
             part = slice(top, min(top + self._plan.rows, n))
             for left in range(0, vocabulary, self._plan.columns):
@@ -237,30 +376,30 @@ class _Tiles:
                 else:
                     tile = shared.tile(part.stop - top, columns.stop - left)
                 if not self._known:
-                    torch.mm(self._rows[part], self._weight[columns].to(self._rows.dtype).T, out=tile)
+                    _product(self._rows[part], self._weight[columns], tile)
                 yield part, columns, tile
 
 
 class _Buffer:
     """Memory for tiles of logits.
 
-    On a GPU rows start at multiples of 64 elements, so that the kernels' loads stay wide. On a CPU a tile has no gaps:
-    PyTorch's products of bfloat16 read what lies in them.
+    On a GPU rows start at multiples of 64 elements, which keeps the kernels' loads wide. On a CPU a tile has no gaps:
+    PyTorch's bfloat16 products read them.
     """
 
-    def __init__(self, like: Tensor, height: int, width: int) -> None:
+    def __init__(self, like: Tensor, height: int, width: int, dtype: torch.dtype | None) -> None:
         stride = -(-width // 64) * 64 if like.is_cuda else width
-        self._memory = torch.empty(height, stride, dtype=like.dtype, device=like.device)
+        self._memory = torch.empty(height, stride, dtype=dtype or like.dtype, device=like.device)
 
     def tile(self, height: int, width: int) -> Tensor:
-        """(height, width), over whatever was there."""
+        """A tile (height, width) with undefined contents."""
         if self._memory.is_cuda:
             return self._memory[:height, :width]
         return self._memory.view(-1)[: height * width].view(height, width)
 
 
-class _Gradients:
-    """The sums of gradients over tiles; float32 where more than one tile adds to the same place."""
+class Gradients:
+    """Gradients summed over tiles, in float32 if several tiles add to the same place."""
 
     def __init__(
         self,
@@ -268,33 +407,82 @@ class _Gradients:
         weight: Tensor,
         bias: Tensor | None,
         plan: Plan,
-        wanted: tuple[bool, bool, bool],
+        needed: tuple[bool, bool, bool],
         *,
         whole: bool,
     ) -> None:
         one_column_tile = whole or plan.columns >= weight.shape[0]
         one_row_tile = plan.rows >= len(rows)
         exact = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        self._operands = rows, weight
+        self._operands, self._offset = (rows, weight), bias
+        self._exact = exact
+        self._beside: _Buffer | None = None
         self._direct = one_column_tile, one_row_tile
         make = torch.empty if len(rows) else torch.zeros
-        self.rows = _sum_of(rows, rows.dtype if one_column_tile else exact, make, direct=one_column_tile, on=wanted[0])
-        self.weight = _sum_of(weight, weight.dtype if one_row_tile else exact, make, direct=one_row_tile, on=wanted[1])
+        self.rows = _sum_of(rows, rows.dtype if one_column_tile else exact, make, direct=one_column_tile, on=needed[0])
+        self.weight = _sum_of(weight, weight.dtype if one_row_tile else exact, make, direct=one_row_tile, on=needed[1])
         self.bias = (
-            torch.zeros(len(weight), dtype=exact, device=rows.device) if wanted[2] and bias is not None else None
+            torch.zeros(len(weight), dtype=exact, device=rows.device) if needed[2] and bias is not None else None
         )
 
+    def narrowed(self) -> list[Tensor | None]:
+        """The gradients of rows, weight and bias in their dtypes; None where not needed."""
+        totals = zip((self.rows, self.weight, self.bias), (*self._operands, self._offset), strict=True)
+        return [None if total is None or like is None else _narrowed(total, like.dtype) for total, like in totals]
+
+    def target(self, tile: Tensor) -> Tensor | None:
+        """Where the gradient of a tile is written; None: over the tile."""
+        # A bias's gradient is a sum over rows: rounding them first would lose precision.
+        dtype = self._operands[0].dtype if self.bias is None else self._exact
+        if dtype == tile.dtype:
+            return None
+        if self._beside is None:  # the first tile is the largest
+            self._beside = _Buffer(tile, len(tile), tile.shape[1], dtype)
+        return self._beside.tile(len(tile), tile.shape[1])
+
     def add(self, part: slice, columns: slice, dz: Tensor) -> None:
-        """Take in one tile's gradient, (n, w)."""
+        """Add the gradient of one tile of logits, (n, w)."""
         rows, weight = self._operands
         if self.bias is not None:
             self.bias[columns] += dz.sum(0)
-            dz = dz.to(rows.dtype)
+        dz = dz.to(rows.dtype)
         direct_rows, direct_weight = self._direct
         if self.rows is not None:
             _add_product(self.rows[part], dz, weight[columns].to(rows.dtype), direct=direct_rows)
         if self.weight is not None:
             _add_product(self.weight[columns], dz.T, rows[part], direct=direct_weight)
+
+
+def _narrowed(total: Tensor, dtype: torch.dtype) -> Tensor:
+    """A sum (n, D) in a narrower dtype, in its own memory; otherwise as it is."""
+    if total.dtype.itemsize <= dtype.itemsize:
+        return total.to(dtype)
+    out = total.view(-1).view(dtype)[: total.numel()].view(total.shape)
+    step = max(1, -(-len(total) // 16))
+    for top in range(0, len(total), step):
+        # The rows so far, narrow, end before the next rows, wide, begin.
+        out[top : top + step] = total[top : top + step].to(dtype)
+    return out
+
+
+def wide_logits(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Float32 logits (N, V) of states (N, D) and a weight (V, D) in bfloat16: the sums are not rounded at the end."""
+    if torch.is_grad_enabled() and (rows.requires_grad or weight.requires_grad):
+        return torch.nn.functional.linear(rows.float(), weight.float(), None if bias is None else bias.float())
+    logits = torch.empty(len(rows), len(weight), dtype=torch.float32, device=rows.device)
+    _product(rows, weight, logits)
+    return logits if bias is None else logits.add_(bias)
+
+
+def _product(rows: Tensor, weight: Tensor, out: Tensor) -> None:
+    """Write rows @ weight.T; where `out` is wider than the operands, with the sums as they are before rounding."""
+    weight = weight.to(rows.dtype).T
+    if out.dtype == rows.dtype:
+        torch.mm(rows, weight, out=out)
+    elif not out.is_cpu and hasattr(torch.ops.aten.mm, "dtype_out"):
+        torch.ops.aten.mm.dtype_out(rows, weight, out.dtype, out=out)
+    else:
+        torch.mm(rows.to(out.dtype), weight.to(out.dtype), out=out)
 
 
 def _sum_of(like: Tensor, dtype: torch.dtype, make: Any, *, direct: bool, on: bool) -> Tensor | None:
@@ -306,13 +494,13 @@ def _sum_of(like: Tensor, dtype: torch.dtype, make: Any, *, direct: bool, on: bo
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor, *, direct: bool) -> None:
-    """Add a @ b to the total, or put it there where nothing else adds to it."""
+    """Add a @ b to the total, or write it if nothing else is added."""
     if total.dtype == a.dtype:
         if direct:
             torch.mm(a, b, out=total)
         else:
             torch.addmm(total, a, b, out=total)
-    elif total.is_cuda and total.dtype == torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
+    elif not total.is_cpu and total.dtype == torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
         if direct:
             torch.ops.aten.mm.dtype_out(a, b, total.dtype, out=total)
         else:
@@ -321,13 +509,3 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, *, direct: bool) -> None:
         total.copy_(a @ b)
     else:
         total += a @ b
-
-
-def _multiple(columns: int) -> int:
-    return max(_COLUMN_MULTIPLE, columns // _COLUMN_MULTIPLE * _COLUMN_MULTIPLE)
-
-
-def _free_bytes(device: torch.device) -> int:
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free + cached)

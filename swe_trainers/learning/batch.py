@@ -8,7 +8,7 @@ log-probabilities is log p(token t | tokens < t), predicted from position t − 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from swe_trainers.errors import ShapeError
+from swe_trainers.learning.prefixes import Prefixes
+from swe_trainers.model.attention import SegmentLayout, to_device
 from swe_trainers.rollout.trajectory import Trajectory
 
 __all__ = ["Batch", "Rows", "balanced", "lay_out"]
@@ -38,7 +40,8 @@ class Batch:
             shortened and a context began anew. No token sees another sample's.
         forks: (F, 3) int64, of trees: trajectory, first token of the turn that differs, number of the fork in the
             group; in the order of trajectories and tokens.
-        left_out: how many trajectories were not taken: not valid, or without a single action.
+        episodes: all trajectories that the batch was made of; those that are invalid, or without an action, are
+            excluded from it.
     """
 
     token_ids: Tensor
@@ -51,16 +54,18 @@ class Batch:
     group: Tensor
     sample_starts: Tensor
     forks: Tensor
-    left_out: int = 0
+    episodes: Sequence[Trajectory] = ()
 
     @classmethod
-    def of(cls, trajectories: Sequence[Trajectory]) -> Batch:
-        """Take the valid trajectories that hold an action, and count the others.
+    def of(cls, trajectories: Sequence[Trajectory] | Batch) -> Batch:
+        """A batch of the valid trajectories that have an action; a batch is returned as it is.
 
         Raises:
             ShapeError: arrays of one trajectory disagree in length, its first token is an action (nothing predicts
                 it), or a reward sits on a token that is none; the message names the trajectory.
         """
+        if isinstance(trajectories, Batch):
+            return trajectories
         taken = []
         for number, trajectory in enumerate(trajectories):
             _check(number, trajectory)
@@ -82,13 +87,18 @@ class Batch:
             group=torch.tensor([t.group for t in taken], dtype=torch.int64),
             sample_starts=starts,
             forks=torch.tensor(forks, dtype=torch.int64).view(-1, 3),
-            left_out=len(trajectories) - len(taken),
+            episodes=trajectories,
         )
 
     @property
     def n_sequences(self) -> int:
         """S, the number of trajectories taken."""
         return len(self.offsets) - 1
+
+    @property
+    def n_excluded(self) -> int:
+        """How many trajectories were excluded."""
+        return len(self.episodes) - self.n_sequences
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -101,6 +111,11 @@ class Batch:
         first = self.sample_starts.nonzero().squeeze(1)
         sizes = torch.diff(first, append=torch.tensor([len(self.token_ids)]))
         return torch.arange(len(self.token_ids)) - torch.repeat_interleave(first, sizes)
+
+    @cached_property
+    def prefixes(self) -> Prefixes:
+        """What the samples' beginnings have in common."""
+        return Prefixes.of(self.token_ids, self.sample_starts.nonzero().squeeze(1), self.offsets)
 
     @cached_property
     def sequence_of_token(self) -> Tensor:
@@ -156,31 +171,61 @@ class Batch:
 class Rows:
     """Some trajectories of a batch as a (B, T) matrix for the model, padded or packed.
 
+    Where samples share a beginning, its tokens may be in the matrix once: each of them then has one place there, and as
+    many action tokens of the batch as there are samples that it belongs to.
+
     Attributes:
         input_ids: (B, T) int64, 0 at padding.
         position_ids: (B, T) int64, from 0 in every sample.
-        segment_ids: (B, T) int64, the same number from 1 within one sample of a row; 0 at padding.
-        action_index: (A,) int64, the action tokens here, as positions in the batch.
-        predictor: (A,) int64, where the state that predicts each of them sits in the flattened (B · T).
-        sequences: (R,) int64, the trajectories here.
+        segment_ids: (B, T) int64, the same number from 1 within one segment of a row (a sample, or a part of one that
+            begins or ends where samples part); 0 at padding.
+        layout: of the segments, with what each of them continues; on the CPU.
+        action_index: (A,) int64, the action tokens here, as positions in the batch; on the CPU.
+        places: (U,) int64, where the different action tokens sit in the flattened (B · T).
+        predictor: (U,) int64, where the state that predicts each of them sits.
+        copies: (A,) int64, which of the U each action token is; None if they are the same.
+        sequences: (R,) int64, the trajectories here; on the CPU.
         last: (R,) int64, where each trajectory's last token sits in the flattened (B · T).
     """
 
     input_ids: Tensor
     position_ids: Tensor
     segment_ids: Tensor
+    layout: SegmentLayout
     action_index: Tensor
+    places: Tensor
     predictor: Tensor
+    copies: Tensor | None
     sequences: Tensor
     last: Tensor
 
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the model computes, without padding."""
+        return int(self.layout.sizes.sum())
+
     def to(self, device: torch.device | str) -> Rows:
-        """The same rows on another device."""
-        return Rows(**{name: value.to(device) for name, value in vars(self).items()})
+        """The same rows, with what the model reads on another device."""
+        return replace(
+            self,
+            input_ids=to_device(self.input_ids, device),
+            position_ids=to_device(self.position_ids, device),
+            segment_ids=to_device(self.segment_ids, device),
+            places=to_device(self.places, device),
+            predictor=to_device(self.predictor, device),
+            copies=None if self.copies is None else to_device(self.copies, device),
+            last=to_device(self.last, device),
+        )
 
 
 def lay_out(
-    batch: Batch, sequences: Tensor, *, max_tokens: int, pack: bool = False, attention_tokens: int = 12_288
+    batch: Batch,
+    sequences: Tensor,
+    *,
+    max_tokens: int,
+    pack: bool = False,
+    share: bool = False,
+    attention_tokens: int = 12_288,
 ) -> list[Rows]:
     """Cut trajectories into micro-batches of at most `max_tokens` entries, padding counted.
 
@@ -194,10 +239,22 @@ def lay_out(
         sequences: (R,) int64, all different: which trajectories.
         max_tokens: B · T of a micro-batch.
         pack: put trajectories end to end into one row, instead of padding each.
+        share: put what trajectories begin with alike into a row once, where that saves much; what stood for one
+            trajectory above then stands for a tree of them.
         attention_tokens: the length at which causal attention costs as much as all the rest of a layer: 12 times the
             hidden size (2 T D of 24 D² + 2 T D operations a token).
     """
-    lengths = dict(zip(sequences.tolist(), batch.lengths[sequences].tolist(), strict=True))
+    trees = batch.prefixes.trees(sequences.tolist(), max_tokens) if share else None
+    if trees is not None:
+        lengths = dict(enumerate(tree.n_tokens for tree in trees))
+        members = dict(enumerate(tree.sequences for tree in trees))
+    else:
+        lengths = dict(zip(sequences.tolist(), batch.lengths[sequences].tolist(), strict=True))
+        members = {s: [s] for s in lengths}
+
+    def made(rows: list[list[int]]) -> Rows:
+        return _rows(batch, [[s for unit in row for s in members[unit]] for row in rows], shared=trees is not None)
+
     order = sorted(lengths, key=lambda s: (-lengths[s], s))
     if not order:
         return []
@@ -207,14 +264,14 @@ def lay_out(
         alike = [[order[i] for i in part] for part in balanced(costs, len(bins), most=len(order))]
         # Where bins are full to the brim no other division may fit.
         fits = all(sum(lengths[s] for s in row) <= max_tokens or len(row) == 1 for row in alike)
-        return [_rows(batch, [row]) for row in (alike if fits else bins)]
+        return [made([row]) for row in (alike if fits else bins)]
     micro: list[list[list[int]]] = [[]]
     for s in order:
         widest = lengths[micro[-1][0][0]] if micro[-1] else 0
         if micro[-1] and (len(micro[-1]) + 1) * widest > max_tokens:
             micro.append([])
         micro[-1].append([s])
-    return [_rows(batch, rows) for rows in micro]
+    return [made(rows) for rows in micro]
 
 
 def balanced(costs: Sequence[float], parts: int, *, most: int) -> list[list[int]]:
@@ -238,36 +295,60 @@ def balanced(costs: Sequence[float], parts: int, *, most: int) -> list[list[int]
     return [sorted(part) for part in chosen if part]
 
 
-def _rows(batch: Batch, rows: list[list[int]]) -> Rows:
+def _rows(batch: Batch, rows: list[list[int]], *, shared: bool) -> Rows:
     """Scatter whole trajectories into a matrix at once; R of them in `rows`, n tokens in all."""
     sequences = torch.tensor([s for row in rows for s in row])  # (R,)
     counts = torch.tensor([len(row) for row in rows])
     row_of = torch.repeat_interleave(torch.arange(len(rows)), counts)  # (R,)
-    place = torch.arange(len(sequences)) - (counts.cumsum(0) - counts)[row_of]  # (R,), from 0 in each row
     lengths = batch.lengths[sequences]
     before = lengths.cumsum(0) - lengths  # (R,), tokens before each trajectory, over all rows
-    column = before - before[place == 0][row_of]
-    width = int((column + lengths).max())
-    start = row_of * width + column  # (R,), in the flattened matrix
+    n = int(lengths.sum())
+    source = torch.repeat_interleave(batch.offsets[sequences] - before, lengths) + torch.arange(n)  # (n,)
 
-    within = torch.arange(int(lengths.sum())) - torch.repeat_interleave(before, lengths)  # (n,)
-    source = torch.repeat_interleave(batch.offsets[sequences], lengths) + within
-    target = torch.repeat_interleave(start, lengths) + within
+    if shared:
+        forests = [batch.prefixes.forest(row) for row in rows]
+        width = max(forest.n_tokens for forest in forests)
+        target = torch.cat([number * width + forest.places for number, forest in enumerate(forests)])  # (n,)
+        starts = torch.cat([number * width + forest.starts for number, forest in enumerate(forests)])  # (G,)
+        sizes = torch.cat([forest.sizes for forest in forests])
+        above = [0, *np.cumsum([len(forest.starts) for forest in forests]).tolist()]
+        parents = torch.cat(
+            [
+                torch.where(forest.parents < 0, -1, forest.parents + number)
+                for forest, number in zip(forests, above[:-1], strict=True)
+            ]
+        )
+    else:
+        place = torch.arange(len(sequences)) - (counts.cumsum(0) - counts)[row_of]  # (R,), from 0 in each row
+        column = before - before[place == 0][row_of]
+        width = int((column + lengths).max())
+        target = torch.repeat_interleave(row_of * width + column - before, lengths) + torch.arange(n)
+        first = batch.sample_starts[source].nonzero().squeeze(1)  # (G,)
+        starts, sizes = target[first], first.diff(append=torch.tensor([n]))
+        parents = torch.full_like(starts, -1)
+
     input_ids, position_ids, segment_ids = (torch.zeros(len(rows) * width, dtype=torch.int64) for _ in range(3))
     input_ids[target] = batch.token_ids[source]
     position_ids[target] = batch.place_in_sample[source]
-    samples = batch.sample_starts[source].long().cumsum(0)  # (n,), from 1, over all rows
-    first = torch.repeat_interleave(samples[before[place == 0]], torch.zeros_like(counts).index_add(0, row_of, lengths))
-    segment_ids[target] = samples - first + 1
-    acts = batch.action_mask[source]
+    in_row = torch.arange(len(starts)) - torch.searchsorted(starts // width, starts // width)  # (G,), from 0
+    tokens = torch.repeat_interleave(starts - (sizes.cumsum(0) - sizes), sizes) + torch.arange(int(sizes.sum()))
+    segment_ids[tokens] = torch.repeat_interleave(in_row + 1, sizes)
+    acts = batch.action_mask[source].nonzero().squeeze(1)
+    places, predictor, copies = target[acts], target[acts - 1], None
+    if shared:
+        places, copies = torch.unique(places, return_inverse=True)
+        predictor = torch.zeros_like(places).index_copy_(0, copies, predictor)
     return Rows(
         input_ids=input_ids.view(-1, width),
         position_ids=position_ids.view(-1, width),
         segment_ids=segment_ids.view(-1, width),
+        layout=SegmentLayout(starts, sizes, parents, (len(rows), width)),
         action_index=source[acts],
-        predictor=target[acts] - 1,
+        places=places,
+        predictor=predictor,
+        copies=copies,
         sequences=sequences,
-        last=start + lengths - 1,
+        last=target[before + lengths - 1],
     )
 
 

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from swe_trainers.kernels import token_logprobs
+from swe_trainers.kernels import linear_kl, token_logprobs
 from swe_trainers.learning.batch import Batch, Rows, lay_out
 from swe_trainers.learning.ranks import add_up, rows_of_rank
-from swe_trainers.policy.sequence_parallel import SequenceGroup
+from swe_trainers.model.attention import to_device
+from swe_trainers.model.sequence_parallel import SequenceGroup
 
-__all__ = ["ActionTokens", "Policy", "Snapshot", "forward", "sequence_group_of", "take_snapshot", "take_values"]
+__all__ = [
+    "ActionTokens",
+    "Policy",
+    "Snapshot",
+    "forward",
+    "forward_scores",
+    "sequence_group_of",
+    "shares_prefixes",
+    "take_scores",
+    "take_snapshot",
+    "take_values",
+]
 
 
 class Policy(Protocol):
-    """What learning needs of a model; `swe_trainers.policy.LanguageModel` has it, and any module may.
+    """What learning needs of a model; `swe_trainers.model.LanguageModel` has it, and any module may.
 
     It has no dropout: the ratio to the old policy would compare two different networks. One whose rows are divided over
-    processes says so in an attribute `sequence_group`, and its `trunk_hidden` gives this process's columns.
+    processes says so in an attribute `sequence_group`, and its `trunk_hidden` gives this process's columns. One whose
+    logits are float32 although its states are not says so in an attribute `float32_logits`; one whose logits are capped
+    (cap · tanh(logit / cap)) or scaled, in `soft_cap` and `logit_scale`. One that can compute a
+    beginning that several samples share once says so in an attribute `shares_prefixes`, and its `trunk_hidden` takes
+    the rows' `SegmentLayout` as a fourth argument.
     """
 
     def trunk_hidden(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -55,11 +72,12 @@ class ActionTokens:
     """The action tokens of some rows.
 
     Attributes:
-        index: (A,) int64, their positions in the batch.
+        index: (A,) int64, their positions in the batch; on the CPU.
         logprobs: (A,) float32, at the sampling temperature.
         entropy: (A,) float32, of the distributions they were chosen from.
         values: (A,) float32, of the states they were chosen in.
         final_values: (R,) float32, of the state after each trajectory's last token.
+        kl: (A,) float32, the divergence from the reference over the whole vocabulary; None without a reference.
     """
 
     index: Tensor
@@ -67,37 +85,54 @@ class ActionTokens:
     entropy: Tensor
     values: Tensor
     final_values: Tensor
+    kl: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Snapshot:
-    """A policy's view of a whole batch, without gradients.
+    """What a policy computes for a whole batch, without gradients.
 
     Attributes:
-        logprobs, values: (N,) float32, 0 where no action is.
+        logprobs: (N,) float32, 0 where no action is; NaN where they are pending.
+        values: (N,) float32, 0 where no action is.
         final_values: (S,) float32, of the state after each trajectory's last token.
     """
 
     logprobs: Tensor
     values: Tensor
     final_values: Tensor
+    _seen: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
 
     @classmethod
     def pending(cls, batch: Batch) -> Snapshot:
-        """A view that is not taken yet: an update whose first pass is over the whole batch takes it in passing."""
+        """Log-probabilities that the first forward pass of an update over the whole batch will compute."""
         unknown = torch.zeros(len(batch.token_ids)).masked_fill(batch.action_mask, torch.nan)
         return cls(unknown, torch.zeros(len(batch.token_ids)), torch.zeros(batch.n_sequences))
 
     def logprobs_at(self, index: Tensor, now: Tensor) -> Tensor:
-        """Log-probabilities of action tokens of whole trajectories; where they are pending, those of now, for good.
+        """Log-probabilities of some action tokens; where they are pending, those of now are recorded.
+
+        Those of a GPU stay there until `settle`, so that nothing waits for them.
 
         Args:
-            index: (A,) int64, on the CPU. now: (A,) float32, what the policy says of these tokens at present.
+            index: (A,) int64, on the CPU.
+            now: (A,) float32, the policy's log-probabilities of these tokens at present.
         """
         known = self.logprobs[index]
-        if bool(known.isnan().any()):
-            known = self.logprobs[index] = now.detach().float().cpu()
-        return known.to(now.device)
+        if np.isnan(known.numpy()).any() and self._seen:  # perhaps recorded in an earlier pass
+            self.settle()
+            known = self.logprobs[index]
+        if np.isnan(known.numpy()).any():
+            self._seen.append((index, now.detach().float()))
+            return self._seen[-1][1]
+        return to_device(known, now.device)
+
+    def settle(self) -> Snapshot:
+        """Take over the log-probabilities that were recorded; waits for the device that computed them."""
+        for index, logprobs in self._seen:
+            self.logprobs[index] = logprobs.cpu()
+        self._seen.clear()
+        return self
 
 
 def sequence_group_of(model: Policy) -> SequenceGroup | None:
@@ -106,8 +141,25 @@ def sequence_group_of(model: Policy) -> SequenceGroup | None:
     return group
 
 
+def shares_prefixes(*models: Policy | None) -> bool:
+    """Whether all of these models can compute a beginning that several samples share once."""
+    return all(model is None or getattr(model, "shares_prefixes", False) for model in models)
+
+
+def _trunk_states(model: Policy, rows: Rows) -> Tensor:
+    """The last hidden states of some rows, flattened: (B · T, D)."""
+    inputs = (rows.input_ids, rows.position_ids, rows.segment_ids)
+    hidden = model.trunk_hidden(*inputs, *([rows.layout] if shares_prefixes(model) else []))  # (B, T, D)
+    return hidden.reshape(-1, hidden.shape[-1])
+
+
 def forward(
-    model: Policy, rows: Rows, *, temperature: float | Tensor = 1.0, critic: Policy | None = None
+    model: Policy,
+    rows: Rows,
+    *,
+    temperature: float | Tensor = 1.0,
+    critic: Policy | None = None,
+    reference: Policy | None = None,
 ) -> ActionTokens:
     """Run the trunk over some rows, and the two heads over the states that predict an action.
 
@@ -115,40 +167,67 @@ def forward(
 
     Args:
         model: the policy.
-        rows: where the tokens sit.
+        rows: where the tokens are.
         temperature: that the tokens were sampled at.
-        critic: whose trunk and value head are asked for the values; None asks the policy's own.
+        critic: whose trunk and value head compute the values; None takes the policy's own.
+        reference: from whose distributions the divergence is computed, over the whole vocabulary; None for none.
     """
-    group, predictor, last = sequence_group_of(model), rows.predictor, rows.last
-    chosen = rows.input_ids.reshape(-1).index_select(0, predictor + 1)  # (A,)
-    if group is not None:  # A and R are from here on what this process holds
+    group, places, predictor, last = sequence_group_of(model), rows.places, rows.predictor, rows.last
+    copies = rows.copies
+    if isinstance(temperature, Tensor) and temperature.ndim and copies is not None:
+        # Copies of a token may differ in their temperature.
+        places, predictor, copies = places.index_select(0, copies), predictor.index_select(0, copies), None
+    count = len(places)  # U, different tokens
+    chosen = rows.input_ids.reshape(-1).index_select(0, places)
+    if group is not None:  # U and R are from here on what this process holds
         actions, predictor = group.places(predictor, rows.input_ids.shape[1])
         ends, last = group.places(last, rows.input_ids.shape[1])
         chosen = chosen.index_select(0, actions)
         if isinstance(temperature, Tensor) and temperature.ndim:
             temperature = temperature.index_select(0, actions)
-    hidden = model.trunk_hidden(rows.input_ids, rows.position_ids, rows.segment_ids)  # (B, T, D)
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    states = flat.index_select(0, predictor)  # (A, D)
+
+    with torch.no_grad():
+        reference_states = None if reference is None else _trunk_states(reference, rows).index_select(0, predictor)
+    hidden = _trunk_states(model, rows)
+    states = hidden.index_select(0, predictor)  # (U, D)
     weight, bias = model.unembedding
-    logprobs, entropy = token_logprobs(states, weight, chosen, bias=bias, temperature=temperature)
+    wide = torch.float32 if getattr(model, "float32_logits", False) else None
+    cap, scale = getattr(model, "soft_cap", None), getattr(model, "logit_scale", 1.0)
+    logits: dict[str, Any] = {"temperature": temperature / scale, "soft_cap": cap, "logits_dtype": wide}
+    logprobs, entropy = token_logprobs(states, weight, chosen, bias=bias, **logits)
+    kl = None
+    if reference is not None and reference_states is not None:
+        assert not isinstance(temperature, Tensor)
+        reference_weight, reference_bias = reference.unembedding
+        kl = linear_kl(
+            states,
+            weight,
+            reference_states,
+            reference_weight.detach(),
+            bias=bias,
+            other_bias=None if reference_bias is None else reference_bias.detach(),
+            **logits,
+        )
     if critic is not None:
-        hidden = critic.trunk_hidden(rows.input_ids, rows.position_ids, rows.segment_ids)
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        states = flat.index_select(0, predictor)
-    values, final_values = _values(model if critic is None else critic, states, flat.index_select(0, last))
-    if group is None:
-        return ActionTokens(rows.action_index, logprobs, entropy, values, final_values)
-    own = torch.stack([logprobs, entropy, values], 1)
-    spread = torch.cat(
-        [
-            own.new_zeros(len(rows.predictor), 3).index_put((actions,), own).flatten(),
-            own.new_zeros(len(rows.last)).index_put((ends,), final_values),
-        ]
-    )
-    found, final_values = group.together(spread).tensor_split([3 * len(rows.predictor)])
-    logprobs, entropy, values = found.view(-1, 3).unbind(1)
-    return ActionTokens(rows.action_index, logprobs, entropy, values, final_values)
+        hidden = _trunk_states(critic, rows)
+        states = hidden.index_select(0, predictor)
+    values, final_values = _values(model if critic is None else critic, states, hidden.index_select(0, last))
+    if group is not None:
+        own = torch.stack([logprobs, entropy, values, *([] if kl is None else [kl])], 1)
+        width = own.shape[1]
+        spread = torch.cat(
+            [
+                own.new_zeros(count, width).index_put((actions,), own).flatten(),
+                own.new_zeros(len(rows.last)).index_put((ends,), final_values),
+            ]
+        )
+        found, final_values = group.together(spread).tensor_split([width * count])
+        logprobs, entropy, values, *more = found.view(-1, width).unbind(1)
+        kl = more[0] if more else None
+    if copies is not None:
+        logprobs, entropy, values = (each.index_select(0, copies) for each in (logprobs, entropy, values))
+        kl = None if kl is None else kl.index_select(0, copies)
+    return ActionTokens(rows.action_index, logprobs, entropy, values, final_values, kl)
 
 
 def _values(model: Policy, states: Tensor, final_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,6 +245,7 @@ def take_snapshot(
     microbatch_tokens: int,
     temperature: float = 1.0,
     pack: bool = False,
+    share: bool = False,
     critic: Policy | None = None,
 ) -> Snapshot:
     """Log-probabilities and values of all action tokens of a batch under one policy.
@@ -176,13 +256,17 @@ def take_snapshot(
         microbatch_tokens: entries of one forward pass, padding counted.
         temperature: that the tokens were sampled at.
         pack: pack rows instead of padding them.
+        share: compute shared beginnings once, if the models can.
         critic: as in `forward`.
     """
     device = next(iter(model.parameters())).device
     logprobs, values = torch.zeros(len(batch.token_ids)), torch.zeros(len(batch.token_ids))
     final_values = torch.zeros(batch.n_sequences)
     group, everything = sequence_group_of(model), torch.arange(batch.n_sequences)
-    for rows, counts in rows_of_rank(batch, everything, max_tokens=microbatch_tokens, pack=pack, group=group):
+    share = share and shares_prefixes(model, critic)
+    for rows, counts in rows_of_rank(
+        batch, everything, max_tokens=microbatch_tokens, pack=pack, share=share, group=group
+    ):
         seen = forward(model, rows.to(device), temperature=temperature, critic=critic)
         if not counts or (group is not None and group.rank):  # the others of a group have seen the same
             continue
@@ -194,20 +278,77 @@ def take_snapshot(
 
 
 @torch.no_grad()
-def take_values(model: Policy, batch: Batch, *, microbatch_tokens: int, pack: bool = False) -> Snapshot:
+def take_values(
+    model: Policy, batch: Batch, *, microbatch_tokens: int, pack: bool = False, share: bool = False
+) -> Snapshot:
     """The values alone, of a model on this process alone; the log-probabilities stay pending, and no logits are made.
 
     Args:
         model: the critic, or the policy where its trunk values states.
-        batch, microbatch_tokens, pack: as in `take_snapshot`.
+        batch, microbatch_tokens, pack, share: as in `take_snapshot`.
     """
     device, seen = next(iter(model.parameters())).device, Snapshot.pending(batch)
-    for rows in lay_out(batch, torch.arange(batch.n_sequences), max_tokens=microbatch_tokens, pack=pack):
+    share = share and shares_prefixes(model)
+    everything = torch.arange(batch.n_sequences)
+    for rows in lay_out(batch, everything, max_tokens=microbatch_tokens, pack=pack, share=share):
         there = rows.to(device)
-        hidden = model.trunk_hidden(there.input_ids, there.position_ids, there.segment_ids)  # (B, T, D)
-        flat = hidden.reshape(-1, hidden.shape[-1])
+        flat = _trunk_states(model, there)
         states, final_states = flat.index_select(0, there.predictor), flat.index_select(0, there.last)
         values, final_values = _values(model, states, final_states)
+        values = values if there.copies is None else values.index_select(0, there.copies)
         seen.values[rows.action_index] = values.float().cpu()
         seen.final_values[rows.sequences] = final_values.float().cpu()
     return seen
+
+
+@torch.no_grad()
+def take_scores(
+    model: Policy,
+    batch: Batch,
+    marked: Tensor,
+    *,
+    sequences: Tensor | None = None,
+    microbatch_tokens: int,
+    pack: bool,
+    share: bool = False,
+) -> Tensor:
+    """Scores of the states after some action tokens.
+
+    Args:
+        model: whose value head is asked.
+        batch: S trajectories, N tokens.
+        marked: (N,) bool, True at action tokens only.
+        sequences: (R,) int64, the trajectories to score; None for all.
+        microbatch_tokens: entries of one forward pass, padding counted.
+        pack: pack rows instead of padding them.
+        share: compute shared beginnings once, if the model can.
+    Returns:
+        (N,) float32, 0 where nothing is marked.
+    """
+    device = next(iter(model.parameters())).device
+    scores = torch.zeros(len(batch.token_ids))
+    chosen = torch.arange(batch.n_sequences) if sequences is None else sequences
+    group = sequence_group_of(model)
+    share = share and shares_prefixes(model)
+    for rows, counts in rows_of_rank(batch, chosen, max_tokens=microbatch_tokens, pack=pack, share=share, group=group):
+        at, found = forward_scores(model, rows, marked, device)
+        if counts:  # processes of a group hold different states
+            scores[at] = found.float().cpu()
+    add_up(scores)
+    return scores
+
+
+def forward_scores(model: Policy, rows: Rows, marked: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Scores of the states after the marked tokens of some rows.
+
+    Returns:
+        Positions in the batch (M,) and scores (M,), of the tokens that this process holds.
+    """
+    here, group = marked[rows.action_index], sequence_group_of(model)
+    at, place = rows.action_index[here], rows.places if rows.copies is None else rows.places[rows.copies]
+    place = place[here]
+    if group is not None:
+        held, place = group.places(place, rows.input_ids.shape[1])
+        at = at[held]
+    states = _trunk_states(model, rows.to(device)).index_select(0, to_device(place, device))
+    return at, model.values(states[None]).squeeze(0)

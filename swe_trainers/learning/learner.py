@@ -1,17 +1,23 @@
-"""Everything that changes while a policy learns, in one place, so that it can be saved and taken up again."""
+"""Everything that changes while a policy is trained, in one place, so that it can be saved and resumed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from swe_trainers.learning.eight_bit import AdamW8bit, with_float32_moments
 from swe_trainers.learning.forward import Policy
-from swe_trainers.learning.kl import AdaptiveKL
+from swe_trainers.learning.losses import AdaptiveKL
+from swe_trainers.learning.master_weights import NARROW, MasterAdamW, MasterAdamW8bit
 
-__all__ = ["Learner"]
+__all__ = ["Decay", "Learner", "Moments", "adamw", "learning_rate_at", "set_learning_rate"]
+
+Decay = Literal["constant", "linear", "cosine"]
+Moments = Literal["float32", "8bit"]
 
 
 @dataclass
@@ -69,7 +75,75 @@ class Learner:
             raise ValueError("a critic of its own is in one of the two and not in the other")
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        coded = isinstance(self.optimizer, AdamW8bit)
+        self.optimizer.load_state_dict(state["optimizer"] if coded else with_float32_moments(state["optimizer"]))
         self.generator.set_state(state["generator"])
         self.kl.coefficient = state["kl_coefficient"]
         self.updates, self.episodes, self.seconds = state["updates"], state["episodes"], state["seconds"]
+
+
+def adamw(
+    model: Policy,
+    *,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-8,
+    critic: Policy | None = None,
+    critic_learning_rate: float | None = None,
+    moments: Moments = "float32",
+) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; only matrices decay, never gains and biases.
+
+    Where parameters are bfloat16, float32 copies of them are stepped (`master_weights`).
+
+    Args:
+        model: the policy.
+        learning_rate: a step.
+        weight_decay: of matrices.
+        betas: decay of the first and second moments, a step.
+        epsilon: added to the root of the second moment.
+        critic: whose parameters are stepped as well.
+        critic_learning_rate: of those; None is the policy's. Whatever the course of the one, the other keeps its share.
+        moments: `float32`, or `8bit` (`eight_bit`).
+    """
+    groups: list[dict[str, Any]] = []
+    for module, rate in ((model, learning_rate), (critic, critic_learning_rate or learning_rate)):
+        trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+        for params, decay in (
+            ([p for p in trainable if p.ndim >= 2], weight_decay),
+            ([p for p in trainable if p.ndim < 2], 0.0),
+        ):
+            groups.append({"params": params, "weight_decay": decay, "share": rate / learning_rate})
+    groups = [group for group in groups if group["params"]]
+    narrow = any(parameter.dtype in NARROW for group in groups for parameter in group["params"])
+    options: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
+    if moments == "8bit":
+        return (MasterAdamW8bit if narrow else AdamW8bit)(groups, **options)
+    if all(parameter.device.type == "cuda" for group in groups for parameter in group["params"]):
+        options["fused"] = True  # one kernel for all parameters instead of a dozen
+    return (MasterAdamW if narrow else torch.optim.AdamW)(groups, **options)
+
+
+def learning_rate_at(update: int, *, peak: float, warmup: int, decay: Decay, total: int) -> float:
+    """The learning rate of an update, a function of its number alone.
+
+    Args:
+        update: from 0.
+        peak: reached after the warm-up.
+        warmup: updates of linear rise.
+        decay: what follows: no change, or a fall to 0 over the updates up to `total`.
+        total: updates in all.
+    """
+    if update < warmup:
+        return peak * (update + 1) / warmup
+    if decay == "constant":
+        return peak
+    progress = min(1.0, (update - warmup) / max(1, total - warmup))
+    return peak * (1 - progress) if decay == "linear" else peak * (1 + math.cos(math.pi * progress)) / 2
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """The policy's learning rate from now on; other parameters keep their `share` of it."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group.get("share", 1.0)

@@ -1,7 +1,21 @@
-"""One function a formula: each gives a loss a token, and `loss_weights` says how tokens add up."""
+"""One function a formula: losses, probability ratios and divergences, each one number a token.
+
+`loss_weights` says how tokens are averaged.
+
+For tokens sampled from the policy, three estimators of KL(policy ‖ reference) are in use (Schulman, "Approximating KL
+divergence", 2020), and `full` is the divergence itself, summed over the vocabulary at every state. What counts is the
+gradient that they give in expectation, and that depends on their place:
+
+    in the loss     k1 nothing;  k2 and full that of KL(policy ‖ reference);  k3 that of KL(reference ‖ policy)
+    in the reward   k1 that of KL(policy ‖ reference);  k2 and k3 nothing to first order near the reference;  full
+                    nothing at the state itself, whose divergence does not depend on the token sampled there
+
+so that k1 belongs in the reward, k2, k3 and full in the loss, and the rest is refused.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,17 +23,28 @@ from torch import Tensor
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.batch import Batch
+from swe_trainers.model.attention import to_device
 
 __all__ = [
+    "AdaptiveKL",
     "Aggregation",
+    "Correction",
+    "KLEstimator",
+    "RatioLevel",
     "clipped_policy_loss",
     "clipped_value_loss",
+    "kl_estimate",
     "loss_weights",
     "pairwise_loss",
+    "policy_log_ratio",
+    "rollout_weights",
     "score_function_loss",
 ]
 
 Aggregation = Literal["token", "sequence", "prompt", "constant"]
+KLEstimator = Literal["k1", "k2", "k3", "full"]
+RatioLevel = Literal["token", "sequence", "trajectory"]
+Correction = Literal["none", "truncate", "mask"]
 
 
 def clipped_policy_loss(
@@ -84,7 +109,7 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, c
     Args:
         values: (A,) float32, of the critic being updated.
         old_values: (A,) float32, of the critic at the start of the update.
-        returns: (A,) float32, what it should have said.
+        returns: (A,) float32, the target.
         clip: how far a prediction may move from the old one before it stops to count; None for the plain error.
     Returns:
         (A,) float32.
@@ -129,3 +154,107 @@ def loss_weights(batch: Batch, sequences: Tensor, mode: Aggregation, *, length: 
     weights = torch.zeros(batch.n_sequences, dtype=counts.dtype)
     weights[sequences] = share
     return weights.float()
+
+
+def policy_log_ratio(
+    policy_logprobs: Tensor, old_logprobs: Tensor, sequence_of_token: Tensor, level: RatioLevel
+) -> Tensor:
+    """log(policy / old policy) as a surrogate takes it, one number a token.
+
+    Args:
+        policy_logprobs, old_logprobs: (A,) float32, of all action tokens of some whole trajectories.
+        sequence_of_token: (A,) int64, the trajectory of each; on the CPU, so that a GPU is not waited for.
+        level: `token`: of the token itself (PPO, GRPO); `sequence`: the mean over its trajectory, the logarithm of the
+            geometric mean of the ratios (GSPO: Zheng et al. 2025, eq. 7); `trajectory`: the sum over its trajectory,
+            the ratio of the probabilities of the whole (RLOO).
+    Returns:
+        (A,) float32, differentiable.
+    """
+    ratio = policy_logprobs - old_logprobs
+    if level == "token":
+        return ratio
+    if level not in ("sequence", "trajectory"):
+        raise ConfigurationError(f"ratio: got {level!r}, expected token, sequence or trajectory")
+    return _over_sequences(ratio, sequence_of_token, mean=level == "sequence")
+
+
+def rollout_weights(
+    old_logprobs: Tensor,
+    rollout_logprobs: Tensor,
+    sequence_of_token: Tensor,
+    *,
+    kind: Correction,
+    level: RatioLevel,
+    cap: float,
+) -> Tensor:
+    """Importance weights for tokens that an engine sampled from slightly other probabilities than the trainer computes.
+
+    Args:
+        old_logprobs: (A,) float32, the trainer's, of the policy that the engine was given.
+        rollout_logprobs: (A,) float32, the engine's, of the distribution it sampled from.
+        sequence_of_token: (A,) int64, the trajectory of each; on the CPU, so that a GPU is not waited for.
+        kind: `none`: 1 everywhere; `truncate`: the ratio, at most `cap` (truncated importance sampling: Ionides 2008);
+            `mask`: the ratio, or 0 where it is outside 1/cap to cap.
+        level: as in `policy_log_ratio`.
+        cap: above 1.
+    Returns:
+        (A,) float32, a constant: not differentiated through.
+    """
+    if kind == "none":
+        return torch.ones_like(old_logprobs)
+    weights = policy_log_ratio(old_logprobs, rollout_logprobs, sequence_of_token, level).detach().exp()
+    if kind == "truncate":
+        return weights.clamp(max=cap)
+    if kind == "mask":
+        return weights.where((weights >= 1 / cap) & (weights <= cap), 0.0)
+    raise ConfigurationError(f"correction: got {kind!r}, expected none, truncate or mask")
+
+
+def _over_sequences(x: Tensor, sequence_of_token: Tensor, *, mean: bool) -> Tensor:
+    """Each trajectory's sum or mean, given to each of its tokens."""
+    found = torch.unique(sequence_of_token, return_inverse=True, return_counts=True)
+    member_of, sizes = (to_device(each, x.device) for each in found[1:])
+    sums = torch.zeros(len(sizes), dtype=x.dtype, device=x.device).index_add(0, member_of, x)
+    return (sums / sizes if mean else sums)[member_of]
+
+
+def kl_estimate(policy_logprobs: Tensor, reference_logprobs: Tensor, kind: KLEstimator) -> Tensor:
+    """KL(policy ‖ reference) from one sampled token each, in nats; `full` needs hidden states, see `forward`.
+
+    k1 = log p − log r is unbiased; k2 = (log p − log r)² / 2 is biased with little variance; k3 = r/p − 1 − log r/p is
+    unbiased and never negative.
+
+    Args:
+        policy_logprobs: (...) float32, of tokens sampled from the policy.
+        reference_logprobs: (...) float32, of the same tokens.
+        kind: which estimator.
+    """
+    difference = policy_logprobs - reference_logprobs
+    if kind == "k1":
+        return difference
+    if kind == "k2":
+        return difference.square() / 2
+    if kind == "k3":
+        return (-difference).expm1() + difference
+    raise ConfigurationError(f"KL estimator: got {kind!r}, expected k1, k2 or k3")
+
+
+@dataclass
+class AdaptiveKL:
+    """A coefficient that rises while the divergence is above its target and falls below it (Ziegler et al. 2019, 2.2).
+
+    Attributes:
+        coefficient: the current one.
+        target: the divergence wanted, nats a token; None keeps the coefficient as it is.
+        horizon: episodes over which the coefficient changes by its full step of 20 %.
+    """
+
+    coefficient: float
+    target: float | None = None
+    horizon: int = 1000
+
+    def observe(self, divergence: float, episodes: int) -> None:
+        """Move the coefficient after an update that measured `divergence` on `episodes` episodes."""
+        if self.target is not None:
+            error = min(0.2, max(-0.2, divergence / self.target - 1))
+            self.coefficient *= 1 + error * episodes / self.horizon

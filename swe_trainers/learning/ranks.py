@@ -6,35 +6,27 @@ there are: weights of the loss are those of the whole minibatch, and gradients a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import zip_longest
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from swe_trainers.learning.batch import Batch, Rows, balanced, lay_out
-from swe_trainers.policy.sequence_parallel import SequenceGroup
+from swe_trainers.model.sequence_parallel import SequenceGroup
+from swe_trainers.ranks import n_ranks, rank
 
-__all__ = ["add_up", "agreed", "combine", "gathered", "n_ranks", "rank", "rows_of_rank"]
-
-_T = TypeVar("_T")
-_NOTHING: Any = object()
-
-
-def n_ranks() -> int:
-    """How many there are."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def rank() -> int:
-    """Which one this is, from 0."""
-    return dist.get_rank() if n_ranks() > 1 else 0
+__all__ = ["add_up", "combine", "rows_of_rank"]
 
 
 def rows_of_rank(
-    batch: Batch, sequences: Tensor, *, max_tokens: int, pack: bool = False, group: SequenceGroup | None = None
+    batch: Batch,
+    sequences: Tensor,
+    *,
+    max_tokens: int,
+    pack: bool = False,
+    share: bool = False,
+    group: SequenceGroup | None = None,
 ) -> list[tuple[Rows, bool]]:
     """This rank's micro-batches of some trajectories.
 
@@ -42,7 +34,7 @@ def rows_of_rank(
     some that count for nothing.
 
     Args:
-        batch, sequences, max_tokens, pack: as in `lay_out`.
+        batch, sequences, max_tokens, pack, share: as in `lay_out`.
         group: of ranks that compute the same micro-batches together; each holds as many entries as one would alone.
     Returns:
         Micro-batches, and whether each counts.
@@ -50,9 +42,11 @@ def rows_of_rank(
     size = 1 if group is None else group.size
     world, own_share, max_tokens = n_ranks() // size, rank() // size, max_tokens * size
     if world == 1 or not len(sequences):
-        return [(rows, True) for rows in lay_out(batch, sequences, max_tokens=max_tokens, pack=pack)]
-    parts = balanced(batch.lengths[sequences].tolist(), world, most=len(sequences))
-    laid = [lay_out(batch, sequences[part], max_tokens=max_tokens, pack=pack) for part in parts]
+        return [(rows, True) for rows in lay_out(batch, sequences, max_tokens=max_tokens, pack=pack, share=share)]
+    parts = batch.prefixes.divide(sequences.tolist(), world) if share else None
+    if parts is None:
+        parts = balanced(batch.lengths[sequences].tolist(), world, most=len(sequences))
+    laid = [lay_out(batch, sequences[part], max_tokens=max_tokens, pack=pack, share=share) for part in parts]
     own = [(rows, True) for rows in laid[own_share]] if own_share < len(laid) else []
     return own + [(laid[0][-1], False)] * (max(map(len, laid)) - len(own))
 
@@ -75,22 +69,3 @@ def combine(sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> dict[st
             dist.all_reduce(together, operation)
         found.update(zip(numbers, together.tolist(), strict=True))
     return found
-
-
-def gathered(own: Sequence[_T]) -> list[_T]:
-    """What rank r of R holds is taken as every R-th of a whole, from the r-th on: the whole."""
-    world = n_ranks()
-    if world == 1:
-        return list(own)
-    parts: list[Any] = [None] * world
-    dist.all_gather_object(parts, list(own))
-    return [item for row in zip_longest(*parts, fillvalue=_NOTHING) for item in row if item is not _NOTHING]
-
-
-def agreed(value: _T) -> _T:
-    """What rank 0 says."""
-    if n_ranks() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]

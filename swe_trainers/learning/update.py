@@ -13,11 +13,32 @@ from torch.distributed.tensor import DTensor
 
 from swe_trainers.errors import TrainerError
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.forward import ActionTokens, Policy, forward, sequence_group_of
+from swe_trainers.learning.forward import (
+    ActionTokens,
+    Policy,
+    forward,
+    forward_scores,
+    sequence_group_of,
+    shares_prefixes,
+    take_scores,
+)
 from swe_trainers.learning.losses import Aggregation, loss_weights
-from swe_trainers.learning.ranks import combine, n_ranks, rows_of_rank
+from swe_trainers.learning.master_weights import stepped
+from swe_trainers.learning.ranks import combine, rows_of_rank
+from swe_trainers.model.attention import to_device
+from swe_trainers.ranks import n_ranks
 
-__all__ = ["Objective", "Steps", "TokenLoss", "accumulate", "clip_gradients", "microbatch", "optimise", "take_step"]
+__all__ = [
+    "Objective",
+    "Steps",
+    "TokenLoss",
+    "accumulate",
+    "accumulate_scores",
+    "clip_gradients",
+    "microbatch",
+    "optimise",
+    "take_step",
+]
 
 
 @dataclass(frozen=True)
@@ -67,8 +88,10 @@ def optimise(
     aggregation: Aggregation = "token",
     aggregation_length: int | None = None,
     pack: bool = False,
+    share: bool = False,
     stop_above: tuple[str, float] | None = None,
     critic: Policy | None = None,
+    reference: Policy | None = None,
     sequences: Tensor | None = None,
 ) -> dict[str, float]:
     """Shuffled epochs over the trajectories of a batch.
@@ -79,19 +102,21 @@ def optimise(
         batch: S trajectories, on the CPU.
         objective: the loss a token.
         epochs: passes over the batch.
-        minibatches: optimiser steps a pass; never more than there are trajectories.
+        minibatches: optimiser steps a pass; no more than there are trajectories, of which some may be invalid.
         microbatch_tokens: entries of one forward pass, padding counted.
         max_grad_norm: gradients are scaled down to this norm.
         generator: of the shuffling.
         temperature: that the tokens were sampled at.
         aggregation, aggregation_length: how tokens add up to a loss; see `loss_weights`.
         pack: pack rows instead of padding them.
+        share: compute beginnings that trajectories share once, if the models can; it changes rounding alone.
         stop_above: (name, bound): stop before the step of a minibatch whose mean of that name exceeds the bound.
         critic: a model of its own that values states; stepped as well, under a gradient norm of its own.
-        sequences: (R,) int64, the trajectories to learn from; None for all.
+        reference: as in `forward`.
+        sequences: (R,) int64, the trajectories to train on; None for all.
     Returns:
         The mean over the minibatches of every statistic, their maxima, `loss`, `grad_norm`, `grad_norm_max`, `steps`,
-        `stopped_early` (0 or 1), and, as `first/NAME`, what the very first minibatch said before any step.
+        `stopped_early` (0 or 1), and, as `first/NAME`, the metrics of the first minibatch, before any step.
     Raises:
         TrainerError: the gradient is not finite; no step was taken with it.
     """
@@ -112,7 +137,9 @@ def optimise(
                 aggregation=aggregation,
                 aggregation_length=aggregation_length,
                 pack=pack,
+                share=share,
                 critic=critic,
+                reference=reference,
             )
             stopped = stop_above is not None and measured[stop_above[0]] > stop_above[1]
             if stopped:
@@ -139,14 +166,17 @@ def accumulate(
     aggregation: Aggregation = "token",
     aggregation_length: int | None = None,
     pack: bool = False,
+    share: bool = False,
     critic: Policy | None = None,
+    reference: Policy | None = None,
 ) -> dict[str, float]:
     """Gradients of one minibatch, added up over its micro-batches.
 
     Args:
         sequences: (R,) int64, the trajectories of the minibatch. The others are as in `optimise`.
     Returns:
-        The minibatch's mean or maximum of every statistic, and `loss`.
+        The minibatch's mean or maximum of every statistic, `loss`, and `computed_fraction`, the tokens that the model
+        computed over those of the trajectories: less than 1 where they share beginnings.
     """
     optimizer.zero_grad(set_to_none=True)
     device = next(iter(model.parameters())).device
@@ -156,13 +186,18 @@ def accumulate(
     maxima: dict[str, Tensor] = {}
     group = sequence_group_of(model)
     seen_by = 1 if group is None else group.size  # processes of a group have seen the same, and count as one
-    laid = rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack, group=group)
+    share = share and shares_prefixes(model, critic, reference)
+    laid = rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack, share=share, group=group)
+    computed = sum(rows.n_tokens for rows, counts in laid if counts) / (int(batch.lengths[sequences].sum()) * seen_by)
+    means["computed_fraction"] = torch.full((), computed, device=device)
     for number, (rows, counts) in enumerate(laid, 1):
-        weight = counts * weights[batch.sequence_of_token[rows.action_index]].to(device)  # (A,)
-        with microbatch(optimizer, last=number == len(laid)) as take_back:
-            result = objective(forward(model, rows.to(device), temperature=temperature, critic=critic))
+        weight = to_device(counts * weights[batch.sequence_of_token[rows.action_index]], device)  # (A,)
+        with microbatch(optimizer, last=number == len(laid)) as backward:
+            result = objective(
+                forward(model, rows.to(device), temperature=temperature, critic=critic, reference=reference)
+            )
             # Ranks are averaged over where gradients are gathered, and are meant to be added up.
-            take_back(n_ranks() * (weight * result.loss).sum())
+            backward(n_ranks() * (weight * result.loss).sum())
         with torch.no_grad():
             for name, value in {"loss": result.loss * total, **result.means}.items():
                 part = (weight * value).sum() / (total * seen_by)
@@ -170,6 +205,45 @@ def accumulate(
             for name, value in result.maxima.items():
                 maxima[name] = torch.maximum(maxima[name], value.max()) if name in maxima else value.max()
     return combine(means, maxima)
+
+
+def accumulate_scores(
+    model: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    sequences: Tensor,
+    marked: Tensor,
+    loss: Callable[[Tensor], Tensor],
+    *,
+    microbatch_tokens: int,
+    pack: bool,
+    share: bool = False,
+) -> float:
+    """Gradients of one minibatch of a loss of scores.
+
+    Args:
+        model, batch, marked, microbatch_tokens, pack, share: as in `take_scores`.
+        optimizer: whose gradients are set to zero first.
+        sequences: (R,) int64, the trajectories of the minibatch.
+        loss: from the scores (N,) float32 to a scalar.
+    Returns:
+        The loss.
+    """
+    scores = take_scores(
+        model, batch, marked, sequences=sequences, microbatch_tokens=microbatch_tokens, pack=pack, share=share
+    ).requires_grad_()
+    total = loss(scores)
+    (slopes,) = torch.autograd.grad(total, scores)  # (N,)
+    optimizer.zero_grad(set_to_none=True)
+    device = next(iter(model.parameters())).device
+    group = sequence_group_of(model)
+    share = share and shares_prefixes(model)
+    laid = rows_of_rank(batch, sequences, max_tokens=microbatch_tokens, pack=pack, share=share, group=group)
+    for number, (rows, counts) in enumerate(laid, 1):
+        with microbatch(optimizer, last=number == len(laid)) as backward:
+            at, found = forward_scores(model, rows, marked, device)
+            backward((counts * n_ranks() * to_device(slopes[at], device) * found).sum())
+    return float(total.detach())
 
 
 def take_step(model: Policy, optimizer: torch.optim.Optimizer, max_grad_norm: float) -> float:
@@ -196,7 +270,7 @@ def clip_gradients(model: Policy, max_norm: float) -> float:
     Raises:
         TrainerError: it is not finite.
     """
-    total = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    total = torch.nn.utils.clip_grad_norm_([stepped(p) for p in model.parameters()], max_norm)
     return _finite(float(total.full_tensor() if isinstance(total, DTensor) else total))
 
 

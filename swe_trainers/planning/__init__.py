@@ -1,1 +1,1 @@
-"""What a run will need, and what would stop it, told before anything is loaded."""
+"""The memory, disk and episodes that a run needs, and its problems, before anything is loaded."""

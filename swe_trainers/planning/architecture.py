@@ -1,4 +1,4 @@
-"""The shape of a model without its weights: from its configuration, or, where that is not here, from its name."""
+"""The sizes of a model without its weights, from its configuration or, if that is not available, from its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.policy.fused import fuse_layers
+from swe_trainers.model.fused import fuse_layers
 
 __all__ = ["Architecture", "architecture_of", "find_config", "weights_are_here"]
 
@@ -25,19 +25,20 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes that memory depends on.
+    """The sizes on which memory depends.
 
     Attributes:
-        source: where they were found.
-        exact: counted from the model's own configuration, not guessed from its name.
-        parameters: in all, tied ones once.
-        embedding_parameters: of the embedding and the projection onto the vocabulary, which no adapters stand for.
+        source: where they come from.
+        exact: counted from the model's configuration, not estimated from its name.
+        parameters: all, tied ones once.
+        embedding_parameters: of the embedding and the vocabulary projection, which have no adapters.
         layers: of the trunk.
         hidden, intermediate: widths of the hidden states and inside a feed-forward layer.
-        query_width, kv_width: heads times their size, of the queries and of keys (or values).
+        query_width, kv_width: number of heads times head size, of queries and of keys (or values).
         vocabulary: rows of the embedding.
-        linear_layers: (name, inputs, outputs) of each linear layer but the projection: what adapters can be put on.
-        fused: its norms and rotations are those of `policy.fused`, which keep less for the backward pass.
+        linear_layers: (name, inputs, outputs) of each linear layer except the projection: those that can have adapters.
+        heads, positions: attention heads, and the longest context; None where they are not known.
+        fused: its norms and rotations are those of `model.fused`, which keep less for the backward pass.
     """
 
     source: Source
@@ -52,9 +53,11 @@ class Architecture:
     vocabulary: int
     linear_layers: tuple[tuple[str, int, int], ...]
     fused: bool
+    heads: int | None = None
+    positions: int | None = None
 
     def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
-        """Parameters of low-rank adapters on the layers whose names end so; no targets: on every linear layer."""
+        """Parameters of low-rank adapters on the layers with these names; no names: on every linear layer."""
         return sum(
             rank * (inputs + outputs)
             for name, inputs, outputs in self.linear_layers
@@ -63,29 +66,29 @@ class Architecture:
 
 
 def architecture_of(path: str | None, keys: Mapping[str, Any], *, vocabulary: int | None = None) -> Architecture | None:
-    """The shape of a configured model, without its weights.
+    """The sizes of a configured model, without its weights.
 
     Args:
-        path: a folder, or a name on the hub, whose `config.json` is fetched where it can be.
-        keys: of a model with random weights, where there is no path.
-        vocabulary: of the tokenizer that such a model will speak with; None where it is not known yet.
+        path: a folder, or a name on the hub, whose `config.json` is downloaded if possible; None for random weights.
+        keys: the configuration of a model with random weights.
+        vocabulary: size of that model's tokenizer; None if it is not known yet.
     Returns:
-        Its shape; None where neither the configuration nor a size in the name is to be had.
+        The sizes; None if neither a configuration nor a size in the name is available.
     Raises:
-        ConfigurationError: the keys or the configuration make no model.
+        ConfigurationError: the configuration is not that of a model.
     """
     if path is None:
         return _counted({**({"vocab_size": vocabulary} if vocabulary else {}), **keys}, "the configuration")
     found = find_config(path)
-    return _guessed(path) if isinstance(found, str) else _counted(*found)
+    return _estimated(path) if isinstance(found, str) else _counted(*found)
 
 
 def find_config(path: str) -> tuple[dict[str, Any], Source] | str:
-    """A model's `config.json`, from its folder, the hub's cache or the hub; else why it is in none of these."""
+    """A model's `config.json` from its folder, the hub's cache or the hub; otherwise the reason why there is none."""
     folder = Path(path)
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         base = _read(folder / "adapter_config.json").get("base_model_name_or_path")
-        return find_config(base) if base else f"{folder}: adapters that name no model"
+        return find_config(base) if base else f"{folder}: adapter_config.json names no base model"
     if (folder / "config.json").is_file():
         return _read(folder / "config.json"), "a local folder"
     if folder.is_dir():
@@ -96,7 +99,7 @@ def find_config(path: str) -> tuple[dict[str, Any], Source] | str:
 
 
 def _from_hub(name: str) -> tuple[dict[str, Any], Source] | str:
-    """Asked once: the hub's own client would ask six times, for half a minute, where there is no connection."""
+    """One request: without a connection the hub's own client tries six times, which takes half a minute."""
     from huggingface_hub import constants, get_token, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -109,20 +112,20 @@ def _from_hub(name: str) -> tuple[dict[str, Any], Source] | str:
         token = get_token()
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         request = Request(hf_hub_url(name, "config.json"), headers=headers)
-        with urlopen(request, timeout=_HUB_TIMEOUT_S) as answer:
-            content: dict[str, Any] = json.load(answer)
+        with urlopen(request, timeout=_HUB_TIMEOUT_S) as response:
+            content: dict[str, Any] = json.load(response)
     except HFValidationError:
-        return f"{name}: no such folder, and no name of a model on the hub"
+        return f"{name}: neither a folder nor a valid name of a model on the hub"
     except HTTPError as error:
-        return f"{name}: no such folder, and the hub answers {error.code} (no such model, or not for this HF_TOKEN)"
+        return f"{name}: no such folder, and the hub responds with {error.code} (not a model, or no access)"
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        return f"{name}: no such folder, not in the hub's cache, and the hub cannot be reached: {reason}"
+        return f"{name}: no such folder, not in the hub's cache, and no connection to the hub: {reason}"
     return content, "the hub"
 
 
 def weights_are_here(path: str) -> bool:
-    """Whether a model's weights need not be fetched."""
+    """Whether a model's weights are on this machine."""
     folder = Path(path)
     if folder.is_dir():
         return any((folder / name).is_file() for name in (*_WEIGHTS, "adapter_model.safetensors"))
@@ -146,8 +149,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
-    """Count a model that is built without memory for its weights."""
+    """Count the parameters of a model that is built on the meta device."""
     import torch
+    from huggingface_hub.errors import StrictDataclassError
     from torch import nn
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -157,7 +161,7 @@ def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
         with torch.device("meta"):
             build: Any = AutoModelForCausalLM.from_config
             model: nn.Module = build(config)
-    except (ImportError, TypeError, ValueError) as error:
+    except (ImportError, TypeError, ValueError, StrictDataclassError) as error:
         raise ConfigurationError(f"model {keys.get('model_type')!r}: {str(error).splitlines()[0]}") from error
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -185,17 +189,19 @@ def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
         vocabulary=config.vocab_size,
         linear_layers=tuple(linear),
         fused=fuse_layers(model),
+        heads=heads,
+        positions=getattr(config, "max_position_embeddings", None),
     )
 
 
-def _guessed(name: str) -> Architecture | None:
-    """The usual shape of a dense model of the size that a name tells, e.g. `Qwen/Qwen3-14B`; within a third or so."""
+def _estimated(name: str) -> Architecture | None:
+    """Typical sizes of a dense model by the size in its name, e.g. `Qwen/Qwen3-14B`; within about a third."""
     found = _SIZE.search(name.rsplit("/", 1)[-1])
     if found is None:
         return None
     parameters = int(float(found[1]) * {"b": 1e9, "m": 1e6}[found[2].lower()])
     vocabulary, kv_width = 152_000, 1024
-    # Layers of 12 D² parameters, as many as make the model a hundred times as wide as deep.
+    # Layers of 12 D² parameters; the width is a hundred times the depth.
     hidden = max(64, round((parameters * 100 / 12) ** (1 / 3) / 64) * 64)
     layers = max(1, round(hidden / 100))
     intermediate = 3 * hidden

@@ -1,22 +1,24 @@
-"""How much memory a run will take where it computes: a formula, held against measured peaks in the tests.
+"""The memory that a run needs on each device: a formula, tested against measured peaks.
 
 With P parameters, P_t trainable ones, L layers, D hidden, F intermediate, Q and K the widths of queries and keys, N
-tokens of a micro-batch, a bytes of a number of the trunk:
+tokens of a micro-batch, a bytes per number of the trunk:
 
-    weights        a P       (4 or 8 bits: of all but the embeddings), and a P for each frozen copy
-    gradients      a P_t     (adapters are float32)
-    optimiser      2 a P_t   AdamW's moments
-    step           a P_t     AdamW's temporaries, when no activations are held
-    activations    a N L (4 D + 3 Q + 3 K + 4 F), what a layer keeps for its backward pass: residual and norms, heads,
-                   the four of a gated feed-forward layer. In families that `policy.fused` does not know
+    weights        a P       (4 or 8 bits: except the embeddings), and a P for each frozen copy
+    gradients      4 P_t     float32, whatever the trunk's dtype is
+    optimizer      8 P_t     AdamW's moments, 2.06 P_t of 8 bits; and 4 P_t for the float32 copies of bfloat16 weights,
+                             2 P_t with 8-bit moments
+    step           4 P_t     AdamW's temporaries, while there are no activations
+    activations    a N L (4 D + 3 Q + 3 K + 4 F), kept by each layer for its backward pass: residual and norms, heads,
+                   four tensors of a gated feed-forward layer. In families unknown to `model.fused`
                    6 D + 5 Q + 5 K + 4 F, and in bfloat16 their norms keep float32
     … recomputed   a N L D
-    working        the tiles of `kernels.linear` and the float32 gradient of the hidden states; where activations are
-                   recomputed, or those of one layer, if they are more
+    working        the tiles of `kernels.linear` and the float32 gradient of the hidden states; or, if activations are
+                   recomputed, those of one layer if they need more
     cache          2 a L K × slots × longest episode, in the process that generates
 
-FSDP2 over W ranks: gradients, optimiser and the weights that learn are divided by W; beside them stand a whole copy
-that plays, the embeddings gathered, and two layers gathered with their gradients. Sequence parallelism divides N.
+FSDP2 over W ranks: gradients, optimizer and trained weights (in float32) are divided by W. In addition there are a
+whole copy for generation, the gathered embeddings, and two gathered layers with their gradients. Sequence parallelism
+divides N.
 """
 
 from __future__ import annotations
@@ -24,39 +26,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from swe_trainers.algorithms.reinforcement import Reinforcement
 from swe_trainers.planning.architecture import Architecture
 from swe_trainers.run_config import RunConfig
 
-__all__ = ["Memory", "checkpoint_bytes", "estimate_memory", "model_bytes"]
+__all__ = ["Memory", "disk_bytes", "estimate_memory", "model_bytes"]
 
-_TILE_BYTES = 64 << 20
-"""The kernels' least tile on a GPU; on a CPU it is half of that."""
-_TILE_SHARE = 0.04
+_TILE_BYTES = 32 << 20
+"""The kernels' tile on a CPU; half of it is the smallest on a GPU."""
+_TILE_FRACTION = 0.045
 _CUDA_BYTES = 1 << 30
-"""What CUDA, cuBLAS and the allocator's gaps take before anything is computed."""
+"""Memory of CUDA, cuBLAS and the allocator's gaps before any computation."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device, at the worst moment.
+    """Bytes on one device at the peak.
 
     Attributes:
-        weights: those that learn and those that play.
-        copies: a frozen reference, a critic of its own, a judge.
-        gradients, optimiser: of what is trained.
+        weights: those in training and the copy for generation.
+        copies: a frozen reference, a separate critic, a reward model.
+        gradients, optimizer: of the trained weights.
         activations: of one micro-batch.
-        working: tiles of logits, or one layer's activations computed again.
-        cache: keys and values of the episodes that are played.
-        runtime: CUDA's own.
-        step: the optimiser's temporaries, which take the place of activations and working memory.
-        start: while copies are made, before anything is sharded.
+        working: tiles of logits, or one layer's recomputed activations.
+        cache: keys and values during generation.
+        runtime: of CUDA.
+        step: the optimizer's temporaries, at another time than activations and working memory.
+        start: at the start, when models are copied before they are sharded.
     """
 
     weights: int
     copies: int
     gradients: int
-    optimiser: int
+    optimizer: int
     activations: int
     working: int
     cache: int
@@ -66,14 +67,14 @@ class Memory:
 
     @property
     def peak(self) -> int:
-        """The greatest sum of what is held at one time."""
-        kept = self.weights + self.copies + self.gradients + self.optimiser + self.cache
+        """The largest sum of memory in use at one time."""
+        kept = self.weights + self.copies + self.gradients + self.optimizer + self.cache
         return self.runtime + max(kept + max(self.activations + self.working, self.step), self.start)
 
     def parts(self) -> Mapping[str, int]:
-        """What the peak is made of, by name; the greater of step and activations, and no start that is not the peak."""
+        """The parts of the peak by name, with the larger of step and activations."""
         kept = {
-            name: getattr(self, name) for name in ("weights", "copies", "gradients", "optimiser", "cache", "runtime")
+            name: getattr(self, name) for name in ("weights", "copies", "gradients", "optimizer", "cache", "runtime")
         }
         if self.activations + self.working >= self.step:
             return {**kept, "activations": self.activations, "working": self.working}
@@ -83,12 +84,12 @@ class Memory:
 def estimate_memory(
     config: RunConfig, model: Architecture, *, judge: Architecture | None = None, ranks: int = 1, cuda: bool = True
 ) -> Memory:
-    """Memory of each device that learns, by the formula above.
+    """Memory of each training device, by the formula above.
 
     Args:
         config: of the run.
-        model: its shape.
-        judge: the shape of a reward model, which is held whole in float32.
+        model: its sizes.
+        judge: the sizes of a reward model, which is float32 and not sharded.
         ranks: processes over which FSDP shards.
         cuda: the device is a GPU.
     """
@@ -97,12 +98,13 @@ def estimate_memory(
     trained, trained_size = _trained(config, model)
     policy = model_bytes(config, model)
     sharded = ranks if config.scale.fsdp else 1
+    masters = _masters(config, model)
     copies = _copies(config, model)
     weights = policy
     if config.scale.fsdp:
-        share = 0 if config.scale.cpu_offload else policy // sharded
+        shard = 0 if config.scale.cpu_offload else (policy + masters // 2) // sharded
         layer = (policy - number_bytes * model.embedding_parameters) // model.layers
-        weights = policy + share + number_bytes * model.embedding_parameters + 2 * layer
+        weights = policy + shard + number_bytes * model.embedding_parameters + 2 * layer
         copies = copies // sharded
     copies += 4 * judge.parameters if judge is not None else 0
     on_device = not config.scale.cpu_offload
@@ -115,17 +117,17 @@ def estimate_memory(
     held = model.layers * layer_numbers
     if config.model.recompute_activations or config.scale.activation_checkpointing:
         held, working = model.layers * model.hidden, max(working, int(number_bytes * tokens * layer_numbers))
-    plays = isinstance(settings, Reinforcement) and config.engine.kind == "embedded"
+    plays = settings.rollout_plan is not None and config.engine.in_process
     slots = config.environment.parallel if plays else 0
     if plays and config.rollout.max_staleness and config.engine.device is None:
-        copies += policy  # what plays ahead has weights of its own
+        copies += policy  # asynchronous rollouts generate with a copy
     kv = 2 * number_bytes * model.layers * model.kv_width * slots * config.environment.max_tokens
     next_logits = 3 * 4 * slots * model.vocabulary  # logits and probabilities of the next token, float32
     return Memory(
         weights=weights,
         copies=copies,
         gradients=gradients if on_device else number_bytes * model.embedding_parameters,
-        optimiser=2 * trained_size * trained // sharded if on_device else 0,
+        optimizer=(_moments(config, trained) // sharded if on_device else 0) + (0 if config.scale.fsdp else masters),
         activations=int(number_bytes * tokens * held),
         working=max(working, next_logits),
         cache=kv,
@@ -136,20 +138,26 @@ def estimate_memory(
 
 
 def model_bytes(config: RunConfig, model: Architecture) -> int:
-    """Of one copy of the policy, adapters included."""
+    """Bytes of one copy of the policy, including adapters."""
     number_bytes = _number_bytes(config)
     body = model.parameters - model.embedding_parameters
-    # Each number of 4 bits comes with its share of a doubly quantised scale for each 64.
+    # 4 bits, and a doubly quantised scale for every 64 numbers.
     packed = {None: number_bytes, 8: 1.0, 4: 0.52}[config.model.bits]
     trained, trained_size = _trained(config, model)
     adapters = trained * trained_size if config.model.lora is not None else 0
     return int(body * packed) + number_bytes * model.embedding_parameters + adapters
 
 
-def checkpoint_bytes(config: RunConfig, model: Architecture) -> int:
-    """Of one checkpoint: what is trained, its moments, and the frozen copies."""
+def disk_bytes(config: RunConfig, model: Architecture) -> int:
+    """Bytes on disk at the peak: checkpoints, one more while it is written, models, and 16 MiB of logs and reports.
+
+    A checkpoint has the trained weights, their moments and the frozen copies.
+    """
     trained, trained_size = _trained(config, model)
-    return 3 * trained * trained_size + _copies(config, model)
+    narrow = model_bytes(config, model) if _masters(config, model) and not config.scale.fsdp else 0
+    checkpoint = trained * trained_size + _moments(config, trained) + narrow + _copies(config, model)
+    models = 1 if config.engine.in_process else 2
+    return (config.keep_checkpoints + 1) * checkpoint + models * model_bytes(config, model) + (16 << 20)
 
 
 def _number_bytes(config: RunConfig) -> int:
@@ -157,24 +165,39 @@ def _number_bytes(config: RunConfig) -> int:
 
 
 def _trained(config: RunConfig, model: Architecture) -> tuple[int, int]:
-    """How many parameters, and bytes of each."""
+    """The number of trained parameters, and the bytes of each as the optimizer sees it: float32 always."""
     if config.model.lora is not None:
         return model.adapter_parameters(config.model.lora.rank, config.model.lora.targets), 4
-    return model.parameters, _number_bytes(config)
+    return model.parameters, 4
+
+
+def _moments(config: RunConfig, trained: int) -> int:
+    """Bytes of AdamW's two moments; of 8 bits with their scales, as if all trained parameters were matrices."""
+    return 8 * trained if config.trainer.moments == "float32" else int((2 + 8 / 128) * trained)
+
+
+def _masters(config: RunConfig, model: Architecture) -> int:
+    """Bytes of the float32 copies of trained bfloat16 weights, or, with 8-bit moments, of their lower halves."""
+    each = 4 if config.trainer.moments == "float32" else 2
+    return each * model.parameters if config.model.lora is None and _number_bytes(config) == 2 else 0
 
 
 def _copies(config: RunConfig, model: Architecture) -> int:
-    """Whole models beside the policy: adapters need no reference of their own, but a critic has its trunk anew."""
+    """Bytes of models beside the policy: a reference, not needed with adapters, and a separate critic."""
     one = model_bytes(config, model)
     settings = config.trainer
-    reference = isinstance(settings, Reinforcement) and settings.kl_coefficient > 0 and config.model.lora is None
+    reference = settings.needs_reference and config.model.lora is None
     trained, trained_size = _trained(config, model)
-    critic = one + 3 * trained * trained_size if getattr(settings, "critic", "shared") == "separate" else 0
+    critic = (
+        one + _masters(config, model) + trained * trained_size + _moments(config, trained)
+        if settings.needs_critic
+        else 0
+    )
     return one * reference + critic
 
 
 def _layer_activations(model: Architecture, number_bytes: int) -> float:
-    """Numbers a token that one layer keeps."""
+    """Numbers per token that one layer keeps for its backward pass."""
     if model.fused:
         return 4 * model.hidden + 3 * model.query_width + 3 * model.kv_width + 4 * model.intermediate
     norms = 4 * model.hidden + 1.5 * (model.query_width + model.kv_width) if number_bytes == 2 else 0.0
@@ -182,8 +205,8 @@ def _layer_activations(model: Architecture, number_bytes: int) -> float:
 
 
 def _logits(model: Architecture, tokens: int, number_bytes: int, *, cuda: bool) -> int:
-    """Tiles, and the gradients of the hidden states in float32 and as they are."""
+    """Bytes of tiles, and of the hidden states' gradients in float32 and in their own dtype."""
     full = tokens * model.vocabulary * number_bytes
-    tile = max(int(_TILE_SHARE * full), _TILE_BYTES) if cuda else _TILE_BYTES // 2
-    tiles = 2 if cuda else 1  # a CPU goes through one in blocks that fit its cache
+    tile = max(int(_TILE_FRACTION * full), _TILE_BYTES // 2) if cuda else _TILE_BYTES
+    tiles = 2 if cuda else 1  # a CPU processes a tile in blocks that fit its cache
     return tiles * min(tile, full) + tokens * model.hidden * (4 + 2 * number_bytes)

@@ -1,4 +1,4 @@
-"""`swe-train CONFIG --dry-run`: what a run will load, hold, write and play, before it does any of it."""
+"""`swe-train CONFIG --dry-run`: the model, memory, disk space and episodes of a run, without running it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from swe_trainers.algorithms.reinforcement import Reinforcement
-from swe_trainers.algorithms.stages import OFFLINE
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.planning.architecture import Architecture, architecture_of, find_config, weights_are_here
-from swe_trainers.planning.memory import checkpoint_bytes, estimate_memory, model_bytes
+from swe_trainers.planning.memory import disk_bytes, estimate_memory
 from swe_trainers.planning.preflight import existing_parent, problems
 from swe_trainers.run_config import RunConfig
 
@@ -22,22 +20,23 @@ _RANKS = (1, 2, 4, 8)
 
 
 def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = None) -> dict[str, Any]:
-    """What a run would need.
+    """The needs of a run.
 
     Args:
-        config: of the run; nothing of it is loaded but configurations.
-        problem: why the environment or the tokenizer cannot be had here; empty where they can.
-        vocabulary: of the words that a tokenizer would be made of, where that is known.
+        config: of the run.
+        problem: why the environment or the tokenizer cannot be loaded here; empty if they can.
+        vocabulary: size of a word tokenizer's vocabulary, if it is known.
     Returns:
-        Plain values: `model`, `memory` (bytes by part, for each number of GPUs where they shard), `episodes`,
-        `sandboxes`, `disk`, `fetched`, and `problems`: what would stop the run on this machine, one line each.
+        Values for JSON: `model`, `memory` (bytes by part, for several numbers of GPUs if sharded), `episodes`,
+        `sandboxes`, `disk`, `fetched` (downloads), and `problems`: those that prevent the run on this machine, one
+        line each.
     """
-    stops = [*([problem] if problem else []), *problems(config)]
+    found_problems = [*([problem] if problem else []), *problems(config)]
     model = None
     try:
         model = architecture_of(config.model.path, config.model.architecture, vocabulary=vocabulary)
     except ConfigurationError as error:
-        stops.append(str(error))
+        found_problems.append(str(error))
     return {
         "algorithm": config.algorithm,
         "model": _model(config, model),
@@ -47,18 +46,18 @@ def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = N
         "sandboxes": _sandboxes(config),
         "disk": _disk(config, model),
         "fetched": _fetched(config, model),
-        "problems": stops,
+        "problems": found_problems,
     }
 
 
 def plan_text(plan: Mapping[str, Any]) -> str:
-    """A plan as a person reads it."""
+    """A plan as text."""
     lines = [f"algorithm   {plan['algorithm']}", *_model_lines(plan["model"])]
     lines += _memory_lines(plan["memory"])
     episodes, sandboxes, disk = plan["episodes"], plan["sandboxes"], plan["disk"]
     if episodes is not None:
         lines.append(
-            f"episodes    {episodes['per_update']:,} an update of at most {episodes['tokens_per_update']:,} tokens, "
+            f"episodes    {episodes['per_update']:,} per update, of at most {episodes['tokens_per_update']:,} tokens, "
             f"{episodes['total']:,} in {episodes['updates']:,} updates"
         )
         held = f", {_bytes(sandboxes['memory_bytes'])} of memory at their limits" if sandboxes["memory_bytes"] else ""
@@ -67,13 +66,13 @@ def plan_text(plan: Mapping[str, Any]) -> str:
             f"{_bytes(sandboxes['machine_memory_bytes'])}"
         )
     else:
-        lines.append(f"episodes    none are played: it learns from {plan['demonstrations']}")
+        lines.append(f"episodes    none: trained on {plan['demonstrations']}")
     written = (
         "checkpoints of unknown size" if disk["needed_bytes"] is None else f"{_bytes(disk['needed_bytes'])} at most"
     )
     lines.append(f"disk        {written} in {disk['output_dir']} ({_bytes(disk['free_bytes'])} free)")
-    lines += [f"fetched     {line}" for line in plan["fetched"]] or ["fetched     nothing"]
-    lines += ["", "before it can start here:" if plan["problems"] else "nothing here would stop it"]
+    lines += [f"downloads   {line}" for line in plan["fetched"]] or ["downloads   nothing"]
+    lines += ["", "problems that prevent the run here:" if plan["problems"] else "no problem found"]
     return "\n".join([*lines, *(f"  - {problem}" for problem in plan["problems"])]) + "\n"
 
 
@@ -90,7 +89,7 @@ def _model(config: RunConfig, model: Architecture | None) -> dict[str, Any]:
 
 def _model_lines(model: Mapping[str, Any]) -> list[str]:
     if model["parameters"] is None:
-        return [f"model       {model['name']}: neither its config.json nor a size in its name is to be had"]
+        return [f"model       {model['name']}: neither its config.json nor a size in its name is available"]
     about = "" if model["exact"] else "about "
     kind = (
         "random weights"
@@ -104,7 +103,7 @@ def _model_lines(model: Mapping[str, Any]) -> list[str]:
     adapters = "" if model["lora_rank"] is None else f" by adapters of rank {model['lora_rank']}"
     lines = [f"model       {model['name']}: {what}", f"            trains {_count(trained)}{adapters}"]
     if not model["exact"]:
-        lines.append("            guessed from the size in its name: config.json is not here. Within a third or so")
+        lines.append("            estimated from the size in its name, within about a third: there is no config.json")
     return lines
 
 
@@ -115,7 +114,7 @@ def _memory(config: RunConfig, model: Architecture) -> list[dict[str, Any]]:
         try:
             judge = architecture_of(str(config.reward.model), {})
         except ConfigurationError:
-            judge = None  # told among the problems
+            judge = None  # listed among the problems
     world = int(os.environ.get("WORLD_SIZE", "0"))
     ranks: Sequence[int] = (1,) if not config.scale.fsdp else (world,) if world else _RANKS
     found = []
@@ -127,7 +126,7 @@ def _memory(config: RunConfig, model: Architecture) -> list[dict[str, Any]]:
 
 def _memory_lines(memory: list[dict[str, Any]] | None) -> list[str]:
     if memory is None:
-        return ["memory      not known without the model's size"]
+        return ["memory      unknown without the model's size"]
     lines = []
     for row in memory:
         where = "GPU" if row["gpu"] else "CPU"
@@ -138,20 +137,19 @@ def _memory_lines(memory: list[dict[str, Any]] | None) -> list[str]:
 
 
 def _episodes(config: RunConfig) -> dict[str, int] | None:
-    settings = config.trainer
-    if isinstance(settings, OFFLINE):
+    plan = config.trainer.rollout_plan
+    if plan is None:
         return None
-    assert isinstance(settings, Reinforcement)
     return {
-        "per_update": settings.episodes_per_update,
-        "updates": settings.max_updates,
-        "total": settings.episodes_per_update * settings.max_updates,
-        "tokens_per_update": settings.episodes_per_update * config.environment.max_tokens,
+        "per_update": plan.episodes,
+        "updates": plan.updates,
+        "total": plan.episodes * plan.updates,
+        "tokens_per_update": plan.episodes * config.environment.max_tokens,
     }
 
 
 def _sandboxes(config: RunConfig) -> dict[str, Any]:
-    """Environments at once, and the memory they may take where the configuration limits it."""
+    """The number of parallel environments, and their memory limit if the configuration has one."""
     limits = config.environment.kwargs.get("limits")
     each = limits.get("memory_bytes") if isinstance(limits, Mapping) else None
     measured = 2 if config.environment.training_wrappers and config.evaluation.episodes else 1
@@ -164,10 +162,7 @@ def _sandboxes(config: RunConfig) -> dict[str, Any]:
 
 
 def _disk(config: RunConfig, model: Architecture | None) -> dict[str, Any]:
-    needed = None
-    if model is not None:
-        models = 2 if config.engine.kind != "embedded" else 1
-        needed = (config.keep_checkpoints + 1) * checkpoint_bytes(config, model) + models * model_bytes(config, model)
+    needed = None if model is None else disk_bytes(config, model)
     free = shutil.disk_usage(existing_parent(config.output_dir)).free
     return {"output_dir": str(config.output_dir), "needed_bytes": needed, "free_bytes": free}
 
@@ -176,9 +171,9 @@ def _fetched(config: RunConfig, model: Architecture | None) -> list[str]:
     path = config.model.path
     if path is None or weights_are_here(path) or os.path.isabs(path) or path.count("/") > 1:
         return []
-    size = "of a size not known here" if model is None else f"about {_bytes(2 * model.parameters)}"
+    size = "of unknown size" if model is None else f"about {_bytes(2 * model.parameters)}"
     found = find_config(path)
-    reachable = "" if not isinstance(found, str) else " (it cannot be reached from here)"
+    reachable = "" if not isinstance(found, str) else " (no connection to it)"
     return [f"the weights of {path} from the hub, {size}{reachable}"]
 
 

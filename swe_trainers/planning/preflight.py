@@ -1,4 +1,4 @@
-"""What would stop a run after an hour, found in seconds: each problem is one line that says what to do."""
+"""Checks before a run: problems that would otherwise stop it much later, each in one line with a remedy."""
 
 from __future__ import annotations
 
@@ -14,80 +14,70 @@ from urllib.parse import urlsplit
 
 from swe_trainers.config import named
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.logging import logger_class
+from swe_trainers.logging.backends import EXTRAS
 from swe_trainers.planning.architecture import architecture_of, find_config, weights_are_here
-from swe_trainers.planning.memory import checkpoint_bytes, model_bytes
+from swe_trainers.planning.memory import disk_bytes
 from swe_trainers.run_config import ModelConfig, RunConfig
 
-__all__ = ["check_run", "existing_parent", "problems", "written_bytes"]
+__all__ = ["check_run", "existing_parent", "problems"]
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_LOGS_BYTES = 16 << 20
-"""For the log, the metrics and the report, beside checkpoints and models."""
 
 
 def check_run(config: RunConfig) -> None:
-    """Refuse what cannot end well here.
+    """Raise if the run cannot start or finish on this machine.
 
     Raises:
-        ConfigurationError: the first problem, and how many more there are.
+        ConfigurationError: the first problem, with the number of further ones.
     """
     found = list(problems(config))
     if found:
-        more = f" (and {len(found) - 1} more: swe-train CONFIG --dry-run names them)" if len(found) > 1 else ""
+        more = f" (and {len(found) - 1} more: swe-train CONFIG --dry-run lists them)" if len(found) > 1 else ""
         raise ConfigurationError(f"{found[0]}{more}")
 
 
 def problems(config: RunConfig) -> Iterator[str]:
-    """All that can be seen without an environment or a model, each in one line with its cure.
+    """All problems that can be found without an environment or a model, each in one line with a remedy.
 
     Args:
-        config: of a run that would start now, here.
+        config: of a run that is to start now on this machine.
     """
     yield from _missing_packages(config)
     yield from _device(config)
     yield from _model(config.model)
+    yield from _fit(config)
     yield from _server(config)
     yield from _inputs(config)
     yield from _output(config)
 
 
-def written_bytes(config: RunConfig) -> int | None:
-    """What a run holds on disk at once: its checkpoints, one more while it is written, and the models.
-
-    Returns:
-        Bytes; None where the model's own size is not known yet.
-    """
-    if config.model.path is None and "vocab_size" not in config.model.architecture:
-        return None
-    try:
-        model = architecture_of(config.model.path, config.model.architecture)
-    except ConfigurationError:  # `_model` tells what is wrong with it
-        return None
-    if model is None or not model.exact:
-        return None
-    models = 2 if config.engine.kind != "embedded" else 1
-    return (
-        (config.keep_checkpoints + 1) * checkpoint_bytes(config, model)
-        + models * model_bytes(config, model)
-        + _LOGS_BYTES
-    )
-
-
 def existing_parent(path: Path) -> Path:
-    """The nearest folder that is there."""
+    """The nearest existing folder."""
     path = path.absolute()
     return next(place for place in (path, *path.parents) if place.is_dir())
 
 
 def _missing_packages(config: RunConfig) -> Iterator[str]:
     wanted = {
-        "tensorboard": (config.tensorboard, "tensorboard"),
-        "wandb": (config.wandb_project is not None, "wandb_project"),
         "peft": (config.model.lora is not None, "model.lora"),
         "bitsandbytes": (config.model.bits is not None, "model.bits"),
         "ray": (config.scale.ray is not None, "scale.ray"),
     }
-    extras = {"bitsandbytes": "'swegym-env[gpu]'", "peft": "'swegym-env[train]'", "ray": "'swegym-env[ray]'"}
+    extras = {
+        "bitsandbytes": "'swegym-env[gpu]'",
+        "peft": "'swegym-env[train]'",
+        "ray": "'swegym-env[ray]'",
+        **EXTRAS,
+    }
+    for name in config.metrics_loggers:
+        try:
+            package = logger_class(name).package
+        except ConfigurationError as error:
+            yield str(error)
+        else:
+            short = {"tensorboard": "tensorboard", "wandb": "wandb_project"}
+            wanted[package] = (True, f"loggers.{name}" if name in config.loggers else short[name])
     for package, (asked, setting) in wanted.items():
         if asked and importlib.util.find_spec(package) is None:
             yield f"{setting}: needs {package}, which is not installed. Try: pip install {extras.get(package, package)}"
@@ -100,11 +90,9 @@ def _device(config: RunConfig) -> Iterator[str]:
     for setting, asked in (("model.device", config.model.device), ("engine.device", config.engine.device or "")):
         index = asked.partition(":")[2]
         if asked.startswith("cuda") and not count:
-            yield f"{setting}: {asked} asks for a GPU, and PyTorch sees none here. Try: --{setting} cpu"
+            yield f"{setting}: {asked} needs a GPU, and PyTorch finds none. Try: --{setting} cpu"
         elif asked.startswith("cuda") and index.isdigit() and int(index) >= count:
-            yield f"{setting}: {asked} is not there, PyTorch sees {count} GPUs. Try: cuda:{count - 1}"
-    if config.model.bits is not None and not torch.cuda.is_available():
-        yield f"model.bits: {config.model.bits}-bit weights need a GPU, and PyTorch sees none here. Try: without bits"
+            yield f"{setting}: {asked} does not exist, PyTorch finds {count} GPUs. Try: cuda:{count - 1}"
 
 
 def _model(config: ModelConfig) -> Iterator[str]:
@@ -112,9 +100,27 @@ def _model(config: ModelConfig) -> Iterator[str]:
         return
     found = find_config(config.path)
     if isinstance(found, str):
-        yield f"model.path: {found}. Try: the path of a folder that holds the model"
+        yield f"model.path: {found}. Try: the path of a model folder"
     elif found[1] == "a local folder":
-        yield f"model.path: {config.path}: its config.json is there, its weights are not"
+        yield f"model.path: {config.path}: it has a config.json but no weights"
+
+
+def _fit(config: RunConfig) -> Iterator[str]:
+    """What the model's own sizes do not allow."""
+    path, keys = config.model.path, config.model.architecture
+    if path is not None and not weights_are_here(path):  # the hub is asked once, by `_model`
+        return
+    try:  # the vocabulary may not be known yet, and is of no account here
+        model = architecture_of(path, keys, vocabulary=None if "vocab_size" in keys else 8)
+    except ConfigurationError:  # reported by `_model`, or when the model is made
+        return
+    if model is None:
+        return
+    longest, ranks = config.environment.max_tokens, config.scale.sequence_parallel
+    if config.engine.in_process and model.positions is not None and longest > model.positions:
+        yield f"environment.max_tokens: {longest} is more than the model's {model.positions} positions"
+    if model.heads is not None and model.heads % ranks:
+        yield f"scale.sequence_parallel: {ranks} does not divide the model's {model.heads} attention heads"
 
 
 def _server(config: RunConfig) -> Iterator[str]:
@@ -124,11 +130,11 @@ def _server(config: RunConfig) -> Iterator[str]:
     address = urlsplit(engine.url)
     if engine.command:
         if shutil.which(engine.command[0]) is None:
-            yield f"engine.command: no program {engine.command[0]!r} is on PATH. Try: its whole path, or install it"
+            yield f"engine.command: no program {engine.command[0]!r} on PATH. Try: its absolute path, or install it"
         if address.hostname in _LOOPBACK and _listens(address.hostname, address.port or 80):
             yield (
-                f"engine.url: port {address.port or 80} is in use already, so the server could not be started there. "
-                "Try: another port in engine.url, or end what listens there"
+                f"engine.url: port {address.port or 80} is in use, so the server cannot start. "
+                "Try: another port in engine.url"
             )
     if engine.api_key_env is not None and not os.environ.get(engine.api_key_env):
         yield f"engine.api_key_env: the variable {engine.api_key_env} is not set. Try: export {engine.api_key_env}=…"
@@ -150,7 +156,7 @@ def _inputs(config: RunConfig) -> Iterator[str]:
         yield from _demonstrations(config.demonstrations)
     reward = config.reward
     if reward is not None and reward.model is not None and not (reward.model / "config.json").is_file():
-        yield f"reward.model: {reward.model}: no model there. Try: the folder RUN/model of a reward_model run"
+        yield f"reward.model: {reward.model}: not a model folder. Try: the folder RUN/model of a reward_model run"
     if reward is not None and reward.judge is not None:
         try:
             named(reward.judge, "judge")
@@ -159,7 +165,7 @@ def _inputs(config: RunConfig) -> Iterator[str]:
 
 
 def _demonstrations(path: Path) -> Iterator[str]:
-    """The first line that cannot be one; what is in a conversation or an episode is looked at when it is read."""
+    """The first line that is no JSON object of the right form; contents are checked when they are read."""
     number = 0
     try:
         with path.open(encoding="utf-8") as file:
@@ -170,7 +176,7 @@ def _demonstrations(path: Path) -> Iterator[str]:
                     return
     except OSError as error:
         yield f"demonstrations: {path}: {error.strerror}. Try: --demonstrations FILE.jsonl"
-    except ValueError as error:  # no UTF-8, or no JSON
+    except ValueError as error:  # not UTF-8, or not JSON
         yield f"demonstrations: {path}, line {max(1, number)}: {str(error).splitlines()[0]}"
     else:
         if not number:
@@ -187,9 +193,15 @@ def _output(config: RunConfig) -> Iterator[str]:
     except OSError as error:
         yield f"output_dir: {config.output_dir}: cannot be written: {error.strerror}. Try: another output_dir"
         return
-    needed = written_bytes(config)
-    if needed is None:
+    if config.model.path is None and "vocab_size" not in config.model.architecture:
         return
+    try:
+        model = architecture_of(config.model.path, config.model.architecture)
+    except ConfigurationError:  # reported by `_model`
+        return
+    if model is None or not model.exact:
+        return
+    needed = disk_bytes(config, model)
     free = shutil.disk_usage(place).free + _held(config.output_dir)
     if needed > free:
         yield (
@@ -199,7 +211,7 @@ def _output(config: RunConfig) -> Iterator[str]:
 
 
 def _held(directory: Path) -> int:
-    """Bytes of former checkpoints and models, which new ones take the place of."""
+    """Bytes of existing checkpoints and models, which new ones replace."""
     folders = [directory / name for name in ("checkpoints", "model", "serving")]
     files = [file for folder in folders for file in folder.rglob("*")]
     return sum(file.stat().st_size for file in files if file.is_file())

@@ -1,1 +1,1 @@
-"""The report of a run, or of several that differ in their seed: one HTML file that needs nothing else."""
+"""Reports of training runs: a single HTML file, and its curves as an image."""

@@ -1,4 +1,4 @@
-"""A few episodes of a run, kept as text while it trains: what its report shows of early, middle and late play."""
+"""Some episodes of a run as text, recorded during training for its report."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from swe_trainers.files import write_whole
 from swe_trainers.rollout.trajectory import Trajectory
-from swe_trainers.writing import write_whole
 
 __all__ = ["Examples", "read_examples"]
 
@@ -17,13 +17,14 @@ _TEXT, _TURNS = 3000, 40
 
 
 class Examples:
-    """`examples.jsonl` of a run: of some updates the best, the middle and the worst valid episode by return.
+    """`examples.jsonl` of a run: the best, the median and the worst valid episode of some updates, by return.
 
-    Of a long run fewer and fewer updates are kept, evenly: the file stays small.
+    In a long run the kept updates become fewer, evenly spaced: the file stays small.
 
     Args:
-        path: the file; what is there is gone on with.
-        updates: done by the run so far; what was kept later is forgotten, as it will be played again.
+        path: the file; existing rows are kept.
+        updates: number of updates that the run has made; rows of later updates are dropped, since a run that resumes
+            from a checkpoint plays them again.
     """
 
     def __init__(self, path: Path, *, updates: int = 0) -> None:
@@ -33,23 +34,23 @@ class Examples:
         self._thin()
 
     def wants(self, update: int) -> bool:
-        """Whether episodes of this update would be kept."""
+        """Whether `keep` keeps episodes of this update."""
         return update % self._every == 0
 
-    def keep(self, update: int, played: Sequence[Trajectory]) -> None:
+    def keep(self, update: int, trajectories: Sequence[Trajectory]) -> None:
         """Keep three episodes of an update.
 
         Args:
             update: its number, from 0.
-            played: its episodes.
+            trajectories: its episodes.
         Raises:
             OSError: they cannot be written.
         """
-        valid = sorted((t for t in played if t.valid and t.turns), key=lambda t: float(t.rewards.sum()))
+        valid = sorted((t for t in trajectories if t.valid and t.turns), key=lambda t: float(t.rewards.sum()))
         if not valid or not self.wants(update):
             return
         chosen = {"worst": valid[0], "middle": valid[len(valid) // 2], "best": valid[-1]}
-        self._rows += [{"update": update, "which": which, **_plain(t)} for which, t in chosen.items()]
+        self._rows += [{"update": update, "which": which, **_row(t)} for which, t in chosen.items()]
         self._thin()
         write_whole(self._path, "".join(json.dumps(row) + "\n" for row in self._rows))
 
@@ -60,13 +61,13 @@ class Examples:
 
 
 def read_examples(path: Path) -> list[dict[str, Any]]:
-    """The rows of an `examples.jsonl`; none where there is no file."""
+    """The rows of an `examples.jsonl`; empty if there is no file."""
     if not path.is_file():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _plain(trajectory: Trajectory) -> Mapping[str, Any]:
+def _row(trajectory: Trajectory) -> Mapping[str, Any]:
     turns = [
         {"observation": _short(turn.observation), "action": _short(turn.action), "reward": turn.reward}
         for turn in trajectory.turns
@@ -84,5 +85,5 @@ def _plain(trajectory: Trajectory) -> Mapping[str, Any]:
 
 
 def _short(text: str) -> str:
-    left_out = len(text) - _TEXT
-    return text if left_out <= 0 else f"{text[: _TEXT // 2]}\n[… {left_out} characters …]\n{text[-_TEXT // 2 :]}"
+    omitted = len(text) - _TEXT
+    return text if omitted <= 0 else f"{text[: _TEXT // 2]}\n[… {omitted} characters …]\n{text[-_TEXT // 2 :]}"

@@ -1,1 +1,1 @@
-"""Environments and an engine give trajectories."""
+"""Rollouts: environments and an engine give trajectories."""

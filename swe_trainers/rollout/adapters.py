@@ -1,14 +1,16 @@
-"""Gymnasium environments with number spaces, as text environments."""
+"""Gymnasium environments with numeric spaces, as text environments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import CustomSpaceError
+from gymnasium.vector.utils import create_shared_memory
 from numpy.typing import NDArray
 
 from swe_trainers.errors import ConfigurationError
@@ -36,23 +38,29 @@ class AnyText(spaces.Text):
         return hash(AnyText)
 
 
-class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordConstructorArgs):
-    """Reads an environment's observations out as words, and takes one word as the action.
+@create_shared_memory.register(AnyText)
+def _refuse(space: AnyText, n: int = 1, ctx: Any = None) -> NoReturn:
+    """Gymnasium's `AsyncVectorEnv` reads shared texts once, when it is made, and would show them for ever."""
+    raise CustomSpaceError("texts cannot be in Gymnasium's shared memory. Try: AsyncVectorEnv(…, shared_memory=False)")
 
-    A `Discrete` observation is its number, a tuple or a small box of whole numbers is its numbers with blanks between,
-    a box of real numbers is, for each entry, the number of the bin that it falls into.
+
+class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordConstructorArgs):
+    """Writes an environment's observations as words, and reads one word as the action.
+
+    A `Discrete` observation becomes its number; a tuple or a box of integers its numbers separated by spaces; a box of
+    real numbers the number of each entry's bin.
 
     Args:
         env: with a `Discrete` action space, and an observation space of `Discrete`, `MultiDiscrete`, `MultiBinary`,
             `Tuple` of those, or a one-dimensional `Box`.
-        actions: the word of each action, in order; `0`, `1`, … where not given.
-        bins: how many bins a real number has.
+        actions: the word of each action, in order; `0`, `1`, … by default.
+        bins: bins of a real number.
         box_range: (lowest, highest) of each entry, for boxes without bounds or with bounds that are never reached.
-        illegal_penalty: taken from the reward when the action is not one of the words.
-        fallback: the action that is played then; None plays none: the observation repeats, preceded by a complaint.
+        illegal_penalty: subtracted from the reward if the action is not one of the words.
+        fallback: the action that is taken instead; None takes none and repeats the observation after `illegal`.
 
     Raises:
-        ConfigurationError: a space cannot be put in words, or the words do not fit the actions.
+        ConfigurationError: a space is not supported, or the words do not fit the actions.
     """
 
     def __init__(
@@ -65,7 +73,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         illegal_penalty: float = 0.0,
         fallback: str | None = None,
     ) -> None:
-        gymnasium.utils.RecordConstructorArgs.__init__(  # so that the environment's spec can make it again
+        gymnasium.utils.RecordConstructorArgs.__init__(  # so that the environment's spec can recreate it
             self,
             actions=actions,
             bins=bins,
@@ -88,13 +96,13 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         self.action_space = AnyText()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode; the observation in words."""
+        """Start an episode; returns the observation in words."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._last = self._numbers.text(observation)
         return self._last, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play the action that the word names; blanks around it do not count."""
+        """Take the action with this word; surrounding white space is ignored."""
         word = action.strip()
         legal = word in self.actions
         if not legal and self._fallback is None:
@@ -114,12 +122,12 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         )
 
     def vocabulary(self) -> list[str]:
-        """Every word that the adapter can say or understand, for `WordTokenizer.from_texts`."""
+        """Every word of observations and actions, for `WordTokenizer.from_texts`."""
         return [*self._numbers.words(), *self.actions, "illegal", " "]
 
 
 class _Numbers(Protocol):
-    """How an observation is read out as whole numbers."""
+    """Writes an observation as integers."""
 
     def text(self, observation: Any) -> str: ...
 
@@ -128,7 +136,7 @@ class _Numbers(Protocol):
 
 @dataclass(frozen=True)
 class _Whole:
-    """Whole numbers, each of which lies in its own range."""
+    """Integers, each in its own range."""
 
     ranges: tuple[tuple[int, int], ...]  # first and last of each
 
@@ -142,7 +150,7 @@ class _Whole:
 
 @dataclass(frozen=True)
 class _Binned:
-    """Real numbers, each as the number of its bin; what lies outside falls into the first or last one."""
+    """Real numbers, each as the number of its bin; values outside belong to the first or last bin."""
 
     edges: tuple[NDArray[np.float64], ...]
 
@@ -155,7 +163,7 @@ class _Binned:
 
 
 def _numbers_of(space: spaces.Space[Any], bins: int, box_range: Sequence[tuple[float, float]] | None) -> _Numbers:
-    """Choose the reading for a space."""
+    """Choose the format for a space."""
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         low, high = (np.array(side, dtype=np.float64) for side in (space.low, space.high))
         if box_range is not None:
@@ -184,6 +192,4 @@ def _numbers_of(space: spaces.Space[Any], bins: int, box_range: Sequence[tuple[f
     if isinstance(space, spaces.Tuple) and all(isinstance(part, spaces.Discrete) for part in space.spaces):
         parts = [part for part in space.spaces if isinstance(part, spaces.Discrete)]
         return _Whole(tuple((int(part.start), int(part.start + part.n - 1)) for part in parts))
-    raise ConfigurationError(
-        f"TextAdapter: cannot put {space} in words; wrap the environment so that it observes numbers"
-    )
+    raise ConfigurationError(f"TextAdapter: {space} is not supported; wrap the environment so that it observes numbers")

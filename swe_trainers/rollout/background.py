@@ -1,87 +1,83 @@
-"""Episodes on a thread of their own, which go on while the caller does something else: learning, for one."""
+"""Episodes on a background thread, played while the caller trains."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from typing import Literal
 
 from swe_trainers.errors import RolloutError
-from swe_trainers.rollout.collection import Collection
-from swe_trainers.rollout.feed import Feed, Rest
-from swe_trainers.rollout.plan import EpisodeStart
+from swe_trainers.rollout.play import Player
+from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 
-__all__ = ["BackgroundPlay", "Key"]
+__all__ = ["BackgroundPlayer", "Key"]
 
 Key = tuple[int, ...]
-"""What the caller knows an episode by."""
+"""The caller's name of an episode."""
 
 
-class _Stopped(Exception):  # noqa: N818 - ends the thread from wherever it is, and is no error
-    """Nobody wants what is being played any more."""
+class BackgroundPlayer:
+    """Plays episodes on a thread: `begin` queues them, `ended` returns them.
 
-
-class BackgroundPlay:
-    """A collection that does not end by itself: episodes are handed in, and taken out when they have ended.
-
-    Its engine and its environments are used by its thread alone, but inside `paused`.
+    The engine and the environments may be used by other threads inside `paused` only.
 
     Args:
-        collection: makes the collection that takes its episodes from a feed.
-        renews_actions: whether the engine's weights may change while it generates.
-
-    Raises:
-        ConfigurationError: as `Collection`.
+        player: used by the background thread alone; closed with this object.
+        renews_actions: whether the engine's weights may change while it generates an action.
     """
 
-    def __init__(self, collection: Callable[[Feed], Collection], *, renews_actions: bool) -> None:
-        self._renews_actions = renews_actions
-        self._desk = _Desk()
-        self._collection = collection(_Feed(self._desk))
+    def __init__(self, player: Player, *, renews_actions: bool) -> None:
+        self._player, self._renews_actions = player, renews_actions
+        self._changed = threading.Condition(threading.RLock())  # guards everything below
+        self._waiting: deque[tuple[Key, EpisodeStart]] = deque()
+        self._ended: list[tuple[Key, list[Trajectory]]] = []
+        self._pause: Literal["at once", "after actions", "after episodes"] | None = None
+        self._resting = False
+        self._closed = False
+        self._idle_s = 0.0
+        self._idle_since: float | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="play")
-        self._played: Future[None] | None = None
+        self._thread: Future[None] | None = None
 
     @property
     def idle_s(self) -> float:
-        """Seconds in which there was nothing to play, or a pause kept everything from being played."""
-        with self._desk.changed:
-            since = self._desk.idle_since
-            return self._desk.idle_s + (0.0 if since is None else time.monotonic() - since)
+        """Seconds without an episode to play, or paused."""
+        with self._changed:
+            return self._idle_s + (0.0 if self._idle_since is None else time.monotonic() - self._idle_since)
 
     def begin(self, episodes: Iterable[tuple[Key, EpisodeStart]], *, first: bool = False) -> None:
-        """Have episodes played as environments become free.
+        """Queue episodes; each starts when an environment is free.
 
         Args:
-            episodes: where they begin, and what they are known by.
-            first: before those that have not begun yet.
+            episodes: names and initial states.
+            first: before those that are queued already.
         Raises:
-            Exception: whatever has ended the thread.
+            Exception: what has ended the background thread.
         """
         self._check()
-        with self._desk.changed:
-            waiting = self._desk.starts
-            self._desk.starts = deque([*episodes, *waiting] if first else [*waiting, *episodes])
-            if self._played is None and self._desk.starts:
-                self._played = self._pool.submit(self._play)
-                self._played.add_done_callback(lambda _: self._desk.tell())
-            self._tell()
+        with self._changed:
+            self._waiting = deque([*episodes, *self._waiting] if first else [*self._waiting, *episodes])
+            if self._thread is None and self._waiting:
+                self._thread = self._pool.submit(self._play)
+                self._thread.add_done_callback(lambda _: self._notify())
+            self._notify()
 
     def ended(self, timeout_s: float | None = None) -> list[tuple[Key, list[Trajectory]]]:
-        """What has ended since the last call; waits for something.
+        """Wait for an episode to end; returns all that have ended since the last call.
 
         Returns:
-            What began at a start: one trajectory, or the ends of a tree. Empty where the time is over.
+            For each name one trajectory, or the ends of a tree. Empty after the timeout.
         Raises:
-            Exception: whatever has ended the thread.
+            Exception: what has ended the background thread.
         """
-        with self._desk.changed:
-            self._desk.changed.wait_for(lambda: self._desk.ended or self._over(), timeout_s)
-            found, self._desk.ended = self._desk.ended, []
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._is_over(), timeout_s)
+            found, self._ended = self._ended, []
         if not found:
             self._check()
         return found
@@ -91,122 +87,100 @@ class BackgroundPlay:
         """Nothing is generated inside: weights may change, and the engine may be used.
 
         Args:
-            between_episodes: episodes under way are played to their end first; else they wait, and go on afterwards.
-                Actions under way are finished first where the engine does not renew them.
+            between_episodes: wait for the end of the episodes under way; else they are suspended and resumed
+                afterwards, with actions under way finished first unless the engine renews them.
         Raises:
-            Exception: whatever has ended the thread.
+            Exception: what has ended the background thread.
         """
-        if self._played is None:
+        if self._thread is None:
             yield
             return
-        with self._desk.changed:
-            self._desk.rest = "episodes" if between_episodes else "at once" if self._renews_actions else "actions"
-            self._tell()
-            self._desk.changed.wait_for(lambda: self._desk.resting or self._over())
+        with self._changed:
+            without = "at once" if self._renews_actions else "after actions"
+            self._pause = "after episodes" if between_episodes else without  # type: ignore[assignment]
+            self._notify()
+            self._changed.wait_for(lambda: self._resting or self._is_over())
         try:
             self._check()
             yield
         finally:
-            with self._desk.changed:
-                self._desk.rest, self._desk.resting = None, False
-                self._tell()
+            with self._changed:
+                self._pause, self._resting = None, False
+                self._notify()
 
     def close(self) -> None:
-        """End it, episodes under way left as they are; waits for calls to environments that are under way."""
-        with self._desk.changed:
-            self._desk.closed = True
-            self._tell()
+        """Drop the episodes under way; waits for running calls to environments."""
+        with self._changed:
+            self._closed = True
+            self._notify()
         self._pool.shutdown()
 
-    def _tell(self) -> None:
-        """The thread hears of what has changed, wherever it waits."""
-        self._desk.changed.notify_all()
-        self._collection.wake()
-
     def _play(self) -> None:
+        """The background thread."""
+        player = self._player
+        keys: dict[int, Key] = {}  # by number of the episode
         try:
-            self._collection.play()
-        except _Stopped:  # by `close`, which waits for this
-            pass
+            while True:
+                with self._changed:
+                    if self._closed:
+                        return
+                    if self._pause is not None and self._may_rest():
+                        self._rest()
+                        continue
+                    while self._waiting and player.n_free and self._pause is None:
+                        key, start = self._waiting.popleft()
+                        keys[player.start(start)] = key
+                    new_actions = self._pause != "after actions"
+                    if not player.n_playing and (player.n_free or not self._waiting):
+                        with self._idle():
+                            self._changed.wait_for(lambda: self._waiting or self._pause or self._closed)
+                        continue
+                if not player.n_playing:
+                    raise player.none_left()
+                ended = player.advance(new_actions=new_actions)
+                if ended:
+                    with self._changed:
+                        self._ended += [(keys.pop(each.number), each.trajectories) for each in ended]
+                        self._changed.notify_all()
+        finally:
+            player.close()
 
-    def _over(self) -> bool:
-        return self._played is not None and self._played.done()
+    def _may_rest(self) -> bool:
+        if self._pause == "at once":
+            return True
+        return not self._player.engine.busy if self._pause == "after actions" else not self._player.n_playing
 
-    def _check(self) -> None:
-        if self._played is not None and self._played.done():
-            self._played.result()
-        if self._desk.closed:
-            raise RolloutError("nothing can be played any more: the player was closed")
-
-
-@dataclass
-class _Desk:
-    """What the two threads share, all of it under `changed`."""
-
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    starts: deque[tuple[Key, EpisodeStart]] = field(default_factory=deque)
-    ended: list[tuple[Key, list[Trajectory]]] = field(default_factory=list)
-    rest: Rest | None = None
-    resting: bool = False
-    closed: bool = False
-    idle_s: float = 0.0
-    idle_since: float | None = None
-
-    def tell(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
+    def _rest(self) -> None:
+        """Wait for the end of a pause."""
+        with self._idle():
+            pause = self._pause
+            while self._pause == pause and not self._closed:  # the next pause may begin before this thread wakes up
+                self._resting = True
+                self._changed.notify_all()
+                self._changed.wait()
+            self._resting = False
 
     @contextmanager
-    def idle(self) -> Iterator[None]:
-        """Count the time inside; `changed` is held."""
-        self.idle_since = time.monotonic()
+    def _idle(self) -> Iterator[None]:
+        """Count the time inside."""
+        self._idle_since = time.monotonic()
         try:
             yield
         finally:
-            self.idle_s += time.monotonic() - self.idle_since
-            self.idle_since = None
+            self._idle_s += time.monotonic() - self._idle_since
+            self._idle_since = None
 
+    def _notify(self) -> None:
+        """Wake both threads, wherever they wait."""
+        with self._changed:
+            self._changed.notify_all()
+        self._player.wake()
 
-class _Feed:
-    """The playing thread's side of the desk."""
+    def _is_over(self) -> bool:
+        return self._thread is not None and self._thread.done()
 
-    more = True
-
-    def __init__(self, desk: _Desk) -> None:
-        self._desk = desk
-        self._keys: dict[int, Key] = {}  # by the number of the start
-        self._n_begun = 0
-
-    @property
-    def rest(self) -> Rest | None:
-        if self._desk.closed:
-            raise _Stopped
-        return self._desk.rest
-
-    def next(self) -> EpisodeStart | None:
-        with self._desk.changed:
-            if not self._desk.starts:
-                return None
-            self._keys[self._n_begun], start = self._desk.starts.popleft()
-        self._n_begun += 1
-        return start
-
-    def wait(self) -> None:
-        desk = self._desk
-        with desk.changed, desk.idle():
-            desk.changed.wait_for(lambda: desk.starts or desk.rest or desk.closed)
-
-    def pause(self) -> None:
-        desk = self._desk
-        with desk.changed, desk.idle():
-            asked = desk.rest
-            while desk.rest == asked and not desk.closed:  # it may end and be asked for again before this thread hears
-                desk.resting = True
-                desk.changed.notify_all()
-                desk.changed.wait()
-            desk.resting = False
-
-    def done(self, number: int, trajectories: list[Trajectory]) -> None:
-        with self._desk.changed:
-            self._desk.ended.append((self._keys.pop(number), trajectories))
-            self._desk.changed.notify_all()
+    def _check(self) -> None:
+        if self._thread is not None and self._thread.done():
+            self._thread.result()
+        if self._closed:
+            raise RolloutError("the player is closed")

@@ -1,28 +1,34 @@
-"""Whether an environment is one that the trainer can play in: what it promises, tried out."""
+"""Conformance checks: whether an environment meets what the trainer relies on."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 
 __all__ = ["Finding", "check_env"]
 
+_DEFAULT_STEPS, _MOST_STEPS = 20, 100
+_POLL_S = 0.05
+_SHOWN = 30  # characters on either side of a difference
+_ANY_TEXT = "swe_trainers.AnyText(), which contains every text"
 _STRANGE = ("", " ", "\n\n", "\x00", "naïve — 你好 🐍", "x" * 20_000, "<|end|></s><tool_call>{")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One promise.
+    """The result of one check.
 
     Attributes:
-        promise: what was tried.
-        kept: whether it held; None where the environment does not make it, and need not.
-        detail: what was seen.
+        promise: what is checked.
+        kept: whether it holds; None if the environment does not offer it, and need not.
+        detail: what was observed.
     """
 
     promise: str
@@ -31,61 +37,162 @@ class Finding:
 
 
 class _BrokenError(Exception):
-    """Carries what was seen from a check to its finding."""
+    """A failed check, with what was observed."""
+
+
+class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that says which call it has not returned from, and since when."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.call = ""
+        self.since_s = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._watch(f"reset(seed={seed})", lambda: self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> Any:
+        return self._watch(f"step({_short(action)})", lambda: self.env.step(action))
+
+    def _watch(self, call: str, make: Callable[[], Any]) -> Any:
+        self.since_s, self.call = time.monotonic(), call
+        try:
+            return make()
+        finally:
+            self.call = ""
+
+    def overdue(self, timeout_s: float) -> str:
+        """The call that takes longer than that; empty if there is none."""
+        call = self.call
+        return call if call and time.monotonic() - self.since_s > timeout_s else ""
 
 
 def check_env(
     make: Callable[[], gymnasium.Env[Any, Any]],
     *,
-    actions: Sequence[str] = ("help",),
-    max_steps: int = 20,
+    actions: Sequence[str] | None = None,
+    max_steps: int | None = None,
     seed: int = 0,
+    timeout_s: float = 60.0,
+    on_finding: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """Try out what the trainer relies on.
+    """Check what the trainer relies on.
 
     Args:
-        make: makes the environment; it is called a few times, and what it made is closed.
-        actions: played in turn; better ones reach more of the environment.
-        max_steps: of an episode.
+        make: creates the environment; it is called a few times, and the environments are closed.
+        actions: used in turn; suitable ones reach more of the environment. None: the words of its `TextAdapter`, else
+            those of `info["legal_actions"]`, else "help" or samples of the action space.
+        max_steps: of an episode. None: the environment's own `max_episode_steps`, 100 at most; else 20.
         seed: of the first episode.
+        timeout_s: for one `reset` or `step`. One that takes longer fails its check and ends the checks: its thread
+            cannot be stopped.
+        on_finding: called with each finding as soon as it is known.
     Returns:
-        One finding a promise, in the order in which they were tried.
+        One finding per check, in order.
     """
     found: list[Finding] = []
+    envs: list[_Watched] = []
 
     def attempt(promise: str, check: Callable[[], str | None]) -> bool:
-        """A check says what it saw; None where there was nothing to see."""
+        """Whether the checks can go on. A check returns what it observed; None if the environment does not offer it."""
+        finding, ended = _tried(promise, check, envs, timeout_s)
+        found.append(finding)
+        if on_finding is not None:
+            on_finding(finding)
+        return ended
+
+    def fresh() -> _Watched:
+        envs.append(_Watched(make()))
+        return envs[-1]
+
+    legal: list[str] = []
+
+    def first() -> str:
+        env = fresh()
+        detail, info = _resets(env, seed)
+        legal.extend(_legal_actions(env, info, seed))
+        return detail
+
+    going = True
+    try:
+        going = attempt("it can be made, and reset to a text and a dictionary", first)
+        if going and found[-1].kept:
+            env = envs[0]
+            spec = env.spec
+            limit = spec.max_episode_steps if spec is not None else None
+            steps = max_steps or min(limit or _DEFAULT_STEPS, _MOST_STEPS)
+            played: Sequence[str] = actions or legal
+            checks: list[tuple[str, Callable[[], str | None]]] = [
+                ("its spaces are texts, and contain what it says", lambda: _spaces(env, seed, played, steps)),
+                ("info has what it may have, in the right types", lambda: _info(env, seed)),
+                (
+                    "a step gives a text, a finite reward, two truth values and a dictionary",
+                    lambda: _steps(env, seed, played, steps, limit),
+                ),
+                ("strange actions are answered, not raised", lambda: _strange(env, seed)),
+                (
+                    "the same seed and actions give the same episode",
+                    lambda: _repeats(env, fresh(), seed, played, steps),
+                ),
+                ("other seeds give other episodes", lambda: _varies(env, seed)),
+                ("it goes back to a snapshot", lambda: _goes_back(env, seed, played)),
+                ("two of them play at once, on threads", lambda: _together([env, fresh()], seed, played)),
+            ]
+            going = all(attempt(promise, check) for promise, check in checks)
+    finally:
+        if going:  # a call that does not return may keep `close` from returning too
+            attempt("it can be closed", lambda: _closes(envs))
+    return found
+
+
+def _tried(
+    promise: str, check: Callable[[], str | None], envs: Sequence[_Watched], timeout_s: float
+) -> tuple[Finding, bool]:
+    """What one check found, and whether it ended."""
+    found: list[Finding] = []
+
+    def run() -> None:
         try:
             seen = check()
             found.append(Finding(promise, None if seen is None else True, seen or "not offered, and not needed"))
         except _BrokenError as broken:
             found.append(Finding(promise, False, str(broken)))
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's environment raises is the finding
+        except Exception as error:  # noqa: BLE001 - whatever the environment raises is the finding
             found.append(Finding(promise, False, f"{type(error).__name__}: {error}".splitlines()[0]))
-        return found[-1].kept is not False
 
-    envs: list[gymnasium.Env[Any, Any]] = []
+    thread = threading.Thread(target=run, daemon=True, name="check-env")
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        overdue = next(filter(None, (env.overdue(timeout_s) for env in envs)), "")
+        if overdue and thread.is_alive():
+            return Finding(
+                promise, False, f"{overdue} did not return within {timeout_s:g} s; nothing more is checked"
+            ), False
+    return found[0], True
 
-    def fresh() -> gymnasium.Env[Any, Any]:
-        envs.append(make())
-        return envs[-1]
 
-    try:
-        if attempt("it can be made, and reset to a text and a dictionary", lambda: _resets(fresh(), seed)):
-            env = envs[-1]
-            attempt("its spaces are texts, and contain what it says", lambda: _spaces(env, seed))
-            attempt("info has what it may have, in the right types", lambda: _info(env, seed))
-            attempt("a step gives a text, a finite reward, two truth values and a dictionary",
-                    lambda: _steps(env, seed, actions, max_steps))  # fmt: skip
-            attempt("strange actions are answered, not raised", lambda: _strange(env, seed))
-            attempt("the same seed and actions give the same episode",
-                    lambda: _repeats(env, fresh(), seed, actions, max_steps))  # fmt: skip
-            attempt("other seeds give other episodes", lambda: _varies(env, seed))
-            attempt("it goes back to a snapshot", lambda: _goes_back(env, seed, actions))
-            attempt("two of them play at once, on threads", lambda: _together([env, fresh()], seed, actions))
-    finally:
-        attempt("it can be closed", lambda: _closes(envs))
-    return found
+def _legal_actions(env: _Watched, info: Mapping[str, Any], seed: int) -> Sequence[str]:
+    """Words that mean something to the environment, as far as it tells."""
+    offered: Any = env.get_wrapper_attr("actions") if env.has_wrapper_attr("actions") else None
+    if not _are_texts(offered):
+        offered = info.get("legal_actions")
+    if _are_texts(offered):
+        return tuple(offered)
+    space = env.action_space
+    if not isinstance(space, spaces.Text) or space.contains("help"):
+        return ("help",)
+    space.seed(seed)
+    return tuple(space.sample() for _ in range(4))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(each, str) for each in value)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
 
 
 def _need(condition: bool, detail: str) -> None:
@@ -93,21 +200,43 @@ def _need(condition: bool, detail: str) -> None:
         raise _BrokenError(detail)
 
 
-def _resets(env: gymnasium.Env[Any, Any], seed: int) -> str:
+def _resets(env: gymnasium.Env[Any, Any], seed: int) -> tuple[str, Mapping[str, Any]]:
     result: Any = env.reset(seed=seed)
     _need(isinstance(result, tuple) and len(result) == 2, f"reset returned {type(result).__name__}, expected a pair")
     observation, info = result
     _need(isinstance(observation, str), f"the observation is {type(observation).__name__}. Try: --adapter text")
     _need(isinstance(info, dict), f"info is {type(info).__name__}")
-    return f"{len(observation)} characters"
+    return f"{len(observation)} characters", info
 
 
-def _spaces(env: gymnasium.Env[Any, Any], seed: int) -> str:
+def _spaces(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int) -> str:
     for name, space in (("observation_space", env.observation_space), ("action_space", env.action_space)):
-        _need(isinstance(space, gymnasium.spaces.Text), f"{name} is {space}, expected a Text space")
-    observation, _ = env.reset(seed=seed)
-    _need(env.observation_space.contains(observation), "the first observation is not in observation_space")
+        _need(isinstance(space, spaces.Text), f"{name} is {space}, expected a Text space. Try: {_ANY_TEXT}")
+    for number, (observation, *_) in enumerate(_play(env, seed, actions, max_steps)):
+        _need(
+            env.observation_space.contains(observation),
+            f"the observation {f'of step {number}' if number else 'of reset'} is not in observation_space: "
+            f"{_why_outside(env.observation_space, observation)}. Try: {_ANY_TEXT}",
+        )
+    for action in actions:
+        _need(
+            env.action_space.contains(action),
+            f"the action {_short(action)} is not in action_space: {_why_outside(env.action_space, action)}. "
+            f"Try: {_ANY_TEXT}",
+        )
     return str(env.observation_space)
+
+
+def _why_outside(space: spaces.Space[Any], text: Any) -> str:
+    if not isinstance(space, spaces.Text) or not isinstance(text, str):
+        return f"it is {_short(text)}"
+    if not space.min_length <= len(text) <= space.max_length:
+        return f"it has {len(text)} characters, and the space {space.min_length} to {space.max_length}"
+    others = sorted(set(text) - set(space.characters))
+    return (
+        f"it has {', '.join(map(repr, others[:5]))}, and the space only the characters {_short(space.characters)} "
+        "(Gymnasium's Text has letters and digits alone, unless it is given a charset)"
+    )
 
 
 def _info(env: gymnasium.Env[Any, Any], seed: int) -> str | None:
@@ -133,8 +262,10 @@ def _play(
     return seen
 
 
-def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int) -> str:
+def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int, limit: int | None) -> str:
     env.reset(seed=seed)
+    played = f"actions {_short(', '.join(actions))}"
+    refused = 0
     for number in range(max_steps):
         result: Any = env.step(actions[number % len(actions)])
         _need(isinstance(result, tuple) and len(result) == 5, f"step {number} did not return five things")
@@ -144,9 +275,15 @@ def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             _need(type(value).__name__ in ("bool", "bool_"), f"step {number}: {name} is {type(value).__name__}")
         _need(isinstance(info, dict), f"step {number}: info is {type(info).__name__}")
+        refused += info.get("action_error") is not None
         if terminated or truncated:
-            return f"ended after {number + 1} steps"
-    return f"no end in {max_steps} steps; give the trainer a max_turns"
+            return f"ended after {number + 1} steps; {played}" + _refusals(refused, number + 1)
+    end = f"it ends after {limit}" if limit else "give the trainer a max_turns"
+    return f"no end in {max_steps} steps, {end}; {played}" + _refusals(refused, max_steps)
+
+
+def _refusals(refused: int, steps: int) -> str:
+    return f"; {refused} of {steps} were answered by info['action_error']" if refused else ""
 
 
 def _strange(env: gymnasium.Env[Any, Any], seed: int) -> str:
@@ -166,14 +303,28 @@ def _repeats(
     first = _play(env, seed, actions, max_steps)
     for name, again in (("again", env), ("in another instance", other)):
         second = _play(again, seed, actions, max_steps)
-        at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), None)
-        _need(at is None and len(first) == len(second), f"played {name} it differs at step {at}")
+        for number, (one, other_one) in enumerate(zip(first, second, strict=False)):
+            if one != other_one:
+                where = f"at step {number}" if number else "at reset"
+                raise _BrokenError(f"{name} it differs {where}: {_difference(one, other_one)}")
+        _need(len(first) == len(second), f"{name} it has {len(second) - 1} steps and not {len(first) - 1}")
     return f"{len(first) - 1} steps, three times"
 
 
+def _difference(one: tuple[str, float, bool, bool], other: tuple[str, float, bool, bool]) -> str:
+    """What differs in two results of a step, the first time and the second."""
+    names = ("the observation", "the reward", "terminated", "truncated")
+    name, a, b = next(each for each in zip(names, one, other, strict=True) if each[1] != each[2])
+    if isinstance(a, str) and isinstance(b, str):
+        at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        part = slice(max(0, at - _SHOWN), at + _SHOWN)
+        return f"{name} has {a[part]!r}, then {b[part]!r}"
+    return f"{name} is {a}, then {b}"
+
+
 def _varies(env: gymnasium.Env[Any, Any], seed: int) -> str | None:
-    said = {str(env.reset(seed=seed + i)[0]) for i in range(8)}
-    return f"{len(said)} beginnings from 8 seeds" if len(said) > 1 else None
+    observations = {str(env.reset(seed=seed + i)[0]) for i in range(8)}
+    return f"{len(observations)} first observations from 8 seeds" if len(observations) > 1 else None
 
 
 def _goes_back(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str]) -> str | None:
@@ -182,15 +333,16 @@ def _goes_back(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str]) 
         return None
     env.reset(seed=seed)
     snapshot = inner.snapshot()
-    said = [env.step(actions[0])[0]]
+    observations = [env.step(actions[0])[0]]
     inner.restore(snapshot)
-    said.append(env.step(actions[0])[0])
+    observations.append(env.step(actions[0])[0])
     if hasattr(snapshot, "discard"):
         snapshot.discard()
     _need(
-        said[0] == said[1], f"the same action is answered by {said[0][:60]!r}, and after going back by {said[1][:60]!r}"
+        observations[0] == observations[1],
+        f"the same action returns {observations[0][:60]!r}, and after restore() {observations[1][:60]!r}",
     )
-    return "the same action was answered alike"
+    return "the same action returns the same observation"
 
 
 def _together(envs: Sequence[gymnasium.Env[Any, Any]], seed: int, actions: Sequence[str]) -> str:
@@ -200,7 +352,7 @@ def _together(envs: Sequence[gymnasium.Env[Any, Any]], seed: int, actions: Seque
     def play(number: int) -> None:
         try:
             results[number] = _play(envs[number], seed + number, actions, 3)
-        except Exception as error:  # noqa: BLE001 - told to the caller's thread
+        except Exception as error:  # noqa: BLE001 - raised on the caller's thread
             results[number] = error
 
     threads = [threading.Thread(target=play, args=(i,)) for i in range(len(envs))]
@@ -211,8 +363,8 @@ def _together(envs: Sequence[gymnasium.Env[Any, Any]], seed: int, actions: Seque
     for number, expected in enumerate(alone):
         got = results[number]
         _need(not isinstance(got, Exception), f"{type(got).__name__}: {got}")
-        _need(got == expected, f"environment {number} played otherwise than alone")
-    return "as they do alone"
+        _need(got == expected, f"environment {number} behaves differently than alone")
+    return "as alone"
 
 
 def _closes(envs: Sequence[gymnasium.Env[Any, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Written conversations as trajectories: what cloning learns from when nobody sampled the actions."""
+"""Written conversations as trajectories, for behavioural cloning."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 
 from swe_trainers.engines.protocol import Sample
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.policy.chat import ChatFormat
-from swe_trainers.policy.tokenizer import Tokenizer
+from swe_trainers.model.chat import ChatFormat
+from swe_trainers.model.tokenizers import Tokenizer
 from swe_trainers.rollout.episode import Episode
+from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 
 __all__ = ["Demonstration", "demonstrated", "read_conversations"]
@@ -22,12 +23,12 @@ __all__ = ["Demonstration", "demonstrated", "read_conversations"]
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One conversation: an action answers each observation.
+    """One conversation, with an action after each observation.
 
     Attributes:
-        observations: what was read before each action.
-        actions: what was written.
-        system_prompt: what stood before the first observation.
+        observations: before each action.
+        actions: the answers.
+        system_prompt: before the first observation.
     """
 
     observations: Sequence[str]
@@ -43,18 +44,18 @@ class Demonstration:
 
 
 def demonstrated(demonstration: Demonstration, chat: ChatFormat, tokenizer: Tokenizer) -> Trajectory:
-    """The trajectory of a policy that had written these actions.
+    """The trajectory of a policy that writes these actions.
 
     Args:
         demonstration: a conversation.
-        chat: how conversations become tokens; the same that the policy will act with.
+        chat: turns conversations into tokens; the same that the policy will use.
         tokenizer: of the policy; an action is its encoding and the stop token.
 
     Returns:
         A terminated trajectory; its rewards and rollout log-probabilities are 0.
     """
     stop = chat.end_id
-    episode = Episode(seed=None, group=0, env=0, stream=(), random=np.random.default_rng(0), room=0)
+    episode = Episode(EpisodeStart(), env=0, stream=(), random=np.random.default_rng(0))
     for turn, (observation, action) in enumerate(zip(demonstration.observations, demonstration.actions, strict=True)):
         if turn:
             episode.observe(observation, chat.observe(observation, closed=True))
@@ -63,20 +64,20 @@ def demonstrated(demonstration: Demonstration, chat: ChatFormat, tokenizer: Toke
         ids = [*tokenizer.encode(action), stop]
         episode.act(Sample(-1, tuple(ids), (0.0,) * len(ids), "stop"), action)
     episode.terminated = True
-    return episode.trajectory("")
+    return episode.trajectory()
 
 
 def read_conversations(path: str | Path, chat: ChatFormat, tokenizer: Tokenizer) -> list[Trajectory]:
     """Read written conversations: one JSON object a line, `{"messages": [{"role": …, "content": …}, …]}`.
 
-    The roles are an optional `system`, then `user` and `assistant` by turns; every answer is learnt from.
+    The roles are an optional `system`, then `user` and `assistant` in turns; every answer is trained on.
 
     Args:
         path: the file.
-        chat: how conversations become tokens; the same that the policy will act with.
+        chat: turns conversations into tokens; the same that the policy will use.
         tokenizer: of the policy.
     Raises:
-        ConfigurationError: the file cannot be read, or a line is no such conversation; the line is named.
+        ConfigurationError: the file cannot be read, or a line is no such conversation; the message names the line.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:

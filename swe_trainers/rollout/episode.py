@@ -1,4 +1,4 @@
-"""An episode while it is being played: what the trajectory is made of, piece by piece."""
+"""An episode while it is being played, from which its trajectory is made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from swe_trainers.engines.protocol import Sample
+from swe_trainers.rollout.environments import Failure
 from swe_trainers.rollout.history import Exchange, Prompt
+from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Fork, Trajectory, Turn
 
 __all__ = ["Episode"]
@@ -21,71 +23,72 @@ class Episode:
     """The growing record of one episode.
 
     Attributes:
-        seed, group: as the trajectory will have them.
-        env: the number of the environment that plays it.
-        stream: what fixes the episode's random numbers. random: those that are still to come.
-        room: how many tokens a context may have.
-        slot: where the engine keeps its context; None before the first request.
-        moved: whether the context is no longer what the slot holds.
-        closed: whether the last action ended with a stop token of its own.
+        start: its initial state.
+        env: number of the environment that plays it.
+        stream: entropy of its random generator. random: the generator.
+        started_at: `time.monotonic()` at the reset.
+        slot: of the engine; None before the first request.
+        rewritten: the context is no longer what the slot holds.
+        closed: the last action ends with a stop token.
+        last_turn: `last_turn` of the environment was called: the next step is the last.
+        end_reason: as in `Trajectory`.
+        info: the latest of the environment, with the sum of its reward parts.
+        reward_parts: sums over the turns of `info["reward"]`, if the environment gives its reward in parts.
         prompt, past: what a shortened history is made of.
+        observation: the latest.
     """
 
-    seed: int | None
-    group: int
+    start: EpisodeStart
     env: int
     stream: tuple[int, ...]
     random: np.random.Generator
-    room: int
+    started_at: float = 0.0
     slot: int | None = None
-    moved: bool = False
+    rewritten: bool = False
     closed: bool = False
+    last_turn: bool = False
     terminated: bool = False
     truncated: bool = False
+    end_reason: str = ""
     info: Mapping[str, Any] = field(default_factory=dict)
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     action_mask: list[bool] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     sample_starts: list[int] = field(default_factory=lambda: [0])
     forks: list[Fork] = field(default_factory=list)
     prompt: Prompt | None = None
     past: list[Exchange] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
     observation: str = ""
 
     @property
     def context(self) -> list[int]:
-        """What the policy reads now."""
+        """What the policy reads next."""
         return self.token_ids[self.sample_starts[-1] :]
 
     @property
     def context_size(self) -> int:
-        """How many tokens that are."""
+        """Number of tokens in `context`."""
         return len(self.token_ids) - self.sample_starts[-1]
 
     def copy(self) -> Episode:
-        """The episode as it is now; neither changes with the other."""
+        """An independent copy."""
         lists: dict[str, Any] = {
             f.name: list(value) for f in fields(self) if isinstance(value := getattr(self, f.name), list)
         }
         return replace(self, **lists)
 
-    def answered(self, observation: str, ids: Sequence[int]) -> None:
-        """Remember how the last action was answered, for the day when the history is shortened."""
-        turn = self.turns[-1]
-        self.past.append(Exchange(self.token_ids[turn.start : turn.end], self.closed, observation, ids))
-
-    def begin_anew(self, observation: str, ids: Sequence[int]) -> None:
-        """Put another context in the place of the one so far: a new sample begins."""
+    def start_sample(self, observation: str, ids: Sequence[int]) -> None:
+        """Replace the context by another one: a new sample begins."""
         self.sample_starts.append(len(self.token_ids))
-        self.moved = True
+        self.rewritten = True
         self.observe(observation, ids)
 
-    def learn_of(self, info: Mapping[str, Any]) -> None:
-        """Take up what the environment says now; parts of its reward, as `info["reward"]`, add up over the turns."""
+    def update_info(self, info: Mapping[str, Any]) -> None:
+        """Store the latest info; the parts of the reward in `info["reward"]` are summed over the turns."""
         parts = info.get("reward")
         if self.turns and isinstance(parts, Mapping):
             names = [*self.reward_parts, *(name for name in parts if name not in self.reward_parts)]
@@ -93,35 +96,43 @@ class Episode:
         self.info = {**info, "reward": self.reward_parts} if self.reward_parts else info
 
     def observe(self, observation: str, ids: Sequence[int]) -> None:
-        """Append what the policy reads."""
+        """Append an observation."""
         self.observation = observation
-        self._append(ids, [0.0] * len(ids), chosen=False)
-        self.versions.extend([-1] * len(ids))
+        self._append(ids, [0.0] * len(ids), [-1] * len(ids), sampled=False)
 
     def act(self, sample: Sample, text: str) -> None:
-        """Append what the policy wrote."""
+        """Append an action."""
         start = len(self.token_ids)
-        self._append(sample.token_ids, sample.logprobs, chosen=True)
-        self.versions.extend(sample.versions or [-1] * len(sample.token_ids))
+        versions = sample.versions or [-1] * len(sample.token_ids)
+        self._append(sample.token_ids, sample.logprobs, versions, sampled=True)
         self.closed = sample.end == "stop"
-        self.turns.append(Turn(self.observation, text, 0.0, start, len(self.token_ids)))
+        notes = sample.notes or {"finish_reason": sample.end}
+        self.turns.append(Turn(self.observation, text, 0.0, start, len(self.token_ids), notes))
 
-    def reward(self, amount: float) -> None:
-        """Put a reward on the last action's last token."""
-        turn = self.turns[-1]
-        self.turns[-1] = Turn(turn.observation, turn.action, amount, turn.start, turn.end)
-        self.rewards[turn.end - 1] = amount
+    def respond(self, reward: float, observation: str, ids: Sequence[int]) -> None:
+        """Store the environment's response to the last action: the reward goes to the action's last token."""
+        turn = self.turns[-1] = replace(self.turns[-1], reward=reward)
+        if turn.end > turn.start:
+            self.rewards[turn.end - 1] = reward
+        self.past.append(Exchange(self.token_ids[turn.start : turn.end], self.closed, observation, ids))
 
-    def trajectory(self, failure_reason: str) -> Trajectory:
+    def trajectory(self, failure: Failure | None = None) -> Trajectory:
         """The finished record.
 
         Args:
-            failure_reason: why the episode is not valid; else "", and the environment's own word counts.
+            failure: why the episode is invalid; None leaves this to `info["valid"]`.
         """
-        info = _writable(self.info)
-        valid = not failure_reason and self.info.get("valid") is not False
-        if not valid and not failure_reason:
-            failure_reason = str(self.info.get("failure_reason") or "the environment called the episode invalid")
+        info: dict[str, Any] = {}
+        for key, value in self.info.items():
+            plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+            try:
+                json.dumps(plain)
+            except (TypeError, ValueError, RecursionError):
+                continue
+            info[str(key)] = plain
+        claimed = self.info.get("valid")
+        if failure is None and claimed is not None and not claimed:
+            failure = Failure(str(self.info.get("failure_reason") or "the environment marked the episode invalid"))
         return Trajectory(
             token_ids=np.array(self.token_ids, dtype=np.int64),
             action_mask=np.array(self.action_mask, dtype=np.bool_),
@@ -129,32 +140,22 @@ class Episode:
             rewards=np.array(self.rewards, dtype=np.float32),
             terminated=self.terminated,
             truncated=self.truncated,
-            valid=valid,
-            failure_reason=failure_reason,
+            valid=failure is None,
+            failure_reason="" if failure is None else failure.reason,
+            failure_traceback="" if failure is None else failure.traceback,
             turns=tuple(self.turns),
             info=info,
             sample_starts=tuple(self.sample_starts),
             forks=tuple(self.forks),
-            group=self.group,
-            seed=self.seed,
+            group=self.start.group,
+            seed=self.start.seed,
             weight_versions=tuple(self.versions) if any(version >= 0 for version in self.versions) else (),
+            end_reason=self.end_reason,
         )
 
-    def _append(self, ids: Sequence[int], logprobs: Sequence[float], *, chosen: bool) -> None:
+    def _append(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, sampled: bool) -> None:
         self.token_ids.extend(ids)
         self.logprobs.extend(logprobs)
-        self.action_mask.extend([chosen] * len(ids))
+        self.versions.extend(versions)
+        self.action_mask.extend([sampled] * len(ids))
         self.rewards.extend([0.0] * len(ids))
-
-
-def _writable(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that JSON can hold, numbers of numpy made plain."""
-    kept: dict[str, Any] = {}
-    for key, value in info.items():
-        plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
-        try:
-            json.dumps(plain)
-        except (TypeError, ValueError):
-            continue
-        kept[str(key)] = plain
-    return kept

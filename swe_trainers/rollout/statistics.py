@@ -1,19 +1,32 @@
-"""What is counted of played episodes: returns, lengths, what environments say of them, and the size of patches."""
+"""Statistics of episodes: returns, lengths, numbers in their `info`, and the size of patches."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swe_trainers.rollout.trajectory import Trajectory
 
-__all__ = ["environment_statistics", "episode_statistics", "staleness", "staleness_statistics"]
+__all__ = [
+    "PatchSize",
+    "environment_statistics",
+    "episode_statistics",
+    "patch_size",
+    "staleness",
+    "staleness_statistics",
+]
+
+_GREATEST = sys.float_info.max
+_HUNK = re.compile(r"@@ -\d+(?:,(\d{1,9}))? \+\d+(?:,(\d{1,9}))? @@")
 
 
 def episode_statistics(trajectories: Sequence[Trajectory], *, success_above: float | None = None) -> dict[str, float]:
-    """Returns and lengths of played episodes; failed ones are counted, and left out of the means."""
+    """Means of returns and lengths over valid episodes; invalid ones are counted."""
     valid = [t for t in trajectories if t.valid]
     returns = np.array([t.rewards.sum(dtype=np.float64) for t in valid])
     statistics = {
@@ -31,11 +44,11 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
     """Means over valid episodes of the numbers in their last `info`, and of the patches there.
 
     Args:
-        trajectories: what was played.
+        trajectories: the episodes.
     Returns:
-        `length/…` of episodes in tokens and turns; `environment/KEY` for each number or truth value that an `info`
-        holds, over the episodes that have it; `reward/PART` where `info["reward"]` names parts;
-        `environment/end_reason/REASON` as shares; `patch/lines_added`, `patch/lines_removed`, `patch/files` and
+        `length/…` of episodes in tokens and turns; `environment/KEY` for each number or bool in an `info`, over the
+        episodes that have it; `reward/PART` where `info["reward"]` names parts;
+        `environment/end_reason/REASON` as fractions; `patch/lines_added`, `patch/lines_removed`, `patch/files` and
         `patch/empty` where there is a `patch`.
     """
     valid = [t for t in trajectories if t.valid]
@@ -45,14 +58,16 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
         found.setdefault("length/action_tokens", []).append(float(t.action_mask.sum()))
         found.setdefault("length/samples", []).append(float(len(t.sample_starts)))
         for key, value in t.info.items():
-            if isinstance(value, (bool, int, float)) and np.isfinite(value):
+            if isinstance(value, (bool, int, float)) and abs(value) <= _GREATEST:  # neither infinite nor NaN
                 found.setdefault(f"environment/{key}", []).append(float(value))
         parts = t.info.get("reward")
         for key, value in parts.items() if isinstance(parts, Mapping) else ():
             found.setdefault(f"reward/{key}", []).append(float(value))
         if isinstance(t.info.get("patch"), str):
-            for key, number in _patch_size(t.info["patch"]).items():
-                found.setdefault(f"patch/{key}", []).append(number)
+            size = patch_size(t.info["patch"])
+            counts = {"files": size.files, "lines_added": size.lines_added, "lines_removed": size.lines_removed}
+            for key, number in {**counts, "empty": not t.info["patch"].strip()}.items():
+                found.setdefault(f"patch/{key}", []).append(float(number))
     statistics = {name: float(np.mean(values)) for name, values in found.items()}
     reasons = [str(t.info["end_reason"]) for t in valid if t.info.get("end_reason") is not None]
     shares = {f"environment/end_reason/{reason}": reasons.count(reason) / len(reasons) for reason in set(reasons)}
@@ -61,13 +76,13 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
 
 
 def staleness(trajectory: Trajectory, update: int) -> NDArray[np.int64]:
-    """How many updates the weights that drew each action token were behind those that learn from it.
+    """The age in updates of the weights that sampled each action token.
 
     Args:
-        trajectory: whose `weight_versions` are known.
-        update: the number of updates that had been done when it was learnt from.
+        trajectory: with `weight_versions`.
+        update: number of updates done when it is trained on.
     Returns:
-        One number an action token; empty where the policy's own weights drew them.
+        One number per action token; empty if the policy's own weights sampled them.
     """
     if not trajectory.weight_versions:
         return np.zeros(0, dtype=np.int64)
@@ -78,7 +93,7 @@ def staleness_statistics(trajectories: Sequence[Trajectory], update: int) -> dic
     """The histogram of `staleness` over the action tokens of valid episodes.
 
     Returns:
-        `staleness/mean`, `staleness/max`, and for each number that occurs the share of tokens, `staleness/share_N`.
+        `staleness/mean`, `staleness/max`, and for each age N that occurs the fraction of tokens, `staleness/share_N`.
     """
     behind = [staleness(t, update) for t in trajectories if t.valid]
     found = np.concatenate(behind) if behind else np.zeros(0, dtype=np.int64)
@@ -88,11 +103,35 @@ def staleness_statistics(trajectories: Sequence[Trajectory], update: int) -> dic
     return {"staleness/mean": float(found.mean()), "staleness/max": float(found.max()), **shares}
 
 
-def _patch_size(patch: str) -> dict[str, float]:
-    lines = patch.splitlines()
-    return {
-        "files": float(sum(line.startswith("diff --git ") for line in lines)),
-        "lines_added": float(sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)),
-        "lines_removed": float(sum(line.startswith("-") and not line.startswith("--- ") for line in lines)),
-        "empty": float(not patch.strip()),
-    }
+@dataclass(frozen=True)
+class PatchSize:
+    """What a patch changes.
+
+    Attributes:
+        files: how many.
+        lines_added, lines_removed: a changed line is one of each.
+    """
+
+    files: int
+    lines_added: int
+    lines_removed: int
+
+
+def patch_size(patch: str) -> PatchSize:
+    """The size of a unified diff.
+
+    How many lines a hunk has says its first line, so that a removed line `-- x`, which the diff writes as `--- x`, is
+    not taken for the name of a file; what follows no hunk is counted as no change.
+    """
+    files = added = removed = 0
+    old = new = 0  # lines that are left of the hunk
+    for line in patch.split("\n"):
+        if old > 0 or new > 0:
+            kind = line[:1]
+            added, removed = added + (kind == "+"), removed + (kind == "-")
+            old, new = old - (kind in ("-", " ", "")), new - (kind in ("+", " ", ""))
+        elif header := _HUNK.match(line):
+            old, new = (1 if count is None else int(count) for count in header.groups())
+        elif line.startswith("diff --git "):
+            files += 1
+    return PatchSize(files, added, removed)

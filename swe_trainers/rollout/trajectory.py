@@ -1,26 +1,38 @@
-"""The record of one episode, as the policy lived it: token ids as sampled, never re-tokenised."""
+"""The record of one episode as the policy experienced it, and files of such records.
+
+Token ids are kept as sampled and never re-tokenised. A file holds one JSON object per line; behavioural cloning and
+`swe-train replay-batch` read it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Fork", "Trajectory", "Turn"]
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.files import replacing
+
+__all__ = ["Fork", "Trajectory", "Turn", "read_trajectories", "write_trajectories"]
+
+_ARRAYS = {"token_ids": np.int64, "action_mask": np.bool_, "rollout_logprobs": np.float32, "rewards": np.float32}
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn as a person would read it.
+    """One turn as text.
 
     Attributes:
-        observation: what the policy read before acting.
+        observation: what the policy read before it acted.
         action: what it wrote.
-        reward: what the environment gave for it.
+        reward: the environment's reward for the action.
         start, end: the action's tokens are `token_ids[start:end]`.
+        notes: what the engine reports about the action: why it ended; from a chat endpoint also token counts.
     """
 
     observation: str
@@ -28,15 +40,16 @@ class Turn:
     reward: float
     start: int
     end: int
+    notes: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
 class Fork:
-    """A state that several episodes of a tree went through and left by actions of their own.
+    """A state of a tree from which several episodes continue with actions of their own.
 
     Attributes:
-        turn: the first that differs, from 0.
-        node: a number that the episodes of one group share exactly where they share the state.
+        turn: the first turn that differs, from 0.
+        node: a number that episodes of one group have in common exactly if they share this state.
     """
 
     turn: int
@@ -47,28 +60,30 @@ class Fork:
 class Trajectory:
     """One episode.
 
-    Every array has T entries and is indexed by the token it speaks of: `rollout_logprobs[t]` is
-    log p(token t | tokens < t).
+    Every array has T entries and is indexed by the token it refers to: `rollout_logprobs[t]` is
+    log p(token t | tokens < t). The arrays of an episode played by a chat endpoint are empty.
 
     Attributes:
-        token_ids: (T,) int64: prompt, actions as sampled (with the stop token), observations; where the episode was
-            truncated the last observation is kept, for the value after the last action.
-        action_mask: (T,) bool, True where the policy chose the token.
-        rollout_logprobs: (T,) float32, of the distribution really sampled from; 0 where `action_mask` is False.
-        rewards: (T,) float32, each turn's reward on the turn's own last action token.
-        terminated: the environment ended it. truncated: a limit did (the return goes on: bootstrap).
-        valid: False where the infrastructure failed; such an episode is counted and left out of training.
-        failure_reason: why it is not valid, else "".
+        token_ids: (T,) int64: prompt, actions as sampled (with the stop token), observations. If the episode was
+            truncated, the last observation is included, for the value after the last action.
+        action_mask: (T,) bool, True for tokens that the policy sampled.
+        rollout_logprobs: (T,) float32, under the distribution that was sampled from; 0 where `action_mask` is False.
+        rewards: (T,) float32, each turn's reward on its last action token.
+        terminated: the environment ended the episode. truncated: a limit ended it (the return continues: bootstrap).
+        valid: False if the infrastructure failed; such an episode is counted and excluded from training.
+        failure_reason: why it is invalid, else "". failure_traceback: of what the environment raised, else "".
         turns: the same episode as text.
-        info: the last `info` of the environment, whatever can be written as JSON.
-        sample_starts: where in `token_ids` a context was begun anew because the history had been shortened: each sample
-            holds exactly what the policy read, earlier actions among it, which count in the sample that they were
-            sampled in only. Tokens of one sample see none of another; rewards run through all of them.
-        forks: of a tree, on the way to this episode's end.
+        info: the last `info` of the environment, as far as JSON can hold it.
+        sample_starts: positions in `token_ids` at which a new context begins because the history was shortened. Each
+            sample holds exactly what the policy read, earlier actions included; an action counts only in the sample in
+            which it was sampled. Tokens of one sample do not see those of another; rewards run through all of them.
+        forks: in a tree, the forks between the start and this episode's end.
         group: episodes with the same group started from the same state.
         seed: the reset seed.
-        weight_versions: (T,) the update after which the weights that drew each token were sent to a server; -1 where
-            `action_mask` is False. Empty where the policy's own weights drew them.
+        weight_versions: (T,) the number of updates after which the weights that sampled each token were sent to the
+            engine; -1 where `action_mask` is False. Empty if the policy's own weights sampled them.
+        end_reason: "" if the environment ended the episode; `max_turns`, `tokens` or `time` for the limit that did;
+            `environment` or `engine` for the part that failed.
     """
 
     token_ids: NDArray[np.int64]
@@ -79,6 +94,7 @@ class Trajectory:
     truncated: bool
     valid: bool = True
     failure_reason: str = ""
+    failure_traceback: str = ""
     turns: tuple[Turn, ...] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
     sample_starts: tuple[int, ...] = (0,)
@@ -86,3 +102,52 @@ class Trajectory:
     group: int = 0
     seed: int | None = None
     weight_versions: tuple[int, ...] = ()
+    end_reason: str = ""
+
+
+def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:
+    """Write trajectories to a file, atomically; float32 numbers read back exactly.
+
+    Raises:
+        ConfigurationError: the file cannot be written, or an `info` holds what JSON cannot.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+            for trajectory in trajectories:
+                row = {each.name: getattr(trajectory, each.name) for each in fields(Trajectory)}
+                row |= {name: row[name].tolist() for name in _ARRAYS}
+                row |= {name: [asdict(item) for item in row[name]] for name in ("turns", "forks")}
+                row["info"] = dict(trajectory.info)
+                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+    except (OSError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{path}: trajectories not written: {error}") from error
+
+
+def read_trajectories(path: str | Path) -> list[Trajectory]:
+    """Read a file of `write_trajectories`.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a line is no trajectory; the line is named.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            lines = list(file)  # not splitlines: a text may hold other characters that it takes for line ends
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: no trajectories can be read: {error}") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            row |= {name: np.array(row[name], dtype=dtype) for name, dtype in _ARRAYS.items()}
+            row["turns"] = tuple(Turn(**turn) for turn in row["turns"])
+            row["forks"] = tuple(Fork(**fork) for fork in row.get("forks", ()))
+            row["sample_starts"] = tuple(row.get("sample_starts", (0,)))
+            row["weight_versions"] = tuple(row.get("weight_versions", ()))
+            found.append(Trajectory(**row))
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(
+                f"{path}, line {number}: no trajectory: {type(error).__name__}: {error}"
+            ) from error
+    return found

@@ -1,4 +1,4 @@
-"""Trees of episodes: one environment plays them end by end, going back to the last fork that has a way left."""
+"""Trees of episodes: one environment plays all branches, one after the other, each from the state of its fork."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gymnasium
 
 from swe_trainers.errors import RolloutError
 from swe_trainers.rollout.episode import Episode
-from swe_trainers.rollout.plan import Branching, EpisodeStart
+from swe_trainers.rollout.settings import Branching
 from swe_trainers.rollout.trajectory import Fork
 
 __all__ = ["Node", "Tree"]
@@ -22,85 +22,100 @@ class Node:
     """A fork that has been reached.
 
     Attributes:
-        episode: as it was when the fork was reached, ready to ask for an action.
-        left: ways that were not taken yet.
+        episode: a copy as it was at the fork, ready for an action.
+        remaining: branches that have not been played.
         state: of the environment; None until it is saved.
     """
 
     episode: Episode
-    left: int
+    remaining: int
     state: _EnvState | None = None
 
 
 @dataclass
 class Tree:
-    """The forks on the way to the end that is being played.
+    """The forks between the start and the branch that is being played.
 
     Attributes:
         branching: where forks are.
-        start: of all its episodes.
         nodes: the forks, from the start on.
-        leaf: the number of the end that is being played.
+        leaf: number of the branch that is being played.
+        unneeded: snapshots that no branch will return to; whoever plays the tree discards them.
     """
 
     branching: Branching
-    start: EpisodeStart
     nodes: list[Node] = field(default_factory=list)
     leaf: int = 0
+    unneeded: list[Any] = field(default_factory=list)
     _n_nodes: int = 0
 
     def reach(self, episode: Episode) -> None:
-        """Take note of a fork, if the episode has come to one."""
+        """Add a fork if the episode has come to one."""
         if self.branching.forks_before(len(episode.turns)):
             episode.forks.append(Fork(len(episode.turns), self._n_nodes))
             self._n_nodes += 1
             self.nodes.append(Node(episode.copy(), self.branching.branching - 1))
 
-    def back(self) -> Node | None:
-        """The last fork with a way left, which is then taken; None where the tree is done."""
-        while self.nodes and not self.nodes[-1].left:
+    def backtrack(self) -> Node | None:
+        """The last fork with a branch left, which is then taken; None if the tree is finished."""
+        while self.nodes and not self.nodes[-1].remaining:
             self._drop()
         if not self.nodes:
             return None
         self.leaf += 1
-        self.nodes[-1].left -= 1
+        self.nodes[-1].remaining -= 1
         return self.nodes[-1]
 
     def close(self) -> None:
-        """Give back what environments were asked to keep."""
+        """Play no other branch: all snapshots are unneeded."""
         while self.nodes:
             self._drop()
 
     def save(self, env: gymnasium.Env[str, str]) -> None:
-        """Keep the environment's state for the forks that have just been reached; on the environment's thread."""
+        """Save the environment's state for a fork that has just been reached; on the environment's thread."""
         if self.nodes and self.nodes[-1].state is None:
             self.nodes[-1].state = _EnvState.of(env)
 
     def restore(self, env: gymnasium.Env[str, str], node: Node) -> None:
-        """Bring an environment back to a fork; on the environment's thread.
+        """Return an environment to a fork; on the environment's thread.
 
         Raises:
-            RolloutError: it keeps no state, and playing the same actions again led somewhere else.
+            RolloutError: it has no snapshots, and repeating the same actions led to another state.
         """
         if node.state is not None and node.state.snapshot is not None:
             node.state.restore(env)
-        else:
-            _replay(env, self.start, node.episode)
+            return
+        episode, start = node.episode, node.episode.start
+        if start.seed is None:
+            raise RolloutError(
+                "an episode without a seed cannot be repeated, and the environment has no snapshots. Try: seeds, or "
+                "snapshot() and restore() in the environment"
+            )
+        observation, _ = env.reset(seed=start.seed, options=None if start.options is None else dict(start.options))
+        for number in range(len(episode.turns) + 1):
+            recorded = episode.turns[number].observation if number < len(episode.turns) else episode.observation
+            if observation != recorded:
+                raise RolloutError(
+                    f"seed {start.seed}: when its actions are repeated, the environment returns {observation[:80]!r} "
+                    f"before turn {number}, where it returned {recorded[:80]!r} before. Trees need environments that "
+                    "are determined by their seed, or have snapshot() and restore()"
+                )
+            if number < len(episode.turns):
+                observation, *_ = env.step(episode.turns[number].action)
 
     def _drop(self) -> None:
         state = self.nodes.pop().state
-        discard = getattr(state.snapshot, "discard", None) if state is not None else None
-        if discard is not None:
-            discard()
+        if state is not None and hasattr(state.snapshot, "discard"):
+            self.unneeded.append(state.snapshot)
 
 
 @dataclass(frozen=True)
 class _EnvState:
-    """An environment that can `snapshot` and `restore`, and the wrappers around it, as they were.
+    """A snapshot of an environment and the attributes of its wrappers.
 
     Attributes:
-        snapshot: None where the environment keeps no state.
-        wrappers: the attributes of each, the outermost first.
+        snapshot: None if the environment has no `snapshot` and `restore`.
+        wrappers: the attributes of each wrapper, the outermost first.
     """
 
     snapshot: Any
@@ -129,29 +144,6 @@ def _wrappers(env: gymnasium.Env[Any, Any]) -> list[gymnasium.Env[Any, Any]]:
 
 
 def _attributes(attributes: Mapping[str, Any], env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Copies of a wrapper's attributes, in which the environments of the chain stay themselves."""
+    """Copies of a wrapper's attributes; references to environments of the chain stay references."""
     chain = [*_wrappers(env), env.unwrapped]
     return copy.deepcopy(dict(attributes), {id(link): link for link in chain})
-
-
-def _replay(env: gymnasium.Env[str, str], start: EpisodeStart, episode: Episode) -> None:
-    """Play an episode's actions once more."""
-    if start.seed is None:
-        raise RolloutError(
-            "an episode without a seed cannot be played again, and the environment cannot go back. Try: seeds, or "
-            "snapshot() and restore() in the environment"
-        )
-    observation, _ = env.reset(seed=start.seed, options=None if start.options is None else dict(start.options))
-    for number, turn in enumerate(episode.turns):
-        _same(observation, turn.observation, number, start)
-        observation, *_ = env.step(turn.action)
-    _same(observation, episode.observation, len(episode.turns), start)
-
-
-def _same(observation: str, recorded: str, turn: int, start: EpisodeStart) -> None:
-    if observation != recorded:
-        raise RolloutError(
-            f"seed {start.seed}: played again, the environment says {observation[:80]!r} before turn {turn}, where it "
-            f"said {recorded[:80]!r}. Trees need environments that follow from their seed, or have snapshot() and "
-            "restore()"
-        )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,10 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.learning.eight_bit import AdamW8bit
 from swe_trainers.learning.learner import Learner
-from swe_trainers.learning.ranks import n_ranks, rank
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.unadapted import Unembedding
+from swe_trainers.learning.master_weights import MasterAdamW, MasterAdamW8bit, Masters, stepped
+from swe_trainers.model.attention import SegmentLayout
+from swe_trainers.model.language_model import LanguageModel, Unembedding
+from swe_trainers.ranks import n_ranks, rank
 from swe_trainers.scale.checkpoints import ShardedCheckpoints, prime
 
 if TYPE_CHECKING:
@@ -56,7 +60,12 @@ def accelerate(learner: Learner, kind: Literal["ddp", "zero1", "zero2"], *, max_
     assert isinstance(learner.model, LanguageModel) and learner.critic is None
     whole = learner.model
     accelerator = _accelerator(kind, dtype=next(whole.causal_lm.parameters()).dtype, max_grad_norm=max_grad_norm)
-    engine, optimizer = accelerator.prepare(whole, learner.optimizer)
+    own = learner.optimizer
+    if isinstance(own, AdamW8bit) and kind != "ddp":
+        raise ConfigurationError(f"trainer.moments 8bit: not with scale.accelerate {kind}. Try: scale.fsdp, or float32")
+    if isinstance(own, MasterAdamW) and kind != "ddp":  # DeepSpeed makes the float32 copies, and shards them
+        own = own.without_copies()
+    engine, optimizer = accelerator.prepare(whole, own)
     learner.model = AcceleratedModel(engine, whole)
     learner.optimizer = AcceleratedSteps(accelerator, engine, optimizer, whole)
 
@@ -72,15 +81,37 @@ class AcceleratedModel:
     def __init__(self, engine: nn.Module, whole: LanguageModel) -> None:
         self._engine, self.whole = engine, whole
 
-    def trunk_hidden(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
+    def trunk_hidden(
+        self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor, layout: SegmentLayout | None = None
+    ) -> Tensor:
         """As `LanguageModel.trunk_hidden`."""
-        hidden: Tensor = self._engine(input_ids, position_ids, segment_ids)
+        hidden: Tensor = self._engine(input_ids, position_ids, segment_ids, layout)
         return hidden
 
     @property
     def unembedding(self) -> Unembedding:
         """The model's."""
         return self.whole.unembedding
+
+    @property
+    def float32_logits(self) -> bool:
+        """The model's."""
+        return self.whole.float32_logits
+
+    @property
+    def soft_cap(self) -> float | None:
+        """The model's."""
+        return self.whole.soft_cap
+
+    @property
+    def logit_scale(self) -> float:
+        """The model's."""
+        return self.whole.logit_scale
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """The model's."""
+        return self.whole.shares_prefixes
 
     def values(self, hidden: Tensor) -> Tensor:
         """As `LanguageModel.values`."""
@@ -107,6 +138,8 @@ class AcceleratedSteps(torch.optim.Optimizer):
         self._accelerator, self._engine, self._inner = accelerator, engine, optimizer
         self._learnt = [parameter for parameter in whole.parameters() if parameter.requires_grad]
         self._deepspeed = hasattr(engine, "set_gradient_accumulation_boundary")
+        # DDP would add gradients over the ranks in the parameters' dtype: those in float32 are added here.
+        self._adds_up = not self._deepspeed and isinstance(self.innermost, (Masters, MasterAdamW8bit))
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -127,7 +160,7 @@ class AcceleratedSteps(torch.optim.Optimizer):
         if self._deepspeed:
             self._engine.set_gradient_accumulation_boundary(last)
             yield self._engine.backward
-        elif last:
+        elif last and not self._adds_up:
             yield self._backward
         else:
             with self._accelerator.no_sync(self._engine):
@@ -138,7 +171,12 @@ class AcceleratedSteps(torch.optim.Optimizer):
         if self._deepspeed:
             self._engine.step()
             return float(self._engine.get_global_grad_norm())
-        norm = float(torch.nn.utils.clip_grad_norm_(self._learnt, max_norm))
+        learnt = [stepped(parameter) for parameter in self._learnt]
+        for parameter in learnt if self._adds_up else ():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= n_ranks()
+        norm = float(torch.nn.utils.clip_grad_norm_(learnt, max_norm))
         if norm < float("inf"):
             self._inner.step()
         return norm
@@ -172,6 +210,14 @@ class AcceleratedSteps(torch.optim.Optimizer):
         self._accelerator.backward(loss + untouched)
 
 
+_CLASSES_OF_SHARES = {
+    "deepspeed.runtime.fp16.loss_scaler": ("DynamicLossScaler", "LossScaler"),
+    "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
+    "deepspeed.utils.tensor_fragment": ("fragment_address",),
+}
+"""What DeepSpeed's state of an optimiser consists of beside tensors and plain values; nothing else is unpickled."""
+
+
 class AcceleratedCheckpoints(ShardedCheckpoints):
     """Checkpoints of a learner that Accelerate spreads; where ZeRO shards the optimiser, each rank writes its share."""
 
@@ -185,17 +231,17 @@ class AcceleratedCheckpoints(ShardedCheckpoints):
         share = self._steps().share()
         if share is not None:
             torch.save(share, partial / f"zero-{rank()}-of-{n_ranks()}.pt")
-            dist.barrier()
 
-    def _read(self, tensors: dict[str, Tensor], path: Path) -> None:
-        super()._read(tensors, path)
+    def _read_tensors(self, tensors: dict[str, Tensor], path: Path) -> None:
+        super()._read_tensors(tensors, path)
         if self._steps().share() is None:
             return
         files = [path / f"zero-{number}-of-{n_ranks()}.pt" for number in range(n_ranks())]
         if not all(file.is_file() for file in files):
             raise ValueError(f"its optimiser was not sharded by ZeRO over {n_ranks()} ranks, as many as there are here")
-        # DeepSpeed's own objects are among it; the folder is this user's alone.
-        self._steps().take_shares([torch.load(file, map_location="cpu", weights_only=False) for file in files])
+        known = [getattr(import_module(at), name) for at, names in _CLASSES_OF_SHARES.items() for name in names]
+        with torch.serialization.safe_globals(known):
+            self._steps().take_shares([torch.load(file, map_location="cpu", weights_only=True) for file in files])
 
     def _steps(self) -> AcceleratedSteps:
         assert isinstance(self._learner.optimizer, AcceleratedSteps)

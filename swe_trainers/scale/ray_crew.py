@@ -12,10 +12,10 @@ from typing import Any
 
 from swe_trainers.engines.connect import Generation
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.background import Key
-from swe_trainers.rollout.crew import Manner
-from swe_trainers.rollout.plan import EpisodeStart
+from swe_trainers.rollout.environments import Failure
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.scale.ray_cluster import RayConfig, joined_cluster
 from swe_trainers.scale.ray_dispatch import Desk, Dispatcher
@@ -69,7 +69,7 @@ class RayCrew:
         if dispatcher.version != number:
             dispatcher.give(number, None if self._policy is None else pack(self._policy))
 
-    def play(self, starts: Sequence[EpisodeStart], manner: Manner) -> list[Trajectory]:
+    def play(self, starts: Sequence[EpisodeStart], manner: EpisodeSettings) -> list[Trajectory]:
         if not starts:
             return []
         player = self.ahead(manner)
@@ -82,20 +82,23 @@ class RayCrew:
             player.close()
         return [trajectory for key in sorted(found) for trajectory in found[key]]
 
-    def ahead(self, manner: Manner) -> _Player:
+    def ahead(self, manner: EpisodeSettings) -> _Player:
         return _Player(self.join, manner)
+
+    def close(self) -> list[Failure]:
+        return []  # each worker closes its own
 
     def metrics(self) -> dict[str, float]:
         """What the engines did; and `ray/…`: workers that are there, deaths and episodes played anew so far."""
         found = {} if self._dispatcher is None else self._dispatcher.metrics()
-        gap = None if self._generation is None else self._generation.probe_gap()
+        gap = None if self._generation is None else self._generation.probe_gap
         return found | ({"engine/probe_gap": gap} if gap is not None else {})
 
 
 class _Player:
     """One manner of playing on all workers; see `BackgroundPlay`, which each of them has."""
 
-    def __init__(self, join: Callable[[], Dispatcher], manner: Manner) -> None:
+    def __init__(self, join: Callable[[], Dispatcher], manner: EpisodeSettings) -> None:
         self._join = join
         self._desk = Desk(manner)
         self._dispatcher: Dispatcher | None = None

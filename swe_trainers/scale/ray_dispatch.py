@@ -16,8 +16,7 @@ import numpy as np
 from swe_trainers.engines.protocol import Throughput
 from swe_trainers.errors import TrainerError
 from swe_trainers.rollout.background import Key
-from swe_trainers.rollout.crew import Manner
-from swe_trainers.rollout.plan import EpisodeStart
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.scale.ray_cluster import RayConfig
 from swe_trainers.scale.ray_worker import Packed, RolloutWorker, Workplace
@@ -33,7 +32,7 @@ _TRIES = 3  # so many workers may die while they play an episode, before that is
 class Desk:
     """Episodes of one manner: those that wait for a worker, and those that have ended."""
 
-    manner: Manner
+    manner: EpisodeSettings
     waiting: deque[tuple[Key, EpisodeStart]] = field(default_factory=deque)
     ended: list[tuple[Key, list[Trajectory]]] = field(default_factory=list)
     held: bool = False
@@ -122,7 +121,7 @@ class Dispatcher:
 
     @contextmanager
     def paused(self, desk: Desk, *, between_episodes: bool) -> Iterator[None]:
-        """No worker generates inside; see `BackgroundPlay.paused`. Raises what has ended the dispatching."""
+        """No worker generates inside; see `BackgroundPlayer.paused`. Raises what has ended the dispatching."""
         with self._changed:
             desk.held = True
             self._changed.wait_for(lambda: self._at_rest(between_episodes) or self._work.done())

@@ -15,11 +15,11 @@ from swe_trainers.engines.connect import EngineConfig, Generation, on_device, se
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Throughput
 from swe_trainers.engines.served import ServedEngine
-from swe_trainers.policy.chat import ChatFormat
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.rollout.background import BackgroundPlay, Key
-from swe_trainers.rollout.crew import LocalCrew, Manner
-from swe_trainers.rollout.plan import EpisodeStart
+from swe_trainers.model.chat import ChatFormat
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.rollout.background import BackgroundPlayer, Key
+from swe_trainers.rollout.rollouts import LocalWorkers
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 
 __all__ = ["Environments", "Packed", "RolloutWorker", "Workplace", "pack", "unpack"]
@@ -60,8 +60,8 @@ class RolloutWorker:
     def __init__(self) -> None:
         self._stack, self._pause = ExitStack(), ExitStack()
         self._version: int | None = None
-        self._player: BackgroundPlay | None = None
-        self._manner: Manner | None = None
+        self._player: BackgroundPlayer | None = None
+        self._manner: EpisodeSettings | None = None
 
     def set_up(self, workplace: Workplace) -> int:
         """Make the environments and the engine.
@@ -78,17 +78,21 @@ class RolloutWorker:
         self._engine: EmbeddedEngine | ServedEngine
         if self._model is None:
             self._engine = served_engine(
-                workplace.engine, self._stack, n_slots=n_slots, max_tokens=workplace.max_tokens, training=True
+                workplace.engine, n_slots=n_slots, max_tokens=workplace.max_tokens, training=True
             )
         else:
             self._model = on_device(self._model, workplace.device, "the worker's device")
             self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=workplace.max_tokens)
-        generation = Generation(self._engine, lambda _number, _sampling: None, lambda: None, self._model is not None)
-        self._crew = LocalCrew(generation, workplace.chat, training, evaluation)
+        generation = Generation(self._engine, renews_actions=self._model is not None)
+        self._crew = LocalWorkers(generation, workplace.chat, training, evaluation)
         return n_slots
 
     def begin(
-        self, manner: Manner, episodes: Sequence[tuple[Key, EpisodeStart]], version: int, weights: Packed | None
+        self,
+        manner: EpisodeSettings,
+        episodes: Sequence[tuple[Key, EpisodeStart]],
+        version: int,
+        weights: Packed | None,
     ) -> None:
         """Begin episodes.
 
@@ -113,10 +117,10 @@ class RolloutWorker:
             Exception: whatever has ended the playing.
         """
         found = self._player.ended(timeout_s) if self._player is not None else []
-        return found, self._crew.done()
+        return found, self._crew.throughput()
 
     def pause(self, *, between_episodes: bool) -> None:
-        """Generate nothing until `resume`; see `BackgroundPlay.paused`."""
+        """Generate nothing until `resume`; see `BackgroundPlayer.paused`."""
         if self._player is not None:
             self._pause.enter_context(self._player.paused(between_episodes=between_episodes))
 

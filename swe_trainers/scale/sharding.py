@@ -15,14 +15,20 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
-from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from swe_trainers.errors import ConfigurationError, TrainerError
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.sequence_parallel import SequenceGroup
-from swe_trainers.policy.unadapted import Unadapted
+from swe_trainers.learning.master_weights import NARROW
+from swe_trainers.model.language_model import AdapterFreeReference, LanguageModel
+from swe_trainers.model.sequence_parallel import SequenceGroup
 from swe_trainers.scale.ray_cluster import RayConfig
 
 __all__ = ["ScaleConfig", "check_model", "joined_ranks", "reference", "refresh", "sequence_group", "shard"]
@@ -86,6 +92,10 @@ def joined_ranks(config: ScaleConfig) -> Iterator[None]:
             )
         yield
         return
+    if world % config.sequence_parallel:
+        raise ConfigurationError(
+            f"scale.sequence_parallel: {config.sequence_parallel} does not divide the {world} ranks of torchrun"
+        )
     if dist.is_initialized():
         yield
         return
@@ -153,6 +163,9 @@ def check_model(model: LanguageModel, config: ScaleConfig) -> None:
 def shard(model: LanguageModel, config: ScaleConfig, group: SequenceGroup | None = None) -> LanguageModel:
     """Shard a whole model in place; of one with adapters what is frozen as well as what learns.
 
+    Trained bfloat16 weights become float32 in their shards, which the optimizer steps, and are gathered as bfloat16, in
+    which everything is computed as before; gradients are added over ranks and micro-batches in float32.
+
     Every layer is gathered when it is used; embeddings and projection stay whole from a forward pass to the end of its
     backward pass, because the kernels read them in between. The value head may be of another dtype than the rest, and
     is gathered by itself.
@@ -174,17 +187,18 @@ def shard(model: LanguageModel, config: ScaleConfig, group: SequenceGroup | None
     cuda = model.device.type == "cuda"
     mesh = init_device_mesh(model.device.type, (dist.get_world_size(),))
     offload = CPUOffloadPolicy(pin_memory=cuda) if config.cpu_offload else OffloadPolicy()
+    precision = _widen(model)
     for layer in _layers(model):
-        fully_shard(layer, mesh=mesh, offload_policy=offload)
+        fully_shard(layer, mesh=mesh, offload_policy=offload, mp_policy=precision)
     fully_shard(model.value_head, mesh=mesh, offload_policy=offload)
-    fully_shard(model, mesh=mesh, offload_policy=offload, reshard_after_forward=False)
+    fully_shard(model, mesh=mesh, offload_policy=offload, mp_policy=precision, reshard_after_forward=False)
     register_fsdp_forward_method(model, "trunk_hidden")
     return model
 
 
 def reference(
     whole: LanguageModel, sharded: LanguageModel, config: ScaleConfig, group: SequenceGroup | None
-) -> LanguageModel | Unadapted:
+) -> LanguageModel | AdapterFreeReference:
     """The policy as it is now, frozen and sharded; where its adapters are new, the sharded one without them.
 
     Args:
@@ -193,7 +207,7 @@ def reference(
         config, group: as in `shard`.
     """
     copy = whole.reference_copy()
-    return Unadapted(sharded) if isinstance(copy, Unadapted) else shard(copy, config, group)
+    return AdapterFreeReference(sharded) if isinstance(copy, AdapterFreeReference) else shard(copy, config, group)
 
 
 @torch.no_grad()
@@ -216,6 +230,16 @@ def _check_heads(model: LanguageModel, size: int) -> None:
             f"scale.sequence_parallel: {size} does not divide the {heads} attention heads, which are shared among the "
             f"ranks. Try: one of {', '.join(str(n) for n in range(1, heads + 1) if heads % n == 0)}"
         )
+
+
+def _widen(model: LanguageModel) -> MixedPrecisionPolicy:
+    """Make trained bfloat16 weights float32, in place; the policy computes with them as they were."""
+    narrow = [p.dtype for p in model.causal_lm.parameters() if p.requires_grad and p.dtype in NARROW]
+    if not narrow:
+        return MixedPrecisionPolicy()
+    for parameter in model.causal_lm.parameters():
+        parameter.data = parameter.data.float()
+    return MixedPrecisionPolicy(param_dtype=narrow[0], reduce_dtype=torch.float32)
 
 
 def _layers(model: LanguageModel) -> torch.nn.ModuleList:

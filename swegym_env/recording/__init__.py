@@ -1,1 +1,1 @@
-"""Episodes on disk: recorded, replayed, viewed."""
+"""Records of episodes on disk: write, read, replay, view."""

@@ -1,7 +1,7 @@
-"""One episode in a folder: `traj.json` (what was said), `patch.diff` (the work), `meta.json` (what it was made of).
+"""The record of an episode: a folder with `traj.json` (the turns), `patch.diff` (the final work) and `meta.json`.
 
-A folder appears whole or not at all. Text is kept exactly: bytes that are no UTF-8, which the environment hands over as
-surrogates, read back as the same.
+A folder is written atomically. Text is kept exactly: bytes that are not UTF-8, which the environment represents as
+surrogates, are read back unchanged.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _FILES = ("traj.json", "patch.diff", "meta.json")
 
 @dataclass(frozen=True)
 class RecordedTurn:
-    """One step as it was played.
+    """One turn as it was played.
 
     Attributes:
-        action: what the agent wrote.
-        observation: what it was answered.
+        action: the agent's text.
+        observation: the answer of the environment.
         reward: of the step.
-        terminated: as the step returned it.
-        truncated: likewise.
+        terminated: as returned by the step.
+        truncated: as returned by the step.
         patch: the git diff after the step.
-        info: the rest of the step's info, as JSON holds it.
-        seconds: of the step.
+        info: the other keys of the step's info, as JSON values.
+        seconds: duration of the step.
     """
 
     action: str
@@ -55,16 +55,16 @@ class RecordedTurn:
 
 @dataclass(frozen=True)
 class Record:
-    """An episode.
+    """A recorded episode.
 
     Attributes:
         instance_id: of its task.
         prompt: the observation at reset.
         system_prompt: at reset; may be empty.
-        tools: schemas at reset.
+        tools: function schemas at reset.
         turns: in order.
         meta: `recorded_at`, `environment` (`kind`, `arguments`), `task`, `seed`, `options`, `notes` of the user.
-        place: where it was read from, None for one that was not.
+        place: the folder that it was read from; None if it was not read.
     """
 
     instance_id: str
@@ -77,16 +77,16 @@ class Record:
 
     @property
     def ending(self) -> Mapping[str, Any]:
-        """The info of the last step; empty where there was none."""
+        """The info of the last step; empty if there is none."""
         return self.turns[-1].info if self.turns else {}
 
     @property
     def finished(self) -> bool:
-        """Whether the environment ended it, rather than who played it."""
+        """Whether the environment ended the episode; False if it was abandoned."""
         return bool(self.turns) and (self.turns[-1].terminated or self.turns[-1].truncated)
 
     def task(self) -> Task:
-        """The task it was played on. Raises ConfigurationError where the record holds none."""
+        """Its task. Raises ConfigurationError if the record contains none."""
         known = {each.name for each in dataclasses.fields(Task)}
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
@@ -96,14 +96,14 @@ class Record:
         try:
             return Task(**given)
         except TypeError as error:
-            raise ConfigurationError(f"{self.place or self.instance_id}: the record holds no task: {error}") from error
+            raise ConfigurationError(f"{self.place or self.instance_id}: no task in the record: {error}") from error
 
 
 def write_record(directory: str | Path, record: Record) -> Path:
-    """Write `record` to a new folder `<instance>__<time>` in `directory`.
+    """Write `record` to a new folder `<instance>__<time>` in `directory`; returns the folder.
 
     Raises:
-        ConfigurationError: the place cannot be written.
+        ConfigurationError: the directory cannot be written.
     """
     directory = Path(directory)
     summary = _summary(record)
@@ -130,10 +130,10 @@ def write_record(directory: str | Path, record: Record) -> Path:
 
 
 def read_record(folder: str | Path) -> Record:
-    """Read what `write_record` wrote.
+    """Read a folder that `write_record` wrote.
 
     Raises:
-        ConfigurationError: no record there, or one that cannot be read; the file is named.
+        ConfigurationError: there is no record, or it cannot be read; the message names the file.
     """
     folder = Path(folder)
     path = folder / "traj.json"
@@ -166,7 +166,7 @@ def read_record(folder: str | Path) -> Record:
 
 
 def find_records(place: str | Path) -> list[Path]:
-    """The folders of records at or below `place`, by name. Raises ConfigurationError where there is none."""
+    """The folders of records at or below `place`, sorted. Raises ConfigurationError if there is none."""
     place = Path(place)
     if not place.is_dir():
         raise ConfigurationError(f"{place}: no such directory")
@@ -176,7 +176,7 @@ def find_records(place: str | Path) -> list[Path]:
         if {"traj.json", "meta.json"} <= set(files):
             found.append(Path(folder))
     if not found:
-        raise ConfigurationError(f"{place}: no recorded episode; expected folders that hold {', '.join(_FILES)}")
+        raise ConfigurationError(f"{place}: no recorded episode; expected folders with {', '.join(_FILES)}")
     return sorted(found)
 
 
@@ -185,7 +185,7 @@ def _publish(partial: Path, directory: Path, record: Record) -> Path:
     moment = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     for attempt in range(1, 10_000):
         place = directory / f"{instance[:150]}__{moment}{f'-{attempt}' if attempt > 1 else ''}"
-        if not place.exists():  # a rename would take the place of an empty folder
+        if not place.exists():  # a rename would replace an empty folder
             try:
                 return partial.rename(place)
             except OSError:
@@ -198,12 +198,12 @@ def _trajectory(record: Record) -> dict[str, Any]:
     turns = []
     before = ""
     for turn in record.turns:
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             each.name: getattr(turn, each.name) for each in dataclasses.fields(turn) if each.name != "patch"
         }
         if turn.patch != before:  # most turns change no file
-            said["patch"] = before = turn.patch
-        turns.append(said)
+            values["patch"] = before = turn.patch
+        turns.append(values)
     return {
         "format": FORMAT,
         "instance_id": record.instance_id,
@@ -215,11 +215,11 @@ def _trajectory(record: Record) -> dict[str, Any]:
 
 
 def _summary(record: Record) -> dict[str, Any]:
-    told = ("resolved", "fail_to_pass", "pass_to_pass", "valid", "failure_reason")
+    results = ("resolved", "fail_to_pass", "pass_to_pass", "valid", "failure_reason")
     return {
         "finished": record.finished,
         "end_reason": record.ending.get("end_reason", "abandoned"),
-        **{key: record.ending.get(key) for key in told},
+        **{key: record.ending.get(key) for key in results},
         "turns": len(record.turns),
         "reward": math.fsum(turn.reward for turn in record.turns),
         "seconds": math.fsum(turn.seconds for turn in record.turns),
@@ -231,9 +231,9 @@ def _json(value: Any, *, indent: int | None = None) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in what JSON has; what it has no word for, as text.
+    """`value` as JSON values; anything that JSON has no type for becomes text.
 
-    `swe_trainers.evaluation.records` has the same: both write one form, and neither package may import the other.
+    `swe_trainers.evaluation.records` has a copy: both write one format, and neither package may import the other.
     """
     if value is None or isinstance(value, (str, bool, int)):
         return value

@@ -1,4 +1,4 @@
-"""`RecordTrajectory`: every episode that goes through it ends up in a folder of its own."""
+"""`RecordTrajectory`: a wrapper that writes each episode to its own folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["RecordTrajectory"]
 class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
     """Writes each episode to `<directory>/<instance>__<time>/`: `traj.json`, `patch.diff` and `meta.json`.
 
-    It records what passes through it, so put it outermost. An episode is written when it ends, whole or not at all; one
-    that is left by `reset` or `close` is written as far as it went, unless it has no turn.
+    It records what passes through it, so make it the outermost wrapper. An episode is written atomically when it ends.
+    One that is abandoned by `reset` or `close` is written up to its last turn, if it has any.
 
     Args:
-        directory: made if missing.
-        notes: kept in `meta.json`: the model, its sampling parameters, …; what JSON can hold.
+        directory: created if it does not exist.
+        notes: added to `meta.json`: the model, its sampling parameters, …; must be JSON values.
 
     Attributes:
-        last_record: the folder of the episode written last; None before the first.
+        last_record: the folder of the last written episode; None before the first.
 
     Raises:
         ConfigurationError: the directory cannot be written.
@@ -49,8 +49,8 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
         self.last_record: Path | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """As the environment's own; begins a record."""
-        self._write()
+        """Reset the environment and begin a record."""
+        self.finish()
         observation, info = self.env.reset(seed=seed, options=options)
         self._begun = {
             "instance_id": str(info.get("instance_id", "episode")),
@@ -70,7 +70,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
         return observation, info
 
     def step(self, action: str) -> tuple[str, Any, bool, bool, dict[str, Any]]:
-        """As the environment's own; adds a turn to the record and writes it where the episode ended."""
+        """Step the environment, add a turn to the record, and write it if the episode ended."""
         began = time.perf_counter()
         observation, reward, terminated, truncated, info = self.env.step(action)
         rest = {key: value for key, value in info.items() if key not in ("patch", "timing")}
@@ -87,15 +87,16 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
             )
         )
         if terminated or truncated:
-            self._write()
+            self.finish()
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """As the environment's own; writes what is not written yet."""
-        self._write()
+        """Write an unfinished record and close the environment."""
+        self.finish()
         super().close()
 
-    def _write(self) -> None:
+    def finish(self) -> None:
+        """Write the record of an episode that the environment has not ended but its player has, if it has any turn."""
         turns, self._turns = self._turns, []
         if turns:
             self.last_record = write_record(self._directory, Record(**self._begun, turns=turns, meta=self._meta))

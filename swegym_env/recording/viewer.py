@@ -1,7 +1,7 @@
-"""Recorded episodes as one page of HTML that needs no server and no network.
+"""Recorded episodes as one HTML page that needs no server and no network.
 
-Nothing of an episode is ever markup: it is embedded as JSON in which no `<` remains, and the page's script puts it in
-place as text. Besides, the page's own policy lets no script run but that one, and nothing be loaded.
+The content of episodes never becomes markup: it is embedded as JSON without any `<`, and the page's script inserts it
+as text. In addition, the page's content security policy allows only that script, and no loading of anything.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.recording.record import Record, RecordedTurn
+from swegym_env.repo.patches import count_changed_lines
 
 __all__ = ["render_page"]
 
@@ -22,10 +23,10 @@ _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028",
 
 
 def render_page(records: Iterable[Record], *, title: str = "Episodes") -> str:
-    """The page. What comes from episodes is ASCII in it, so that lone surrogates pass.
+    """The page as text. The content of episodes is escaped to ASCII, which also covers lone surrogates.
 
     Args:
-        records: in the order in which they are listed.
+        records: in the order of the list on the page.
         title: of the page.
     """
     data = json.dumps({"title": title, "episodes": [_episode(record) for record in records]}, ensure_ascii=True)
@@ -37,7 +38,7 @@ def render_page(records: Iterable[Record], *, title: str = "Episodes") -> str:
     parts = {"@SCRIPT_HASH@": digest, "@STYLE@": (_PAGE / "page.css").read_text(encoding="utf-8"), "@SCRIPT@": script}
     for mark, part in parts.items():
         page = page.replace(mark, part)
-    return page.replace("@DATA@", data)  # last: what is in it is not looked into again
+    return page.replace("@DATA@", data)  # last: marks within the data are not replaced
 
 
 def _episode(record: Record) -> dict[str, Any]:
@@ -64,6 +65,7 @@ def _episode(record: Record) -> dict[str, Any]:
         "goldPatch": task.get("patch", ""),
         "environment": record.meta.get("environment"),
         "seed": record.meta.get("seed"),
+        "format": ((record.meta.get("environment") or {}).get("arguments") or {}).get("action_format", ""),
         "notes": record.meta.get("notes") or {},
         "turns": list(_turns(record.turns)),
     }
@@ -82,15 +84,15 @@ def _turns(turns: Iterable[RecordedTurn]) -> Iterable[dict[str, Any]]:
             "tests": turn.info.get("tests"),
             "seconds": round(turn.seconds, 4),
             "patch": _change(before, turn.patch),
-            "stat": _stat(turn.patch) if turn.patch != before else None,
+            "stat": list(count_changed_lines(turn.patch)) if turn.patch != before else None,
         }
         before = turn.patch
 
 
 def _change(before: str, after: str) -> list[Any] | None:
-    """How `after` is made of `before`: characters kept at its head and tail, and what is between; None: no change.
+    """The change from `before` to `after`: number of characters kept at head and tail, and the text between; or None.
 
-    A diff grows a little with each turn; to repeat it whole would let the page grow with the square of the turns.
+    A diff grows a little with each turn; whole diffs would make the page grow with the square of the turns.
     """
     if before == after:
         return None
@@ -99,9 +101,3 @@ def _change(before: str, after: str) -> list[Any] | None:
     rest = shorter - head
     tail = next((n for n in range(rest) if before[-1 - n] != after[-1 - n]), rest)
     return [head, tail, after[head : len(after) - tail]]
-
-
-def _stat(patch: str) -> list[int]:
-    """Lines added and removed."""
-    lines = [line[0] for line in patch.split("\n") if line[:1] in ("+", "-") and line[:4] not in ("+++ ", "--- ")]
-    return [lines.count("+"), lines.count("-")]

@@ -4,32 +4,44 @@
 >>> sandbox.start()
 >>> assert sandbox.run("echo $((6 * 7))").output.strip() == "42"
 >>> sandbox.close()
+
+The way of a command, file by file:
+
+    backends    `open_sandbox` finds the back end's class in its registry
+    local       the sandbox: its layers, its shell, its snapshots
+    client      asks the supervisor, a small process beside this one, to launch a container
+    linux       the supervisor; `linux.container` makes the namespaces, mounts the layers and becomes bash
+    shell       the protocol with that bash, which turns a command into a `CommandResult`
 """
 
 from __future__ import annotations
 
-from swegym_env.sandbox.protocol import Change, CommandResult, Limits, Sandbox, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import Change, CommandResult, Limits, Sandbox, SandboxSpec, Snapshot
 
-__all__ = ["Change", "CommandResult", "Limits", "Sandbox", "SandboxSpec", "Snapshot", "open_sandbox"]
+__all__ = ["Change", "CommandResult", "Limits", "Sandbox", "SandboxSpec", "Snapshot", "open_sandbox", "start_sandbox"]
 
 
 def open_sandbox(spec: SandboxSpec, *, backend: str = "auto") -> Sandbox:
-    """A sandbox of what `spec` says, not started yet.
+    """A sandbox of what `spec` describes, not started yet.
 
     Args:
         spec: image, layers, directory, variables, limits.
-        backend: "apptainer", "namespace", "auto" for the first of them that works on this machine, or the address of a
-            service (`swegym serve`, `swegym pool`), "http://host:8300".
+        backend: an entry of `sandbox.backends.BACKENDS`: "apptainer", "namespace", the address of a server
+            ("http://host:8300", see `swegym serve` and `swegym pool`); "auto": the first that works on this machine.
     Raises:
-        BackendUnavailableError: the back end cannot work here; says why, and what would help.
+        BackendUnavailableError: the back end cannot work here; the text says why, and what would help.
     """
-    from swegym_env.sandbox.remote import is_remote
+    from swegym_env.sandbox.backends import find_backend
 
-    if is_remote(backend):
-        from swegym_env.sandbox.remote.sandbox import RemoteSandbox
+    return find_backend(backend).open(spec)
 
-        return RemoteSandbox(spec, backend)
-    from swegym_env.sandbox.local import LocalSandbox
-    from swegym_env.sandbox.selection import select_backend
 
-    return LocalSandbox(spec, select_backend(backend))
+def start_sandbox(spec: SandboxSpec, *, backend: str = "auto") -> Sandbox:
+    """The same, started. Raises what `open_sandbox` and `Sandbox.start` raise; then nothing is left of it."""
+    sandbox = open_sandbox(spec, backend=backend)
+    try:
+        sandbox.start()
+    except BaseException:
+        sandbox.close()
+        raise
+    return sandbox

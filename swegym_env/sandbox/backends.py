@@ -1,119 +1,94 @@
-"""The two ways of running a container on this machine, as requests to the supervisor."""
+"""The back ends: ways of running a sandbox, in one registry that `open_sandbox`, `swegym` and its help read.
+
+A back end is one file with one class, made with the text that the user gave: "apptainer", "namespace", or the address
+of a server. It opens sandboxes, and nothing else: what a task needs is prepared above, by `swegym_env.prepare`. There
+a back end differs in one attribute only. Where `server` is None, layers are built on this machine and patches are read
+from the writable layer; otherwise the server prepares tasks, takes patches and grades.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from swegym_env.sandbox.host_image import HOME, host_binds, host_image
-from swegym_env.sandbox.identity import sandbox_user
-from swegym_env.sandbox.images import identity_layer, resolve_image
-from swegym_env.sandbox.protocol import SandboxSpec
-from swegym_env.sandbox.supervisor.processes import children, descendants
+from swegym_env.errors import BackendUnavailableError
+from swegym_env.registry import resolve
+from swegym_env.sandbox.api import Sandbox, SandboxSpec
 
-__all__ = ["ApptainerBackend", "Backend", "NamespaceBackend", "read_only_layers"]
+if TYPE_CHECKING:
+    from swegym_env.sandbox.remote.connection import ServerClient
 
-_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
-HOSTNAME = "sandbox"
-_APPTAINER_OPTIONS = (
-    "--quiet",
-    "exec",
-    "--containall",
-    "--cleanenv",
-    "--no-eval",
-    "--no-init",
-    "--no-privs",
-    "--userns",
-    "--writable",
-    "--hostname=" + HOSTNAME,
-    "--no-mount=home,tmp,sys,cwd,bind-paths",
-)
+__all__ = ["BACKENDS", "LOCAL_BACKENDS", "Backend", "find_backend", "make_backend"]
+
+BACKENDS: Mapping[str, str] = {
+    "apptainer": "swegym_env.sandbox.apptainer:ApptainerBackend",
+    "namespace": "swegym_env.sandbox.namespace:NamespaceBackend",
+    "http://HOST:PORT": "swegym_env.sandbox.remote.sandbox:RemoteBackend",
+    "https://HOST:PORT": "swegym_env.sandbox.remote.sandbox:RemoteBackend",
+}
+"""What `sandbox=` and `--sandbox` take besides "auto" → class; an entry with "://" stands for all of its scheme."""
+
+LOCAL_BACKENDS = tuple(name for name in BACKENDS if "://" not in name)
+"""The back ends of this machine, in the order in which "auto" tries them."""
 
 
 class Backend(Protocol):
-    """What differs between the ways of running a container."""
+    """One way of running sandboxes.
 
-    name: str
-
-    def request(self, spec: SandboxSpec, directory: Path, command: Sequence[str]) -> dict[str, Any]:
-        """The supervisor's request that runs `command` on the writable layer in `directory`."""
-
-    def shell_pid(self, launched: int) -> int:
-        """The id on the host of the shell, once it has answered, from that of the process launched."""
-
-
-def read_only_layers(spec: SandboxSpec) -> list[Path]:
-    """The image's root and the layers over it, bottom first."""
-    root = resolve_image(spec.image)
-    return [root, *spec.layers] if spec.image == "host" else [root, identity_layer(root), *spec.layers]
-
-
-def read_only_binds(spec: SandboxSpec) -> dict[str, str]:
-    """Host path → path inside."""
-    return {**(host_binds() if spec.image == "host" else {}), **spec.binds}
-
-
-def _request(kind: str, spec: SandboxSpec, directory: Path, command: Sequence[str]) -> dict[str, Any]:
-    uid, gid = sandbox_user()
-    return {
-        "kind": kind,
-        "id": directory.name,
-        "directory": str(directory),
-        "layers": [str(layer) for layer in read_only_layers(spec)],
-        "binds": list(read_only_binds(spec).items()),
-        "network": spec.network,
-        "uid": uid,
-        "gid": gid,
-        "hostname": HOSTNAME,
-        "command": list(command),
-        "environment": {"PATH": _PATH, "HOME": HOME},
-    }
-
-
-class NamespaceBackend:
-    """User namespaces and the kernel's overlay file system: no daemon, no installation, no privilege."""
-
-    name = "namespace"
-
-    def request(self, spec: SandboxSpec, directory: Path, command: Sequence[str]) -> dict[str, Any]:
-        """See `Backend.request`."""
-        return _request(self.name, spec, directory, command)
-
-    def shell_pid(self, launched: int) -> int:
-        """The process launched becomes the shell; where it serves the files itself, the last of its children does."""
-        return [launched, *children(launched)][-1]
-
-
-class ApptainerBackend:
-    """One `apptainer exec` for the life of the sandbox.
-
-    Args:
-        program: Apptainer's path.
+    Attributes:
+        name: the text that it was made with.
+        remedy: what to do where it does not work.
+        server: the server that runs its sandboxes; None where this machine does.
     """
 
-    name = "apptainer"
+    name: str
+    remedy: str
 
-    def __init__(self, program: str) -> None:
-        self._program = program
+    @property
+    def server(self) -> ServerClient | None:
+        """See the attributes above."""
 
-    def request(self, spec: SandboxSpec, directory: Path, command: Sequence[str]) -> dict[str, Any]:
-        """See `Backend.request`."""
-        request = _request(self.name, spec, directory, command)
-        staged, options = [], []
-        for number, (source, place) in enumerate(request["binds"]):
-            stage = str(directory / "binds" / str(number))
-            staged.append((source, stage))
-            options += ["--bind", f"{stage}:{place}:ro"]
-        accounts = host_image() / "etc"  # where Apptainer is to find the sandbox's user
-        staged += [(str(accounts / name), f"/etc/{name}") for name in ("passwd", "group")]
-        options += ["--bind", f"{directory / 'shm'}:/dev/shm"]
-        if not spec.network:
-            options += ["--net", "--network", "none"]
-        request["binds"] = staged
-        request["command"] = [self._program, *_APPTAINER_OPTIONS, *options, str(directory / "root"), *command]
-        return request
+    def problem(self, *, fresh: bool = False) -> str:
+        """Why it cannot work here; empty where it can.
 
-    def shell_pid(self, launched: int) -> int:
-        """The shell is the last of the line of processes that Apptainer made."""
-        return [launched, *descendants(launched)][-1]
+        Args:
+            fresh: try it now, instead of using the result of an earlier trial.
+        Raises:
+            StorageError: no back end can work: there is no place for a sandbox.
+        """
+
+    def open(self, spec: SandboxSpec) -> Sandbox:
+        """A sandbox that is not started yet."""
+
+
+def make_backend(name: str) -> Backend:
+    """The back end of this name or address, whether it works or not.
+
+    Raises:
+        BackendUnavailableError: there is no such back end.
+        ConfigurationError: the address is malformed, or the server's token is missing.
+    """
+    scheme, is_address, _ = name.partition("://")
+    for known, target in BACKENDS.items():
+        if known == name or (is_address and known.startswith(f"{scheme}://")):
+            backend: Backend = resolve(target, "sandbox back end")(name)
+            return backend
+    raise BackendUnavailableError(f"no sandbox back end {name!r}; there are: auto, {', '.join(BACKENDS)}")
+
+
+def find_backend(name: str = "auto") -> Backend:
+    """The back end to use; "auto" is the first of `LOCAL_BACKENDS` that works here.
+
+    Raises:
+        BackendUnavailableError: none works, or not the one asked for; the text says why, and what would help.
+        ConfigurationError: see `make_backend`.
+        StorageError: there is no place for a sandbox.
+    """
+    problems = []
+    for candidate in LOCAL_BACKENDS if name == "auto" else (name,):
+        backend = make_backend(candidate)
+        problem = backend.problem()
+        if not problem:
+            return backend
+        problems.append(f"{candidate}: {problem}. Try: {backend.remedy}")
+    raise BackendUnavailableError(f"no sandbox can be started here: {'; '.join(problems)}")

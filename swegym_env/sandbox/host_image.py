@@ -1,6 +1,6 @@
 """The image "host": a root file system of a few links and files, with the machine's own `/usr` bound into it read-only.
 
-Nothing of the machine but its programs and libraries can be seen: no home, no `/etc` beyond what is written here.
+Only the machine's programs and libraries are visible: no home, nothing of `/etc` but what is copied here.
 """
 
 from __future__ import annotations
@@ -35,12 +35,18 @@ _COPIED = (
 
 def host_binds() -> dict[str, str]:
     """Host path → path inside of the directories that hold the machine's programs."""
+    return dict(_host_binds(_stamp("/")))
+
+
+@functools.lru_cache(maxsize=4)
+def _host_binds(_root: object) -> dict[str, str]:
+    """Cached while `/` is unchanged: each start of a sandbox needs it twice."""
     plain = [name for name in _PROGRAM_DIRECTORIES if Path("/", name).is_dir() and not Path("/", name).is_symlink()]
     return {f"/{name}": f"/{name}" for name in ("usr", *plain)}
 
 
+# When one of these changes, the image is made again.
 _SOURCES = ("/", "/etc/resolv.conf", "/etc/os-release", "/etc/ld.so.cache")
-"""What the image is made of."""
 
 
 def identity_files(passwd: str = "", group: str = "") -> dict[str, str]:
@@ -57,7 +63,7 @@ def identity_files(passwd: str = "", group: str = "") -> dict[str, str]:
 
 
 def host_image() -> Path:
-    """The directory of the image "host", made at first use and named by what is in it. Raises ImageError."""
+    """The directory of the image "host", made at first use and named by its content. Raises ImageError."""
     name, files, links = _host_files(sandbox_user(), tuple(map(_stamp, _SOURCES)))
     image = work_dir() / "images" / name
     if not image.exists():
@@ -70,7 +76,7 @@ def host_image() -> Path:
 
 @functools.lru_cache(maxsize=4)
 def _host_files(user: tuple[int, int], sources: tuple[object, ...]) -> tuple[str, dict[str, str], dict[str, str]]:
-    """The image's name, files and links: several are asked for at each start, so they are read once while they stay."""
+    """The image's name, files and links, cached while `sources` are unchanged: each start of a sandbox needs them."""
     files = identity_files() | {
         "etc/hosts": "127.0.0.1\tlocalhost sandbox\n::1\tlocalhost\n",
         "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
@@ -82,12 +88,12 @@ def _host_files(user: tuple[int, int], sources: tuple[object, ...]) -> tuple[str
     }
     cache = Path("/etc/ld.so.cache")
     changed = cache.stat().st_mtime_ns if cache.exists() else 0
-    key = hashlib.sha256(repr((1, sorted(files.items()), sorted(links.items()), changed)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((2, sorted(files.items()), sorted(links.items()), changed)).encode()).hexdigest()[:16]
     return f"host-{key}", files, links
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file does."""
+    """A value that changes when the file does."""
     try:
         found = os.stat(path)
     except OSError:
@@ -103,7 +109,7 @@ def _text(path: str) -> str:
 
 
 def _publish(image: Path, files: dict[str, str], links: dict[str, str]) -> None:
-    """Write the tree beside its place and rename it there: whoever is first wins, and nobody sees half of it."""
+    """Write the tree to a temporary directory and rename it; if another process was first, its tree stays."""
     image.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{image.name}-", dir=image.parent))
     try:
@@ -114,7 +120,8 @@ def _publish(image: Path, files: dict[str, str], links: dict[str, str]) -> None:
             (unfinished / name).chmod(0o1777)
         for name, target in links.items():
             (unfinished / name).symlink_to(target)
-        for name in _COPIED:
+        java = (path.name for path in Path("/etc").glob("java-*"))  # Debian's Java does not start without it
+        for name in (*_COPIED, *java):
             _copy(Path("/etc", name), unfinished / "etc" / name)
         for name, text in files.items():
             (unfinished / name).write_text(text)
@@ -130,10 +137,14 @@ def _publish(image: Path, files: dict[str, str], links: dict[str, str]) -> None:
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if source.name == "certs":
-        # The bundle only: the directory beside it is links into /usr/share, hundreds of them.
+        # Only the bundle: the rest of the directory is hundreds of links into /usr/share.
         source, target = source / "ca-certificates.crt", target / "ca-certificates.crt"
         target.parent.mkdir(mode=0o755, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
+        shutil.copytree(source, target, symlinks=True, ignore=_unreadable)
     elif source.is_file():
         shutil.copy(source, target)
+
+
+def _unreadable(directory: str, names: list[str]) -> list[str]:
+    return [name for name in names if not os.access(os.path.join(directory, name), os.R_OK)]

@@ -1,173 +1,378 @@
-"""A sandbox on this machine: a container that the supervisor keeps, a shell in it, and the layers it stands on."""
+"""Sandboxes on this machine: a container that the supervisor runs, a shell in it, the layers below it.
+
+`LocalBackend` is what the back ends of this machine share; one such back end is one file that says how the container
+is started.
+"""
 
 from __future__ import annotations
 
-import errno
+import contextlib
+import hashlib
+import json
 import os
 import posixpath
+import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
-from swegym_env.errors import SandboxError
-from swegym_env.sandbox.backends import Backend, read_only_binds, read_only_layers
+from swegym_env.errors import InfrastructureError, SandboxBrokenError, SandboxError, StorageError
+from swegym_env.files import write_atomically
+from swegym_env.paths import run_dir
+from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
+from swegym_env.sandbox.budget import Budget, OverBudgetError
 from swegym_env.sandbox.changes import find_changes
-from swegym_env.sandbox.client import supervisor
-from swegym_env.sandbox.container import START_TIMEOUT_S, Container
-from swegym_env.sandbox.host_image import HOME
-from swegym_env.sandbox.identity import own
-from swegym_env.sandbox.inside import read_inside, write_inside
-from swegym_env.sandbox.leases import lease_directory, no_place
-from swegym_env.sandbox.limits import ENDINGS, reached_limit
-from swegym_env.sandbox.protocol import Change, CommandResult, SandboxSpec, Snapshot
-from swegym_env.sandbox.shell import ABORT_SIGNAL, SAVE_STATE, STATE_FILE, quoted
-from swegym_env.sandbox.starvation import were_starved
-from swegym_env.sandbox.supervisor.processes import descendants
-from swegym_env.sandbox.writable import WritableLayer, copy_files, place_for
+from swegym_env.sandbox.client import clean_up, supervisor
+from swegym_env.sandbox.filters import program
+from swegym_env.sandbox.host_image import HOME, host_binds
+from swegym_env.sandbox.identity import check_binds, own, sandbox_user
+from swegym_env.sandbox.images import identity_layer, resolve_image
+from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
+from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
+from swegym_env.sandbox.writable import FormerLayer, SandboxDirectory, WritableLayer, copy_files, run_dir_for
 
-__all__ = ["LocalSandbox", "LocalSnapshot"]
+__all__ = ["HOSTNAME", "LocalBackend", "LocalSandbox", "LocalSnapshot", "known_problem"]
 
-_ABORT_GRACE_S = 0.3
-_LONG_COMMAND_BYTES = 8192  # bash reads a pipe byte by byte; beyond this a file is faster
-_BASH = ("/bin/bash", "--noprofile", "--norc")
+HOSTNAME = "sandbox"
+_SHELLS_PER_COMMAND = 2  # what an earlier command left running may have killed the first before it read this one
+_FEW_FILES = 200  # a layer with less is copied faster than another shell is started
+_MOST_FORMER_LAYERS = 8  # each takes a part of the options of a mount, which fill at most a page
+_MOST_CLOCK_OFFSET_S = 30 * 24 * 3600
+_LAUNCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S, _LOOKS = 2.0, 5
+_RUNNING = "RS"  # states of a thread; one in an uninterruptible sleep stops before it does anything else
+_RESTART_TIMEOUT_S = 10.0  # many times what it takes; a shell that the agent has replaced may never answer
+# What a back end must be able to do: remove and replace a directory of a lower layer, and stay without network.
+_TRIAL = "cd / && rm -r mnt && mkdir mnt && touch mnt/x && ! tail -n +3 /proc/net/dev | grep -v ' lo:'"
 
-# What becomes of a Docker image's ENV lines, and of a definition's %environment; sourced in this order.
-_IMAGE_ENVIRONMENT = ("/.singularity.d/env/10-docker2singularity.sh", "/.singularity.d/env/90-environment.sh")
-_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": HOME,
-    "USER": "agent",
-    "LOGNAME": "agent",
-    "SHELL": "/bin/bash",
-    "TERM": "dumb",
-    "LANG": "C.UTF-8",
-    "LC_ALL": "C.UTF-8",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "MANPAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PIP_PROGRESS_BAR": "off",
-    "TQDM_DISABLE": "1",
-}
+
+class LocalBackend:
+    """A way of starting a container on this machine; see `backends.Backend`.
+
+    Args:
+        name: of the back end in the registry.
+    """
+
+    remedy: ClassVar[str]
+    server: ClassVar[None] = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def request(self, spec: SandboxSpec, directory: Path, command: Sequence[str]) -> dict[str, Any]:
+        """The supervisor's request that runs `command` on the writable layer in `directory`."""
+        uid, gid = sandbox_user()
+        root = resolve_image(spec.image)
+        layers = [root, *spec.layers] if spec.image == "host" else [root, identity_layer(root), *spec.layers]
+        return {
+            "isolation": "supervisor",
+            "id": directory.name,
+            "directory": str(directory),
+            "layers": [str(layer) for layer in layers],
+            "binds": list(spec.binds.items()),
+            "shared": list(host_binds().items()) if spec.image == "host" else [],
+            "network": spec.network,
+            "uid": uid,
+            "gid": gid,
+            "hostname": HOSTNAME,
+            "command": list(command),
+            "environment": {"PATH": _LAUNCH_PATH, "HOME": HOME},
+            "filter": program(),
+        }
+
+    def missing(self) -> str:
+        """Which program is missing; empty where all are there."""
+        return ""
+
+    def version(self) -> tuple[object, ...]:
+        """What besides the kernel and the user decides whether it works: a trial's result holds while this is equal."""
+        return ()
+
+    def explain(self, failure: str) -> str:
+        """A better reason for a failed start than `failure`, where there is one."""
+        return failure
+
+    def open(self, spec: SandboxSpec) -> LocalSandbox:
+        """See `backends.Backend.open`."""
+        return LocalSandbox(spec, self)
+
+    def manner(self) -> str:
+        """How its sandboxes are started, where there is more than one way."""
+        return ""
+
+    def problem(self, *, fresh: bool = False) -> str:
+        """See `backends.Backend.problem`.
+
+        A success is remembered for this boot, kernel, user and version, in memory and in `run_dir()`.
+        """
+        missing = self.missing()
+        return missing or (self.try_now() if fresh else known_problem(self.name, self.version(), self.try_now))
+
+    def try_now(self) -> str:
+        """Start a sandbox, use it and end it; why that failed, or an empty text."""
+        sandbox = self.open(SandboxSpec(workdir="/tmp"))
+        try:
+            sandbox.start()
+            result = sandbox.run(_TRIAL, timeout_s=30)
+        except StorageError:
+            raise
+        except InfrastructureError as error:
+            return self.explain(str(error))
+        finally:
+            sandbox.close()
+        return "" if result.exit_code == 0 else f"its first command failed: {result.output.strip()[-300:]}"
+
+
+_known: dict[tuple[object, ...], str] = {}
+
+
+def known_problem(what: str, version: tuple[object, ...], trial: Callable[[], str]) -> str:
+    """The result of a trial: the recorded one where nothing that matters has changed since.
+
+    Args:
+        what: is tried.
+        version: what besides the kernel and the user decides the result.
+        trial: returns why it does not work, or an empty text.
+    """
+    if (what, version) not in _known:
+        _known[what, version] = _recorded_problem(what, version, trial)
+    return _known[what, version]
+
+
+def _recorded_problem(what: str, version: tuple[object, ...], trial: Callable[[], str]) -> str:
+    facts = (5, what, version, os.uname().release, os.geteuid(), boot_id())
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    record = run_dir() / f".{what}-{key}.json"
+    try:
+        return str(json.loads(record.read_text())["reason"])
+    except (OSError, ValueError, KeyError, TypeError):
+        reason = trial()
+    if not reason:  # a failure is not recorded: its cause may be repaired meanwhile
+        with contextlib.suppress(OSError):  # otherwise the next process tries again
+            record.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            write_atomically(record, json.dumps({"reason": reason}))
+    return reason
+
+
+def _read_only_binds(spec: SandboxSpec) -> dict[str, str]:
+    """Host path → path inside."""
+    return {**(host_binds() if spec.image == "host" else {}), **spec.binds}
 
 
 class LocalSnapshot:
-    """Files, directory and variables of a sandbox, kept in a directory of their own."""
+    """Files, working directory and variables of a sandbox: former writable layers, and a directory with a copy.
 
-    def __init__(self, directory: Path, spec: SandboxSpec, shell_directory: str) -> None:
-        self.directory = directory
+    Args:
+        spec: of the sandbox.
+        shell_directory: the working directory.
+        former: the former layers, bottom first, which it shares.
+        directory: with the copy of the layer over them; None: there is nothing over them.
+    """
+
+    def __init__(
+        self, spec: SandboxSpec, shell_directory: str, former: Sequence[FormerLayer], directory: Path | None
+    ) -> None:
         self.spec = spec
         self.shell_directory = shell_directory
+        self.former = _shared(former)
+        self.directory = directory
+        self._owner = os.getpid()
 
     def discard(self) -> None:
         """Free what it holds; idempotent."""
-        supervisor().send({"do": "remove", "directory": str(self.directory)})
+        if self.directory is not None:
+            clean_up({"do": "remove", "directory": str(self.directory)})
+        former, self.former = self.former, ()
+        if self._owner == os.getpid():
+            for layer in former:
+                layer.directory.release()
+
+
+def _shared(layers: Sequence[FormerLayer]) -> tuple[FormerLayer, ...]:
+    """The same layers, for one more user."""
+    for layer in layers:
+        layer.directory.share()
+    return tuple(layers)
 
 
 class LocalSandbox:
-    """A sandbox of this process; see `protocol.Sandbox`. Made by `open_sandbox`."""
+    """A sandbox that belongs to this process; see `api.Sandbox`. Made by `open_sandbox`."""
 
-    def __init__(self, spec: SandboxSpec, backend: Backend) -> None:
+    def __init__(self, spec: SandboxSpec, backend: LocalBackend) -> None:
         self.spec = spec
         self.backend = backend.name
         self._backend = backend
-        self._directory: Path | None = None
+        self._directory: SandboxDirectory | None = None
+        self._former: tuple[FormerLayer, ...] = ()  # below the writable layer, bottom first
         self._layer: WritableLayer | None = None
         self._layers_made = 0
-        self._was_full = False
+        self._limits = spec.limits  # of its first layer, and so of those that replace it
+        self._lower: list[Path] = []  # the read-only layers below all of these, bottom first
         self._fuse = False
-        self._container: Container | None = None
-        self._shell_pid = 0
-        self._shell_directory = spec.workdir
+        self._shell: Shell | None = None
+        self._between = 0  # see `Shell`
+        self._cwd = spec.workdir
+        self._used = False  # a shell has run on the files of the writable layer
         self._closed = False
         self._owner = os.getpid()
+        self._clock_offset_s = secrets.randbelow(_MOST_CLOCK_OFFSET_S)  # the same for all its shells
 
     def start(self) -> None:
-        """Bring it up and wait for the shell's first answer. Raises SandboxError (StorageError), ImageError."""
+        """See `api.Sandbox.start`.
+
+        Raises:
+            SandboxError: it does not start; StorageError: there is no place for its files.
+            ImageError: there is no such image.
+            ConfigurationError: a source of `spec.binds` is missing, or nobody inside could read it.
+        """
         if self._closed:
             raise SandboxError("the sandbox is closed")
         if self._layer is None:
+            check_binds(self.spec.binds)
             layer = self._make_layer()
             try:
-                layer.furnish(self.spec.workdir, read_only_binds(self.spec))
+                layer.populate(self.spec.workdir, _read_only_binds(self.spec))
             except OSError as error:
-                raise no_place(error, place_for(self.spec.limits)) from error
+                raise storage_error(error, run_dir_for(self.spec.limits)) from error
             self._layer = layer
-        if self._container is None:
+        if self._shell is None:
             self._launch()
 
-    def _make_layer(self) -> WritableLayer:
-        """An empty writable layer, and at the first time the sandbox's directory."""
+    def _make_layer(self, former: Sequence[FormerLayer] = ()) -> WritableLayer:
+        """A new, empty writable layer, over former ones; the first call also makes the sandbox's directory."""
         if self._directory is None:
-            parent = place_for(self.spec.limits)
-            self._directory = lease_directory("sandbox", supervisor().pid, parent)
+            parent = run_dir_for(self.spec.limits)
+            self._directory = SandboxDirectory(lease_directory("sandbox", supervisor().pid, parent))
+            directory = self._directory.path
             try:
-                for name in ("root", "shm", "binds"):
-                    (self._directory / name).mkdir(mode=0o755)
-                own(self._directory / "binds")
+                for name in ("root", "dev", "binds", "empty"):
+                    os.mkdir(f"{directory}/{name}", 0o755)
+                own(f"{directory}/binds")
             except OSError as error:
-                raise no_place(error, parent) from error
+                raise storage_error(error, parent) from error
         self._layers_made += 1
-        return WritableLayer(self._directory, f"layer-{self._layers_made}", self.spec.limits)
+        size_bytes, inodes = (sum(getattr(layer, name) for layer in former) for name in ("size_bytes", "inodes"))
+        left = replace(
+            self._limits, disk_bytes=self._limits.disk_bytes - size_bytes, inodes=self._limits.inodes - inodes
+        )
+        layer = WritableLayer(self._directory.path, f"layer-{self._layers_made}", left)
+        if not former:
+            self._limits = replace(self._limits, disk_bytes=layer.disk_bytes, inodes=layer.inodes)
+        return layer
+
+    def _make_layer_over(self, former: Sequence[FormerLayer]) -> WritableLayer:
+        """A writable layer over former ones, ready for a shell."""
+        layer = self._make_layer(former)
+        layer.continue_from(former[-1], STATE_FILE)
+        return layer
+
+    def _replace_layer(self, layer: WritableLayer, former: Sequence[FormerLayer]) -> None:
+        """Let a layer over former ones, which are shared, take the place of this sandbox's."""
+        before, self._former, self._layer = self._former, _shared(former), layer
+        for one in before:
+            one.directory.release()
+
+    def _freeze(self) -> bool:
+        """Make the writable layer a former one, which forks and snapshots share without a copy.
+
+        Only where it costs less than a copy, and nothing but an idle bash is running: bash ends, and the next command
+        starts another with its state. False where the layer stays.
+        """
+        layer = self._writable()
+        if not layer.has_own_file_system or self._fuse or len(self._former) >= _MOST_FORMER_LAYERS:
+            return False
+        size_bytes, inodes = layer.used()
+        taken = [sum(getattr(one, name) for one in self._former) for name in ("size_bytes", "inodes")]
+        most = self._limits.disk_bytes // 2, self._limits.inodes // 2
+        if inodes < _FEW_FILES or size_bytes + taken[0] > most[0] or inodes + taken[1] > most[1]:
+            return False
+        if self._shell is not None:
+            if self._shell.processes() != [self._shell.pid]:
+                return False
+            self._shell.end()
+            self._drop_shell()
+        assert self._directory is not None
+        upper = layer.path / "upper"
+        former = (*self._former, FormerLayer(self._directory, upper, layer.upper, size_bytes, inodes))
+        self._replace_layer(self._make_layer_over(former), former)
+        return True
 
     def _launch(self) -> None:
-        """Start a container on the writable layer; with the last shell's state if there is one that can be used."""
+        """Start a container on the writable layer, with the state of the last shell if it saved one that works.
+
+        Where that fails after commands have run, the same start without the files that they changed shows whose fault
+        it is; a second attempt rules out that the machine failed for a moment.
+
+        Raises:
+            SandboxBrokenError: the changed files are at fault.
+            SandboxError: the machine is.
+        """
+        failure = self._try_to_launch()
+        if failure and self._used and self._starts_without_changes():
+            failure = self._try_to_launch()
+            if failure and self._writable().alive():
+                raise SandboxBrokenError(
+                    f"no shell starts in the sandbox any more: {failure}. "
+                    "The same start works without the files that were changed in it"
+                )
+        if failure:
+            raise SandboxError(f"the {self.backend} sandbox did not start: {failure}. Try: swegym doctor")
+        self._used = True
+
+    def _try_to_launch(self) -> str:
+        """Start a container on the writable layer; "", or why no shell answers."""
         layer = self._writable()
         try:
             resumes = layer.has_state(STATE_FILE)
         except OSError as error:
-            raise SandboxError(f"the sandbox's files cannot be reached: {error}") from error
+            return f"its files cannot be reached: {error}"
+        request = self._backend.request(self.spec, layer.path.parent, BASH)
+        request["layer"] = str(layer.path)
+        request["limits"] = dict(vars(self.spec.limits))  # all fields are numbers
+        request["clock_offset_s"] = self._clock_offset_s
+        self._lower = [Path(place) for place in request["layers"]]
+        request["layers"] = [*request["layers"], *(str(former.path) for former in self._former)]
+        request["limits"] |= {"disk_bytes": layer.disk_bytes, "inodes": layer.inodes}
+        if not layer.has_own_file_system:
+            request["filter"] = program(for_runtime=request["isolation"] == "command", preallocation=False)
+        request["limits"]["files_in_memory_bytes"] = self.spec.limits.disk_bytes * layer.has_own_file_system
+        timeout_s = _RESTART_TIMEOUT_S if self._used else _START_TIMEOUT_S
         failure = ""
-        for with_state in (True, False) if resumes else (False,):
-            request = self._backend.request(self.spec, layer.place.parent, _BASH)
-            request["layer"] = str(layer.place)
-            request["limits"] = asdict(self.spec.limits)
-            request["limits"]["files_in_memory_bytes"] = self.spec.limits.disk_bytes * layer.has_own_file_system
-            container = Container(supervisor(), request)
-            container.shell.prepare(self._preparation(with_state))
-            answer = container.shell.run(b":", 10.0 if with_state else START_TIMEOUT_S, 4096)
-            if answer.exit_code == 0:
-                self._container = container
-                self._shell_pid = self._backend.shell_pid(container.pid())
-                self._fuse = container.overlay == "fuse"
-                return
-            failure = f"{container.failure()}" if answer.ended else "its shell did not answer"
-            container.end()
-            failure = container.failure() if answer.ended else failure
-            container.close()
-        raise SandboxError(f"the {self.backend} sandbox did not start: {failure}. Try: swegym doctor")
+        for resume in (True, False) if resumes else (False,):
+            shell = Shell(supervisor(), request, layer, self._between)
+            failure = shell.start(self.spec, self._cwd, resume=resume, timeout_s=timeout_s)
+            if not failure:
+                self._shell, self._fuse, self._between = shell, shell.fuse, shell.between
+                return ""
+            if resume:
+                layer.discard_state(STATE_FILE)
+        return failure
 
-    def _preparation(self, with_state: bool) -> list[str]:
-        limits = self.spec.limits
-        lines = [
-            # Apptainer adds variables of its own, and takes none that hold a comma or a line break.
-            "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
-            _exported(_ENVIRONMENT),
-            *(f"[ -r {given} ] && . {given}" for given in _IMAGE_ENVIRONMENT),
-            _exported(self.spec.env),
-            *(f'export PATH={_word(place)}:"$PATH"' for place in reversed(self.spec.path)),
-            f"ulimit -c 0 -f {limits.file_size_bytes // 1024} -u {limits.processes} -d {limits.memory_bytes // 1024}",
-            f"cd -- {_word(self._shell_directory)}",
-            f"trap '{SAVE_STATE}' EXIT",
-            f"trap 'exit {ENDINGS['time']}' {ABORT_SIGNAL}",
-        ]
-        if with_state:
-            # The directory is the shell's own record of it; options that ended the last shell are not taken over.
-            lines.append(f'. {STATE_FILE}; cd -- "$PWD"; set +eu')
-        return lines
+    def _starts_without_changes(self) -> bool:
+        """Whether a sandbox of the same specification starts in half of the time that this one had."""
+        if not self._writable().alive():
+            return False
+        control = LocalSandbox(self.spec, self._backend)
+        began = time.monotonic()
+        try:
+            control.start()
+        except SandboxError:
+            return False
+        finally:
+            control.close()
+        return time.monotonic() - began < _RESTART_TIMEOUT_S / 2
 
     def run(
         self, command: str, *, timeout_s: float | None = None, output_limit_bytes: int | None = None
     ) -> CommandResult:
-        """See `protocol.Sandbox.run`.
+        """See `api.Sandbox.run`.
 
-        At the time limit the shell is asked to save its state, everything in the sandbox is killed, and the next
-        command meets a fresh shell in the same directory with the same variables and functions. The same holds after
-        `exit`, `exec` and the like.
+        At the timeout the shell saves its state and everything in the sandbox is killed. The next command runs in a new
+        shell, in the same directory and with the same variables and functions. The same holds after `exit` and `exec`.
         """
         limits = self.spec.limits
         timeout = limits.turn_timeout_s if timeout_s is None else timeout_s
@@ -175,185 +380,211 @@ class LocalSandbox:
         text = command.encode("utf-8", "surrogateescape")
         if b"\0" in text:
             return CommandResult("bash: a command cannot hold a NUL byte\n", 2)
-        container = self._live()
-        if len(text) > _LONG_COMMAND_BYTES:
-            text = self._deposit(text)
-        begin = time.monotonic()
-        answer = container.shell.run(text, timeout, output_limit, container)
-        timed_out = answer.exit_code is None and not answer.ended and not answer.stopped
-        known = {"time"} if timed_out else set()
-        starved = timed_out and were_starved(descendants(self._shell_pid), time.monotonic() - begin)
-        if answer.exit_code is not None:
-            code = answer.exit_code
-            self._shell_directory = answer.directory or self._shell_directory
-            known |= container.reached_limits()
-        else:
+        for _ in range(_SHELLS_PER_COMMAND):
+            shell = self._live()
             try:
-                code = container.wait() if answer.ended else self._abort()
-                known |= container.reached_limits() if not timed_out else set()
-                code = next((ENDINGS[limit] for limit in ("cpu", "disk") if limit in known and answer.stopped), code)
+                result = shell.run(text, timeout, output_limit)
+            except SandboxBrokenError:  # its files fill the disk: nobody else has room before they are gone
+                self.close()
+                raise
             finally:
-                self._drop_container()
-        return CommandResult(
-            output=answer.output.decode("utf-8", "replace"),
-            exit_code=code,
-            timed_out=timed_out,
-            truncated_bytes=answer.truncated_bytes,
-            duration_s=time.monotonic() - begin,
-            limit=reached_limit(
-                known | self._full_disk(code),
-                output=answer.output,
-                exit_code=code,
-                truncated=answer.truncated_bytes > 0,
-            ),
-            starved=starved,
-        )
-
-    def _full_disk(self, exit_code: int) -> set[str]:
-        """{"disk"} where the command used up the sandbox's own room, or failed in a full one.
-
-        Raises:
-            StorageError: the machine's room is used up.
-        """
-        layer = self._writable()
-        was_full, self._was_full = self._was_full, layer.is_full()
-        if self._was_full and not layer.has_own_file_system:
-            raise no_place(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), layer.place.parent.parent)
-        return {"disk"} if self._was_full and (exit_code != 0 or not was_full) else set()
-
-    def _deposit(self, command: bytes) -> bytes:
-        path = f"/.swegym/command-{time.monotonic_ns()}"
-        try:
-            write_inside(self._shell_pid, path, command, 0o600, fuse=self._fuse)
-        except OSError as error:
-            raise no_place(error) from error
-        return f'eval "$(<{path})"'.encode()
-
-    def _abort(self) -> int:
-        """End the running command and all it started: ask the shell to save its state, then kill everything."""
-        container = self._container
-        assert container is not None
-        deadline = time.monotonic() + _ABORT_GRACE_S
-        _signal(self._shell_pid, signal.SIGUSR2)
-        while time.monotonic() < deadline:
-            # The shell acts on the signal once the program it waits for is gone.
-            for pid in descendants(self._shell_pid):
-                _signal(pid, signal.SIGKILL)
-            if container.shell.wait_for_end(0.005):
+                self._cwd = shell.directory or self._cwd
+                self._drop_ended_shell()
+            if not shell.unread:
                 break
-        container.end()
-        return ENDINGS["time"]
+        return result
 
-    def _live(self) -> Container:
+    def _require_started(self) -> None:
         if self._closed or self._layer is None:
             raise SandboxError("the sandbox is closed" if self._closed else "the sandbox was not started")
-        if self._container is None:
+
+    def _live(self) -> Shell:
+        self._require_started()
+        if self._shell is None:
             self._launch()
-        assert self._container is not None
-        return self._container
+        assert self._shell is not None
+        return self._shell
 
     def _writable(self) -> WritableLayer:
         assert self._layer is not None
         return self._layer
 
-    def _drop_container(self) -> None:
-        if self._container is not None:
-            self._container.close()
-            self._container = None
+    def _drop_shell(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+
+    def _drop_ended_shell(self) -> None:
+        if self._shell is not None and self._shell.ended:
+            self._drop_shell()
 
     def read(self, path: str) -> bytes:
-        """See `protocol.Sandbox.read`."""
-        self._live()
-        return read_inside(self._shell_pid, posixpath.join(self.spec.workdir, path), fuse=self._fuse)
+        """See `api.Sandbox.read`."""
+        return self._live().read(posixpath.join(self.spec.workdir, path))
 
     def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
-        """See `protocol.Sandbox.write`; an existing file keeps its mode."""
-        self._live()
-        write_inside(self._shell_pid, posixpath.join(self.spec.workdir, path), content, mode, fuse=self._fuse)
+        """See `api.Sandbox.write`; an existing file keeps its mode."""
+        self._live().write(posixpath.join(self.spec.workdir, path), content, mode)
 
-    def changes(self, root: str) -> Sequence[Change]:
-        """See `protocol.Sandbox.changes`."""
+    def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
+        """See `api.Sandbox.changes`."""
+        with self.listing() as (upper, lowers):
+            return find_changes(upper, lowers, root, fuse=self._fuse, budget=budget, own=self.own_layers)
+
+    @property
+    def own_layers(self) -> int:
+        """How many of the last layers of `listing` were writable before a fork or a snapshot."""
+        return len(self._former)
+
+    @property
+    def fuse(self) -> bool:
+        """Whether fuse-overlayfs serves the files."""
+        return self._fuse
+
+    @contextlib.contextmanager
+    def listing(self) -> Iterator[tuple[Path, Sequence[Path]]]:
+        """The writable layer and those below it, bottom first, as this process sees them.
+
+        Raises:
+            SandboxError: it is not running, or the block raised an OSError other than OverBudgetError.
+        """
         if self._layer is None or self._closed:
             raise SandboxError("the sandbox was not started, or is closed")
-        layers = read_only_layers(self.spec)
         try:
-            return find_changes(self._layer.upper, layers, root, fuse=self._fuse)
-        except FileNotFoundError as error:
-            raise SandboxError(f"the sandbox is gone: {error}") from error
+            yield self._layer.upper, [*self._lower, *(former.view for former in self._former)]
+        except OverBudgetError:
+            raise
+        except OSError as error:
+            if self._shell is not None:
+                self._shell.check()
+            raise SandboxError(f"the sandbox's files cannot be listed: {error}") from error
 
     def snapshot(self) -> LocalSnapshot:
-        """See `protocol.Sandbox.snapshot`: the writable layer is copied while everything inside stands still."""
+        """See `api.Sandbox.snapshot`.
+
+        A writable layer with many files is shared; a small one, or one that processes use, is copied while the
+        processes inside are stopped.
+        """
         self._save_state()
-        directory = lease_directory("snapshot", supervisor().pid, place_for(self.spec.limits))
-        self._while_still(lambda upper: copy_files(upper, directory / "upper"))
-        return LocalSnapshot(directory, self.spec, self._shell_directory)
+        if self._freeze():
+            return LocalSnapshot(self.spec, self._cwd, self._former, None)
+        directory = lease_directory("snapshot", supervisor().pid, run_dir_for(self.spec.limits))
+        snapshot = LocalSnapshot(self.spec, self._cwd, self._former, directory)
+        try:
+            self._while_stopped(lambda upper: copy_files(upper, directory / "upper"))
+        except SandboxError:
+            snapshot.discard()
+            raise
+        return snapshot
 
     def restore(self, snapshot: Snapshot) -> None:
-        """See `protocol.Sandbox.restore`; what runs in the background ends."""
+        """See `api.Sandbox.restore`; background processes end."""
         if not isinstance(snapshot, LocalSnapshot) or snapshot.spec != self.spec:
             raise SandboxError("a snapshot of another sandbox cannot be restored here")
-        container = self._live()
-        container.end()
-        self._drop_container()
-        layer = self._make_layer()
-        layer.fill_from(snapshot.directory / "upper")
-        self._writable().drop()
-        self._layer = layer
-        self._shell_directory = snapshot.shell_directory
-        self._launch()
+        self._require_started()
+        if self._shell is not None:
+            self._shell.end()
+            self._drop_shell()
+        former = snapshot.former
+        if snapshot.directory is None:
+            layer = self._make_layer_over(former)
+        else:
+            layer = self._make_layer(former)
+            layer.copy_from(snapshot.directory / "upper", over_former=bool(former))
+        self._writable().remove()
+        self._replace_layer(layer, former)
+        self._cwd = snapshot.shell_directory
+        self._launch_if_possible()
 
     def fork(self) -> LocalSandbox:
-        """See `protocol.Sandbox.fork`."""
+        """See `api.Sandbox.fork`; what of the writable layer is shared and what is copied, see `snapshot`."""
         self._save_state()
         other = LocalSandbox(self.spec, self._backend)
-        other._shell_directory = self._shell_directory
+        other._cwd, other._used = self._cwd, True
+        other._between, other._limits = self._between, self._limits
+        other._clock_offset_s = self._clock_offset_s  # no clock goes backwards
         try:
-            other._layer = other._make_layer()
-            self._while_still(other._layer.fill_from)
-            other.start()
+            if self._freeze():
+                other._replace_layer(other._make_layer_over(self._former), self._former)
+            else:
+                other._replace_layer(other._make_layer(self._former), self._former)
+                layer = other._writable()
+                self._while_stopped(lambda upper: layer.copy_from(upper, over_former=bool(self._former)))
+            other._launch_if_possible()
         except SandboxError:
             other.close()
             raise
         return other
 
-    def _save_state(self) -> None:
-        answer = self._live().shell.run(SAVE_STATE.encode(), self.spec.limits.turn_timeout_s, 4096)
-        if answer.exit_code is None:
-            raise SandboxError("the shell could not be asked for its state: it does not answer")
+    def _launch_if_possible(self) -> None:
+        """Start a shell. Where the agent's files prevent it, the next command shows that: copying them has worked."""
+        with contextlib.suppress(SandboxBrokenError):
+            self._launch()
 
-    def _while_still(self, copy: Callable[[Path], None]) -> None:
-        """Copy the writable layer while no process inside moves."""
-        still = descendants(self._shell_pid)
-        for pid in still:
-            _signal(pid, signal.SIGSTOP)
+    def _save_state(self) -> None:
+        """Let bash save its state to the writable layer; without a bash that does so, the last saved one remains."""
+        self._require_started()
+        if self._shell is not None:
+            self._shell.save_state(self.spec.limits.turn_timeout_s)
+            self._drop_ended_shell()
+
+    def _while_stopped(self, copy: Callable[[Path], None]) -> None:
+        """Copy the writable layer while the processes inside are stopped. If they cannot be stopped, they are ended."""
+        if self._shell is not None and not _stop_all(self._shell):
+            self._shell.end()
+            self._drop_shell()
         try:
-            copy(self._writable().place / "upper")
+            copy(self._writable().path / "upper")
         finally:
-            for pid in still:
-                _signal(pid, signal.SIGCONT)
+            if self._shell is not None:
+                for pid in self._shell.processes():
+                    _signal(pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End everything and remove everything; idempotent. The supervisor does it while the caller goes on."""
+        """See `api.Sandbox.close`; the supervisor does the work while the caller continues."""
         if self._closed:
             return
         self._closed = True
         if self._owner != os.getpid():
-            return  # a forked child of the owner: the sandbox is not its own
-        self._drop_container()
-        if self._directory is not None:
-            supervisor().send({"do": "close", "id": self._directory.name, "directory": str(self._directory)})
+            return  # a fork of the owner: the sandbox belongs to the parent
+        self._drop_shell()
+        former, self._former = self._former, ()
+        for layer in former:
+            layer.directory.release()
+        if self._directory is not None and not self._directory.release():  # others need a former layer of it
+            clean_up({"do": "end", "id": self._directory.path.name})
+            if self._layer is not None:
+                self._layer.remove()
 
 
-def _exported(variables: Mapping[str, str]) -> str:
-    return " ".join(["export", *(_word(f"{name}={value}") for name, value in variables.items())])
+def _stop_all(shell: Shell) -> bool:
+    """Stop all processes of a shell's container; False if they start others, or go on, as fast as they are stopped."""
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    stopped: set[int] = set()
+    looks = 0  # since one found a process running: a list of processes may lack one that is just being started
+    while time.monotonic() < deadline:
+        running = [pid for pid in shell.processes() if pid not in stopped or not _is_stopped(pid)]
+        for pid in running:
+            _signal(pid, signal.SIGSTOP)
+        stopped.update(running)
+        looks = 0 if running else looks + 1
+        if looks == _LOOKS:
+            return True
+    return False
 
 
-def _word(text: str) -> str:
-    return os.fsdecode(quoted(os.fsencode(text)))
+def _is_stopped(pid: int) -> bool:
+    """Whether no thread of a process that was sent SIGSTOP goes on."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in _RUNNING:
+                    return False
+    except (FileNotFoundError, ProcessLookupError):  # a thread has ended
+        return not os.path.exists(f"/proc/{pid}")
+    return True
 
 
 def _signal(pid: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
         os.kill(pid, number)
-    except ProcessLookupError:  # it has ended
-        pass

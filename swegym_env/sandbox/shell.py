@@ -1,15 +1,22 @@
-r"""The protocol with one long-lived bash over three pipes.
+r"""The long-lived bash of a sandbox: started by the supervisor in a container, and given one command at a time.
 
-Each command goes down standard input as one frame:
+Three pipes lead to it. Each command goes down its standard input as one frame:
 
     { eval 'COMMAND'; } </dev/null >&8 2>&1 7>&- 8>&-
-    builtin printf '\001NONCE %d %s\0' $? "$PWD" >&7
+    builtin printf '\001NONCE %d %s\0' $? "${PWD:0:4097}" >&7
 
-The command runs in the shell itself, so its directory, variables and functions stay; it sees neither the shell's own
-input nor the descriptor on which the trailer is sent (bash keeps both close-on-exec), and the nonce is fresh. Output
-comes on standard output, the trailer on standard error's pipe: nothing printed can be taken for a trailer, whatever
-its bytes, and a background job that keeps the output open delays nothing. No helper, variable or prompt is left in
-the shell for the command to see or break.
+The command runs in the shell itself, so its directory, variables and functions stay. Output comes on standard output,
+the trailer on standard error's pipe: nothing printed can be taken for a trailer, whatever its bytes, and a background
+job that keeps the output open delays nothing. No function, variable or prompt is left in the shell for the command to
+see or break.
+
+Programs inherit none of the pipes (bash keeps them close-on-exec), but whoever runs as the agent can take them from
+bash, read the nonce and write a trailer, stop bash, or fill the pipes. There is nothing to gain: a trailer states the
+exit code and the directory of the agent's own command, and both are bounded and used for nothing else. Nothing here
+waits longer than the command may take, whatever the pipes hold; and a byte on the status pipe that is not part of the
+one expected trailer ends the shell, as if the command had killed it. The next command gets another shell.
+
+A fourth pipe, the event pipe, comes from the supervisor: see `linux.supervisor` for its lines. Nobody inside has it.
 """
 
 from __future__ import annotations
@@ -17,70 +24,88 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import json
+import math
 import os
+import re
 import secrets
 import select
+import signal
 import termios
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal
 
-__all__ = ["Answer", "CappedOutput", "Shell", "Watcher", "quoted"]
+from swegym_env.errors import SandboxBrokenError, SandboxError
+from swegym_env.sandbox.api import CommandResult, SandboxSpec
+from swegym_env.sandbox.client import SupervisorClient
+from swegym_env.sandbox.host_image import HOME
+from swegym_env.sandbox.identity import sandbox_user
+from swegym_env.sandbox.interpreter import shared_interpreter
+from swegym_env.sandbox.limits import EXIT_CODES, reached_limit, were_starved
+from swegym_env.sandbox.linux.cgroups import Counters
+from swegym_env.sandbox.linux.files import read_file, write_file
+from swegym_env.sandbox.linux.processes import descendants
+from swegym_env.sandbox.writable import WritableLayer
 
+__all__ = ["BASH", "ENVIRONMENT", "STATE_FILE", "CappedOutput", "Shell"]
+
+BASH = ("/bin/bash", "--noprofile", "--norc")
 STATE_FILE = "/.swegym/state"
-ABORT_SIGNAL = "USR2"
 
-# What a shell leaves behind for its successor: at its exit, or when asked. Sourced inside the sandbox only. A pipe put
-# in the file's place would hold the shell until somebody reads it.
-SAVE_STATE = (
+# What a shell saves for its successor, at its exit or on request. The file is sourced inside the sandbox only. A named
+# pipe in the file's place would block the shell, so anything but a regular file is removed first.
+_SAVE_STATE = (
     f"{{ [[ -f {STATE_FILE} || ! -e {STATE_FILE} ]] || \\command \\rm -rf {STATE_FILE}; "
     f"{{ declare -p; declare -f; shopt -p; alias -p; }} >{STATE_FILE}; }} 2>/dev/null"
 )
+_ABORT_SIGNAL = signal.SIGUSR2
+_ABORT_GRACE_S = 0.3
+_RESUME_TIMEOUT_S = 10.0
+_EXIT_TIMEOUT_S = 20.0
+_EXIT_GRACE_S = 1.0  # between the end of bash and that of its container
+_LONG_COMMAND_BYTES = 8192  # bash reads a pipe byte by byte; beyond this a file is faster
+_LONGEST_DIRECTORY = 4096  # characters; of a longer one the shell sends none
+_FRAME = (
+    b"\n} </dev/null >&8 2>&1 7>&- 8>&-\nbuiltin printf '\\001",
+    b' %%d %%s\\0\' $? "${PWD:0:%d}" >&7\n' % (_LONGEST_DIRECTORY + 1),
+)
+_TRAILER_BYTES = 8 * _LONGEST_DIRECTORY  # no trailer is longer
+_TRAILER = re.compile(rb"([0-9]{1,3}) (.*)", re.DOTALL)
+_LARGEST_EXIT_CODE = 255
+_KILLED = 128 + signal.SIGKILL
+_BROKEN = b"bash: killed: a command damaged the descriptors through which the shell is used\n"
 _READ_BYTES = 1 << 16
-_WATCH_AFTER_S = 0.1  # most commands are over by then, and cost no watching
+_WATCH_AFTER_S = 0.1  # most commands have ended by then and need no watching
+_SUPERVISOR_DIED = "the sandbox is gone: its supervisor died. Try: reset, which starts another"
+_ENDS_COMMAND = ("cpu", "disk")  # the limits at which the owner ends the command
 
-_NoTrailer = Literal["ended", "time", "stopped"]
+# Apptainer writes a Docker image's ENV lines and a definition's %environment into these; sourced in this order.
+_IMAGE_ENVIRONMENT = ("/.singularity.d/env/10-docker2singularity.sh", "/.singularity.d/env/90-environment.sh")
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": HOME,
+    "USER": "agent",
+    "LOGNAME": "agent",
+    "SHELL": "/bin/bash",
+    "TERM": "dumb",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PIP_PROGRESS_BAR": "off",
+    "TQDM_DISABLE": "1",
+}
 
-
-class Watcher(Protocol):
-    """Who looks at what a long command uses."""
-
-    descriptor: int
-
-    def watch(self) -> None:
-        """The command takes long."""
-
-    def heard(self) -> bool:
-        """The descriptor can be read: True if the command is to be ended."""
-
-    def rest(self) -> None:
-        """The command is over."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """How a command ended.
-
-    Attributes:
-        output: what it printed, capped.
-        truncated_bytes: how much of it was dropped.
-        exit_code: None where the shell gave no trailer.
-        directory: the shell's directory afterwards; None where the shell gave no trailer.
-        ended: the shell is gone (`exit`, `exec`, killed).
-        stopped: the watcher wants it ended.
-    """
-
-    output: bytes
-    truncated_bytes: int
-    exit_code: int | None
-    directory: str | None
-    ended: bool = False
-    stopped: bool = False
+_NoTrailer = Literal["exited", "timed out", "over a limit", "broken"]
 
 
 class CappedOutput:
-    """Keeps the head and the tail of a stream, at most `limit_bytes`, and counts what lies between."""
+    """Keeps the head and the tail of a stream, at most `limit_bytes`, and counts the bytes dropped between them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._head_bytes = (limit_bytes + 1) // 2
@@ -90,11 +115,11 @@ class CappedOutput:
         self.dropped = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
-        room = self._head_bytes - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
+        """Add the next piece of the stream."""
+        free = self._head_bytes - len(self._head)
+        if free > 0:
+            self._head += data[:free]
+            data = data[free:]
         self._tail += data
         if len(self._tail) > 2 * self._tail_bytes + _READ_BYTES:
             self._trim()
@@ -106,106 +131,487 @@ class CappedOutput:
             self.dropped += excess
 
     def take(self) -> bytes:
-        """What was kept. Where something was dropped, it lies between the head and the tail."""
+        """The bytes kept: the head and the tail, next to each other."""
         self._trim()
         return bytes(self._head + self._tail)
 
 
 class Shell:
-    """One bash at the other end of three pipes. The descriptors belong to it from here on."""
+    """One bash in a container of its own. A sandbox goes through several: the files stay, the shell is replaced.
 
-    def __init__(self, commands: int, output: int, status: int) -> None:
-        self._commands, self._output, self._status = commands, output, status
+    Args:
+        client: the supervisor.
+        request: the supervisor's launch request, see `Backend.request`; its command is `BASH`.
+        layer: the writable layer that the container runs on.
+        between: as an earlier shell of the sandbox found it; 0: no program of the agent has run in the sandbox.
+
+    Attributes:
+        between: how many processes stand between the supervisor and bash.
+        pid: of bash, on the host; 0 until `start` has returned.
+        directory: bash's working directory after the last command; None before the first.
+        ended: bash is gone. The next command needs another shell.
+        unread: bash was gone before it read anything of the last command, which therefore did not run.
+        fuse: whether fuse-overlayfs serves the files.
+    """
+
+    def __init__(
+        self, client: SupervisorClient, request: Mapping[str, Any], layer: WritableLayer, between: int = 0
+    ) -> None:
+        self.pid = 0
+        self.between = between
+        self.directory: str | None = None
+        self.ended = False
+        self.unread = False
+        self.fuse = False
+        self._client = client
+        self._user = sandbox_user()  # on the host
+        self._id = request["id"]
+        self._cpu_s = request["limits"]["cpu_s"]
+        self._layer = layer
+        self._launched = 0  # the first process of the container, on the host
+        self._infrastructure: frozenset[int] = frozenset()  # it, and what stands between it and bash
+        self._root: int | None = None  # the container's root directory
+        self._status_tail = b""  # the last of what came on the status pipe: a failed start explains itself there
+        self._unsent = b""  # of what was to be sent
+        self._sent = 0  # bytes of the current command that went into the pipe
+        self._start = self._received = b""  # how the trailer begins, and what came since its command
+        self._event_line = b""  # the last, unfinished line of the event pipe
+        self._events: dict[str, str] = {}
+        self._limits: set[str] = set()  # reported by the supervisor since the last `_take_reached_limits`
+        self._counters: Counters | None = None
+        self._counts: dict[str, int] = {}
+        self._status_closed = self._output_closed = False  # by all who could write
+        commands_read, self._commands = os.pipe()
+        self._output, output_write = os.pipe()
+        self._status, status_write = os.pipe()
+        self._event_pipe, event_write = os.pipe()
+        for descriptor in (self._commands, self._output, self._status):
+            os.set_blocking(descriptor, False)  # what is in a pipe may be gone, taken by a process of the agent
         self._poll = select.poll()
-        self._poll.register(output, select.POLLIN)
-        self._poll.register(status, select.POLLIN)
-        self.unparsed = b""  # what came on the status pipe besides trailers; what a failing start has to say
-
-    def wait_for_end(self, timeout_s: float) -> bool:
-        """Wait until the shell is gone or has said something; False if time is up first."""
-        watcher = select.poll()
-        watcher.register(self._status, select.POLLIN)
-        return bool(watcher.poll(timeout_s * 1000))
-
-    def prepare(self, lines: Sequence[str]) -> None:
-        """Send what must come before the first command; the first answer tells whether it went well."""
-        self._send(os.fsencode("; ".join(("exec 7>&2 8>&1 >/dev/null 2>&1", *lines))) + b"\n")
-
-    def run(self, command: bytes, timeout_s: float, output_limit: int, watcher: Watcher | None = None) -> Answer:
-        """Run one command and wait for its trailer, the shell's end, the time limit or the watcher's word."""
-        nonce = secrets.token_hex(16).encode()
-        frame = (
-            b"{ eval " + quoted(command) + b"\n} </dev/null >&8 2>&1 7>&- 8>&-\n"
-            b"builtin printf '\\001" + nonce + b' %d %s\\0\' $? "$PWD" >&7\n'
-        )
-        kept = CappedOutput(output_limit)
-        self._send(frame)  # to a shell that is gone too: what it said before it went is still to be read
-        trailer = self._await_trailer(b"\1" + nonce + b" ", kept, time.monotonic() + timeout_s, watcher)
-        if isinstance(trailer, str):
-            return Answer(kept.take(), kept.dropped, None, None, ended=trailer == "ended", stopped=trailer == "stopped")
-        self.drain(kept)
-        code, _, directory = trailer.partition(b" ")
-        return Answer(kept.take(), kept.dropped, int(code), os.fsdecode(directory))
-
-    def _send(self, data: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            while data:
-                data = data[os.write(self._commands, data) :]
-
-    def _await_trailer(
-        self, start: bytes, kept: CappedOutput, deadline: float, watcher: Watcher | None
-    ) -> bytes | _NoTrailer:
-        """The trailer's text, or why there is none."""
-        status = b""
-        watch_at = time.monotonic() + _WATCH_AFTER_S if watcher else deadline
-        watching = False
+        self._poll.register(self._output, select.POLLIN)
+        self._poll.register(self._status, select.POLLIN)
+        theirs = (commands_read, output_write, status_write, event_write)
         try:
-            while True:
-                now = time.monotonic()
-                if now >= deadline:
-                    return "time"
-                if watcher and not watching and now >= watch_at:
-                    watcher.watch()
-                    self._poll.register(watcher.descriptor, select.POLLIN)
-                    watching = True
-                ready = dict(self._poll.poll(((deadline if watching else min(deadline, watch_at)) - now) * 1000 + 1))
-                if self._output in ready:
-                    kept.feed(os.read(self._output, _READ_BYTES))
-                if self._status in ready:
-                    piece = os.read(self._status, _READ_BYTES)
-                    if not piece:
-                        self.drain(kept)
-                        return "ended"
-                    status += piece
-                    self.unparsed = (self.unparsed + piece)[-4096:]
-                    _, found, rest = status.partition(start)
-                    if found and b"\0" in rest:
-                        return rest.partition(b"\0")[0]
-                    if not found:
-                        status = status[-len(start) :]
-                if watcher and watcher.descriptor in ready and watcher.heard():
-                    return "stopped"
+            client.send({"do": "launch", **request}, theirs)
+        except SandboxError:
+            self.close()
+            raise
         finally:
-            if watcher and watching:
-                self._poll.unregister(watcher.descriptor)
-                watcher.rest()
+            for descriptor in theirs:
+                os.close(descriptor)
 
-    def drain(self, kept: CappedOutput) -> None:
-        """Take what lies in the output pipe now, and wait for nothing more."""
-        waiting = array.array("i", [0])
-        fcntl.ioctl(self._output, termios.FIONREAD, waiting)
-        left = waiting[0]
-        while left > 0:
-            data = os.read(self._output, min(left, _READ_BYTES))
-            kept.feed(data)
-            left -= len(data) or left
+    def start(self, spec: SandboxSpec, directory: str, *, resume: bool, timeout_s: float) -> str:
+        """Set bash up and wait for its first answer; "" if it answers, else the reason why not, and it is closed.
+
+        Args:
+            spec: variables, search path and limits.
+            directory: where to start.
+            resume: source the state that the last shell of the sandbox saved.
+            timeout_s: seconds until bash must have answered, without the state.
+
+        Raises:
+            SandboxError: the supervisor does not answer.
+        """
+        limits = spec.limits
+        started = False
+        lines = [
+            "exec 7>&2 8>&1 >/dev/null 2>&1",
+            # Apptainer adds variables of its own, and accepts none that hold a comma or a line break.
+            "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
+            _export(ENVIRONMENT),
+            *(f"[ -r {file} ] && . {file}" for file in _IMAGE_ENVIRONMENT),
+            _export(spec.env),
+            *(f'export PATH={_quote(path)}:"$PATH"' for path in reversed(spec.path)),
+            f"ulimit -d {limits.memory_bytes // 1024}",
+            f"cd -- {_quote(directory)}",
+            f"trap '{_SAVE_STATE}' EXIT",
+            f"trap 'exit {EXIT_CODES['time']}' {_ABORT_SIGNAL.name}",
+        ]
+        try:
+            set_up = os.fsencode("; ".join(lines)) + b"\n"
+            answer = self._exchange(b":", timeout_s, CappedOutput(4096), set_up=set_up)
+            if isinstance(answer, tuple):
+                failure = self._enter()
+                if not failure and resume:
+                    # The directory is the last shell's own record of it; options that ended it are not restored.
+                    restored = f'. {STATE_FILE}; cd -- "$PWD"; set +eu'.encode()
+                    answer = self._exchange(restored, _RESUME_TIMEOUT_S, CappedOutput(4096))
+                    failure = "" if isinstance(answer, tuple) else "its saved state cannot be restored"
+                started = not failure
+            elif answer == "exited":
+                written = self._status_tail.decode(errors="replace").strip().splitlines()
+                failure = self._events.get("error") or (written or ["no reason given"])[-1]
+            else:
+                failure = "its shell did not answer"
+            if failure:
+                self.end()
+        finally:
+            if not started:
+                self.close()
+        return failure
+
+    def _enter(self) -> str:
+        """Find bash, which nothing of the agent's surrounds yet, and open its root; "" or the reason why not."""
+        while "pid" not in self._events and self._read_events(_EXIT_TIMEOUT_S):
+            pass
+        self._read_new_events()
+        if "pid" not in self._events:
+            raise SandboxError(_SUPERVISOR_DIED)
+        self.fuse = self._events.get("overlay") == "fuse"
+        if "user" in self._events:
+            self._user = int(self._events["user"]), int(self._events["user"])
+        self._launched = int(self._events["pid"])
+        # In a container that no program of the agent has run in, bash is the last process. Later the agent may have
+        # replaced bash by what starts others; what stands between still is what began first.
+        found = [self._launched, *descendants(self._launched)]
+        between = found[: self.between or len(found) - 1]
+        if not between:
+            return "its shell is gone"
+        bash = next(iter(descendants(between[-1])), 0)
+        try:
+            self._root = os.open(f"/proc/{bash}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            return f"its files cannot be reached: {error.strerror}"
+        with contextlib.suppress(PermissionError):  # fuse-overlayfs answers its own user only
+            if os.path.samestat(os.fstat(self._root), os.stat("/")):
+                return "its shell is gone"  # this is a process outside of the container's root
+        self.pid = bash
+        self.between = len(between)
+        self._infrastructure = frozenset(between)
+        return ""
+
+    def run(self, command: bytes, timeout_s: float, output_limit_bytes: int) -> CommandResult:
+        """Run one command and wait until it ends, is out of time, or is over a limit.
+
+        In the last two cases bash is asked to save its state, and everything in the container is killed. Nothing that
+        a command does raises an error.
+
+        Raises:
+            SandboxBrokenError: its files filled the machine's disk.
+            SandboxError: the supervisor is gone.
+            StorageError: the machine's disk is full.
+        """
+        if len(command) > _LONG_COMMAND_BYTES:
+            path = f"/.swegym/command-{time.monotonic_ns()}"
+            with contextlib.suppress(OSError):  # the agent has closed the place or filled the disk: it takes longer
+                self.write(path, command, 0o600)
+                command = f'eval "$(<{path})"'.encode()
+        began = time.monotonic()
+        kept = CappedOutput(output_limit_bytes)
+        answer = self._exchange(command, timeout_s, kept, watched=True)
+        timed_out = answer == "timed out"
+        seconds = time.monotonic() - began
+        starved = timed_out and seconds > 2 * _WATCH_AFTER_S and self._was_starved(seconds)
+        reached = {"time"} if timed_out else set()
+        if isinstance(answer, str):
+            with shared_interpreter():  # the agent may have many processes
+                exit_code = self._wait() if answer == "exited" else self._abort()
+            self.ended = True
+            self.unread = answer == "exited" and _waiting_bytes(self._commands) == self._sent
+            if not timed_out:
+                reached |= self._take_reached_limits()
+            if answer == "over a limit":
+                exit_code = next(EXIT_CODES[limit] for limit in _ENDS_COMMAND if limit in reached)
+            elif answer == "broken":
+                exit_code = _KILLED
+                kept.feed(_BROKEN)
+        else:
+            exit_code, directory = answer
+            self.directory = directory or self.directory
+            reached |= self._take_reached_limits()
+        self.check()
+        if self._layer.reached_disk_limit(exit_code):
+            reached.add("disk")
+        output = kept.take()
+        return CommandResult(
+            output=output.decode("utf-8", "replace"),
+            exit_code=exit_code,
+            timed_out=timed_out,
+            truncated_bytes=kept.dropped,
+            duration_s=time.monotonic() - began,
+            limit=reached_limit(reached, output=output, exit_code=exit_code, truncated=kept.dropped > 0),
+            starved=starved,
+        )
+
+    def processes(self) -> list[int]:
+        """Every process of the agent in the container, bash included."""
+        return [pid for pid in descendants(self._launched) if pid not in self._infrastructure]
+
+    def read(self, path: str) -> bytes:
+        """The content of the regular file at an absolute path inside, whether bash runs or not. Raises OSError."""
+        assert self._root is not None
+        return read_file(self._root, path, self._user, fuse=self.fuse)
+
+    def write(self, path: str, content: bytes, mode: int) -> None:
+        """Write a file at an absolute path inside; an existing file keeps its mode. Raises OSError."""
+        assert self._root is not None
+        write_file(self._root, path, content, mode, self._user, fuse=self.fuse)
+
+    def save_state(self, timeout_s: float) -> None:
+        """Write variables, functions and options to `STATE_FILE`. Where bash does not do so, the shell has `ended`."""
+        if isinstance(self._exchange(_SAVE_STATE.encode(), timeout_s, CappedOutput(4096)), str):
+            self.check()
+            self.end()
+
+    def check(self) -> None:
+        """Raise SandboxBrokenError if the supervisor has removed the sandbox's files, with which it cannot go on."""
+        self._read_new_events()
+        if "broken" in self._events:
+            raise SandboxBrokenError(self._events["broken"])
+
+    def end(self) -> None:
+        """Kill everything in the container and wait until it is gone; its files stay."""
+        self.ended = True
+        self._client.send({"do": "end", "id": self._id})
+        self._wait()
 
     def close(self) -> None:
         """Close the pipes."""
-        for descriptor in (self._commands, self._output, self._status):
+        for descriptor in (self._commands, self._output, self._status, self._event_pipe):
             os.close(descriptor)
+        if self._root is not None:
+            os.close(self._root)
+        if self._counters is not None:
+            self._counters.close()
+
+    def _exchange(
+        self, command: bytes, timeout_s: float, kept: CappedOutput, *, watched: bool = False, set_up: bytes = b""
+    ) -> tuple[int, str] | _NoTrailer:
+        """Send a command and collect its output; its exit code and bash's directory, or why there is no trailer.
+
+        Args:
+            watched: let the supervisor look at what a long command uses, and stop at the limits in `_ENDS_COMMAND`.
+            set_up: sent before the first command; until its trailer other bytes may come on the status pipe.
+        """
+        nonce = secrets.token_hex(16).encode()
+        frame = set_up + b"{ eval " + _quoted(command) + _FRAME[0] + nonce + _FRAME[1]
+        self._received, self._start = b"", b"\1" + nonce + b" "
+        self._sent = 0
+        self._unsent = self._send(frame)
+        if self._unsent:
+            self._poll.register(self._commands, select.POLLOUT)
+        deadline = time.monotonic() + timeout_s
+        watch_at = time.monotonic() + _WATCH_AFTER_S if watched else math.inf
+        watching = listening = False
+        try:
+            while (now := time.monotonic()) < deadline:
+                if now >= watch_at:
+                    self._read_new_events()
+                    self._events.pop("used", None)
+                    self._client.send({"do": "watch", "id": self._id, "cpu_s": self._cpu_s})
+                    watch_at, watching = math.inf, True
+                if not listening and (watching or self._status_closed):
+                    self._poll.register(self._event_pipe, select.POLLIN)
+                    listening = True
+                    # Bash is about to end, or `exec` has put a program in its place, which may take its time.
+                    deadline = max(deadline, now + _EXIT_GRACE_S * self._status_closed)
+                answer = self._receive(min(deadline, watch_at) - now, kept, lenient=bool(set_up))
+                if answer is not None:
+                    self._drain_output(kept)
+                    return answer
+            return "timed out"
+        finally:
+            if self._unsent:
+                self._poll.unregister(self._commands)
+            if listening:
+                self._poll.unregister(self._event_pipe)
+            if watching:
+                self._client.send({"do": "rest", "id": self._id})
+
+    def _receive(self, timeout_s: float, kept: CappedOutput, *, lenient: bool) -> tuple[int, str] | _NoTrailer | None:
+        """Wait for something on the pipes and handle it; the result of the exchange, or None where it continues."""
+        ready = dict(self._poll.poll(timeout_s * 1000 + 1))
+        if self._commands in ready:
+            self._unsent = self._send(self._unsent)
+            if not self._unsent:
+                self._poll.unregister(self._commands)
+        if self._output in ready:
+            self._read_output(kept)
+        if self._status in ready:
+            answer = self._read_status(lenient=lenient)
+            if answer is not None:
+                return "broken" if self._unsent or self._output_closed else answer
+        if self._event_pipe in ready:
+            if not self._read_events(0) or "exit" in self._events:
+                return "exited"
+            if self._limits.intersection(_ENDS_COMMAND):
+                return "over a limit"
+        return None
+
+    def _send(self, data: bytes) -> bytes:
+        """Write as much of `data` as the pipe takes now; the rest. A bash that is gone takes everything."""
+        try:
+            written = os.write(self._commands, data)
+        except BlockingIOError:
+            return data
+        except BrokenPipeError:  # what it printed before is still to be read
+            return b""
+        self._sent += written
+        return data[written:]
+
+    def _read_status(self, *, lenient: bool) -> tuple[int, str] | Literal["broken"] | None:
+        """The exit code and the directory, once the trailer is complete; "broken" for what is not the trailer.
+
+        Args:
+            lenient: ignore what comes before the trailer.
+        """
+        piece = _read(self._status)
+        if piece is None:
+            return None
+        if not piece:
+            self._poll.unregister(self._status)
+            self._status_closed = True
+            return None
+        self._status_tail = (self._status_tail + piece)[-4096:]
+        self._received += piece
+        if lenient and not self._received.startswith(self._start):
+            noise, found, trailer = self._received.partition(self._start)
+            self._received = found + trailer if found else noise[-len(self._start) :]
+            if not found:
+                return None
+        return _parse_trailer(self._received, self._start)
+
+    def _read_output(self, kept: CappedOutput) -> None:
+        piece = _read(self._output)
+        if piece:
+            kept.feed(piece)
+        elif piece is not None and not self._output_closed:
+            self._poll.unregister(self._output)
+            self._output_closed = True
+
+    def _drain_output(self, kept: CappedOutput) -> None:
+        """Read what is in the output pipe now, without waiting for more."""
+        left = _waiting_bytes(self._output)
+        while left > 0:
+            piece = _read(self._output, min(left, _READ_BYTES))
+            if not piece:
+                return
+            kept.feed(piece)
+            left -= len(piece)
+
+    def _abort(self) -> int:
+        """Ask bash to save its state, and kill everything in the container; the exit code of a command out of time."""
+        deadline = time.monotonic() + _ABORT_GRACE_S
+        self._read_new_events()
+        if "exit" not in self._events:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, _ABORT_SIGNAL)
+                os.kill(self.pid, signal.SIGCONT)
+            while time.monotonic() < deadline:
+                # Bash handles the signal as soon as the program that it waits for is gone.
+                for pid in descendants(self.pid):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                if _readable(self._status, 0.005):
+                    break
+        self.end()
+        return EXIT_CODES["time"]
+
+    def _was_starved(self, seconds: float) -> bool:
+        """Whether a command that was watched and timed out after `seconds` waited for processors that others used."""
+        while "used" not in self._events and self._read_events(_EXIT_TIMEOUT_S):
+            pass
+        used_s = float(self._events.get("used", math.inf))
+        with shared_interpreter():
+            return were_starved(self.processes(), used_s, seconds)
+
+    def _wait(self) -> int:
+        """Wait until the container has exited; its exit code, 126 if it was never launched.
+
+        Raises:
+            SandboxError: the supervisor died.
+        """
+        deadline = time.monotonic() + _EXIT_TIMEOUT_S
+        while "exit" not in self._events:
+            if not self._read_events(deadline - time.monotonic()):
+                if "error" in self._events and "pid" not in self._events:
+                    return 126
+                raise SandboxError(_SUPERVISOR_DIED)
+        return int(self._events["exit"])
+
+    def _take_reached_limits(self) -> set[str]:
+        """The limits that the supervisor or the kernel's counters saw reached since the last call."""
+        self._read_new_events()
+        reached, self._limits = self._limits, set()
+        if "counts" in self._events:
+            counts = json.loads(self._events["counts"])
+        else:
+            counts = {} if self._counters is None else self._counters.read()
+        reached.update(limit for limit, count in counts.items() if count > self._counts.get(limit, 0))
+        self._counts = counts or self._counts
+        return reached
+
+    def _read_new_events(self) -> None:
+        while _readable(self._event_pipe, 0) and self._read_events(0):
+            pass
+
+    def _read_events(self, timeout_s: float) -> bool:
+        """Wait for events and note them; False at the end of the pipe. Raises SandboxError if none comes in time."""
+        if not _readable(self._event_pipe, timeout_s):
+            raise SandboxError(
+                f"the sandbox supervisor (process {self._client.pid}) did not answer in time. Try: reset"
+            )
+        piece = os.read(self._event_pipe, 4096)
+        *lines, self._event_line = (self._event_line + piece).split(b"\n")
+        for line in lines:
+            event, _, value = line.decode(errors="replace").partition(" ")
+            self._events[event] = value
+            if event == "limit":
+                self._limits.add(value)
+            elif event == "group":
+                self._counters = Counters(json.loads(value))
+                self._counts = self._counters.read()
+        return bool(piece)
 
 
-def quoted(text: bytes) -> bytes:
+def _parse_trailer(status: bytes, start: bytes) -> tuple[int, str] | Literal["broken"] | None:
+    """The exit code and the directory in what came on the status pipe; None while the trailer is incomplete.
+
+    Args:
+        status: everything since the command was sent.
+        start: how the trailer begins.
+    """
+    if len(status) > _TRAILER_BYTES or status[: len(start)] != start[: len(status)]:
+        return "broken"
+    end = status.find(b"\0")
+    if end < 0:
+        return None
+    found = _TRAILER.fullmatch(status, len(start), end)
+    if found is None or int(found[1]) > _LARGEST_EXIT_CODE or end + 1 < len(status):
+        return "broken"
+    directory = os.fsdecode(found[2])
+    return int(found[1]), directory if len(directory) <= _LONGEST_DIRECTORY else ""
+
+
+def _read(descriptor: int, most: int = _READ_BYTES) -> bytes | None:
+    """What a pipe holds; empty at its end, None where it holds nothing."""
+    try:
+        return os.read(descriptor, most)
+    except BlockingIOError:
+        return None
+
+
+def _waiting_bytes(pipe: int) -> int:
+    """How many bytes are in a pipe."""
+    waiting = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+    return waiting[0]
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+
+def _export(variables: Mapping[str, str]) -> str:
+    return " ".join(["export", *(_quote(f"{name}={value}") for name, value in variables.items())])
+
+
+def _quote(text: str) -> str:
+    return os.fsdecode(_quoted(os.fsencode(text)))
+
+
+def _quoted(text: bytes) -> bytes:
     """One word of bash that means `text`, whatever it holds but NUL."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"

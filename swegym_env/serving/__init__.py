@@ -1,18 +1,18 @@
-"""Sandboxes for other machines: `swegym serve` keeps them on this one, `swegym pool` hands out those of many.
+"""Sandboxes for other machines: `swegym serve` runs them on this one, `swegym pool` distributes them over many.
 
-    messages.py    what is said: one API for both
-    gate.py        who may say it: token, size, request ids, counts
-    preparing.py   from a message to what a sandbox is made of, and what of this machine a message may not name
-    node.py        the containers of one machine: each asked for once by its request id, reaped when its owner is silent
-    node_app.py    the API over a node
-    placement.py   which node is next, and who waits: fair, bounded
-    leases.py      which node holds what, on disk
-    upstream.py    HTTP from a pool to a server
-    nodes.py       the pool's end of a server: its health, and what was under way when it was lost
-    pool.py        the API over many nodes
-    running.py     a server's life: listening, draining, ending
+    requests.py    the requests of the API, the same for both
+    app.py         the HTTP application: token, limits, request ids, metrics
+    preparing.py   from a request to a started sandbox, and what of this machine a request may name
+    server.py      the containers of one machine: idempotent requests, leases
+    pool.py        many servers under one address
+    member.py      a server as its pool sees it: health and connections
+    placement.py   the choice of a server, and the order of the queue
+    leases.py      the pool's leases on disk
+    listening.py   address, TLS, draining at the end
+    connections.py what a connection may send and take before a request on it has shown the token
+    ceilings.py    what a client may ask for at most
 
-Needs the extra `serve` (FastAPI, uvicorn). The other end is `sandbox.remote`, which needs nothing.
+Needs the extra `serve` (FastAPI, uvicorn). The client is `sandbox.remote`, which does not need it.
 """
 
 from __future__ import annotations

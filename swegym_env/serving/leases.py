@@ -1,8 +1,8 @@
-"""Which server holds what for whom, on disk: a pool that is killed and started again knows all of it.
+"""The leases of a pool, on disk, so that a pool that is killed and restarted continues with all of them.
 
-A row is written before the server is asked, under the id of the request, and completed with the answer. So what a dead
-pool had begun is found again by whoever asks again: at the same server, by the same id, which does it once. Only how
-long a lease still holds is not kept: nobody could renew while there was no pool, so all begin anew.
+A row is written with the request id before the server is asked, and completed with its reply. If the pool dies between
+the two, the client repeats the request, and the restarted pool forwards it to the same server with the same id, which
+handles it once. The remaining time of a lease is not stored: no client could renew without a pool, so all start again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ __all__ = ["Lease", "LeaseBook"]
 _TABLE = """
 CREATE TABLE IF NOT EXISTS leases (
     request TEXT PRIMARY KEY, kind TEXT NOT NULL, node TEXT NOT NULL, identity TEXT NOT NULL, client TEXT NOT NULL,
-    name TEXT NOT NULL DEFAULT '', answer BLOB NOT NULL DEFAULT ''
+    name TEXT NOT NULL DEFAULT '', answer BLOB NOT NULL DEFAULT '', digest BLOB NOT NULL DEFAULT x''
 ) WITHOUT ROWID
 """
+_COLUMNS = "request, kind, node, identity, client, name, answer, digest"
 
 
 @dataclass
@@ -30,15 +31,16 @@ class Lease:
     """A container or a snapshot at a server.
 
     Attributes:
-        request: id of the request that made it.
+        request: id of the request that created it.
         kind: "container" or "snapshot".
         node: address of the server.
-        identity: of the server's process; another one does not have it.
-        client: who asked for it.
-        name: as server and client call it; empty until the server has answered.
-        answer: what the server said.
+        identity: of the server's process; a restarted server has lost it.
+        client: its owner.
+        name: of the container or snapshot; empty until the server has replied.
+        reply: of the server, as sent to the client.
+        digest: of the body of the request that created it; empty if it is not known.
         used: when it was last used or renewed, `time.monotonic()`.
-        at_work: requests to it that are under way.
+        active: pending requests to it.
     """
 
     request: str
@@ -47,9 +49,10 @@ class Lease:
     identity: str
     client: str
     name: str = ""
-    answer: bytes = b""
+    reply: bytes = b""
+    digest: bytes = b""
     used: float = field(default_factory=time.monotonic)
-    at_work: int = 0
+    active: int = 0
 
 
 class LeaseBook:
@@ -58,7 +61,7 @@ class LeaseBook:
     Args:
         path: the file; None: memory alone.
     Raises:
-        ConfigurationError: the file cannot be written, is no lease book, or another pool has it open.
+        ConfigurationError: the file cannot be written, has another format, or is open in another pool.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -75,8 +78,10 @@ class LeaseBook:
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=NORMAL")  # a killed process loses nothing
             self._file.execute(_TABLE)
-            for row in self._file.execute("SELECT request, kind, node, identity, client, name, answer FROM leases"):
-                self._remember(Lease(*row))
+            if "digest" not in {row[1] for row in self._file.execute("PRAGMA table_info(leases)")}:
+                self._file.execute("ALTER TABLE leases ADD COLUMN digest BLOB NOT NULL DEFAULT x''")
+            for row in self._file.execute(f"SELECT {_COLUMNS} FROM leases"):
+                self._index(Lease(*row))
         except sqlite3.Error as error:
             self._file.close()
             raise ConfigurationError(f"--state {path}: {error}. Is another pool using it?") from error
@@ -89,26 +94,29 @@ class LeaseBook:
         return self._by_name.get(name)
 
     def requested(self, request: str) -> Lease | None:
-        """The lease that a request made or began to make."""
+        """The lease that a request created or started to create."""
         return self._by_request.get(request)
 
     def put(self, lease: Lease) -> None:
-        """Write a lease, new or changed."""
-        self._remember(lease)
-        values = (lease.request, lease.kind, lease.node, lease.identity, lease.client, lease.name, lease.answer)
-        self._file.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+        """Add or update a lease. Raises sqlite3.Error if it cannot be written."""
+        about = (lease.request, lease.kind, lease.node, lease.identity, lease.client, lease.name)
+        self._file.execute(
+            "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*about, lease.reply, lease.digest)
+        )
+        self._index(lease)
 
-    def _remember(self, lease: Lease) -> None:
+    def _index(self, lease: Lease) -> None:
         self._by_request[lease.request] = lease
         if lease.name:
             self._by_name[lease.name] = lease
 
     def drop(self, lease: Lease) -> None:
-        """Forget a lease; idempotent."""
-        if self._by_request.pop(lease.request, None) is not None:
-            self._by_name.pop(lease.name, None)
+        """Delete a lease; idempotent. Raises sqlite3.Error if that cannot be written; then it stays."""
+        if lease.request in self._by_request:
             self._file.execute("DELETE FROM leases WHERE request = ?", (lease.request,))
+            del self._by_request[lease.request]
+            self._by_name.pop(lease.name, None)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._file.close()

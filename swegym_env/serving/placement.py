@@ -1,8 +1,7 @@
-"""Which server is next, and who waits: pure bookkeeping, without a clock or a network of its own.
+"""Chooses servers for containers and the next client of the queue: pure functions without clock or network.
 
-A container goes to a server that has its image where one such has room, else to the least loaded. Who waits is served
-in the order of how much they hold already: the client with the fewest containers first, among equals who came first.
-A queue of bounded length pushes back on what it cannot hold.
+A container goes to a server that has its image, if one has capacity, else to the least loaded. The waiting client with
+the fewest containers is next, then the one that waits longest. The length of the queue is bounded.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ class Candidate:
     """A server as placement sees it.
 
     Attributes:
-        url: where it is.
-        capacity: containers that it may hold.
-        held: containers that it holds or was promised.
-        usable: whether it answers and takes more.
-        images: what it has ready.
+        url: its address.
+        capacity: largest number of containers.
+        held: containers, including those that are starting.
+        usable: whether it responds and accepts containers.
+        images: the images that are ready there.
         prepared: repositories that it has prepared before.
     """
 
@@ -36,7 +35,7 @@ class Candidate:
 
     @property
     def room(self) -> int:
-        """How many more it takes."""
+        """How many more containers it accepts."""
         return max(0, self.capacity - self.held) if self.usable else 0
 
 
@@ -45,12 +44,12 @@ class Ticket:
     """A place in the queue.
 
     Attributes:
-        client: who waits.
-        image: what is wanted.
+        client: that waits.
+        image: of the container.
         repository: of the task, or empty.
-        number: how many came before, ever.
-        asked: when the client last asked for it, in seconds of any clock.
-        listeners: requests that wait for it right now.
+        number: of earlier tickets.
+        asked: when the client last sent the request, in seconds of any clock.
+        listeners: pending requests for it.
     """
 
     client: str
@@ -62,13 +61,13 @@ class Ticket:
 
 
 def best(candidates: Iterable[Candidate], image: str, repository: str) -> Candidate | None:
-    """The server for a container of `image`; None where none has room."""
+    """The server for a container of `image`; None if none has capacity."""
     with_room = [each for each in candidates if each.room]
 
     def rank(each: Candidate) -> tuple[bool, bool, float, str]:
         ready = image == "host" or image in each.images
         load = each.held / each.capacity
-        # Preparing a repository costs seconds, an image minutes: neither is worth a server that is nearly full.
+        # Preparing a repository takes seconds, an image minutes: neither justifies a nearly full server.
         known = bool(repository) and repository in each.prepared and load < 0.9
         return (not ready, not known, load, each.url)
 
@@ -76,10 +75,10 @@ def best(candidates: Iterable[Candidate], image: str, repository: str) -> Candid
 
 
 def next_ticket(queue: Sequence[Ticket], holding: Counter[str]) -> Ticket | None:
-    """Whose turn it is; None where nobody waits.
+    """The next ticket; None for an empty queue.
 
     Args:
-        queue: who waits.
-        holding: client → containers that it has.
+        queue: waiting tickets.
+        holding: client → number of its containers.
     """
     return min(queue, key=lambda ticket: (holding[ticket.client], ticket.number), default=None)

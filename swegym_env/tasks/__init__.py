@@ -1,1 +1,1 @@
-"""What there is to repair: tasks, where they come from, and how their repositories are set up."""
+"""Tasks: what one is, the datasets that contain them, and the adapters that read rows."""

@@ -1,12 +1,11 @@
-"""The fenced blocks of the README and of docs/: found, and what stands above them read.
+"""Finds the fenced blocks of the README and of docs/, and reads the comments above them.
 
-What a block may be is told by its language: `sh` and `python` are run, `yaml` is read against the settings or as
-what it is, `text` and `diff` are only shown. One HTML comment right above the fence, which readers of the page do
-not see, may say otherwise:
+The language of a block decides what is done with it: `sh` and `python` are run, `yaml` is checked against the settings,
+`text` and `diff` are only shown. HTML comments right above the fence, invisible to readers of the page, change that:
 
-    <!-- checked only: REASON -->         not run; every command is held against its own parser instead
-    <!-- small: PROGRAM ARGUMENTS -->     these arguments are added to each command of that program; may be given again
-    <!-- exits with: CODE -->             the block's last command is meant to fail so
+    <!-- checked only: REASON -->         not run; every command is checked against its parser instead
+    <!-- small: PROGRAM ARGUMENTS -->     adds the arguments to each command of that program; may be repeated
+    <!-- exits with: CODE -->             the block's last command fails with this code
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class Block:
     Attributes:
         page: the file, from the root.
         line: of its first line of content, from 1.
-        language: as the fence says.
-        text: what is in it.
-        checked_only: why it is not run; empty where it is.
+        language: of the fence.
+        text: its content.
+        checked_only: why it is not run; empty if it is run.
         small: program → arguments added to each of its commands.
-        exit_code: what running it must end with.
+        exit_code: the expected exit code.
     """
 
     page: str
@@ -57,7 +56,7 @@ class Block:
 
     @property
     def made_small(self) -> str:
-        """The text with the arguments of `small` behind the commands that they belong to."""
+        """The text with the arguments of `small` appended to their commands."""
         if not self.small:
             return self.text
         lines = []
@@ -71,7 +70,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """The README, what stands beside it for contributors, and the documentation."""
+    """The README, the documents beside it, and the pages of docs/."""
     beside = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     return [path for path in beside if path.exists()] + sorted((ROOT / "docs").rglob("*.md"))
 
@@ -80,7 +79,7 @@ def blocks_of(page: Path) -> list[Block]:
     """Every fenced block of a page, in order.
 
     Raises:
-        ValueError: a fence that is not closed.
+        ValueError: a fence is not closed.
     """
     name = page.relative_to(ROOT).as_posix()
     lines = page.read_text(encoding="utf-8").split("\n")
@@ -94,7 +93,7 @@ def blocks_of(page: Path) -> list[Block]:
         while at < len(lines) and lines[at].strip() != opened["fence"]:
             at += 1
         if at == len(lines):
-            raise ValueError(f"{name}:{first}: a block that is not closed")
+            raise ValueError(f"{name}:{first}: block is not closed")
         content = "".join(f"{line[len(opened['indent']) :]}\n" for line in lines[first:at])
         remarks = _remarks_above(lines, first - 1, name)
         found.append(Block(name, first + 1, opened["language"], content, **remarks))
@@ -103,26 +102,26 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def _remarks_above(lines: list[str], at: int, name: str) -> dict[str, object]:
-    """What the comments right above the fence in line `at` say."""
-    said: dict[str, object] = {}
+    """The settings in the comments right above the fence in line `at`."""
+    found: dict[str, object] = {}
     small: dict[str, str] = {}
     while at and lines[at - 1].strip().startswith("<!-- "):
         at -= 1
         remark = _REMARK.match(lines[at].strip())
         if remark is None:
-            raise ValueError(f"{name}:{at + 1}: a remark that nothing reads: {lines[at]}")
+            raise ValueError(f"{name}:{at + 1}: unknown comment: {lines[at]}")
         if remark[1] == "small":
             program, _, arguments = remark[2].partition(" ")
             small[program] = arguments
         elif remark[1] == "exits with":
-            said["exit_code"] = int(remark[2])
+            found["exit_code"] = int(remark[2])
         else:
-            said["checked_only"] = remark[2]
-    return {**said, "small": small}
+            found["checked_only"] = remark[2]
+    return {**found, "small": small}
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """The commands of a shell block as words, assignments before them and redirections behind them left out."""
+    """The commands of a shell block as words, without leading assignments and redirections."""
     for line in _joined(_HERE_DOCUMENT.sub(r"\1\n", text)):
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
         lexer.whitespace_split = True
@@ -141,5 +140,5 @@ def commands_of(text: str) -> Iterator[list[str]]:
 
 
 def _joined(text: str) -> list[str]:
-    """Lines, those that end in a backslash with the next."""
+    """The lines of a text, continued lines joined."""
     return re.sub(r"\\\n\s*", "", text).rstrip("\n").split("\n")

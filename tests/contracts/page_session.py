@@ -23,8 +23,8 @@ def run_shell(step: dict[str, Any]) -> bool:
     with subprocess.Popen([*_SHELL, ended + step["text"]], pass_fds=[writes], stdin=subprocess.DEVNULL) as process:
         os.close(writes)
         with os.fdopen(reads, "rb") as variables:
-            said = variables.read().decode(errors="surrogateescape")
-    for entry in filter(None, said.split("\0")):
+            entries = variables.read().decode(errors="surrogateescape")
+    for entry in filter(None, entries.split("\0")):
         name, _, value = entry.partition("=")
         os.environ[name] = value
     return process.returncode == step["exit_code"]

@@ -1,4 +1,4 @@
-"""TAB in a real bash and a real zsh, on a terminal, after what our commands print was put where the shells look."""
+"""TAB in a real bash and zsh on a pseudo-terminal, with the completion scripts that the commands print."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from swe_trainers.cli import main, main_eval
-from swe_trainers.engines.serve_command import main as serve_main
-from swegym_env.cli import main as environment_main
+from swe_trainers.cli.main import main, main_eval
+from swe_trainers.cli.serve import main as serve_main
+from swegym_env.cli.main import main as environment_main
 
 PROGRAMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "swegym": (environment_main, "completion"),
@@ -59,10 +59,10 @@ def printed(program: str, shell: str) -> str:
 
 
 def after_tab(shell: str, set_up: str, lines: list[str], folder: Path) -> list[str]:
-    """What stands on the command line after each of `lines` and TAB.
+    """The command line after each of `lines` and TAB.
 
-    The shell reads one key after the other, so that no time has to be waited for: after TAB the cursor goes to the
-    line's begin (Ctrl-A), and the line becomes what `echo` is given.
+    The shell reads key by key, so that no waiting is needed: after TAB the cursor goes to the start of the line
+    (Ctrl-A), and the line becomes the argument of `echo`.
     """
     options, prepare = SET_UP[shell]
     typed = [prepare.format(place=set_up), *(f"{line}\t @@\x01echo @@ " for line in lines), "exit"]
@@ -91,7 +91,7 @@ def after_tab(shell: str, set_up: str, lines: list[str], folder: Path) -> list[s
 
 
 @pytest.mark.parametrize("shell", list(SET_UP))
-def test_tab_completes_commands_options_words_and_files(shell: str, tmp_path: Path) -> None:
+def test_tab_completes_commands_options_values_and_files(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed; run scripts/install_test_tools.sh")
     place, folder = tmp_path / "scripts", tmp_path / "here"
@@ -104,7 +104,7 @@ def test_tab_completes_commands_options_words_and_files(shell: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("program", list(PROGRAMS))
-def test_a_shell_that_is_not_known_is_said_in_one_line(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_shell_is_reported_in_one_line(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     called, how = PROGRAMS[program]
     with pytest.raises(SystemExit) as ended:
         called([how, "csh"])

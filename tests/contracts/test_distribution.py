@@ -1,4 +1,4 @@
-"""What pyproject.toml promises: files in the wheel, commands, pins."""
+"""The content of the wheel, the commands, and the pinned versions match pyproject.toml."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def normalised(name: str) -> str:
 
 
 def requirement_names(*extras: str) -> set[str]:
-    """The distributions that the project and these extras of it ask for."""
+    """The distributions that the project and these extras require."""
     requirements = [*PROJECT["dependencies"]]
     for extra in extras:
         requirements += PROJECT["optional-dependencies"][extra]
@@ -50,7 +50,7 @@ def distributions_imported(package: str) -> set[str]:
     names: set[str] = set()
     for path in (ROOT / package).rglob("*.py"):
         if {"data", "inside"} & set(path.relative_to(ROOT).parts[:-1]):
-            continue  # tasks' own files, and what runs in sandboxes with the packages of those
+            continue  # files of tasks, and code that runs inside sandboxes
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 names |= {alias.name.partition(".")[0] for alias in node.names}
@@ -61,14 +61,21 @@ def distributions_imported(package: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("package", "extras"), [("swegym_env", ()), ("swe_trainers", ("train",))])
-def test_what_a_package_imports_is_among_its_dependencies(package: str, extras: tuple[str, ...]) -> None:
+def test_imported_distributions_are_declared(package: str, extras: tuple[str, ...]) -> None:
     optional = requirement_names("swebench", "gpu", "serve", "ray")
     imported = distributions_imported(package)
     assert "gymnasium" in imported
     assert imported - requirement_names(*extras) - optional == set()
 
 
-def test_the_wheel_holds_every_file_of_both_packages_and_the_tools(tmp_path: Path) -> None:
+def test_declared_distributions_are_imported() -> None:
+    base, used = requirement_names(), distributions_imported("swegym_env")
+    assert base - used == {"tomli"} - used, "a plain installation installs what it never imports"
+    by_others = {"tensorboard"}  # torch.utils.tensorboard imports it
+    assert requirement_names("train") - base - distributions_imported("swe_trainers") == by_others
+
+
+def test_wheel_contains_every_file_of_both_packages_and_the_tools(tmp_path: Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     for package, shipped_as in (("swegym_env", ""), ("swe_trainers", ""), ("tools", "swegym_env/shipped_tools")):
@@ -81,28 +88,28 @@ def test_the_wheel_holds_every_file_of_both_packages_and_the_tools(tmp_path: Pat
 
 
 @pytest.mark.parametrize("command", sorted(PROJECT["scripts"]))
-def test_every_command_leads_to_a_function(command: str) -> None:
+def test_every_console_script_is_callable(command: str) -> None:
     module, _, name = PROJECT["scripts"][command].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_everything_that_setup_installs_has_an_exact_pin() -> None:
+def test_every_installed_requirement_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text()
     pinned = {normalised(name) for name in re.findall(r"^([A-Za-z0-9._-]+)==\S+", pins, flags=re.MULTILINE)}
     assert requirement_names(*INSTALLED_EXTRAS) - pinned == set()
 
 
-def test_the_pin_of_torch_is_one_that_setup_can_read() -> None:
+def test_torch_has_one_exact_pin() -> None:
     pins = (ROOT / "constraints.txt").read_text()
     assert len(re.findall(r"^torch==\d+\.\d+\.\d+$", pins, flags=re.MULTILINE)) == 1
 
 
-def test_the_changelog_has_a_section_for_this_version() -> None:
+def test_changelog_has_a_section_for_this_version() -> None:
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert PROJECT["version"] in re.findall(r"\d+\.\d+\.\d+", sections[0])
 
 
-def test_the_lock_is_of_this_project_and_names_no_place_but_the_public_index() -> None:
+def test_lock_matches_the_project_and_names_the_public_index_only() -> None:
     text = (ROOT / "uv.lock").read_text()
     (project,) = (each for each in tomllib.loads(text)["package"] if each["name"] == PROJECT["name"])
     asked = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
@@ -122,7 +129,7 @@ def test_pip_and_uv_install_the_same_versions() -> None:
     assert locked - {(PROJECT["name"], PROJECT["version"])} == pinned, "Try: make pins"
 
 
-def test_every_python_that_the_project_names_is_tried() -> None:
+def test_ci_runs_every_supported_python() -> None:
     named = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)]
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
     assert jobs["check-and-test"]["strategy"]["matrix"]["python"] == named

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, messages, variables, keys of `info`."""
+"""The documents name existing files, messages, variables and keys of `info`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def modules() -> Iterator[ast.Module]:
 
 
 @pytest.fixture(scope="module")
-def said() -> str:
-    """Every text that the packages can say, one a line; what is filled in is `…`."""
+def strings() -> str:
+    """Every string of the packages, one per line; placeholders are `…`."""
     found = []
     for module in modules():
         for node in ast.walk(module):
@@ -40,7 +40,7 @@ def said() -> str:
 
 
 def messages_of_the_troubleshooting() -> list[str]:
-    """What stands in code in the terms of the definition lists."""
+    """The messages in code font in the terms of the definition lists."""
     lines = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8").split("\n")
     terms = [line for line, below in itertools.pairwise(lines) if below.startswith(":   ")]
     found = [message for term in terms for message in re.findall(r"(?<!`)(`{1,2})(?!`) ?(.+?) ?\1(?:$|[ ,])", term)]
@@ -48,37 +48,38 @@ def messages_of_the_troubleshooting() -> list[str]:
 
 
 def fragments(message: str) -> list[str]:
-    """The parts of a message that are long enough to be nobody else's, without names and what was filled in."""
+    """The parts of a message that are long enough to be unique, without names and filled-in values."""
     parts = [part.strip(" .;:'`") for part in re.split(r"…|'[^']*'|[0-9()]+|: |[.;,?] ", message)]
     return [part for part in parts if len(part) >= 10 and " " in part]
 
 
-def test_the_messages_of_the_troubleshooting_are_those_of_the_code(said: str) -> None:
+def test_messages_of_the_troubleshooting_page_exist_in_the_code(strings: str) -> None:
     shown = messages_of_the_troubleshooting()
     assert len(shown) > 25
-    unknown = [part for message in shown for part in fragments(message) if part not in said and part not in OTHERS]
+    unknown = [part for message in shown for part in fragments(message) if part not in strings and part not in OTHERS]
     assert unknown == []
 
 
-def test_every_variable_that_the_code_reads_has_a_line_and_no_other(said: str) -> None:
+def test_variables_page_lists_exactly_the_variables_that_the_code_reads(strings: str) -> None:
     page = (ROOT / "docs/reference/variables.md").read_text(encoding="utf-8")
-    read = set(re.findall(r"^(SWEGYM_[A-Z_]+|SWE_[A-Z_]+)$", said, flags=re.MULTILINE))
+    read = set(re.findall(r"^(SWEGYM_[A-Z_]+|SWE_[A-Z_]+)$", strings, flags=re.MULTILINE))
     assert len(read) > 10
     assert {name for name in read if f"`{name}`" not in page} - INTERNAL == set()
     shown = set(re.findall(r"`(SWEGYM_[A-Z_]+)`", page))
-    everything = "\n".join(p.read_text() for p in (ROOT / "swegym_env").rglob("*.py")) + said
+    everything = "\n".join(p.read_text() for p in (ROOT / "swegym_env").rglob("*.py")) + strings
     assert {name for name in shown if name not in everything} == {"SWEGYM_STATE"}  # which the tools alone read
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
-def test_what_a_document_links_to_exists(name: str) -> None:
+def test_links_of_documents_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
     assert {link for link in links if link and not (ROOT / link).exists()} == set()
 
 
-def test_the_tree_of_the_readme_is_that_of_the_repository() -> None:
-    tree = re.search(r"## What is where\n\n```text\n(.+?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def test_tree_in_contributing_matches_the_repository() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tree = re.search(r"## Where things are\n.+?```text\n(.+?)```", text, flags=re.DOTALL)
     assert tree is not None
     top, missing = Path(), []
     for line in tree[1].splitlines():
@@ -94,7 +95,21 @@ def test_the_tree_of_the_readme_is_that_of_the_repository() -> None:
     assert there - shown - {"runs", "build", "dist", "shared"} - {p for p in there if p.endswith(".egg-info")} == set()
 
 
-def test_the_hooks_call_the_projects_own_tools() -> None:
+def test_places_of_changes_in_contributing_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = re.findall(
+        r"^\| an? .+$", text.partition("## Where a change goes\n")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert len(table) >= 15
+    paths = [Path(found.partition("NAME")[0]) for row in table for found in re.findall(r"`([\w/.]+/[\w/.]*)`", row)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    registries = re.findall(r"`(\w+)` in `([\w/.]+)`", "\n".join(table))
+    assert len(registries) >= 10
+    there = {(name, path) for name, path in registries if re.search(rf"(?m)^{name}\b", (ROOT / path).read_text())}
+    assert set(registries) - there == set()
+
+
+def test_hooks_call_the_tools_of_make_check() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     called = {hook["entry"].split()[0] for hook in hooks}
     checked = re.search(r"for tool in (.+?); do", (ROOT / "Makefile").read_text())

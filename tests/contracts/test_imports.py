@@ -1,4 +1,4 @@
-"""What importing the packages may bring along. Each package is imported whole in an interpreter of its own."""
+"""What importing the packages loads, prints and writes. Each package is imported completely in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ pathlib.Path(sys.argv[1]).write_text(" ".join({name.partition(".")[0] for name i
 
 @dataclass(frozen=True)
 class Imported:
-    """What an import loaded (top-level names), said on either stream, and left in an empty home directory."""
+    """What an import loaded (top-level names), printed, and wrote to an empty home directory."""
 
     loaded: set[str]
-    said: str
+    output: str
     left: list[str]
 
 
@@ -57,13 +57,13 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Imported:
     return run_imports(IMPORT_EVERY_MODULE.format(package="swe_trainers"), tmp_path_factory.mktemp("trainer"))
 
 
-def test_importing_the_environment_brings_nothing_heavy(tmp_path: Path) -> None:
+def test_import_of_the_environment_loads_nothing_heavy(tmp_path: Path) -> None:
     loaded = run_imports("import swegym_env", tmp_path).loaded
     assert "swegym_env" in loaded
     assert not loaded & (HEAVY | {"swe_trainers"})
 
 
-def test_no_module_of_the_environment_loads_a_tensor_library_or_the_trainer(environment: Imported) -> None:
+def test_no_module_of_the_environment_loads_torch_or_the_trainer(environment: Imported) -> None:
     assert "swegym_env" in environment.loaded
     assert not environment.loaded & (TENSORS | {"swe_trainers"})
 
@@ -73,6 +73,6 @@ def test_no_module_of_the_trainer_loads_the_environment(trainer: Imported) -> No
     assert "swegym_env" not in trainer.loaded
 
 
-def test_importing_says_nothing_and_makes_nothing(environment: Imported, trainer: Imported) -> None:
-    assert (environment.said, environment.left) == ("", [])
-    assert (trainer.said, trainer.left) == ("", [])
+def test_import_prints_nothing_and_writes_nothing(environment: Imported, trainer: Imported) -> None:
+    assert (environment.output, environment.left) == ("", [])
+    assert (trainer.output, trainer.left) == ("", [])

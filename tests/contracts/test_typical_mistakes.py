@@ -1,7 +1,8 @@
-"""What people typically get wrong: the real commands say it in one line, with what to do, and end with exit code 2."""
+"""Typical mistakes: the command reports each in one line with advice, and exits with code 2."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import socket
@@ -12,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from swe_trainers.policy.sentencepiece_tokenizer import train_sentencepiece
-from swe_trainers.policy.tokenizer import HuggingFaceTokenizer
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer, train_sentencepiece
 from tests.disk import on_small_disk
 from tests.trainers.tiny import tiny_model
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
-    "swegym": "swegym_env.cli",
-    "swe-train": "swe_trainers.cli",
-    "swe-serve": "swe_trainers.engines.serve_command",
+    "swegym": "swegym_env.cli.main",
+    "swe-train": "swe_trainers.cli.main",
+    "swe-serve": "swe_trainers.cli.serve",
 }
 CONFIG = """\
 environment: {id: FrozenLake-v1, adapter: text, parallel: 2, max_turns: 3, max_tokens: 64, max_new_tokens: 2}
@@ -35,25 +35,36 @@ Say = Callable[..., str]
 
 
 @pytest.fixture
-def say(tmp_path: Path) -> Say:
-    """Runs a command that must be refused, in a folder with a whole configuration; what it said, in one line."""
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """Runs a command that must be refused, in a folder with a valid configuration; returns its error, one line.
+
+    A command that needs another environment or a prefix runs in its own process; the others run in this one, which
+    imports the trainer only once.
+    """
     (tmp_path / "run.yaml").write_text(CONFIG)
 
     def run(program: str, *arguments: str, before: list[str] | None = None, **variables: str) -> str:
-        command = [*(before or []), sys.executable, "-m", PROGRAMS[program], *arguments]
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "HF_HUB_OFFLINE": "1",
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        }
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment, timeout=120
-        )
-        assert done.returncode == 2, done.stderr
-        assert done.stderr.startswith(f"{program}: ") and done.stderr.count("\n") == 1, done.stderr
-        return done.stderr
+        if before or variables:
+            command = [*(before or []), sys.executable, "-m", PROGRAMS[program], *arguments]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd=tmp_path,
+                env={**environment, **variables},
+                timeout=120,
+            )
+            code, error = done.returncode, done.stderr
+        else:
+            monkeypatch.chdir(tmp_path)
+            capsys.readouterr()
+            code = importlib.import_module(PROGRAMS[program]).main(list(arguments))
+            error = capsys.readouterr().err
+        assert code == 2, error
+        assert error.startswith(f"{program}: ") and error.count("\n") == 1, error
+        return error
 
     return run
 
@@ -73,70 +84,72 @@ def model_without_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_wrong_dataset_name(say: Say):
+def test_misspelled_dataset_name(say: Say):
     assert "did you mean mini or mini-edit?" in say("swegym", "tasks", "--dataset", "minni")
     training = "run.yaml --environment.id swegym_env:SWEBench-v0 --environment.adapter none"
     assert "did you mean mini" in say("swe-train", *training.split(), "--environment.kwargs.dataset", "minni")
 
 
-def test_a_configuration_for_a_gpu_that_is_not_there(say: Say, tmp_path: Path):
-    said = say("swe-train", "run.yaml", "--model.device", "cuda:64")
-    assert "cuda:64" in said and "Try: " in said
+def test_missing_gpu(say: Say, tmp_path: Path):
+    error = say("swe-train", "run.yaml", "--model.device", "cuda:64")
+    assert "cuda:64" in error and "Try: " in error
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_extra_that_is_not_installed(say: Say, tmp_path: Path):
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['wandb'] = None\n")  # as if it were not there
-    said = say("swe-train", "run.yaml", "--wandb_project", "p", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    assert said.endswith("needs wandb, which is not installed. Try: pip install wandb\n")
+def test_missing_extra(say: Say, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys; sys.modules['wandb'] = None\n"
+    )  # as if it were not installed
+    error = say("swe-train", "run.yaml", "--wandb_project", "p", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert error.endswith("needs wandb, which is not installed. Try: pip install 'swegym-env[wandb]'\n")
 
 
-def test_a_typing_error_in_a_key(say: Say):
+def test_misspelled_configuration_key(say: Say):
     assert "trainer.learnin_rate: no such setting. Did you mean 'learning_rate'?" in say(
         "swe-train", "run.yaml", "--trainer.learnin_rate", "1e-4"
     )
 
 
-def test_a_model_without_a_chat_template(say: Say, tmp_path: Path, model_without_template: Path):
+def test_model_without_chat_template(say: Say, tmp_path: Path, model_without_template: Path):
     text = CONFIG.partition("model:")[0] + f"model: {{path: {model_without_template}}}\ntrainer: {{algorithm: ppo}}\n"
     (tmp_path / "run.yaml").write_text(text)
     assert "has no chat template. Try: an instruction-tuned model" in say("swe-train", "run.yaml")
 
 
-def test_a_port_in_use(say: Say, used_port: int, model_without_template: Path):
+def test_port_in_use(say: Say, used_port: int, model_without_template: Path):
     port = str(used_port)
     assert "Try: another --port" in say("swegym", "serve", "--port", port, SWEGYM_TOKEN="0123456789abcdef")
     assert "Try: another --port" in say("swe-serve", str(model_without_template), "--port", port)
     assert f"port {port} is in use" in say("swe-train", "run.yaml", *SERVED.format(port=port).split())
 
 
-def test_a_full_disk(say: Say, tmp_path: Path):
+def test_full_disk(say: Say, tmp_path: Path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    said = say("swe-train", "run.yaml", "--output_dir", str(disk / "out"), "--quiet", before=on_small_disk(disk))
-    assert f"{disk / 'out'}" in said and "No space left on device. Try: " in said
+    error = say("swe-train", "run.yaml", "--output_dir", str(disk / "out"), "--quiet", before=on_small_disk(disk))
+    assert f"{disk / 'out'}" in error and "No space left on device. Try: " in error
 
 
-def test_an_image_that_is_missing(say: Say):
+def test_missing_image(say: Say):
     assert "no such directory, image file or registry address" in say("swegym", "images", "pull", "/no/such.sif")
 
 
-def test_an_old_apptainer(say: Say, tmp_path: Path):
+def test_outdated_apptainer(say: Say, tmp_path: Path):
     (tmp_path / "apptainer").write_text("#!/bin/sh\necho apptainer version 1.0.3\n")
     (tmp_path / "apptainer").chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    said = say("swegym", "run", "--dataset", "mini", "--sandbox", "apptainer", PATH=path)
-    assert "is version 1.0.3, expected 1.1 or newer. Try: scripts/install_apptainer.sh" in said
+    error = say("swegym", "run", "--dataset", "mini", "--sandbox", "apptainer", PATH=path)
+    assert "is version 1.0.3, expected 1.1 or newer. Try: scripts/install_apptainer.sh" in error
 
 
-def test_a_wrong_python(tmp_path: Path):
+def test_outdated_python(tmp_path: Path):
     old = tmp_path / "python3.8"
-    old.write_text("#!/bin/sh\nexit 1\n")  # what an interpreter that is too old answers to the set-up's question
+    old.write_text("#!/bin/sh\nexit 1\n")  # as an interpreter that is too old for the version check
     old.chmod(0o755)
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     for name in ("Makefile", "pyproject.toml", "setup.py", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path / name)
-    # By a make that called these tests it would be another's, and would say so.
+    # Without the variables of a `make test`, under which make prints that it is nested.
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "setup", f"PYTHON={old}"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)

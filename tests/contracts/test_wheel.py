@@ -1,4 +1,4 @@
-"""The wheel, made from the source archive and installed where the checkout cannot be seen (more: make test-package)."""
+"""The wheel, built from the source archive and installed where the checkout is not visible (see make test-package)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOT_SOURCE = (".*", "runs", "build", "dist", "*.egg-info", "__pycache__")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs a program of an environment that has this project's wheel, and of the checkout's only what others made."""
+    """Runs a program of an environment with this wheel; its dependencies come from the checkout's environment."""
     place = tmp_path_factory.mktemp("wheel")
     source = place / "source"
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_SOURCE))
@@ -33,12 +33,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
     shutil.rmtree(source)
     (wheel,) = place.glob("*.whl")
-    venv.create(place / "venv", with_pip=True, symlinks=True)
+    venv.create(place / "venv", symlinks=True)
     paths = sysconfig.get_paths(vars={"base": str(place / "venv"), "platbase": str(place / "venv")})
-    # Its .pth files, by which an editable project is found, are not read from there.
+    # Only the folder: .pth files in it, through which an editable project is found, are not read.
     Path(paths["purelib"], "others.pth").write_text(sysconfig.get_paths()["purelib"])
     python = place / "venv/bin/python"
-    install = [str(python), "-m", "pip", "install", "-qq", "--no-deps", "--no-index", str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "-qq",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(install, check=True, capture_output=True, timeout=120)
 
     def run(program: str, *arguments: str, stdin: str = "") -> Done:
@@ -50,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_an_episode_is_played_from_the_wheel_alone(run: Run) -> None:
+def test_episode_runs_from_the_wheel_alone(run: Run) -> None:
     where = run("python", "-c", "import swegym_env, swe_trainers; print(swegym_env.__file__, swe_trainers.__file__)")
     assert str(ROOT) not in where.stdout and where.stdout.count("site-packages") == 2
     assert run("swegym", "doctor").returncode == 0
@@ -60,5 +71,5 @@ def test_an_episode_is_played_from_the_wheel_alone(run: Run) -> None:
 
 
 @pytest.mark.parametrize("program", sorted(PROJECT["scripts"]))
-def test_every_program_tells_the_version_of_pyproject(run: Run, program: str) -> None:
+def test_every_program_prints_the_version_of_pyproject(run: Run, program: str) -> None:
     assert run(program, "--version").stdout == f"{program} {PROJECT['version']}\n"

@@ -1,4 +1,4 @@
-"""Layers of the tests' own, where the sandboxes' user can reach them."""
+"""Fixtures: each back end that works here, a small task, and a separate layer store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
 from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
 from tests import places
+from tests.env.calc import calc_task
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,24 @@ def store(public_directory: Path) -> LayerStore:
     place = Path(tempfile.mkdtemp(dir=public_directory))
     place.chmod(0o755)
     return LayerStore(place / "layers")
+
+
+@pytest.fixture(scope="session")
+def broken_backends() -> dict[str, str]:
+    """Back end → why it does not work here; "" if it works."""
+    return {name: make_backend(name).problem(fresh=True) for name in LOCAL_BACKENDS}
+
+
+@pytest.fixture(params=LOCAL_BACKENDS)
+def backend(request: pytest.FixtureRequest, broken_backends: dict[str, str]) -> str:
+    """The name of each back end that works."""
+    name = str(request.param)
+    if broken_backends[name]:
+        pytest.skip(f"{name} does not work here: {broken_backends[name]} (scripts/install_apptainer.sh, swegym doctor)")
+    return name
+
+
+@pytest.fixture
+def task() -> Task:
+    """A function with a bug, its tests, and the test that shows the bug."""
+    return calc_task()

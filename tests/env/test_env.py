@@ -1,4 +1,4 @@
-"""The environment, on real sandboxes: the contract of its observations, rewards and infos."""
+"""`SWEBenchEnv` in real sandboxes: the contract of its observations, rewards and infos."""
 
 import gymnasium
 import pytest
@@ -7,18 +7,19 @@ from gymnasium.utils.env_checker import check_env
 import swegym_env  # noqa: F401 - registers the environment
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, UnknownTaskError
-from swegym_env.tasks import mini_edit
+from swegym_env.prepare import prepare
+from swegym_env.tasks.data import mini_edit
 
 TASK = mini_edit.generate(0)
 
 
 def _gold_commands(task):
-    """The repair as commands: the gold patch, applied by git inside the sandbox."""
+    """The gold patch as commands: git applies it inside the sandbox."""
     return [f"git apply - <<'END_OF_PATCH'\n{task.patch}END_OF_PATCH", "submit"]
 
 
 def _without_index(patch):
-    """A patch less its lines of object ids, which the gold patches of this family do not have."""
+    """A patch without its lines of object ids, which the gold patches of mini-edit do not have."""
     return "".join(line for line in patch.splitlines(keepends=True) if not line.startswith("index "))
 
 
@@ -30,13 +31,13 @@ def env():
 
 
 @pytest.mark.filterwarnings("ignore:.*not within the:UserWarning")
-def test_gymnasium_finds_nothing_to_complain_about():
+def test_the_environment_passes_the_gymnasium_checker():
     env = gymnasium.make("SWEBench-v0", dataset="mini-edit", action_format="raw")
     check_env(env.unwrapped, skip_render_check=True)
     env.close()
 
 
-def test_the_module_name_can_stand_before_the_id():
+def test_the_id_may_be_prefixed_with_the_module_name():
     env = gymnasium.make("swegym_env:SWEBench-v0", dataset="mini-edit")
     observation, info = env.reset(seed=3)
     assert info["instance_id"].startswith("mini-edit__train-")
@@ -45,7 +46,7 @@ def test_the_module_name_can_stand_before_the_id():
     env.close()
 
 
-def test_the_instances_are_told_by_name(env):
+def test_instance_ids_select_the_task_at_reset(env):
     assert env.instance_ids == (TASK.instance_id, mini_edit.generate(1).instance_id)
     kodcode = gymnasium.make("KodCode-v0")
     name = kodcode.get_wrapper_attr("instance_ids")[-1]
@@ -53,7 +54,7 @@ def test_the_instances_are_told_by_name(env):
     kodcode.close()
 
 
-def test_the_gold_repair_resolves_the_task(env):
+def test_the_gold_patch_resolves_the_task(env):
     observation, info = env.reset(seed=0, options={"instance_id": TASK.instance_id})
     assert observation == TASK.problem_statement
     assert info["system_prompt"] == ""
@@ -79,6 +80,21 @@ def test_an_untouched_repository_is_not_resolved(env):
     assert info["patch"] == ""
 
 
+def test_a_cold_reset_prepares_its_task_once(monkeypatch):
+    prepared = []
+
+    def counted(task, **arguments):
+        prepared.append(task.instance_id)
+        return prepare(task, **arguments)
+
+    monkeypatch.setattr("swegym_env.env.prepare", counted)
+    env = SWEBenchEnv(tasks=[TASK, mini_edit.generate(1)], pool=0)
+    for _ in range(2):
+        env.reset(options={"instance_id": TASK.instance_id})
+    assert prepared == [TASK.instance_id] * 2
+    env.close()
+
+
 def test_a_failing_command_is_an_observation(env):
     env.reset(options={"instance_id": TASK.instance_id})
     observation, reward, terminated, truncated, info = env.step("ls /nowhere")
@@ -87,7 +103,7 @@ def test_a_failing_command_is_an_observation(env):
     assert info["exit_code"] == 2
 
 
-def test_text_without_an_action_is_answered_and_runs_nothing():
+def test_text_without_an_action_is_an_action_error_and_runs_nothing():
     env = SWEBenchEnv(tasks=[TASK], action_format="execute")
     env.reset(seed=0)
     observation, _, terminated, _, info = env.step("I would like to think about it.")
@@ -97,7 +113,7 @@ def test_text_without_an_action_is_answered_and_runs_nothing():
     env.close()
 
 
-def test_the_last_turn_hands_in_the_work_as_it_stands():
+def test_the_last_turn_is_graded_without_a_submission():
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", max_turns=1)
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(_gold_commands(TASK)[0])
@@ -107,7 +123,7 @@ def test_the_last_turn_hands_in_the_work_as_it_stands():
     env.close()
 
 
-def test_the_time_of_an_episode_truncates_it_without_a_verdict():
+def test_the_episode_timeout_truncates_without_grading():
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", episode_timeout_s=0.2)
     env.reset(seed=0)
     _, reward, terminated, truncated, info = env.step("sleep 0.3")
@@ -116,7 +132,7 @@ def test_the_time_of_an_episode_truncates_it_without_a_verdict():
     env.close()
 
 
-def test_a_command_that_takes_too_long_is_ended_and_the_episode_goes_on():
+def test_a_command_timeout_does_not_end_the_episode():
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", turn_timeout_s=0.5)
     env.reset(seed=0)
     observation, _, terminated, truncated, info = env.step("sleep 60")
@@ -126,7 +142,7 @@ def test_a_command_that_takes_too_long_is_ended_and_the_episode_goes_on():
     env.close()
 
 
-def test_an_episode_may_have_limits_of_its_own_and_hears_which_it_met():
+def test_the_limits_argument_applies_and_the_observation_names_the_limit():
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", limits={"disk_bytes": 8 << 20})
     env.reset(seed=0)
     observation, _, ended, _, _ = env.step("head -c 20000000 /dev/zero > big; echo $?")
@@ -136,7 +152,7 @@ def test_an_episode_may_have_limits_of_its_own_and_hears_which_it_met():
     env.close()
 
 
-def test_nothing_is_graded_where_no_reward_is_asked_for():
+def test_reward_none_grades_nothing():
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", reward="none")
     env.reset(seed=0)
     env.step(_gold_commands(TASK)[0])
@@ -146,7 +162,7 @@ def test_nothing_is_graded_where_no_reward_is_asked_for():
     env.close()
 
 
-def test_stepping_without_an_episode_is_refused(env):
+def test_step_without_an_episode_raises_reset_needed(env):
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("ls")
     env.reset(seed=0)
@@ -155,9 +171,9 @@ def test_stepping_without_an_episode_is_refused(env):
         env.step("ls")
 
 
-def test_a_dead_sandbox_makes_the_episode_invalid_and_never_a_failure(env):
+def test_a_dead_sandbox_makes_the_episode_invalid(env):
     env.reset(options={"instance_id": TASK.instance_id})
-    env._sandbox.close()  # what a crash of the machine's container looks like from here
+    env._sandbox.close()  # as after a crash of the container
     _, reward, terminated, truncated, info = env.step("ls")
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["valid"] is False and "SandboxError" in info["failure_reason"]
@@ -166,7 +182,7 @@ def test_a_dead_sandbox_makes_the_episode_invalid_and_never_a_failure(env):
     assert env.step("echo back")[0] == "back\n[exit code 0]"
 
 
-def test_a_snapshot_is_returned_to_and_a_fork_goes_its_own_way(env):
+def test_restore_returns_to_a_snapshot_and_a_fork_is_independent(env):
     env.reset(options={"instance_id": TASK.instance_id})
     env.step("echo first > note.txt; cd /tmp")
     snapshot = env.snapshot()
@@ -182,7 +198,7 @@ def test_a_snapshot_is_returned_to_and_a_fork_goes_its_own_way(env):
     twin.close()
 
 
-def test_a_verdict_on_the_way_is_that_of_the_work_as_it_stands_and_changes_nothing(env):
+def test_verdict_grades_the_current_work_without_changing_the_episode(env):
     env.reset(options={"instance_id": TASK.instance_id})
     before = env.snapshot()
     assert not env.verdict().resolved
@@ -194,7 +210,7 @@ def test_a_verdict_on_the_way_is_that_of_the_work_as_it_stands_and_changes_nothi
     before.discard()
 
 
-def test_a_turn_can_be_made_the_last(env):
+def test_last_turn_ends_the_episode_with_the_next_step(env):
     env.reset(options={"instance_id": TASK.instance_id})
     env.last_turn("tokens")
     observation, _, terminated, _, info = env.step("echo on")
@@ -206,7 +222,7 @@ def test_a_turn_can_be_made_the_last(env):
     assert (reward, terminated, truncated, info["end_reason"]) == (0.0, False, True, "time")
 
 
-def test_turns_are_printed_as_they_are_played(capsys):
+def test_render_mode_human_prints_each_turn(capsys):
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", prompt="terse", render_mode="human")
     env.reset(seed=0)
     env.step("printf '\\033[31mred\\n'")
@@ -221,7 +237,7 @@ def test_the_same_seed_gives_the_same_episode(env):
     assert first == [env.reset(seed=5)[1]["instance_id"], env.reset()[1]["instance_id"]]
 
 
-def test_the_last_observation_can_be_rendered():
+def test_render_mode_ansi_returns_the_last_turn():
     env = SWEBenchEnv(tasks=[TASK], action_format="raw", render_mode="ansi")
     env.reset(seed=0)
     env.step("echo shown")
@@ -240,6 +256,7 @@ def test_the_last_observation_can_be_rendered():
         ({"action_format": "yaml"}, "yaml"),
         ({"render_mode": "rgb_array"}, "render_mode"),
         ({"tasks": []}, "no task"),
+        ({"sandbox": "docker"}, "no sandbox back end 'docker'; there are: auto, apptainer"),
         ({"limits": {"memory": 1}}, "limits: unknown 'memory'; there are turn_timeout_s, cpu_s, memory_bytes"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Agents that nobody here wrote drive an episode of `mini`, each in its own loop, with a scripted model."""
+"""Third-party agents play an episode of `mini`, each in its own loop, with a scripted model."""
 
 import json
 import os
@@ -18,10 +18,10 @@ def _run(program, *arguments):
 
 
 @pytest.mark.parametrize("program", ["agent_mini_swe.py", "agent_smolagents.py"])
-def test_an_agent_that_no_one_here_wrote_repairs_a_task(program, tmp_path):
-    said = _run(program, "--instance", "mini__lrucache-001", "--record", str(tmp_path))
-    assert said["resolved"] is True and said["reward"] == 1.0 and said["end_reason"] == "submitted"
-    assert said["fail_to_pass"][0] == said["fail_to_pass"][1] > 0
+def test_third_party_agent_solves_a_task(program, tmp_path):
+    summary = _run(program, "--instance", "mini__lrucache-001", "--record", str(tmp_path))
+    assert summary["resolved"] is True and summary["reward"] == 1.0 and summary["end_reason"] == "submitted"
+    assert summary["fail_to_pass"][0] == summary["fail_to_pass"][1] > 0
     (record,) = tmp_path.glob("mini__lrucache-001__*/traj.json")
     actions = [turn["action"] for turn in json.loads(record.read_text())["turns"]]
     assert actions[0] == "ls" and actions[-1] == "submit" and len(actions) == 3
@@ -47,7 +47,7 @@ env.close()
         ("agent_smolagents", "agent.ScriptedModel(['ls', 'cat nowhere', 'ls'])"),
     ],
 )
-def test_the_end_of_an_episode_ends_the_agents_loop(module, model, tmp_path):
+def test_end_of_an_episode_ends_the_agents_loop(module, model, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "MSWEA_GLOBAL_CONFIG_DIR": str(tmp_path)}
     program = PLAYED.format(module=module, model=model)
     ran = run_to_end([sys.executable, "-c", program], environment)

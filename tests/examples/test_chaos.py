@@ -1,4 +1,4 @@
-"""A small run of `make chaos`: a server, the pool and the generation server are killed while a policy is trained."""
+"""A small run of `make chaos`: a sandbox server, the pool and the generation server are killed during training."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from benchmarks.chaos.ledger import Ledger, RunsOnce, read_ledger
 from benchmarks.chaos.run import Deaths, Setting, train
 
 
-def test_training_outlives_its_server_pool_and_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.campaign
+def test_training_survives_the_death_of_its_server_pool_and_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("SWEGYM_RUNDIR", "SWEGYM_TOKEN", "OMP_NUM_THREADS"):
-        monkeypatch.setenv(name, "1")  # the run sets them, and they are to be as before afterwards
+        monkeypatch.setenv(name, "1")  # the run sets them; they are restored afterwards
     model = cloned_model(tmp_path / "base", demonstrations=100, epochs=1)
     setting = Setting(str(model), updates=2, episodes=12, held_out=0, ranks=1, parallel=4, servers=2, lease_s=4.0)
     deaths = Deaths(server=0.8, pool=1.2, engine=1.6, rank=0.0, most=1)
@@ -26,17 +29,17 @@ def test_training_outlives_its_server_pool_and_engine(tmp_path: Path, monkeypatc
     assert outcome.ledger.commands >= 24 and all(math.isfinite(each) for each in outcome.rewards)
 
 
-def test_the_ledger_sees_what_ran_twice_and_what_never_ran(tmp_path: Path) -> None:
+def test_ledger_counts_commands_that_ran_twice_or_never(tmp_path: Path) -> None:
     env = RunsOnce(
         gymnasium.make("SWEBench-v0", dataset="mini-edit", split="test", action_format="raw", pool=0), str(tmp_path)
     )
     env.reset(seed=0)
     assert "seen" in env.step("echo seen")[0]
-    env.step("if then '")  # no bash at all
+    env.step("if then '")  # a syntax error
     assert read_ledger(tmp_path) == Ledger(2, 0, 0)
     env.step("echo 3 >>/tmp/commands-that-ran")  # as if it had been sent again, and run again
     assert read_ledger(tmp_path) == Ledger(3, 1, 0)
     env.step("sed -i 1d /tmp/commands-that-ran; echo 5 >>/tmp/commands-that-ran")
     assert read_ledger(tmp_path) == Ledger(4, 1, 1)
-    assert "more than once" in env.step("true")[0]  # told by the command itself, where nobody could look afterwards
+    assert "more than once" in env.step("true")[0]  # the command reports it itself
     env.close()

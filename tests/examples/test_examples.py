@@ -1,4 +1,4 @@
-"""Each example does what its first lines say, at a small size; what it prints last is one line of JSON."""
+"""Every example runs at a small size; the last line that it prints is JSON."""
 
 from __future__ import annotations
 
@@ -37,26 +37,27 @@ def play(environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
         command = [sys.executable, f"examples/{program}", *map(str, arguments)]
         ran = run_to_end(command, environment, timeout_s=240)
         assert ran.returncode == 0, ran.stderr[-3000:]
+        assert "FutureWarning" not in ran.stderr  # of what a program calls itself
         return json.loads(ran.stdout.splitlines()[-1])
 
     return played
 
 
-def test_one_episode_by_hand_ends_with_a_repaired_repository(environment):
+def test_one_episode_resolves_its_task(environment):
     command = [sys.executable, "examples/one_episode.py"]
     ran = run_to_end(command, environment)
     assert ran.returncode == 0, ran.stderr[-3000:]
     assert "reward 1.0, ended because: submitted\nrepaired (5, 5), kept (45, 45)" in ran.stdout
 
 
-def test_the_scripted_agent_resolves_what_one_call_can_tell(play, tmp_path):
-    said = play("scripted_agent.py", "--episodes", 4, "--record", tmp_path)
-    assert said["episodes"] == 4 and said["resolved"] >= 2 and 3 <= said["turns"] <= 30
+def test_scripted_agent_resolves_tasks_and_records_episodes(play, tmp_path):
+    summary = play("scripted_agent.py", "--episodes", 4, "--record", tmp_path)
+    assert summary["episodes"] == 4 and summary["resolved"] >= 2 and 3 <= summary["turns"] <= 30
     records = [json.loads(path.read_text()) for path in tmp_path.glob("*/traj.json")]
     assert len(records) == 4 and all(record["turns"][-1]["action"] == "submit" for record in records)
 
 
-def test_a_repository_of_ones_own_becomes_tasks_that_are_sound(play, place):
+def test_tasks_made_from_a_repository_resolve_with_gold_only(play, place):
     assert play("own_tasks.py", "--output", place / "made", "--count", 2) == {
         "tasks": 2,
         "sound": 2,
@@ -64,22 +65,22 @@ def test_a_repository_of_ones_own_becomes_tasks_that_are_sound(play, place):
     }
 
 
-def test_a_tool_of_ones_own_is_called_and_a_wrong_call_is_told(play):
-    said = play("own_tool.py")
-    assert said["tools"] == ["bash", "outline", "submit"] and said["outlined"]
-    assert "did you mean paths?" in said["refused"]
+def test_custom_tool_is_called_and_an_invalid_call_is_refused(play):
+    summary = play("own_tool.py")
+    assert summary["tools"] == ["bash", "outline", "submit"] and summary["outlined"]
+    assert "did you mean paths?" in summary["refused"]
 
 
-def test_a_reward_of_ones_own_is_paid_once_and_only_after_looking(play):
-    said = play("own_reward.py")
-    assert [parts["look_first"] for parts in said["parts"]] == [0.0, 0.1, 0.0]
-    assert said["total"] == pytest.approx(0.1 - 3 * 0.01)
+def test_custom_reward_is_paid_once_and_only_after_reading(play):
+    summary = play("own_reward.py")
+    assert [parts["look_first"] for parts in summary["parts"]] == [0.0, 0.1, 0.0]
+    assert summary["total"] == pytest.approx(0.1 - 3 * 0.01)
 
 
-def test_an_environment_of_ones_own_is_learnt(play, tmp_path):
-    said = play("own_environment.py", "--updates", 20, "--output", tmp_path / "run")
-    assert said["share_right_before"] < 0.7
-    assert said["share_right_after"] >= 0.9
+def test_custom_environment_is_learned(play, tmp_path):
+    summary = play("own_environment.py", "--updates", 20, "--output", tmp_path / "run")
+    assert summary["share_right_before"] < 0.7
+    assert summary["share_right_after"] >= 0.9
 
 
 def test_models_behind_an_api_are_evaluated_and_compared(play, tmp_path):
@@ -88,24 +89,24 @@ def test_models_behind_an_api_are_evaluated_and_compared(play, tmp_path):
     assert len(predictions) == 4 and all(json.loads(line)["model_patch"] for line in predictions)
 
 
-def test_cloning_is_followed_by_grpo_on_its_model(play, tmp_path):
-    said = play(
+def test_grpo_continues_from_the_cloned_model(play, tmp_path):
+    summary = play(
         "sft_then_grpo.py", "--demonstrations", 8, "--updates", 1, "--episodes", 8, "--output", tmp_path / "run"
     )
-    first, last = said["cloning_loss"]
-    assert last < first and len(said["reward"]) == 1 and Path(said["model"], "config.json").exists()
+    first, last = summary["cloning_loss"]
+    assert last < first and len(summary["reward"]) == 1 and Path(summary["model"], "config.json").exists()
 
 
 if sys.version_info >= (3, 11):  # there is no TRL with environments for an older Python
 
     def test_trl_trains_on_our_episodes(play, tmp_path):
-        said = play("trl_grpo.py", "--steps", 1, "--output", tmp_path / "run")
-        assert len(said["reward"]) == 1 and 0 <= said["reward"][0] <= 1
-        assert said["calls_of_an_episode"][0] > 0.3  # what the model wrote reached the sandboxes …
-        assert said["failed_calls"][0] < 1  # … and was run there
+        summary = play("trl_grpo.py", "--steps", 1, "--output", tmp_path / "run")
+        assert len(summary["reward"]) == 1 and 0 <= summary["reward"][0] <= 1
+        assert summary["calls_of_an_episode"][0] > 0.3  # what the model wrote reached the sandboxes …
+        assert summary["failed_calls"][0] < 1  # … and was run there
 
 
-def test_the_notebook_runs_from_its_first_cell_to_its_last(environment, tmp_path, monkeypatch):
+def test_notebook_runs_completely(environment, tmp_path, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(ROOT / "examples/first_episode.ipynb", as_version=4)

@@ -1,20 +1,17 @@
-"""Two small tasks to attack, and what makes a patch of an edited repository.
+"""Two small tasks to attack, and functions that write patches.
 
-An attack is a patch (or what an agent does in its sandbox) that wants the verdict without the repair, together with
-the verdict of the harness that the field uses (`naive`, checked by running it: the policy `official`) and an honest
-patch that does nearly the same beside the repair.
+An attack is a patch that aims at the verdict without the repair. With it come the verdict of the SWE-bench harness
+(`naive`, checked with the policy `official`) and an honest twin: a patch that does nearly the same beside the repair.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib.metadata
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from swegym_env.tasks.task import Task
+from tests.env.wheels import pytest_files
 
 __all__ = [
     "BUGGY",
@@ -126,7 +123,7 @@ LOG = (
     + "-" * 70
     + "\nRan 5 tests in 0.001s\n\nOK\n"
 )
-"""What the tests of a repaired `calc` print, by heart."""
+"""The exact output of the tests of a repaired `calc`."""
 
 _PYTEST_NAMES = tuple(
     f"tests/{name.split('.')[1]}.py::{'::'.join(name.split('.')[2:])}"
@@ -144,47 +141,13 @@ PYTEST_LOG = (
     + "\n"
 )
 _PLACE = ".venv/lib/python3/site-packages"
-_WANTED = {
-    "_pytest": "**/*.py",
-    "pytest": "*.py",
-    "pluggy": "*.py",
-    "iniconfig": "*.py",
-    "packaging": "**/*.py",
-    "pygments": "*.py",
-    "pygments.formatters": "*.py",
-    "pygments.lexers": "[_dp]*.py",
-    "pygments.styles": "[_d]*.py",
-    "pygments.filters": "*.py",
-    "exceptiongroup": "*.py",
-    "tomli": "*.py",
-    "py": "py.py",
-}
-
-
-def _installed() -> dict[str, str]:
-    """The pytest that runs this, as text: the sandbox's own system has none."""
-    found: dict[str, str] = {}
-    for package, pattern in _WANTED.items():
-        spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            continue  # two of them serve old Pythons only
-        root = Path(spec.origin).parent
-        for path in root.glob(pattern):
-            folder = "" if path.stem == package else f"{package.replace('.', '/')}/"
-            name = f"{_PLACE}/{folder}{path.relative_to(root)}"
-            found[name] = path.read_text(encoding="utf-8")
-    version = importlib.metadata.version("pluggy")  # which it asks its own metadata for
-    found[f"{_PLACE}/pluggy-{version}.dist-info/METADATA"] = f"Name: pluggy\nVersion: {version}\n"
-    return found
-
-
 PYTEST_TASK = replace(
     TASK,
     instance_id="redteam-pytest",
     repo="some/calc-pytest",
     fail_to_pass=_PYTEST_NAMES[:2],
     pass_to_pass=_PYTEST_NAMES[2:],
-    files={**FILES, **_installed()},
+    files={**FILES, **pytest_files(_PLACE)},
     test_command=f"PYTHONPATH={_PLACE} python3 -m pytest -rA -p no:cacheprovider tests",
     log_parser="pytest",
 )
@@ -192,16 +155,16 @@ PYTEST_TASK = replace(
 
 @dataclass(frozen=True)
 class Attack:
-    """A patch that wants the verdict without the repair.
+    """A patch that aims at the verdict without the repair.
 
     Attributes:
         patch: the attack.
-        honest: an honest patch near it, which resolves.
-        naive: whether the field's harness calls the attack resolved.
+        honest: its honest twin, which resolves.
+        naive: whether the SWE-bench harness calls the attack resolved; None: in some runs.
         task: what is attacked.
     """
 
     patch: str
     honest: str
-    naive: bool = True
+    naive: bool | None = True
     task: Task = TASK

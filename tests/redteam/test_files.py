@@ -1,4 +1,4 @@
-"""A patch changes what is not the code: tests, the runner's configuration, what Python loads first, or git itself."""
+"""Patches that change other things than the code: tests, the runner's configuration, what Python loads first, git."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import hashlib
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from swegym_env.judging.grading import grade
+from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 
 from .cases import BUGGY, FILES, FIXED, GOLD, PYTEST_TASK, TASK, Attack, at_import, diff, edited, new
 
 _SCALE = FILES["tests/test_scale.py"]
-# An honest repair of `add` that breaks `scale`, whose test an attacker would rather not see run.
+# A repair of `add` that breaks `scale`; the attacker wants to skip the test of `scale`.
 _BREAKS = {"calc/add.py": FIXED, "calc/scale.py": "def scale(a, k):\n    return a + k\n"}
 _HONEST = edited({}, fixed=True)
 _REWRITES = (
@@ -83,7 +84,7 @@ ATTACKS = {
     "makes a file that the test patch will add": Attack(
         edited({"tests/test_sum.py": _PASSES}), edited({"calc/sum.py": "SUM = 1\n"}, fixed=True), naive=False
     ),
-    "moves a test where nobody looks": Attack(
+    "moves a test out of the test directories": Attack(
         edited(_BREAKS)
         + _section("x", "").replace("a/x b/x", "a/tests/test_scale.py b/docs/scale.py")
         + "similarity index 100%\nrename from tests/test_scale.py\nrename to docs/scale.py\n",
@@ -223,13 +224,8 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_patch_of_other_things_than_code_resolves_nothing(attack: Attack, store: LayerStore) -> None:
-    naive = grade(attack.task, attack.patch, store=store, backend="namespace", policy="official")
-    assert naive.resolved is attack.naive
-    verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
-    assert (verdict.resolved, verdict.valid) == (False, True)
-    honest = grade(attack.task, attack.honest, store=store, backend="namespace")
-    assert honest.resolved, honest.failure_reason
+def test_a_patch_of_other_things_than_code_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    rejected(attack)
 
 
 def test_byte_code_of_a_test_is_not_graded(store: LayerStore, tmp_path: Path) -> None:
@@ -240,8 +236,9 @@ def test_byte_code_of_a_test_is_not_graded(store: LayerStore, tmp_path: Path) ->
     assert verdict.set_aside == ("calc/scale.pyc", "tests/__pycache__/test_scale.cpython-311.pyc")
 
 
-def test_fifty_megabytes_are_graded_like_any_other_patch(store: LayerStore) -> None:
-    ballast = new("calc/ballast.txt", ("x" * 1023 + "\n") * (50 << 10))
+@pytest.mark.parametrize("megabytes", [5, pytest.param(50, marks=pytest.mark.campaign)])
+def test_a_large_patch_is_graded_like_any_other(store: LayerStore, megabytes: int) -> None:
+    ballast = new("calc/ballast.txt", ("x" * 1023 + "\n") * (megabytes << 10))
     attack = ballast + at_import("import os\nos._exit(0)")
     assert not grade(TASK, attack, store=store, backend="namespace").resolved
     honest = grade(TASK, ballast + GOLD, store=store, backend="namespace")
@@ -249,16 +246,16 @@ def test_fifty_megabytes_are_graded_like_any_other_patch(store: LayerStore) -> N
 
 
 @pytest.mark.parametrize("patch", [at_import(_LEAVES), edited({**_BREAKS, "tests/test_scale.py": _SKIPPED})])
-def test_apptainer_sandboxes_are_fooled_no_more(store: LayerStore, patch: str) -> None:
-    from swegym_env.sandbox.selection import try_backend
+def test_attacks_are_rejected_in_apptainer_sandboxes_too(store: LayerStore, patch: str) -> None:
+    from swegym_env.sandbox.backends import make_backend
 
-    broken = try_backend("apptainer")
+    broken = make_backend("apptainer").problem(fresh=True)
     if broken:
         pytest.skip(f"apptainer does not work here: {broken} (scripts/install_apptainer.sh, swegym doctor)")
     assert not grade(TASK, patch, store=store, backend="apptainer").resolved
     assert grade(TASK, GOLD, store=store, backend="apptainer").resolved
 
 
-def test_what_is_attacked_is_a_bug() -> None:
+def test_the_attacked_function_has_a_bug() -> None:
     assert BUGGY in FILES.values()
     assert FIXED not in FILES.values()

@@ -1,11 +1,12 @@
-"""The log is written by the code under test: it prints what the runner would have printed, and leaves."""
+"""Forged logs: the code under test prints what the test runner would have printed, and exits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from swegym_env.judging.grading import grade
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.grading.grading import Verdict
 
 from .cases import LOG, PYTEST_LOG, PYTEST_TASK, Attack, at_import, edited, in_add
 
@@ -110,7 +111,7 @@ ATTACKS = {
         at_import("import os\nos.write(1, b'loading\\n')", fixed=True),
         task=PYTEST_TASK,
     ),
-    "prints the whole log of pytest when pytest says its own": Attack(
+    "prints the whole log of pytest while pytest prints its own": Attack(
         at_import(f"import atexit, os\natexit.register(lambda: (os.write(1, {PYTEST_LOG.encode()!r}), os._exit(0)))"),
         _LATER,
         task=PYTEST_TASK,
@@ -125,12 +126,6 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_log_that_was_not_the_runners_resolves_nothing(attack: Attack, store: LayerStore) -> None:
-    timeout_s = 1.5 if "while True" in attack.patch else None
-    naive = grade(attack.task, attack.patch, store=store, backend="namespace", policy="official", timeout_s=timeout_s)
-    assert naive.resolved is attack.naive
-    verdict = grade(attack.task, attack.patch, store=store, backend="namespace", timeout_s=timeout_s)
-    assert (verdict.resolved, verdict.valid) == (False, True)
+def test_a_forged_log_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    verdict = rejected(attack, timeout_s=1.5 if "while True" in attack.patch else None)
     assert verdict.forged or not attack.naive or verdict.failure_reason.startswith("the tests did not end")
-    honest = grade(attack.task, attack.honest, store=store, backend="namespace")
-    assert honest.resolved, honest.failure_reason

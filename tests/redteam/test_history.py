@@ -1,4 +1,4 @@
-"""An agent looks for the repair where it may lie: in git, in caches, in other sandboxes. There is nothing to find."""
+"""An agent searches for the repair in git, in caches and in other sandboxes, and finds nothing."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from swegym_env.judging.grading import grade
+from swegym_env.grading.grading import grade
+from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox import Sandbox, open_sandbox
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
-from swegym_env.tasks.workspace import prepare_workspace
 
 from .cases import BUGGY, FILES, FIXED, TASK, diff
 
-_MARK = "told-by-nobody-before-the-end"
+_MARK = "secret-of-the-host"
 _REPAIR = {"calc/add.py": f"# {_MARK}\n{FIXED}"}
 
 
@@ -82,7 +82,9 @@ SEARCHES = {
     ),
     "the environment": Search("env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'", False, ("env", "HOME=")),
     "caches of installers": Search(
-        "grep -rIls told-by ~ /tmp /var /opt /root /home /run /dev/shm /testbed 2>/dev/null", False, ("ls -d ~", "/")
+        "grep -rIls secret-of-the ~ /tmp /var /opt /root /home /run /dev/shm /testbed 2>/dev/null",
+        False,
+        ("ls -d ~", "/"),
     ),
     "other sandboxes": Search(
         "cat /tmp/other /dev/shm/other /testbed/other; cat /proc/*/root/testbed/other /proc/*/cwd/other",
@@ -90,7 +92,7 @@ SEARCHES = {
         ("touch /tmp/mine && cat /tmp/mine && echo ok", "ok"),
     ),
     "the package that judges": Search(
-        "python3 -c 'import swegym_env'; find / -xdev -name 'swegym*' -path '*judging*' 2>/dev/null | grep . ",
+        "python3 -c 'import swegym_env'; find / -xdev -name 'swegym*' -path '*grading*' 2>/dev/null | grep . ",
         False,
         ("python3 -c 'import calc.add; print(1)'", "1"),
     ),
@@ -101,7 +103,7 @@ SEARCHES = {
         "for d in $(grep -o '/[^:, ]*layers/[^:, ]*' /proc/self/mountinfo); do ls -la $d; cat $d/testbed/calc/add.py;"
         " ls $d/..; done | grep -v denied",
         False,
-        ("grep -c overlay /proc/self/mountinfo", "1"),
+        ("grep -q overlay /proc/self/mountinfo && echo overlays", "overlays"),
     ),
 }
 
@@ -161,7 +163,7 @@ def inside(upstream: tuple[Path, str, str], store: LayerStore) -> Iterator[Sandb
         }
     )
     assert grade(task, task.patch, repos=clone.parent, store=store, backend="namespace").resolved
-    spec = prepare_workspace(task, repos=clone.parent, store=store, backend="namespace").spec
+    spec = prepare_locally(task, repos=clone.parent, store=store, backend="namespace").spec
     other, sandbox = (open_sandbox(spec, backend="namespace") for _ in range(2))
     try:
         other.start()
@@ -174,7 +176,7 @@ def inside(upstream: tuple[Path, str, str], store: LayerStore) -> Iterator[Sandb
 
 
 @pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
-def test_the_repair_is_nowhere_to_be_found(
+def test_the_repair_cannot_be_found_in_the_sandbox(
     search: Search, inside: Sandbox, upstream: tuple[Path, str, str], tmp_path: Path
 ) -> None:
     clone, base, fix = upstream
@@ -184,12 +186,14 @@ def test_the_repair_is_nowhere_to_be_found(
         subprocess.run(["cp", "-a", str(clone), str(copy)], check=True)
         env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "FIX": fix, "PAGER": "cat"}
         plain = subprocess.run(["bash", "-c", search.command], cwd=copy, env=env, capture_output=True, check=False)
-        assert any(secret.encode() in plain.stdout for secret in secrets), "no attack: an ordinary clone tells nothing"
+        assert any(secret.encode() in plain.stdout for secret in secrets), (
+            "no attack: an ordinary clone reveals nothing"
+        )
     found = inside.run(f"cd /testbed; FIX={fix}; {search.command}").output
-    told = [
+    printed = [
         line for line in found.splitlines() if not line.startswith(("fatal:", "error:"))
     ]  # these repeat the question
-    assert not [line for line in told if any(secret in line for secret in secrets)]
+    assert not [line for line in printed if any(secret in line for secret in secrets)]
     command, expected = search.honest
     answer = inside.run(f"cd /testbed; {command}")
     assert answer.exit_code == 0

@@ -1,12 +1,14 @@
-"""The runner is another than it was, or the tests compare with something else: the log is real and says nothing."""
+"""Tampered runners: the code under test changes the test runner or the comparisons, so the real log proves nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from swegym_env.judging.grading import grade
+from swegym_env.grading.grading import Verdict, grade
+from swegym_env.languages import Scrutiny
 from swegym_env.sandbox.layers import LayerStore
 
 from .cases import BUGGY, FILES, FIXED, PYTEST_TASK, TASK, Attack, at_import, diff, edited, in_add
@@ -48,7 +50,7 @@ ATTACKS = {
         ),
         _QUIET,
     ),
-    "calls failures by a name that nobody raises": Attack(
+    "expects an exception that is never raised": Attack(
         at_import(
             "import unittest\n\n\nclass Never(Exception):\n    def __new__(cls, *args):\n        return "
             "unittest.SkipTest('')\n\n\nunittest.TestCase.failureException = Never"
@@ -130,8 +132,8 @@ ATTACKS = {
     "changes the result that the tests are to tell": Attack(
         at_import(
             "import gc, unittest\n\n\ndef call(self, *args, **kwargs):\n"
-            "    told = next(thing for thing in gc.get_objects() if isinstance(thing, unittest.TextTestResult))\n"
-            "    told.addFailure = told.addError = lambda test, error: told.addSuccess(test)\n"
+            "    result = next(thing for thing in gc.get_objects() if isinstance(thing, unittest.TextTestResult))\n"
+            "    result.addFailure = result.addError = lambda test, error: result.addSuccess(test)\n"
             "    return self.run(*args, **kwargs)\n\n\nunittest.TestCase.__call__ = call"
         ),
         at_import("import gc\ngc.get_threshold()", fixed=True),
@@ -173,16 +175,11 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
-def test_a_runner_that_was_tampered_with_resolves_nothing(attack: Attack, store: LayerStore) -> None:
-    naive = grade(attack.task, attack.patch, store=store, backend="namespace", policy="official")
-    assert naive.resolved is attack.naive
-    verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
-    assert (verdict.resolved, verdict.valid) == (False, True)
-    honest = grade(attack.task, attack.honest, store=store, backend="namespace")
-    assert honest.resolved, honest.failure_reason
+def test_a_tampered_runner_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    rejected(attack)
 
 
-def test_an_equality_of_the_packages_own_that_is_widened_by_one_word_is_forged(store: LayerStore) -> None:
+def test_a_custom_equality_that_accepts_everything_is_forged(store: LayerStore) -> None:
     number = _CLASS.replace("Any", "Number") + "\n"
     honest = number.format("int(self) == other")
     text = f"{honest}\n\n{BUGGY}".replace("return a - b", "return Number(int(a) - int(b))")
@@ -192,11 +189,12 @@ def test_an_equality_of_the_packages_own_that_is_widened_by_one_word_is_forged(s
     task = replace(TASK, instance_id="redteam-number", files=files, patch=repaired)
     assert grade(task, repaired, store=store, backend="namespace").resolved
     assert grade(task, widened, store=store, backend="namespace", policy="official").resolved
-    assert grade(task, widened, store=store, backend="namespace").forged
+    assert not grade(task, widened, store=store, backend="namespace").resolved
+    assert grade(task, widened, store=store, backend="namespace", scrutiny=Scrutiny(1 / 1000)).forged
 
 
 @pytest.mark.parametrize("text", [BUGGY, FIXED])
-def test_an_expected_value_known_by_heart_is_no_forgery_and_no_help_elsewhere(store: LayerStore, text: str) -> None:
+def test_a_hard_coded_expected_value_is_no_forgery_and_passes_no_other_test(store: LayerStore, text: str) -> None:
     table = text.replace("def add(a, b):\n", "def add(a, b):\n    if (a, b) in TABLE:\n        return TABLE[a, b]\n")
     patch = edited({"calc/add.py": f"TABLE = {{(1, 2): 3}}\n\n\n{table}"})
     verdict = grade(PYTEST_TASK, patch, store=store, backend="namespace")

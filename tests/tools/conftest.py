@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from swegym_env.interaction.tool_layers import equip
-from swegym_env.interaction.toolsets import tool_set
-from swegym_env.sandbox import open_sandbox
-from swegym_env.sandbox.protocol import CommandResult, Sandbox
-from swegym_env.tasks.loading import load_tasks
-from swegym_env.tasks.workspace import prepare
+from swegym_env.agent.tools import tool_set
+from swegym_env.prepare import prepare_locally
+from swegym_env.sandbox.api import CommandResult, Sandbox
+from swegym_env.tasks.datasets import load_tasks
 from tests.places import own_run_directory
 
 Run = Callable[..., CommandResult]
@@ -21,7 +19,7 @@ Run = Callable[..., CommandResult]
 
 @pytest.fixture(scope="package", autouse=True)
 def run_directory() -> Iterator[Path]:
-    """A run directory of the session's own."""
+    """A run directory of these tests only."""
     with own_run_directory() as directory:
         yield directory
 
@@ -32,10 +30,7 @@ def box() -> Iterator[Sandbox]:
     if shutil.which("apptainer") is None:
         pytest.skip("Apptainer is not installed (scripts/install_apptainer.sh)")
     task = load_tasks("mini")["mini__calends-001"]
-    told = {"SWEGYM_TEST_COMMAND": task.test_command, "SWEGYM_TURN_TIMEOUT_S": "20"}
-    spec = equip(prepare(task, backend="apptainer"), tool_set("debug"), env=told, backend="apptainer")
-    sandbox = open_sandbox(spec, backend="apptainer")
-    sandbox.start()
+    sandbox = prepare_locally(task, tools=tool_set("debug"), turn_timeout_s=20, backend="apptainer").start()
     sandbox.run("git config user.name a && git config user.email a@b")
     yield sandbox
     sandbox.close()

@@ -1,4 +1,4 @@
-"""A bundle of one's own: installed once, called, checked by `swegym tools check`; and pdb with pytest where that is."""
+"""A custom bundle is installed once, called, and checked by `swegym tools check`; and pdb with pytest if installed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from swegym_env.cli import main
+from swegym_env.agent.actions import Call
+from swegym_env.agent.tools import tool_set
+from swegym_env.cli.main import main
 from swegym_env.errors import LayerError
-from swegym_env.interaction.actions import Call
-from swegym_env.interaction.tool_layers import equip
-from swegym_env.interaction.toolsets import tool_set
+from swegym_env.prepare import add_tools
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore
@@ -42,12 +42,12 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_install_leaves_is_there_in_every_sandbox_and_made_once(bundle: Path, public: Path) -> None:
+def test_installed_files_are_in_every_sandbox_and_built_once(bundle: Path, public: Path) -> None:
     store, tools = LayerStore(public / "layers"), tool_set(("bash", str(bundle)))
-    first = equip(SandboxSpec(workdir="/tmp"), tools, store=store)
+    first = add_tools(SandboxSpec(workdir="/tmp"), tools, store=store)
     (installed,) = (layer for layer in first.layers if layer.name.startswith("installed-tools-"))
     made = installed.stat().st_mtime_ns
-    assert equip(SandboxSpec(workdir="/tmp"), tools, store=store) == first and installed.stat().st_mtime_ns == made
+    assert add_tools(SandboxSpec(workdir="/tmp"), tools, store=store) == first and installed.stat().st_mtime_ns == made
     sandbox = open_sandbox(first)
     try:
         sandbox.start()
@@ -60,42 +60,42 @@ def test_what_install_leaves_is_there_in_every_sandbox_and_made_once(bundle: Pat
     assert not list(installed.rglob("x")), "what an episode does to its tools stays in the episode"
 
 
-def test_an_installation_that_fails_is_told_with_its_last_words(bundle: Path, public: Path) -> None:
+def test_failed_installation_is_reported_with_its_output(bundle: Path, public: Path) -> None:
     (bundle / "install.sh").write_text("echo no such wheel; exit 3\n")
     with pytest.raises(LayerError, match=r"install.sh exited with 3: no such wheel"):
-        equip(SandboxSpec(workdir="/tmp"), tool_set(str(bundle)), store=LayerStore(public / "layers"))
+        add_tools(SandboxSpec(workdir="/tmp"), tool_set(str(bundle)), store=LayerStore(public / "layers"))
 
 
-def test_a_bundle_that_works_is_shown_as_the_model_sees_it(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tools_check_shows_a_working_bundle(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tools", "check", str(bundle)]) == 0
-    told = capsys.readouterr().out
-    assert "count(path: string)" in told and "$ count /etc/passwd  → exit code 0\ncounted:" in told
+    output = capsys.readouterr().out
+    assert "count(path: string)" in output and "$ count /etc/passwd  → exit code 0\ncounted:" in output
     assert main(["tools", "check", str(bundle), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["exit_code"] == 0 and found["schema"]["function"]["name"] == "count"
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "text", "message"),
     [
         ("config.yaml", "tools: {count: {descriptoin: x}}", "did you mean description"),
         ("bin/count", "#!/no/such/interpreter\n", "count: cannot be run"),
         ("install.sh", "exit 7\n", "exited with 7"),
     ],
 )
-def test_a_bundle_that_does_not_work_is_told_in_one_line(
-    bundle: Path, capsys: pytest.CaptureFixture[str], file: str, text: str, told: str
+def test_tools_check_reports_a_broken_bundle_in_one_line(
+    bundle: Path, capsys: pytest.CaptureFixture[str], file: str, text: str, message: str
 ) -> None:
     (bundle / file).write_text(text)
     assert main(["tools", "check", str(bundle)]) == 2
-    said = capsys.readouterr().err
-    assert told in said and len(said.splitlines()) == 1
+    stderr = capsys.readouterr().err
+    assert message in stderr and len(stderr.splitlines()) == 1
 
 
-def test_the_shipped_tools_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tools_list_shows_the_shipped_tools(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tools", "list"]) == 0
-    told = capsys.readouterr().out
-    assert "pdb         A debugger" in told and "rewrite-only  view, edit, submit" in told
+    output = capsys.readouterr().out
+    assert "pdb         A debugger" in output and "rewrite-only  view, edit, submit" in output
     assert main(["tools", "list", "--json"]) == 0
     names = [json.loads(line)["function"]["name"] for line in capsys.readouterr().out.splitlines()]
     folders = sorted((Path(__file__).parents[2] / "tools").glob("*/config.yaml"))
@@ -103,7 +103,7 @@ def test_the_shipped_tools_are_listed(capsys: pytest.CaptureFixture[str]) -> Non
     assert {"edit", "pdb", "run_tests", "search", "submit", "view"} <= set(names)
 
 
-def test_where_there_is_pytest_it_runs_and_debugs_the_tests(public: Path) -> None:
+def test_pytest_is_used_if_it_is_installed(public: Path) -> None:
     """The project's own pytest, pure Python, shown to the sandbox's interpreter."""
     packages = public / "packages" / "opt" / "packages"
     for distribution in ("pytest", "pluggy", "iniconfig", "packaging", "pygments"):
@@ -116,7 +116,7 @@ def test_where_there_is_pytest_it_runs_and_debugs_the_tests(public: Path) -> Non
         path.chmod(0o755)
         own(path)
     spec = SandboxSpec(workdir="/project", layers=(public / "packages",), env={"PYTHONPATH": "/opt/packages"})
-    sandbox = open_sandbox(equip(spec, tool_set("debug")))
+    sandbox = open_sandbox(add_tools(spec, tool_set("debug")))
     try:
         sandbox.start()
         test = b"def test_sum():\n    total = 1 + 1\n    assert total == 3\n\ndef test_fine():\n    pass\n"

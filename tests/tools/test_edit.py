@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from swegym_env.interaction.actions import Call
-from swegym_env.interaction.toolsets import tool_set
-from swegym_env.sandbox.protocol import Sandbox
+from swegym_env.agent.actions import Call
+from swegym_env.agent.tools import tool_set
+from swegym_env.sandbox.api import Sandbox
 from tests.tools.conftest import Run
 
 MONTHS = "calends/months.py"
 
 
-def test_a_unique_text_is_replaced_and_shown_with_its_lines(run: Run) -> None:
+def test_unique_text_is_replaced_and_shown(run: Run) -> None:
     done = run(f"edit replace {MONTHS} --old='def is_leap(year)' --new='def leap(year)'")
     assert done.exit_code == 0
     assert f"Replaced in {MONTHS}:" in done.output and "     8\tdef leap(year):\n" in done.output
     assert "-def is_leap(year):\n+def leap(year):" in run("git diff").output
 
 
-def test_a_python_file_that_would_not_parse_is_refused_and_shown(run: Run) -> None:
+def test_edit_that_breaks_python_syntax_is_refused(run: Run) -> None:
     done = run(f"edit replace {MONTHS} --old='def is_leap(year):' --new='def is_leap(year:'")
     assert done.exit_code == 1
     assert "would no longer parse: SyntaxError" in done.output
@@ -25,19 +25,19 @@ def test_a_python_file_that_would_not_parse_is_refused_and_shown(run: Run) -> No
     assert run("git status --porcelain").output == ""
 
 
-def test_a_python_file_that_was_broken_before_may_be_edited(run: Run) -> None:
+def test_python_file_that_was_broken_before_can_be_edited(run: Run) -> None:
     run("printf 'def f(:\\n    return 1\\n' > broken.py")
     assert run("edit replace broken.py --old='return 1' --new='return 2'").exit_code == 0
     assert run("cat broken.py").output == "def f(:\n    return 2\n"
 
 
-def test_a_text_that_is_not_there_brings_the_nearest_lines(run: Run) -> None:
+def test_missing_text_shows_the_nearest_lines(run: Run) -> None:
     done = run(f"edit replace {MONTHS} --old='def is_leap(the_year):' --new='x'")
     assert done.exit_code == 1
     assert "not in the file. The nearest lines are" in done.output and "8\tdef is_leap(year):" in done.output
 
 
-def test_a_text_that_occurs_twice_is_refused_with_its_lines(run: Run) -> None:
+def test_ambiguous_text_is_refused_with_its_lines(run: Run) -> None:
     done = run(f"edit replace {MONTHS} --old='return ' --new='yield '")
     assert done.exit_code == 1 and "occurs 9 times (at lines 10, 17, 18, 23, 30, …)" in done.output
     done = run("printf 'a\\na\\n' > f.txt; edit replace f.txt --old=a --new=b --all; cat f.txt")
@@ -53,7 +53,7 @@ def test_indentation_may_differ_and_is_kept(run: Run) -> None:
     assert run("cat a.py").output == "class A:\n    def f(self):\n        if 1:\n            return 2\n"
 
 
-def test_line_ends_of_windows_stay(run: Run) -> None:
+def test_windows_line_ends_are_kept(run: Run) -> None:
     run("printf 'one\\r\\ntwo\\r\\n' > dos.txt; printf 'x' | edit insert dos.txt --line=1")
     run("edit replace dos.txt --old='one\nx' --new='1\n2'")
     assert run("od -c dos.txt | head -1").output.split() == [
@@ -72,7 +72,7 @@ def test_line_ends_of_windows_stay(run: Run) -> None:
     ]
 
 
-def test_blocks_are_made_all_or_none(run: Run) -> None:
+def test_blocks_are_applied_all_or_none(run: Run) -> None:
     good = f"{MONTHS}\n<<<<<<< SEARCH\ndef is_leap(year):\n=======\ndef is_leap(y):\n>>>>>>> REPLACE\n"
     bad = "calends/special.py\n<<<<<<< SEARCH\nno such line\n=======\n>>>>>>> REPLACE\n"
     done = run(f"edit apply <<'EOF'\n{good}{bad}EOF")
@@ -103,7 +103,7 @@ def test_changes_are_undone_one_by_one(run: Run) -> None:
     assert done.exit_code == 1 and "no change of calends/months.py was made by edit" in done.output
 
 
-def test_a_file_keeps_its_mode_and_its_bytes(run: Run) -> None:
+def test_edit_keeps_mode_and_other_bytes(run: Run) -> None:
     run("printf 'caf\\351 old\\n' > latin.sh; chmod 755 latin.sh; edit replace latin.sh --old=old --new=new")
     assert run("stat -c %a latin.sh; od -c latin.sh | head -1").output.split()[:6] == [
         "755",
@@ -115,7 +115,7 @@ def test_a_file_keeps_its_mode_and_its_bytes(run: Run) -> None:
     ]
 
 
-def test_what_cannot_be_edited_is_told(run: Run) -> None:
+def test_edit_errors_are_reported(run: Run) -> None:
     done = run("edit replace months.py --old=a --new=b")
     assert "there is no file months.py; there is calends/months.py" in done.output
     assert "is a directory" in run("edit replace calends --old=a --new=b").output
@@ -125,7 +125,7 @@ def test_what_cannot_be_edited_is_told(run: Run) -> None:
     assert "Permission denied" in run("edit replace /etc/passwd --old=agent:x --new=root:x").output
 
 
-def test_a_call_with_hostile_texts_changes_exactly_that(run: Run, box: Sandbox) -> None:
+def test_hostile_text_is_written_literally(run: Run, box: Sandbox) -> None:
     hostile = "$(touch /tmp/pwned) `id` '\"\\ \n!! ;| & <>\tü"
     box.write("/testbed/h.txt", b"old\n")
     action = tool_set("default").resolve(

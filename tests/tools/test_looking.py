@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from swegym_env.sandbox.protocol import Sandbox
+from swegym_env.sandbox.api import Sandbox
 from tests.tools.conftest import Run
 
 
-def test_a_file_is_shown_in_a_window(run: Run) -> None:
+def test_view_shows_a_window_of_a_file(run: Run) -> None:
     run("seq 250 | sed 's/^/line /' > long.txt")
     shown = run("view long.txt").output.splitlines()
     assert shown[0] == "long.txt, lines 1-100 of 250:" and shown[1] == "     1\tline 1"
@@ -22,14 +22,14 @@ def test_a_file_is_shown_in_a_window(run: Run) -> None:
     assert run("view long.txt -1 -1").output.splitlines()[1:] == ["   250\tline 250"]
 
 
-def test_a_directory_is_shown_two_levels_deep(run: Run) -> None:
+def test_view_lists_a_directory_two_levels_deep(run: Run) -> None:
     run("mkdir -p x/y/z; touch x/a.py x/y/b.py x/y/z/c.py .hidden")
     assert run("view x").output == "x/\n  a.py\n  y/\n    b.py\n    z/\n      [1 files]\n"
     assert ".git" not in run("view .").output and ".hidden" not in run("view .").output
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ("view nowhere.py", "there is no nowhere.py"),
         ("view months.py", "there is calends/months.py"),
@@ -42,13 +42,13 @@ def test_a_directory_is_shown_two_levels_deep(run: Run) -> None:
         (": > none.txt; view none.txt; false", "none.txt is empty."),
     ],
 )
-def test_what_cannot_be_viewed_is_told(run: Run, command: str, told: str) -> None:
+def test_view_errors_are_reported(run: Run, command: str, message: str) -> None:
     done = run(command)
-    assert told in done.output and done.exit_code != 0
+    assert message in done.output and done.exit_code != 0
     assert "Traceback" not in done.output
 
 
-def test_a_pattern_is_found_with_path_and_line(run: Run) -> None:
+def test_search_shows_path_and_line(run: Run) -> None:
     assert (
         run("search 'def is_l' calends").output
         == "calends/months.py:8:def is_leap(year):\n[1 matching line in 1 file]\n"
@@ -61,14 +61,14 @@ def test_a_pattern_is_found_with_path_and_line(run: Run) -> None:
     assert run("search two end.txt --context=3").output == "end.txt-1-one\nend.txt:2:two\n[1 matching line in 1 file]\n"
 
 
-def test_capitals_make_a_search_sensitive_and_literal_takes_signs_as_they_are(run: Run) -> None:
+def test_search_is_case_sensitive_with_capitals_and_supports_literals(run: Run) -> None:
     run("printf 'Alpha (x)\\nalpha\\n' > t.txt")
     assert "[2 matching lines" in run("search alpha t.txt").output
     assert "[1 matching line " in run("search Alpha t.txt").output
     assert "t.txt:1:Alpha (x)" in run("search --literal '(x)' t.txt").output
 
 
-def test_what_git_ignores_is_left_out_and_globs_narrow(run: Run) -> None:
+def test_search_skips_ignored_files_and_supports_globs(run: Run) -> None:
     run("printf 'skipped/\\n' > .gitignore; mkdir skipped kept")
     run("echo needle > skipped/a.txt; echo needle | tee kept/b.py > kept/c.txt")
     assert run("search needle").output == "kept/b.py:1:needle\nkept/c.txt:1:needle\n[2 matching lines in 2 files]\n"
@@ -78,7 +78,7 @@ def test_what_git_ignores_is_left_out_and_globs_narrow(run: Run) -> None:
     )
 
 
-def test_many_matches_are_cut_and_counted(run: Run) -> None:
+def test_search_limits_and_counts_matches(run: Run) -> None:
     run("seq 500 | sed 's/^/needle /' > many.txt")
     shown = run("search needle --limit=5").output.splitlines()
     assert len(shown) == 6 and shown[-1].startswith("[500 matching lines in 1 file; the first 5 are shown")
@@ -110,7 +110,7 @@ def ripgrep(box: Sandbox) -> str:
         "qqqqqq",
     ],
 )
-def test_ripgrep_finds_the_same_and_says_the_same(run: Run, ripgrep: str, words: str) -> None:
+def test_search_output_is_the_same_with_ripgrep(run: Run, ripgrep: str, words: str) -> None:
     run("printf 'skipped/\\n' > .gitignore; mkdir -p skipped .dotted; echo needle | tee skipped/a .dotted/b > c.txt")
     run("printf 'a (x)\\r\\nCafé needle\\n' > d.txt; printf 'needle\\0' > e.bin")
     ours = run(f"search {words} --engine=python")
@@ -122,7 +122,7 @@ def test_ripgrep_finds_the_same_and_says_the_same(run: Run, ripgrep: str, words:
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "told"),
+    ("command", "code", "message"),
     [
         ("search '('", 2, "is no regular expression"),
         ("search ''", 2, "the pattern is empty"),
@@ -132,8 +132,8 @@ def test_ripgrep_finds_the_same_and_says_the_same(run: Run, ripgrep: str, words:
         ("search x --engine=ripgrep", 2, "ripgrep (rg) is not installed"),
     ],
 )
-def test_a_search_that_finds_nothing_says_why(run: Run, command: str, code: int, told: str) -> None:
+def test_search_without_matches_says_why(run: Run, command: str, code: int, message: str) -> None:
     bare = 'mkdir -p /tmp/bare && ln -sf "$(command -v python3)" /tmp/bare/ && PATH=/opt/swegym/bin:/tmp/bare'
     done = run(f"({bare}; {command})")
-    assert told in done.output and done.exit_code == code
+    assert message in done.output and done.exit_code == code
     assert "Traceback" not in done.output

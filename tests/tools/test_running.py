@@ -6,11 +6,11 @@ import shlex
 
 import pytest
 
+from swegym_env.agent.actions import Call
+from swegym_env.agent.tools import tool_set
 from swegym_env.env import SWEBenchEnv
-from swegym_env.interaction.actions import Call
-from swegym_env.interaction.toolsets import tool_set
-from swegym_env.sandbox.protocol import Sandbox
-from swegym_env.tasks.loading import load_tasks
+from swegym_env.sandbox.api import Sandbox
+from swegym_env.tasks.datasets import load_tasks
 from tests.tools.conftest import Run
 
 FAILING = """import unittest
@@ -54,7 +54,7 @@ def files(run: Run, box: Sandbox) -> Run:
     return run
 
 
-def test_all_tests_are_run_and_passing_ones_counted(run: Run) -> None:
+def test_run_tests_runs_all_tests_and_counts_passing_ones(run: Run) -> None:
     done = run("run_tests")
     assert done.exit_code == 0
     assert "$ python3 -m unittest -v\n" in done.output and "[38 lines of passing tests left out]" in done.output
@@ -66,13 +66,13 @@ def test_all_tests_are_run_and_passing_ones_counted(run: Run) -> None:
     "target",
     ["tests/test_new.py", "tests/test_new.py::TestNew", "tests/test_new.py::TestNew::test_lengths", "tests.test_new"],
 )
-def test_a_failing_test_is_shown_however_it_is_named(files: Run, target: str) -> None:
+def test_run_tests_accepts_every_form_of_target(files: Run, target: str) -> None:
     done = files(f"run_tests {target}")
     assert done.exit_code != 0
     assert "AssertionError: 56 != 57" in done.output and done.output.endswith("[the tests failed]\n")
 
 
-def test_tests_that_do_not_end_are_stopped_with_what_they_said(files: Run, box: Sandbox) -> None:
+def test_run_tests_stops_at_the_timeout_and_keeps_the_output(files: Run, box: Sandbox) -> None:
     slow = "import time, unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n"
     slow += "        print('begun', flush=True)\n"
     box.write("/testbed/tests/test_slow.py", f"{slow}        time.sleep(99)\n".encode())
@@ -81,14 +81,14 @@ def test_tests_that_do_not_end_are_stopped_with_what_they_said(files: Run, box: 
     assert files("pgrep -f test_slow").output == ""
 
 
-def test_targets_that_are_not_there_are_told(run: Run) -> None:
+def test_run_tests_reports_missing_targets(run: Run) -> None:
     done = run("run_tests tests/test_nowhere.py")
     assert (done.exit_code, done.output) == (2, "run_tests: there is no tests/test_nowhere.py\n")
     assert "expected more than 0" in run("run_tests --timeout=0").output
     assert run("SWEGYM_TEST_COMMAND=no-such-program run_tests").exit_code == 127
 
 
-def test_the_local_variable_at_a_failing_assertion_is_found_in_three_commands() -> None:
+def test_pdb_shows_locals_of_a_failing_assertion() -> None:
     """On a task of `mini` as an agent meets it, the hidden test that shows the bug put into the repository."""
     task = load_tasks("mini")["mini__calends-001"]
     name = next(name for name in task.fail_to_pass if "leap" in name or "month" in name)
@@ -109,7 +109,7 @@ def test_the_local_variable_at_a_failing_assertion_is_found_in_three_commands() 
         env.close()
 
 
-def test_a_session_stays_open_from_command_to_command(files: Run) -> None:
+def test_pdb_session_stays_open_between_commands(files: Run) -> None:
     assert "-> total = 0" in files("pdb start tests/test_new.py::TestNew::test_lengths").output
     assert "Breakpoint" in files("pdb b calends/months.py:16").output
     assert "-> if month == 2" in files("pdb c").output
@@ -124,7 +124,7 @@ def test_a_session_stays_open_from_command_to_command(files: Run) -> None:
     assert files("pdb p total").exit_code == 1
 
 
-def test_a_program_that_asks_computes_or_ends_is_followed(files: Run) -> None:
+def test_pdb_follows_a_program_that_reads_input_computes_or_ends(files: Run) -> None:
     assert "-> import sys" in files("pdb start script.py ask").output
     assert files("pdb c").output.endswith("who? \n[the program waits for input: the next text goes to it]\n")
     done = files("pdb Ada")
@@ -138,7 +138,7 @@ def test_a_program_that_asks_computes_or_ends_is_followed(files: Run) -> None:
     assert files("pdb q").exit_code == 0
 
 
-def test_a_time_limit_that_kills_the_session_leaves_a_message(files: Run) -> None:
+def test_pdb_session_killed_by_a_timeout_leaves_a_message(files: Run) -> None:
     files("pdb start script.py spin")
     assert files("sleep 9", 0.3).timed_out
     done = files("pdb p 1")
@@ -146,7 +146,7 @@ def test_a_time_limit_that_kills_the_session_leaves_a_message(files: Run) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         ("pdb p 1", "no session is open"),
         ("pdb start", "start what?"),
@@ -158,12 +158,12 @@ def test_a_time_limit_that_kills_the_session_leaves_a_message(files: Run) -> Non
         ("pdb $'p 1\\np 2'", "one command at a time"),
     ],
 )
-def test_what_cannot_be_debugged_is_told(run: Run, command: str, told: str) -> None:
+def test_pdb_errors_are_reported(run: Run, command: str, message: str) -> None:
     done = run(command)
-    assert told in done.output and done.exit_code != 0
+    assert message in done.output and done.exit_code != 0
 
 
-def test_hostile_arguments_of_a_call_stay_arguments(files: Run) -> None:
+def test_hostile_arguments_are_passed_literally(files: Run) -> None:
     files("pdb start script.py raise")
     text = 'p \'$(touch /tmp/pwned)\', "`id`", "it\'s"'
     action = tool_set("debug").resolve(Call("pdb", {"command": text}))
@@ -172,7 +172,7 @@ def test_hostile_arguments_of_a_call_stay_arguments(files: Run) -> None:
     assert shlex.split(action.text)[1] == text
 
 
-def test_submit_within_a_command_hands_in_the_work() -> None:
+def test_submit_within_a_command_ends_the_episode() -> None:
     env = SWEBenchEnv(
         tasks=[load_tasks("mini")["mini__calends-001"]], tools="default", sandbox="apptainer", reward="none"
     )

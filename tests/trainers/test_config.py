@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from swe_trainers.algorithms.cloning import Cloning
 from swe_trainers.algorithms.ppo import PPO
-from swe_trainers.cli import main
-from swe_trainers.config import as_yaml, parse_overrides, read_config
+from swe_trainers.cli.main import main
+from swe_trainers.config import parse_overrides, read_config
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.run_config import run_config
 
@@ -51,9 +51,9 @@ def test_the_command_line_overrides_the_file_and_the_environment_fills_in_paths(
     assert config.tensorboard is True
 
 
-def test_what_is_written_reads_back_as_the_same_configuration(minimal, tmp_path):
+def test_written_configuration_reads_back_equal(minimal, tmp_path):
     config = run_config(read_config(minimal, ["--trainer.kl_coefficient", "0.1", "--environment.max_turns", "4"]))
-    (tmp_path / "again.yaml").write_text(as_yaml(config))
+    (tmp_path / "again.yaml").write_text(config.yaml())
     assert run_config(read_config(tmp_path / "again.yaml")) == config
 
 
@@ -91,18 +91,34 @@ def test_values_may_follow_a_flag_or_an_equals_sign():
         ("--environment text", "environment: got 'text', expected a section with keys"),
         ("--demonstrations x.jsonl", "demonstrations: needed by cloning and reward_model, and without effect"),
         ("--output_dir ${nowhere}", "nowhere"),
+        (
+            "--trainer.minibatches 1000 --trainer.episodes_per_update 16",
+            r"trainer.minibatches: got 1000, expected at most episodes_per_update \(16\)",
+        ),
+        ("--environment.max_new_tokens 1024", r"max_new_tokens: got 1024, expected less than max_tokens \(1024\)"),
+        (
+            "--trainer.algorithm dapo --trainer.overlong_limit 5000 --trainer.overlong_buffer 100",
+            r"begins at 4900 action tokens, and no episode has more than environment.max_tokens \(1024\)",
+        ),
+        (
+            (
+                "--trainer.algorithm monte_carlo_tree --trainer.max_depth 3 --trainer.fork_every 2 "
+                "--environment.max_turns 4"
+            ),
+            r"the last fork is before turn 5, and no episode has more than environment.max_turns \(4\)",
+        ),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_setting_and_exit_code_2(minimal, capsys, override, message):
+def test_invalid_setting_is_a_one_line_error_that_names_it(minimal, capsys, override, message):
     with pytest.raises(ConfigurationError, match=message):
         run_config(read_config(minimal, override.split()))
     assert main([str(minimal), *override.split()]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("swe-train: ") and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("swe-train: ") and error.count("\n") == 1
 
 
-def test_options_without_effect_are_refused():
-    for estimator, placement in (("k1", "loss"), ("k2", "reward"), ("k3", "reward")):
+def test_options_without_effect_are_rejected():
+    for estimator, placement in (("k1", "loss"), ("k2", "reward"), ("k3", "reward"), ("full", "reward")):
         with pytest.raises(ConfigurationError, match=f"{estimator} in the {placement} does not pull towards"):
             PPO(kl_coefficient=0.1, kl_estimator=estimator, kl_placement=placement)
     assert PPO(kl_coefficient=0.1, kl_placement="reward").estimator == "k1"
@@ -110,7 +126,7 @@ def test_options_without_effect_are_refused():
 
 
 @pytest.mark.parametrize("content", [None, "- a\n- b\n", "a: [1\n", b"\xff\xfe\x00"])
-def test_a_file_that_is_no_configuration_is_one_line(tmp_path, content, capsys):
+def test_invalid_configuration_file_is_a_one_line_error(tmp_path, content, capsys):
     path = tmp_path / "config.yaml"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -120,7 +136,7 @@ def test_a_file_that_is_no_configuration_is_one_line(tmp_path, content, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_resolved_configuration_can_be_printed(minimal, capsys):
+def test_resolved_configuration_can_be_printed(minimal, capsys):
     assert main([str(minimal), "--print-config", "--seed", "7"]) == 0
     printed = OmegaConf.create(capsys.readouterr().out)
     assert printed.seed == 7 and printed.trainer.algorithm == "ppo" and printed.trainer.clip_low == PPO().clip_low
@@ -133,14 +149,14 @@ def test_help_has_an_example(capsys):
     assert "swe-train examples/configs/frozen_lake.yaml" in capsys.readouterr().out
 
 
-def test_cloning_takes_its_own_settings(minimal):
+def test_cloning_has_its_own_settings(minimal):
     overrides = ["--trainer.algorithm", "cloning", "--trainer.minibatch_episodes", "4", "--demonstrations", "x.jsonl"]
     config = run_config(read_config(minimal, overrides))
     assert isinstance(config.trainer, Cloning) and config.trainer.minibatch_episodes == 4
 
 
-def test_importing_the_command_line_is_quiet_and_without_side_effects(tmp_path):
-    code = "import swe_trainers.cli, swe_trainers.experiment"
+def test_import_of_the_command_line_prints_and_writes_nothing(tmp_path):
+    code = "import swe_trainers.cli.main, swe_trainers.experiment"
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}

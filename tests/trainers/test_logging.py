@@ -1,17 +1,23 @@
+"""A run's directory: metrics, log lines, progress bars and the other logging back ends."""
+
 from __future__ import annotations
 
 import json
 import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from loguru import logger
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.logging import Run, read_metrics
-from swe_trainers.plots import plot_metrics
+from swe_trainers.report.curves import plot_metrics
 
 
-def test_metrics_are_one_object_a_line_and_numbers_that_are_not_finite_become_null(tmp_path):
+def test_metrics_are_one_json_object_per_line_and_non_finite_numbers_are_null(tmp_path):
     with Run(tmp_path, console=False) as run:
         run.record(1, {"stage": "ppo", "loss": math.nan, "nested": {"inf": -math.inf}, "list": [1.5, math.nan]})
         run.record(2, {"stage": "ppo", "loss": 0.5})
@@ -21,52 +27,62 @@ def test_metrics_are_one_object_a_line_and_numbers_that_are_not_finite_become_nu
     assert second["loss"] == 0.5
 
 
-def test_going_on_from_a_checkpoint_forgets_what_came_after_it(tmp_path):
+def test_rewinding_removes_the_rows_of_a_stage_after_the_checkpoint(tmp_path):
     with Run(tmp_path, console=False) as run:
         for update in (1, 2, 3):
             run.record(update, {"stage": "cloning"})
             run.record(update, {"stage": "ppo"})
         with (tmp_path / "metrics.jsonl").open("a") as file:
-            file.write('{"update": 4, "stage": "pp')  # a death in the middle of a line
+            file.write('{"update": 4, "stage": "pp')  # interrupted in the middle of a line
         run.rewind("ppo", 1)
         run.record(2, {"stage": "ppo", "again": True})
     rows = [(row["stage"], row["update"]) for row in read_metrics(tmp_path / "metrics.jsonl")]
     assert rows == [("cloning", 1), ("ppo", 1), ("cloning", 2), ("cloning", 3), ("ppo", 2)]
 
 
-def test_each_run_has_its_own_log_and_strangers_stay_out(tmp_path):
+def test_a_log_has_only_the_lines_of_its_run(tmp_path):
     with Run(tmp_path / "a", console=False) as first, Run(tmp_path / "b", console=False) as second:
         first.info("to the first {braces}")
         second.warning("to the second")
-        logger.info("to nobody")
+        logger.info("without a run")
     assert "to the first {braces}" in (tmp_path / "a" / "training.log").read_text()
     assert (tmp_path / "b" / "training.log").read_text().count("\n") == 1
-    assert "nobody" not in (tmp_path / "a" / "training.log").read_text()
+    assert "without a run" not in (tmp_path / "a" / "training.log").read_text()
 
 
-def test_two_writers_of_one_run_are_refused_until_the_first_is_done(tmp_path):
+def test_only_one_process_can_write_to_a_run(tmp_path):
     with Run(tmp_path, console=False), pytest.raises(ConfigurationError, match="another process is writing this run"):
         Run(tmp_path, console=False)
     Run(tmp_path, console=False).close()
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
+def test_a_directory_that_cannot_be_written_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot write a run here"):
         Run(tmp_path / "file" / "run", console=False)
 
 
-def test_the_console_says_what_the_log_says(tmp_path, capsys):
+def test_log_lines_are_written_to_the_console(tmp_path, capsys):
     with Run(tmp_path) as run, run.progress("outer", 2) as bar, run.progress("inner", 3):
         run.info("half [bold]way[/bold]")
         bar.advance()
     assert "half [bold]way[/bold]" in capsys.readouterr().err
 
 
-def test_tensorboard_gets_the_numbers(tmp_path):
+def test_log_lines_can_be_json_objects(tmp_path, capsys):
+    with Run(tmp_path, json_logs=True) as run:
+        run.info('update 1 {of} "2"')
+        run.detail("two\nlines")
+    shown = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    kept = [json.loads(line) for line in (tmp_path / "training.log").read_text().splitlines()]
+    assert shown == kept[:1] and [line["message"] for line in kept] == ['update 1 {of} "2"', "two\nlines"]
+    assert [line["level"] for line in kept] == ["INFO", "DEBUG"] and all("T" in line["time"] for line in kept)
+
+
+def test_tensorboard_gets_the_finite_numbers(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with Run(tmp_path, console=False, tensorboard=True) as run:
+    with Run(tmp_path, console=False, loggers={"tensorboard": {}}) as run:
         run.record(5, {"stage": "ppo", "loss": 0.25, "bad": math.nan})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -74,16 +90,44 @@ def test_tensorboard_gets_the_numbers(tmp_path):
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(5, 0.25)]
 
 
-def test_a_logger_that_is_not_installed_is_named(tmp_path):
-    try:
-        import wandb  # noqa: F401
-    except ImportError:
-        with pytest.raises(ConfigurationError, match="pip install wandb"):
-            Run(tmp_path, console=False, wandb_project="p")
-        Run(tmp_path, console=False).close()
+def test_a_back_end_whose_package_is_missing_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'swegym-env\[wandb\]'"):
+        Run(tmp_path, console=False, loggers={"wandb": {"project": "p"}})
+    Run(tmp_path, console=False).close()
 
 
-def test_curves_are_drawn_from_whatever_was_measured(tmp_path):
+class Collected:
+    """A custom logging back end."""
+
+    package = "pytest"
+    rows: ClassVar[list[tuple[int, dict[str, float]]]] = []
+
+    def __init__(self, directory: Path, *, prefix: str) -> None:
+        self._prefix = prefix
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        self.rows.append((update, {self._prefix + name: value for name, value in metrics.items()}))
+
+    def close(self) -> None:
+        self.rows.append((-1, {}))
+
+
+def test_a_custom_back_end_is_named_by_module_and_class(tmp_path):
+    with Run(tmp_path, console=False, loggers={f"{__name__}:Collected": {"prefix": "a/"}}) as run:
+        run.record(3, {"stage": "ppo", "loss": 0.5})
+    assert Collected.rows == [(3, {"a/loss": 0.5}), (-1, {})]
+    for loggers, message in (
+        ({"tensorbord": {}}, "Did you mean 'tensorboard'"),
+        ({"tensorboard": {"project": "p"}}, "loggers.tensorboard: .*project"),
+        ({"no_such_module:Logger": {}}, "no_such_module"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            Run(tmp_path, console=False, loggers=loggers)
+    Run(tmp_path, console=False).close()
+
+
+def test_curves_are_drawn_for_the_metrics_that_exist(tmp_path):
     with Run(tmp_path, console=False) as run:
         run.record(0, {"stage": "ppo", "eval/success": 0.1})
         for update in range(1, 4):

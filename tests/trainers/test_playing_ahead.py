@@ -1,4 +1,4 @@
-"""Episodes played while the policy learns: never too old, weighed for their age, and which they are is known."""
+"""Asynchronous rollouts: bounded staleness, correction for it, and reproducible seeds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import torch
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.experiment import make_env, run_experiment
+from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts, run_experiment
 from swe_trainers.logging import read_metrics
-from swe_trainers.making import make_chat, make_model
-from swe_trainers.playing import Rollouts
-from swe_trainers.rollout.crew import LocalCrew
+from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import staleness, staleness_statistics
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.run_config import EnvironmentConfig, ModelConfig, RolloutConfig, RunConfig, run_config
@@ -34,38 +32,37 @@ MODEL = ModelConfig(architecture=TINY, tokenizer="words", words=("a b c d",))
 def played_over_updates(
     updates: int, bound: int, *, partial: bool, resampled: int = -1
 ) -> tuple[list[list[Trajectory]], list[dict[str, torch.Tensor]], list[dict[str, float]]]:
-    """What each update learns from, the weights before it, and the metrics; weights are shaken instead of trained."""
+    """Episodes and metrics of each update, and the weights before it; weights are changed at random, not trained."""
     envs = [make_env(ECHO) for _ in range(ECHO.parallel)]
     model = make_model(MODEL, envs[0], seed=0)
     chat, rollout = make_chat(MODEL, model.tokenizer), RolloutConfig(max_staleness=bound, partial=partial)
     generation = connect(
         EngineConfig(), model, None, n_slots=3, max_tokens=64, folder=Path(), training=True, ahead=bound > 0
     )  # type: ignore[arg-type]
-    crew = LocalCrew(generation, chat, envs, envs)
-    rollouts = Rollouts(model, chat, envs, envs, ECHO, 7, rollout=rollout, crew=crew)
+    rollouts = make_rollouts(LocalWorkers(generation, chat, envs, envs), ECHO, rollout, 7)
     found, weights, metrics = [], [], []
     shake = torch.Generator().manual_seed(0)
     try:
         for update in range(updates):
             weights.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
             ahead = min(bound, updates - 1 - update) if bound else None
-            found.append(rollouts.play(6, Sampling(), number=update, ahead=ahead))
+            found.append(rollouts.play(6, Sampling(), update=update, ahead=ahead))
             if update == resampled:
-                found[-1] += rollouts.play(6, Sampling(), number=update, attempt=1, ahead=ahead)
+                found[-1] += rollouts.play(6, Sampling(), update=update, attempt=1, ahead=ahead)
             metrics.append(rollouts.metrics())
             time.sleep(0.03)
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(0.3 * torch.randn(parameter.shape, generator=shake))
             if update == 2:
-                assert len(rollouts.play(4, Sampling(), number=update + 1, evaluation=True)) == 4
+                assert len(rollouts.play(4, Sampling(), update=update + 1, evaluation=True)) == 4
     finally:
         rollouts.close()
     return found, weights, metrics
 
 
 @pytest.mark.parametrize(("bound", "partial"), [(1, False), (1, True), (3, True)])
-def test_nothing_is_older_than_the_bound_and_every_token_is_of_its_own_weights(bound: int, partial: bool) -> None:
+def test_staleness_is_bounded_and_each_token_has_the_logprob_of_its_weights(bound: int, partial: bool) -> None:
     found, weights, metrics = played_over_updates(7, bound, partial=partial, resampled=4)
     now, _, _ = played_over_updates(7, 0, partial=False, resampled=4)
     model = make_model(MODEL, make_env(ECHO), seed=0)
@@ -87,7 +84,7 @@ def test_nothing_is_older_than_the_bound_and_every_token_is_of_its_own_weights(b
     assert all(row["idle/learner_seconds"] >= 0 and row["idle/rollout_seconds"] >= 0 for row in metrics)
 
 
-def test_staleness_counts_updates_between_drawing_and_learning() -> None:
+def test_staleness_is_the_number_of_updates_since_sampling() -> None:
     three = trajectory([1, 2, 3, 4], [False, True, True, True], [0, 0, 0, 1])
     three = replace(three, weight_versions=(-1, 4, 5, 5))
     failed = replace(trajectory([1, 2], [False, True], [0, 1]), weight_versions=(-1, 0), valid=False)
@@ -115,10 +112,11 @@ def configuration(folder: Path, *, trainer: Any = (), **sections: Any) -> RunCon
     )  # fmt: skip
 
 
-def test_a_policy_learns_from_episodes_played_ahead_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+def test_policy_learns_from_asynchronous_rollouts_and_resumes(tmp_path: Path) -> None:
     evaluation = {"episodes": 200, "success_above": 2.5}
     run_experiment(configuration(tmp_path, evaluation=evaluation), console=False)
-    learner = run_experiment(configuration(tmp_path, trainer={"max_updates": 45}, evaluation=evaluation), console=False)
+    longer = configuration(tmp_path, trainer={"max_updates": 45}, evaluation=evaluation)
+    learner = run_experiment(longer, console=False, resume="changed")
     assert learner.updates == 45
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["update"] for row in rows] == list(range(46))
@@ -141,6 +139,6 @@ def test_a_policy_learns_from_episodes_played_ahead_and_goes_on_after_a_stop(tmp
         ({"scale": {"ray": {"cpus_per_worker": -1}}}, "cpus_per_worker: got -1"),
     ],
 )
-def test_what_would_have_no_effect_or_mislead_is_refused(tmp_path: Path, sections: Any, message: str) -> None:
+def test_settings_without_effect_are_rejected(tmp_path: Path, sections: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         configuration(tmp_path, **sections)

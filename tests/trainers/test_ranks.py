@@ -1,4 +1,4 @@
-"""The ranks of a test are born without what its process holds, and die with it."""
+"""The ranks of a test inherit no lock of its process, and none of them outlives it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOCK = threading.Lock()
 
 
 def take_the_lock(folder: Path) -> None:
-    assert LOCK.acquire(timeout=20), "born with a lock that nobody here can release"
+    assert LOCK.acquire(timeout=20), "inherited a locked lock"
     (folder / f"{dist.get_rank()}").write_text(str(os.getpid()))
 
 
@@ -36,13 +36,13 @@ def pids(folder: Path) -> list[int]:
     return [int((folder / str(rank)).read_text()) for rank in (0, 1)]
 
 
-def test_a_lock_that_another_thread_holds_is_not_inherited(tmp_path: Path) -> None:
+def test_lock_held_by_another_thread_is_not_inherited(tmp_path: Path) -> None:
     with LOCK:
         on_ranks(2, tmp_path, take_the_lock)
     assert os.getpid() not in pids(tmp_path)
 
 
-def test_what_a_rank_raises_is_raised_and_no_rank_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_rank_is_raised_and_no_rank_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Exception, match="what rank 1 met"):
         on_ranks(2, tmp_path, raise_on_one)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids(tmp_path))

@@ -1,4 +1,4 @@
-"""`examples/configs/tiny.yaml` is no text only: it trains in sandboxes, from its own tokenizer to its report."""
+"""`examples/configs/tiny.yaml` trains in sandboxes, from its own tokenizer to its report."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from swe_trainers.cli import main
+from swe_trainers.cli.main import main
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.logging import read_metrics
-from swe_trainers.policy.corpus import SentencePiece, read_corpus, tokenizer_of
+from swe_trainers.model.tokenizers import SentencePiece, read_corpus
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_smallest_configuration_trains_in_sandboxes(tmp_path, monkeypatch):
+def test_smallest_configuration_trains_in_sandboxes(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     output = tmp_path / "tiny"
     assert (
@@ -33,12 +33,12 @@ def test_the_smallest_configuration_trains_in_sandboxes(tmp_path, monkeypatch):
     model = output / "model"
     assert (model / "sentencepiece.model").is_file() and (model / "model.safetensors").is_file()
     page = (output / "report.html").read_text()
-    assert "Reward by part" in page and "class=episode" in page
+    assert "Reward components" in page and "class=episode" in page
     examples = [json.loads(line) for line in (output / "examples.jsonl").read_text().splitlines()]
     assert {row["update"] for row in examples} == {0, 1}
 
 
-def test_a_corpus_is_a_file_a_folder_or_lines_of_json(tmp_path):
+def test_corpus_is_a_file_a_folder_or_json_lines(tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "b.py").write_text("x = 1\n" * 2000)
@@ -59,26 +59,26 @@ def test_a_corpus_is_a_file_a_folder_or_lines_of_json(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [(None, "No such file"), (b"\xff\xfe", "utf-8"), (b'{"a": 1}\n', "line 1"), (b"no\n", "line 1")],
 )
-def test_a_corpus_that_cannot_be_read_is_told(tmp_path, content, told):
+def test_unreadable_corpus_is_a_one_line_error(tmp_path, content, expected):
     path = tmp_path / "corpus.jsonl"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=expected):
         list(read_corpus(path))
 
 
-def test_a_tokenizer_is_trained_as_configured_and_the_same_each_time(tmp_path):
+def test_tokenizer_training_follows_its_settings_and_is_deterministic(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("the_quick brown fox\n" * 50)
     config = SentencePiece(path, vocab_size=300, separators="_")
-    tokenizer = tokenizer_of(config)
+    tokenizer = config.train()
     assert 256 < tokenizer.vocab_size <= 300
     ids = tokenizer.encode("the_quick")
     assert tokenizer.decode(ids) == "the_quick"
     assert tokenizer.encode("_") == [i for i in ids if tokenizer.decode([i]) == "_"]
-    assert tokenizer_of(config).encode("the_quick brown fox") == tokenizer.encode("the_quick brown fox")
+    assert config.train().encode("the_quick brown fox") == tokenizer.encode("the_quick brown fox")
     with pytest.raises(ConfigurationError, match="256 bytes"):
         SentencePiece(path, vocab_size=200)

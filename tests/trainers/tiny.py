@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.tokenizer import Tokenizer
-from swe_trainers.policy.word_tokenizer import WordTokenizer
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import Tokenizer, WordTokenizer
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "num_attention_heads": 2, "intermediate_size": 64},

@@ -18,7 +18,7 @@ function make(tag, attributes = {}, ...children) {
   return node;
 }
 
-const state = { episode: 0, turn: 0, open: new Set(), query: "", match: -1, matches: [], chip: "all", diff: "turn", rows: [] };
+const state = { episode: 0, turn: 0, open: new Set(), query: "", match: -1, matches: [], chip: "all", diff: "final", kept: false, rows: [] };
 
 // ---- what an episode is -------------------------------------------------------------------------------------------
 
@@ -29,8 +29,12 @@ function outcome(episode) {
 }
 const OUTCOMES = ["resolved", "unresolved", "invalid", "unfinished"];
 
+const played = new Map();
+for (const episode of EPISODES) played.set(episode.instance, (played.get(episode.instance) || 0) + 1);
+
 for (const [index, episode] of EPISODES.entries()) {
   episode.index = index;
+  episode.again = played.get(episode.instance) > 1;
   episode.outcome = outcome(episode);
   episode.reward = episode.turns.reduce((sum, turn) => sum + turn.reward, 0);
   episode.seconds = episode.turns.reduce((sum, turn) => sum + turn.seconds, 0);
@@ -45,7 +49,20 @@ function duration(seconds) {
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   return seconds < 90 ? `${seconds.toFixed(1)} s` : `${Math.round(seconds / 60)} min`;
 }
-function said(value) { return typeof value === "string" ? value : JSON.stringify(value); }
+function moment(text) {
+  const date = new Date(text);
+  return Number.isNaN(date.getTime()) ? "" : date.toISOString().slice(0, 19).replace("T", " ");
+}
+// The notes of a record as [name, value] pairs of plain values; the names of nested ones are joined by a dot.
+function plainNotes(notes, prefix = "") {
+  return Object.entries(notes).flatMap(([key, value]) => {
+    const name = `${prefix}${key.replaceAll("_", " ")}`;
+    if (value === null || value === "") return [];
+    if (Array.isArray(value)) return value.length ? [[name, value.map((each) => (typeof each === "object" ? JSON.stringify(each) : String(each))).join(", ")]] : [];
+    if (typeof value === "object") return plainNotes(value, `${name} · `);
+    return [[name, typeof value === "number" ? number(value) : String(value)]];
+  });
+}
 function plural(count, word) { return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`; }
 
 // The patch after a turn; turns hold what changed: [characters kept at the head, at the tail, what is between].
@@ -127,6 +144,26 @@ function shellRanges(text) {
   return [...ranges, ...words].sort((a, b) => a[0] - b[0]);
 }
 
+// Where an action holds commands, as [start, end]: between its marks, or all of it where the format is the bare command.
+function commands(text, format) {
+  const found = [];
+  for (const match of text.matchAll(/<think>[^]*?(?:<\/think>|$)|<(execute|tool_call)>([^]*?)(?:<\/\1>|$)|^```(?:bash|sh|shell)\n([^]*?)(?:^```|$(?![^]))/gm)) {
+    const body = match[2] ?? match[3];
+    if (body === undefined) continue;
+    const start = match.index + match[0].indexOf(body, match[1] ? match[1].length + 2 : match[0].indexOf("\n"));
+    found.push([start, start + body.length]);
+  }
+  return found.length || (format && format !== "raw") ? found : [[0, text.length]];
+}
+
+function actionRanges(text, format) {
+  const inside = commands(text, format);
+  const thoughts = [...text.matchAll(/<think>[^]*?(?:<\/think>|$)/g)].map((each) => [each.index, each.index + each[0].length, "c"]);
+  const painted = inside.flatMap(([start, end]) => shellRanges(text.slice(start, end)).map(([from, to, kind]) => [start + from, start + to, kind]));
+  const known = inside.length === 1 && inside[0][0] === 0 ? [] : thoughts; // shellRanges finds them itself in a bare command
+  return [...known, ...painted].sort((a, b) => a[0] - b[0]);
+}
+
 const BAD_LINE = /^(?:Traceback|[\w.]*(?:Error|Exception)\b|FAIL(?:ED|URE)?\b|ERROR\b|E  |fatal:|error:|bash: |.*: (?:command not found|No such file))/;
 const GOOD_LINE = /^(?:OK\b|PASSED\b|=+ \d+ passed)|\.\.\. ok$|\bPASSED\b/;
 const PLACE = /^(\s*File "[^"]+", line \d+)|^([\w.\/-]+\.\w+:\d+)/;
@@ -156,21 +193,29 @@ function outputRanges(text) {
 function chosenEpisodes() {
   const wanted = $("episode-search").value.trim().toLowerCase();
   const order = { time: (e) => e.recordedAt, instance: (e) => e.instance, reward: (e) => -e.reward, turns: (e) => -e.turns.length }[$("sort").value];
-  const says = (e) => [e.instance, e.repo, e.endReason, JSON.stringify(e.notes)].some((text) => text.toLowerCase().includes(wanted));
+  const matches = (e) => [e.instance, e.repo, e.endReason, JSON.stringify(e.notes)].some((text) => text.toLowerCase().includes(wanted));
   return EPISODES
-    .filter((e) => (state.chip === "all" || e.outcome === state.chip) && (!wanted || says(e)))
+    .filter((e) => (state.chip === "all" || e.outcome === state.chip) && (!wanted || matches(e)))
     .sort((a, b) => (order(a) < order(b) ? -1 : order(a) > order(b) ? 1 : a.index - b.index));
 }
 
 function showEpisodes() {
   const chosen = chosenEpisodes();
   $("episodes").replaceChildren(...chosen.map((episode) => make("li", {},
-    make("button", { "data-episode": episode.index, "aria-current": String(episode.index === state.episode), title: episode.place, onclick: () => showEpisode(episode.index) },
-      make("span", { class: `dot ${episode.outcome}` }),
+    make("button", { "data-episode": episode.index, "aria-current": String(episode.index === state.episode), title: episode.place, onclick: () => { showEpisode(episode.index); showPane("turns"); } },
+      make("span", { class: `dot ${episode.outcome}`, role: "img", "aria-label": episode.outcome }),
       make("span", { class: "name" }, episode.instance),
-      make("span", { class: "facts" }, `${plural(episode.turns.length, "turn")} · reward ${number(episode.reward)} · ${episode.endReason.replace("_", " ")}`)))));
+      make("span", { class: "facts" }, `${plural(episode.turns.length, "turn")} · reward ${number(episode.reward)} · ${episode.endReason.replace("_", " ")}`),
+      episode.again ? make("span", { class: "facts" }, which(episode).join(" · ")) : null))));
   if (!chosen.length) $("episodes").append(make("li", { class: "label" }, "no episode fits"));
   for (const chip of $("chips").children) chip.setAttribute("aria-pressed", String(chip.dataset.chip === state.chip));
+}
+
+// What tells episodes of one instance apart.
+function which(episode) {
+  const sample = typeof episode.notes.sample === "number" ? [`sample ${episode.notes.sample}`] : [];
+  const seed = episode.seed === null || episode.seed === undefined ? [] : [`seed ${episode.seed}`];
+  return [...sample, ...seed, moment(episode.recordedAt)].filter(Boolean);
 }
 
 function showChips() {
@@ -187,14 +232,13 @@ function showChips() {
 
 function showEpisode(index, turn = 0) {
   const episode = EPISODES[index];
-  Object.assign(state, { episode: index, turn: -1, open: new Set(), match: -1, matches: [], diff: "turn" });
+  Object.assign(state, { episode: index, turn: -1, open: new Set(), match: -1, matches: [], diff: turn > 0 ? "turn" : "final", kept: false });
   $("instance").textContent = episode.instance;
   const good = { resolved: "good", unresolved: "bad", invalid: "warn" }[episode.outcome] || "";
   $("badges").replaceChildren(
     make("span", { class: `badge ${good}` }, episode.outcome),
-    ...[episode.endReason.replace("_", " "), `reward ${number(episode.reward)}`, plural(episode.turns.length, "turn"), duration(episode.seconds)]
-      .map((text) => make("span", { class: "badge" }, text)),
-    ...Object.entries(episode.notes).map(([key, value]) => make("span", { class: "badge plain", title: `${key}: ${said(value)}` }, said(value))));
+    ...[episode.endReason.replace("_", " "), `reward ${number(episode.reward)}`, plural(episode.turns.length, "turn"), duration(episode.seconds), ...which(episode)]
+      .map((text) => make("span", { class: "badge" }, text)));
   showOverview(episode);
   nearby.disconnect();
   state.rows = episode.turns.map((each, at) => turnRow(each, at));
@@ -206,32 +250,34 @@ function showEpisode(index, turn = 0) {
   if (episode.turns.length <= 8) unfoldAll(true);
   foldLabel();
   if (state.query) search(state.query);
-  select(Math.min(turn, episode.turns.length - 1), turn > 0);
+  select(Math.min(turn, episode.turns.length - 1), turn > 0, false);
 }
 
-function oneLine(text) {
-  const bare = text.replace(/<think>[^]*?(?:<\/think>|$)/g, "").replace(/<\/?(?:execute|tool_call)>|^```\w*$/gm, "").trim();
+// The line that stands for a turn: the first of its command, or of its text if it has none.
+function oneLine(text, code) {
+  const [start, end] = code[0] || [0, text.length];
+  const bare = text.slice(start, end).replace(/<think>[^]*?(?:<\/think>|$)/g, "").trim();
   return bare.split("\n", 1)[0].slice(0, 400) || "(empty)";
 }
 
 function turnRow(turn, at) {
   const facts = make("span", { class: "facts" });
   if (turn.patch && turn.stat) facts.append(make("span", { class: "plus" }, `+${turn.stat[0]}`), make("span", { class: "minus" }, `−${turn.stat[1]}`));
-  if (turn.reward) facts.append(make("span", { class: `badge ${turn.reward > 0 ? "good" : "bad"}` }, `${turn.reward > 0 ? "+" : ""}${number(turn.reward)}`));
+  if (turn.reward) facts.append(make("span", { class: "badge reward", title: "reward" }, `${turn.reward > 0 ? "+" : ""}${number(turn.reward)}`));
   if (turn.error) facts.append(make("span", { class: "badge warn", title: "the action could not be read" }, "unread"));
-  else if (turn.exitCode > 0) facts.append(make("span", { class: "badge bad", title: "exit code" }, String(turn.exitCode)));
+  else if (turn.exitCode > 0) facts.append(make("span", { class: "badge bad", title: "exit code" }, `exit ${turn.exitCode}`));
   facts.append(make("span", {}, duration(turn.seconds)));
-  const head = oneLine(turn.action);
+  const code = commands(turn.action, EPISODES[state.episode].format), head = oneLine(turn.action, code);
   return make("li", { class: "turn", "data-turn": at },
     make("button", { "aria-expanded": "false", onclick: () => { toggle(at); foldLabel(); select(at, false); } },
       make("span", { class: "number" }, String(at + 1)),
-      make("span", { class: "line" }, paint(head, shellRanges(head), "")),
+      make("span", { class: "line" }, paint(head, code.length ? shellRanges(head) : [], "")),
       facts));
 }
 
 const row = (at) => state.rows[at];
 
-// Of a long episode only what is near the window is filled: the rest when it comes near, or is asked for by name.
+// In a long episode only turns near the window are filled; others when they come near or are selected.
 const nearby = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
     target.near = isIntersecting;
@@ -249,7 +295,7 @@ function fillTurn(at) {
   row(at).querySelector(".inside")?.remove();
   const inside = make("div", { class: "inside" },
     make("div", { class: "label" }, "action"),
-    make("pre", { class: "action" }, paint(turn.action, shellRanges(turn.action), state.query)),
+    make("pre", { class: "action" }, paint(turn.action, actionRanges(turn.action, EPISODES[state.episode].format), state.query)),
     make("div", { class: "label" }, "observation"),
     make("pre", { class: "observation" }, paint(turn.observation, outputRanges(turn.observation), state.query)));
   const parts = Object.entries(turn.parts || {}).filter(([, value]) => value);
@@ -277,7 +323,8 @@ function unfoldAll(open) {
 }
 function foldLabel() { $("fold").textContent = state.open.size ? "Fold all" : "Unfold all"; }
 
-function select(at, scroll = true) {
+function select(at, scroll = true, chosen = true) {
+  if (chosen && !state.kept) state.diff = "turn"; // until a tab is chosen, the diff follows the turn
   if (at < 0 || at >= EPISODES[state.episode].turns.length) return showDiff();
   if (state.turn >= 0) row(state.turn)?.classList.remove("selected");
   state.turn = at;
@@ -292,13 +339,16 @@ function select(at, scroll = true) {
 
 function showOverview(episode) {
   const cards = [];
-  if (episode.failureReason) cards.push(make("div", { class: "card" }, make("h3", {}, make("span", { class: "no" }, "Why"), make("span", { class: "note" }, episode.failureReason))));
+  if (episode.failureReason) cards.push(make("div", { class: "card" }, make("h2", {}, make("span", { class: "no" }, "Why"), make("span", { class: "note" }, episode.failureReason))));
   const first = episode.prompt.replace(/\s+/g, " ").slice(0, 110);
   const body = make("div", { class: "body" }, make("div", { class: "prose" }, episode.prompt));
   if (episode.systemPrompt) body.append(make("div", { class: "label" }, "system prompt"), make("div", { class: "prose" }, episode.systemPrompt));
   cards.push(make("details", { class: "card", id: "task" }, make("summary", {}, "Task", make("span", { class: "note" }, `${first}…`)), body));
   if (episode.failToPassNames.length || episode.failToPass) cards.push(testsCard(episode));
-  if (episode.turns.length) cards.push(make("div", { class: "card" }, make("h3", {}, "Rewards", make("span", { class: "note" }, "one column a turn")), make("div", { class: "body" }, chart(episode), legend())));
+  if (episode.turns.length) cards.push(make("div", { class: "card" }, make("h2", {}, "Rewards", make("span", { class: "note" }, "and exit codes, by turn")), make("div", { class: "body" }, chart(episode), legend())));
+  const notes = plainNotes(episode.notes).filter(([name]) => name !== "sample");
+  if (notes.length) cards.push(make("details", { class: "card", id: "notes" }, make("summary", {}, "Notes", make("span", { class: "note" }, notes.slice(0, 3).map(([name, value]) => `${name} ${value}`).join(" · "))),
+    make("dl", { class: "body" }, ...notes.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]))));
   $("overview").replaceChildren(...cards);
 }
 
@@ -328,9 +378,9 @@ function chart(episode) {
   const values = [0, ...sums, ...turns.map((turn) => turn.reward)];
   const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
   const y = (value) => bottom - ((value - low) / (high - low || 1)) * (bottom - top);
-  const paths = { gain: "", loss: "", fine: "", failed: "", unread: "", quiet: "" };
+  const paths = { reward: "", fine: "", failed: "", unread: "", quiet: "" };
   for (const [at, turn] of turns.entries()) {
-    if (turn.reward) paths[turn.reward > 0 ? "gain" : "loss"] += `M${x(at).toFixed(2)} ${y(0).toFixed(1)}V${y(turn.reward).toFixed(1)}`;
+    if (turn.reward) paths.reward += `M${x(at).toFixed(2)} ${y(0).toFixed(1)}V${y(turn.reward).toFixed(1)}`;
     const kind = turn.error ? "unread" : turn.exitCode > 0 ? "failed" : turn.exitCode === 0 ? "fine" : "quiet";
     paths[kind] += `M${x(at).toFixed(2)} ${strip - 5}V${strip + 5}`;
   }
@@ -355,8 +405,14 @@ function chart(episode) {
     const at = Math.floor((((event.clientX - frame.left) / frame.width) * W - left) / step);
     if (at >= 0 && at < turns.length) { select(at); toggle(at, true); row(at).scrollIntoView({ block: "center" }); }
   });
+  const marks = [...new Set([1, Math.round((turns.length + 1) / 2), turns.length])];
+  const numbers = make("div", { class: "ticks" }, ...marks.map((mark) => {
+    const tick = make("span", {}, String(mark));
+    tick.style.left = `${x(mark - 1) / 10}%`;
+    return tick;
+  }), make("span", { class: "title" }, "turn"));
   chart.x = x;
-  return box;
+  return make("div", {}, make("div", { class: "axis-title" }, "reward"), box, numbers);
 }
 
 function moveCursor() {
@@ -370,26 +426,26 @@ function legend() {
     line.style.background = `var(--${colour})`;
     return make("span", {}, line, text);
   };
-  return make("div", { class: "legend" }, entry("accent", "sum so far"), entry("ok", "gain, exit code 0"), entry("bad", "loss, another exit code"), entry("warn", "action not read"));
+  return make("div", { class: "legend" }, entry("reward", "reward: bar of the turn, line of the sum"), entry("ok", "exit code 0"), entry("bad", "another exit code"), entry("warn", "action not read"), entry("faint", "no command"));
 }
 
 // ---- the diff -----------------------------------------------------------------------------------------------------
 
-const DIFFS = { turn: "At this turn", final: "Final", gold: "Gold" };
+const DIFFS = { final: "Final", turn: "After a turn", gold: "Gold" };
 
 function showDiff() {
   const episode = EPISODES[state.episode], last = episode.turns.length - 1;
   const shown = state.diff === "gold" ? episode.goldPatch : state.diff === "final" ? patchAt(episode, last) : patchAt(episode, state.turn);
   const before = state.diff === "turn" && state.turn > 0 ? patchAt(episode, state.turn - 1) : null;
   $("diff-tabs").replaceChildren(...Object.entries(DIFFS).filter(([kind]) => kind !== "gold" || episode.goldPatch).map(([kind, title]) =>
-    make("button", { role: "tab", "data-diff": kind, "aria-selected": String(kind === state.diff), onclick: () => { state.diff = kind; showDiff(); } },
+    make("button", { role: "tab", "data-diff": kind, "aria-selected": String(kind === state.diff), onclick: () => { state.diff = kind; state.kept = kind !== "turn"; showDiff(); } },
       kind === "turn" ? `After turn ${state.turn + 1}` : title)));
   const known = before === null ? null : counted(before);
   const lines = shown.split("\n");
   const changed = lines.filter((line) => /^[+-](?!\+\+ |-- )/.test(line));
   const added = changed.filter((line) => line[0] === "+").length;
   $("diff-stat").textContent = changed.length ? `+${added} −${changed.length - added}` : "";
-  $("diff").replaceChildren(shown ? diffLines(lines, known) : make("div", { class: "empty" }, state.diff === "turn" ? "No file is changed yet." : "An empty patch."));
+  $("diff").replaceChildren(shown ? diffLines(lines, known) : make("p", { class: "empty" }, state.diff === "turn" ? "No file is changed yet." : "No file is changed: the patch is empty."));
   if (state.diff === "turn") $("diff").querySelector(".new")?.scrollIntoView({ block: "center" });
 }
 
@@ -436,12 +492,12 @@ function search(query) {
   state.query = query.toLowerCase();
   state.matches = [];
   if (state.query) {
-    const says = (turn) => turn.action.toLowerCase().includes(state.query) || turn.observation.toLowerCase().includes(state.query);
-    for (const [at, turn] of episode.turns.entries()) if (says(turn)) state.matches.push(at);
+    const matches = (turn) => turn.action.toLowerCase().includes(state.query) || turn.observation.toLowerCase().includes(state.query);
+    for (const [at, turn] of episode.turns.entries()) if (matches(turn)) state.matches.push(at);
   }
   // Rows are taken out: to hide thousands of them where they are takes the browser seconds.
   $("turns").replaceChildren(...(state.query ? state.matches.map(row) : state.rows));
-  if (state.query && !state.matches.length) $("turns").append(make("li", { class: "nothing" }, "No turn of this episode says that."));
+  if (state.query && !state.matches.length) $("turns").append(make("li", { class: "nothing" }, "No turn of this episode matches."));
   for (const at of state.open) refill(at, state.open.size <= LONG);
   state.match = -1;
   $("matches").textContent = state.query ? `${state.matches.length}` : "";
@@ -476,6 +532,7 @@ function moveEpisode(direction) {
 function switchDiff() {
   const kinds = [...$("diff-tabs").children].map((tab) => tab.dataset.diff);
   state.diff = kinds[(kinds.indexOf(state.diff) + 1) % kinds.length];
+  state.kept = state.diff !== "turn";
   showDiff();
 }
 function setTheme(theme) {
@@ -527,14 +584,29 @@ $("theme").addEventListener("click", switchTheme);
 $("help").addEventListener("click", () => $("keys").showModal());
 $("keys").addEventListener("click", (event) => { if (event.target === $("keys")) $("keys").close(); });
 
+// On a telephone one pane is shown at a time.
+function showPane(name) {
+  document.body.dataset.pane = name;
+  for (const button of $("panes").children) button.setAttribute("aria-pressed", String(button.dataset.pane === name));
+}
+for (const button of $("panes").children) button.addEventListener("click", () => showPane(button.dataset.pane));
+
 function begin() {
   let theme = null;
   try { theme = localStorage.getItem("theme"); } catch { /* as above */ }
   document.documentElement.dataset.theme = theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   $("title").textContent = document.title = DATA.title;
   showChips();
-  const [, episode, turn] = /^#(\d+)\.(\d+)$/.exec(location.hash) || [];
-  const index = Number(episode) - 1;
+  showPane("turns");
+  goTo(location.hash);
+  window.addEventListener("hashchange", () => goTo(location.hash));
+}
+
+// `#3.12` is the twelfth turn of the third episode, `#NAME` the episode in the folder of that name.
+function goTo(hash) {
+  const [, episode, turn] = /^#(\d+)\.(\d+)$/.exec(hash) || [];
+  const named = EPISODES.findIndex((each) => `#${encodeURIComponent(each.place)}` === hash);
+  const index = named >= 0 ? named : Number(episode) - 1;
   showEpisode(index >= 0 && index < EPISODES.length ? index : 0, Math.max(0, Number(turn) - 1 || 0));
 }
 begin();

@@ -1,17 +1,16 @@
-"""From an image's name to a directory that can be mounted: a root file system, made once and named by what is in it.
+"""From the name of an image to a directory that can be mounted: a root file system, made once, named by its content.
 
     host                                the machine's own programs, read-only (`host_image`)
     /path/to/directory                  as it is
     /path/to/image.sif                  unpacked
-    /path/to/image.def, a Dockerfile    built by Apptainer; a Dockerfile is translated to a definition first
+    /path/to/image.def, a Dockerfile    built by Apptainer; a Dockerfile is first translated to a definition
     /path/to/archive.tar, an OCI layout, docker-archive:, oci-archive:, oci:   unpacked by Apptainer
-    docker://, oras://, library://      pulled by Apptainer, from a mirror if one is named
+    docker://, oras://, library://      pulled by Apptainer, from a mirror if one is configured
 
 A directory needs no FUSE to be mounted and starts faster than a SIF. Everything in it belongs to the sandbox's user:
-what would be root's in a container is the agent's to change, on its own writable layer.
+the agent may change, on its own writable layer, what would be root's in a container.
 
-`references` reads names, `tools` and `building` make directories of them, `content` hashes what came of it, `store`
-keeps it.
+`references` parses names, `building` makes directories of them, `store` hashes and keeps them.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from pathlib import Path
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.host_image import host_image, identity_files
 from swegym_env.sandbox.images.building import PullOptions
-from swegym_env.sandbox.images.content import check_root
 from swegym_env.sandbox.images.references import parse
-from swegym_env.sandbox.images.store import ImageStore, StoredImage, parse_size
-from swegym_env.sandbox.supervisor.kernel import open_inside
+from swegym_env.sandbox.images.store import ImageStore, StoredImage, check_root, parse_size
+from swegym_env.sandbox.linux.kernel import open_inside
 
 __all__ = [
     "ImageStore",
@@ -50,14 +48,14 @@ def resolve_image(image: str) -> Path:
     """The directory that holds the root file system of `image`, made at first use under a lock.
 
     Raises:
-        ImageError: it cannot be read, pulled or built; one line, with the last that the tool said.
+        ImageError: it cannot be read, pulled or built; one line that ends with the tool's last message.
     """
     if image == "host":
         return host_image()
     reference = parse(image)
     if reference.kind == "directory":
         return check_root(Path(reference.source), image)
-    return image_store().get_reference(reference, options=PullOptions())
+    return image_store().get(reference)
 
 
 def identity_layer(root: Path) -> Path:
@@ -73,7 +71,7 @@ def identity_layer(root: Path) -> Path:
 
 
 def _text_inside(root: Path, path: str) -> str:
-    """The text of a file of an image, whose links lead to nothing outside it; "" where there is none."""
+    """The text of a file of an image, with links resolved inside it; "" where there is none."""
     directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with open(open_inside(directory, path, os.O_RDONLY | os.O_NONBLOCK), errors="surrogateescape") as file:

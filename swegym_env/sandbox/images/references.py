@@ -1,4 +1,4 @@
-"""What an image's name means: its kind, what Apptainer is given for it, and what its content is known to depend on."""
+"""The name of an image, parsed: its kind, the source that Apptainer reads, and what its content depends on."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LIKE_DOCKER = re.compile(r"^[a-z0-9][\w.-]*(:\d+)?(/[\w.-]+)*(:[\w.-]+)?(@sha25
 
 @dataclass(frozen=True)
 class Reference:
-    """An image as it was asked for.
+    """An image as it was requested.
 
     Attributes:
         text: the name as given.
         kind: how it is turned into a directory.
-        source: the path, or what Apptainer is given.
-        key: all that the content depends on, as far as that can be told before reading or pulling it.
+        source: the path, or the source in Apptainer's syntax.
+        key: everything that the content depends on, as far as it is known before reading or pulling it.
     """
 
     text: str
@@ -43,13 +43,13 @@ class Reference:
 
 
 def parse(image: str) -> Reference:
-    """Find out what `image` names. Raises ImageError where it names nothing that can be an image."""
+    """Parse the name of an image. Raises ImageError where it is none."""
     if image == "host":
         return Reference(image, "host", "", ())
     if image.startswith(_REGISTRIES):
         scheme, _, name = image.partition("://")
         if not name or name != name.strip() or name.startswith(("-", "/")):
-            raise ImageError(f"{image!r}: no address of an image. Expected, for example, docker://python:3.11")
+            raise ImageError(f"{image!r}: not the address of an image; expected, for example, docker://python:3.11")
         return Reference(image, "registry", image, (scheme, _whole_name(name) if scheme == "docker" else name))
     if image.startswith(_ARCHIVES):
         scheme, _, rest = image.partition(":")
@@ -68,12 +68,12 @@ def parse(image: str) -> Reference:
     if found is not None:
         return _archive(image, found, path, "")
     raise ImageError(
-        f"{image}: no image: neither a directory, a SIF, an OCI or Docker archive, a .def file nor a Dockerfile"
+        f"{image}: not an image; expected a directory, a SIF, an OCI or Docker archive, a .def file or a Dockerfile"
     )
 
 
 def mirrored(address: str, mirrors: str) -> str:
-    """What to pull for an address where `mirrors` names other registries to take it from; only docker:// has mirrors.
+    """The address to pull instead of `address`, where `mirrors` names a mirror of its registry; for docker:// only.
 
     Args:
         mirrors: a prefix for images of Docker Hub ("mirror.example/hub"), or several of the form REGISTRY=PREFIX,
@@ -90,7 +90,7 @@ def mirrored(address: str, mirrors: str) -> str:
 
 
 def _whole_name(name: str) -> str:
-    """`python` → `docker.io/library/python:latest`, as Docker itself would complete it."""
+    """`python` → `docker.io/library/python:latest`, completed as Docker does."""
     first, slash, rest = name.partition("/")
     if not slash or not ("." in first or ":" in first or first == "localhost"):
         first, rest = _HUB, name
@@ -110,17 +110,17 @@ def _existing(path: str, image: str) -> Path:
 
 
 def _archive(image: str, scheme: str, path: Path, tag: str) -> Reference:
-    # Of a layout the index names everything in it by its hash.
+    # The index of a layout names everything else in it by its hash.
     seen = path / "index.json" if path.is_dir() else path
     try:
         return Reference(image, "archive", f"{scheme}:{path}{tag}", (scheme, tag, *_stat_fingerprint(seen)))
     except OSError as error:
-        raise ImageError(f"{image}: no OCI layout: {seen}: {error.strerror}") from error
+        raise ImageError(f"{image}: not an OCI layout: {seen}: {error.strerror}") from error
 
 
 @functools.lru_cache(maxsize=64)
-def _archive_kind(path: str, *_figures: str) -> str | None:
-    """Which of the two tar formats the file at `path`, of these figures, is in; None where it is neither."""
+def _archive_kind(path: str, *_status: str) -> str | None:
+    """Which of the two tar formats the file is in; None where it is neither. The other arguments key the cache."""
     try:
         with tarfile.open(path) as tar:
             for member in tar:
@@ -140,7 +140,7 @@ def _is_sif(path: Path) -> bool:
 
 
 def _sif_fingerprint(path: Path) -> str:
-    """What tells one SIF from every other, without reading all of it."""
+    """What identifies a SIF, without reading all of it."""
     with path.open("rb") as file:
         header = file.read(_SIF_HEADER_BYTES)
     return hashlib.sha256(header + str(path.stat().st_size).encode()).hexdigest()
@@ -152,10 +152,10 @@ def _stat_fingerprint(path: Path) -> tuple[str, ...]:
 
 
 def _recipe_fingerprint(path: Path) -> tuple[str, ...]:
-    """The recipe's text, and the figures of the local files that it takes in (of directories, of all in them)."""
+    """The recipe's text, and size and time of the local files that it copies (of directories, of all in them)."""
     text = path.read_text(errors="surrogateescape")
     places: list[Path] = []
-    for word in _taken_in(text):
+    for word in _copied_paths(text):
         place = Path(os.path.join(path.parent, word))
         places += [place, *(Path(folder, name) for folder, _, names in os.walk(place) for name in sorted(names))]
     figures = []
@@ -166,7 +166,7 @@ def _recipe_fingerprint(path: Path) -> tuple[str, ...]:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest(), *figures
 
 
-def _taken_in(text: str) -> list[str]:
+def _copied_paths(text: str) -> list[str]:
     """The sources of a definition's `%files` or of a Dockerfile's COPY and ADD."""
     found, in_files = [], False
     for line in text.splitlines():

@@ -1,12 +1,12 @@
-"""The images on this machine: found or made under a lock, kept within a budget of disk, listed and removed.
+"""The images stored on this machine: found or made under a lock, kept within a disk budget, listed and removed.
 
-    work_dir()/images/image-HASH/         a root file system, named by the hash of what is in it
-    work_dir()/images/.names/…            a record for each name under which one was asked for
+    work_dir()/images/image-HASH/         a root file system, named by the hash of its content
+    work_dir()/images/.names/…            a record for each name under which one was requested
     work_dir()/images/.uses/image-HASH/   a file for each process that uses it; the time of `last` is the last use
     work_dir()/images/.building, .locks   see `layers`
 
-Two names of equal content share one directory. A process that has asked for an image uses it until it ends; what a dead
-one left counts no more, and what one on another machine left counts for a day after its last sign.
+Two names of equal content share one directory. A process that has requested an image uses it until the process ends.
+Uses of dead processes do not count; one of a process on another machine counts for a day after it was last renewed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Sequence
@@ -24,25 +25,28 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, ImageError, LayerError
+from swegym_env.files import write_atomically
 from swegym_env.paths import work_dir
-from swegym_env.sandbox.images.building import PullOptions, make_image
-from swegym_env.sandbox.images.content import check_root, settle
+from swegym_env.sandbox.identity import sandbox_user
+from swegym_env.sandbox.images.building import PullOptions, Report, make_image
 from swegym_env.sandbox.images.references import Reference, parse
-from swegym_env.sandbox.images.tools import Report
-from swegym_env.sandbox.layers import LayerStore, remove_tree
-from swegym_env.sandbox.leases import process_start
-from swegym_env.sandbox.locks import machine_id
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.leases import machine_id, process_start
+from swegym_env.sandbox.linux.files import remove_tree
 
-__all__ = ["ImageStore", "StoredImage", "parse_size"]
+__all__ = ["Content", "ImageStore", "StoredImage", "check_root", "parse_size", "settle"]
 
-_SIGN_OF_LIFE_S = 3600.0
+_RENEW_USE_S = 3600.0
 _FOREIGN_USE_S = 24 * 3600.0
+# Apptainer's notes of the build itself: equal images built twice, or under two names, differ in nothing else.
+_BUILD_NOTES = frozenset({".singularity.d/labels.json", ".singularity.d/Singularity"})
+_READ_BYTES = 1 << 20
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 @dataclass(frozen=True)
 class _Record:
-    """What is known of one name."""
+    """What is stored for one name."""
 
     image: str
     root: str
@@ -56,12 +60,12 @@ class StoredImage:
     """One image of the store.
 
     Attributes:
-        names: under which it was asked for.
+        names: under which it was requested.
         root: its root file system.
         size_bytes: on disk.
-        made: when, in seconds since the epoch.
-        seconds: that making it took.
-        last_used: when, in seconds since the epoch.
+        made: time, in seconds since the epoch.
+        seconds: it took to make it.
+        last_used: time, in seconds since the epoch.
         in_use: whether a living process uses it.
     """
 
@@ -75,18 +79,99 @@ class StoredImage:
 
 
 def parse_size(text: str, what: str) -> int:
-    """Bytes of "500M", "50G", "2T" or a plain number. Raises ConfigurationError that begins with `what`."""
+    """Bytes of "500M", "50G", "2T" or a plain number. Raises ConfigurationError, whose text begins with `what`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if found is None:
         raise ConfigurationError(f"{what}: expected a size such as 50G, got {text!r}")
     return int(float(found[1]) * (1 << _UNITS[found[2].upper()]))
 
 
+@dataclass(frozen=True)
+class Content:
+    """What an unpacked root file system consists of.
+
+    Attributes:
+        digest: SHA-256 over paths, modes, links and bytes, in hexadecimal.
+        size_bytes: on disk.
+    """
+
+    digest: str
+    size_bytes: int
+
+
+def check_root(root: Path, image: str) -> Path:
+    """`root`, if it is a root file system that a sandbox's shell can run in. Raises ImageError."""
+    # `bin` may be a link that is absolute, and then leads to the host's when seen from here.
+    for places in (("bin/bash", "usr/bin/bash"), ("dev",), ("proc",)):
+        if not any(os.path.lexists(root / place) for place in places):
+            raise ImageError(
+                f"{image}: not a root file system that a sandbox can use: it has no /{places[0]}. "
+                "Try: an image with bash, /dev and /proc"
+            )
+    return root
+
+
+def settle(root: Path) -> Content:
+    """Give everything in `root` to the sandbox's user, make it readable, and hash it; no link is followed.
+
+    Devices, pipes and sockets are removed: a sandbox has its own devices, and an overlay takes some for deleted files.
+    """
+    owner = sandbox_user() if os.geteuid() == 0 else None
+    total = hashlib.sha256()
+    size = 0
+    for place, names, files in os.walk(root, onerror=_fail):
+        names.sort()
+        for name in (*names, *sorted(files)):
+            path = os.path.join(place, name)
+            status = os.lstat(path)
+            if owner is not None and (status.st_uid, status.st_gid) != owner:
+                os.lchown(path, *owner)
+            relative = os.path.relpath(path, root)
+            size += status.st_blocks * 512
+            if stat.S_ISLNK(status.st_mode):
+                what, mode = os.fsencode(os.readlink(path)), 0
+            elif stat.S_ISDIR(status.st_mode):
+                what, mode = b"", _opened(path, status.st_mode)
+            elif stat.S_ISREG(status.st_mode):
+                mode = _opened(path, status.st_mode)
+                what = b"" if relative in _BUILD_NOTES else _digest(path)
+            else:
+                os.unlink(path)
+                continue
+            fields = (os.fsencode(relative), b"%o" % (stat.S_IFMT(status.st_mode) | mode), what)
+            total.update(b"".join(b"%d:%s" % (len(field), field) for field in fields))
+    if owner is not None:
+        os.chown(root, *owner)
+    return Content(total.hexdigest(), size)
+
+
+def _fail(error: OSError) -> None:
+    raise error
+
+
+def _opened(path: str, mode: int) -> int:
+    """Let the owner write, everybody read, and everybody execute what anybody may; returns the new mode."""
+    wanted = (mode & 0o1777) | 0o644
+    if stat.S_ISDIR(mode) or mode & 0o111:
+        wanted |= 0o111
+    if wanted != stat.S_IMODE(mode):
+        os.chmod(path, wanted)
+    return wanted
+
+
+def _digest(path: str) -> bytes:
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.digest()
+
+
 class ImageStore:
     """The images under one directory. Safe for threads, processes and machines that share it."""
 
     def __init__(self, root: Path | None = None) -> None:
-        """Open the store at `root` (by default `work_dir()/images`); nothing is made until the first image is."""
+        """Open the store at `root` (default: `work_dir()/images`); no directory is made before the first image."""
         self.layers = LayerStore(root or work_dir() / "images")
         self.root = self.layers.root
         self._known: dict[tuple[str, ...], Path] = {}
@@ -95,31 +180,27 @@ class ImageStore:
 
     def get(
         self,
-        image: str,
+        image: str | Reference,
         *,
         options: PullOptions = PullOptions(),  # noqa: B008 - frozen
         refresh: bool = False,
         report: Report | None = None,
     ) -> Path:
-        """The directory with the root file system of `image`, made if this machine does not have it.
+        """The directory with the root file system of `image`, made if the store does not have it.
 
         Args:
-            refresh: pull or build again, and let the name stand for what comes of it.
-            report: hears what is done.
+            image: a name, or one that is parsed already; neither "host" nor a directory.
+            refresh: pull or build again; the name then stands for the new content.
+            report: called with one line for each step.
         Raises:
             ImageError: it cannot be read, pulled or built; nothing half-made is left.
-            ConfigurationError: an environment variable makes no sense.
+            ConfigurationError: an environment variable is invalid.
         """
-        return self.get_reference(parse(image), options=options, refresh=refresh, report=report)
-
-    def get_reference(
-        self, reference: Reference, *, options: PullOptions, refresh: bool = False, report: Report | None = None
-    ) -> Path:
-        """As `get`, of a name that was parsed already; one that has to be made (`key` is not empty)."""
+        reference = parse(image) if isinstance(image, str) else image
         known = self._known.get(reference.key)
         if known is None or refresh or not self._use(known):
             try:
-                known = self._find_or_make(reference, options, refresh, report or _say_nothing)
+                known = self._find_or_make(reference, options, refresh, report or (lambda _: None))
             except (OSError, LayerError) as error:
                 raise ImageError(f"{reference.text}: {error}") from error
             self._known[reference.key] = known
@@ -128,14 +209,15 @@ class ImageStore:
     def _find_or_make(self, reference: Reference, options: PullOptions, refresh: bool, report: Report) -> Path:
         budget = os.environ.get("SWEGYM_IMAGE_BUDGET")
         limit = parse_size(budget, "SWEGYM_IMAGE_BUDGET") if budget else None
-        record = self._record_path(reference)
-        asked = time.time()
+        digest = hashlib.sha256(json.dumps(reference.key).encode()).hexdigest()[:24]
+        record = self.root / ".names" / f"name-{digest}.json"
+        requested = time.time()
         if not refresh and (found := self._recorded(record)) is not None:
             return found
         with self.layers.building(record.stem) as temporary:
-            # Whoever held the lock before may have made it, or made it anew.
+            # The previous holder of the lock may have made it, or made it again.
             read = _read_record(record)
-            if (not refresh or (read is not None and read.made > asked)) and (found := self._recorded(record)):
+            if (not refresh or (read is not None and read.made > requested)) and (found := self._recorded(record)):
                 return found
             began = time.monotonic()
             make_image(reference, temporary, options, report)
@@ -143,30 +225,27 @@ class ImageStore:
             content = settle(temporary)
             check_root(temporary, reference.text)
             root = self.root / f"image-{content.digest[:24]}"
-            self._mark(root)  # before it is there: whoever makes room sees it
+            self._mark(root)  # before it exists, so that no other process prunes it
             if not root.is_dir():
                 self.layers.publish(temporary, root)
             seconds = round(time.monotonic() - began, 3)
-            _write(
-                record, json.dumps(asdict(_Record(reference.text, root.name, content.size_bytes, time.time(), seconds)))
-            )
+            record.parent.mkdir(exist_ok=True)
+            made = _Record(reference.text, root.name, content.size_bytes, time.time(), seconds)
+            write_atomically(record, json.dumps(asdict(made)))
         if limit is not None:
             self.prune(budget_bytes=limit)
         return root
 
-    def _record_path(self, reference: Reference) -> Path:
-        digest = hashlib.sha256(json.dumps(reference.key).encode()).hexdigest()[:24]
-        return self.root / ".names" / f"name-{digest}.json"
-
     def _recorded(self, record: Path) -> Path | None:
+        """The image that a record names, now in use by this process; None where there is none."""
         read = _read_record(record)
         root = None if read is None else self.root / read.root
         return root if root is not None and self._use(root) else None
 
     def _use(self, root: Path) -> bool:
-        """Note that this process uses `root`; False where it is not there any more."""
+        """Note that this process uses `root`; False where it no longer exists."""
         since = self._marked.get((os.getpid(), root.name))
-        if since is None or time.monotonic() - since > _SIGN_OF_LIFE_S:
+        if since is None or time.monotonic() - since > _RENEW_USE_S:
             if not root.is_dir():
                 return False
             self._mark(root)
@@ -180,7 +259,11 @@ class ImageStore:
             mark.touch()
             (uses / "last").touch()
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):  # others keep this store; we may only read
+            if error.errno not in (
+                errno.EACCES,
+                errno.EPERM,
+                errno.EROFS,
+            ):  # read-only for this user
                 raise
         with self._lock:
             if not self._marked:
@@ -188,14 +271,14 @@ class ImageStore:
             self._marked[os.getpid(), root.name] = time.monotonic()
 
     def _unmark(self) -> None:
-        """At the end of this process: it uses nothing any more."""
+        """At the end of this process, remove its marks."""
         for pid, root in self._marked:
-            if pid == os.getpid():  # a forked child knows its parent's too
+            if pid == os.getpid():  # a forked child has its parent's in memory too
                 for mark in (self.root / ".uses" / root).glob(f"{machine_id()}-{pid}-*"):
                     mark.unlink(missing_ok=True)
 
     def _users(self, root: str) -> bool:
-        """Whether a living process uses an image; marks of dead ones go."""
+        """Whether a living process uses an image; marks of dead processes are removed."""
         living = False
         for mark in _entries(self.root / ".uses" / root):
             if mark.name == "last":
@@ -206,7 +289,7 @@ class ImageStore:
                     alive = process_start(int(pid)) == int(start)
                 else:
                     alive = time.time() - mark.stat().st_mtime < _FOREIGN_USE_S
-            except FileNotFoundError:  # its user has ended, and took the mark away
+            except FileNotFoundError:  # its process has ended and removed it
                 continue
             if alive:
                 living = True
@@ -251,8 +334,8 @@ class ImageStore:
         """Remove images that no living process uses, the least recently used first.
 
         Args:
-            budget_bytes: until what is left takes no more than this.
-            unused_for_s: those not used for so long.
+            budget_bytes: until the others take no more disk than this.
+            unused_for_s: those not used for this long.
             images: those that have one of these names.
             dry_run: remove nothing.
         Returns:
@@ -273,7 +356,7 @@ class ImageStore:
         return removed
 
     def _remove(self, root: Path) -> bool:
-        """Remove an image, unless somebody begins to use it at this moment."""
+        """Remove an image, unless a process begins to use it at this moment."""
         try:
             doomed = self.layers.withdraw(root)
         except FileNotFoundError:
@@ -290,10 +373,6 @@ class ImageStore:
         return True
 
 
-def _say_nothing(_line: str) -> None:
-    pass
-
-
 def _entries(directory: Path) -> list[Path]:
     try:
         return sorted(directory.iterdir())
@@ -306,15 +385,3 @@ def _read_record(path: Path) -> _Record | None:
         return _Record(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        unfinished.write_text(text)
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise

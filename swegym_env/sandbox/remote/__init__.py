@@ -1,15 +1,13 @@
-"""Sandboxes on another machine: the same contract over HTTP, against `swegym serve` or `swegym pool`.
+"""The back end of a server: sandboxes on another machine, over HTTP, under the same contract.
 
-`connection` carries one message and its answer, and knows what may be sent again; `route` goes straight to the server
-that a pool chose; `sandbox` is a `Sandbox` made of such messages; `wire` says how results and errors look on the way;
-`keeping` renews the leases of what this process holds.
+    sandbox.py      `RemoteBackend` and `RemoteSandbox`
+    connection.py   one request and its response: connections, retries, the direct route to a pool's server
+    leases.py       the leases of this process's sandboxes, renewed while it lives
+    wire.py         the status and body of an error, and the exception that they stand for
+
+The servers are `swegym serve` and `swegym pool` (see `serving`). The client needs the standard library only.
 """
 
 from __future__ import annotations
 
-__all__ = ["is_remote"]
-
-
-def is_remote(backend: str) -> bool:
-    """Whether a back end's name is the address of a service."""
-    return backend.startswith(("http://", "https://"))
+__all__: list[str] = []

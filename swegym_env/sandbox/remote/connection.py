@@ -1,7 +1,7 @@
-"""One message to a service of sandboxes and its answer, over connections that are kept.
+"""One request to a server and its response, over connections that are kept open.
 
-Every message has an id, and the service does what an id asks for once: so a message whose answer did not come is sent
-again, until patience ends, and nothing runs twice. Connections are this process's own; a fork begins without.
+Every request has an id, and a server carries out a request id once. A request without a response is therefore sent
+again until the timeout, and nothing runs twice. Connections belong to one process; a fork starts without any.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import http.client
+import ipaddress
 import json
 import os
 import random
@@ -21,26 +22,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from swegym_env.errors import ConfigurationError, SandboxError
+from swegym_env.errors import ConfigurationError, SandboxError, SwegymError
 from swegym_env.sandbox.remote.wire import BUSY, raised
 
-__all__ = ["Service", "read_token", "service"]
+__all__ = ["Route", "ServerClient", "connect", "is_direct_route_safe", "read_token"]
 
-_CHANCE = random.Random()  # of its own: what a pause draws must not shift what others draw
+_JITTER = random.Random()  # its own generator: pauses must not shift the draws of others
 
-_PATIENCE_S = 30.0  # of a message that is not answered: a server or pool that is started again is back by then
-_WAIT_S = 1800.0  # for room, where every container is taken
+_RETRY_S = 30.0  # how long a request without a response is sent again: a restarted server or pool is back by then
+_WAIT_S = 1800.0  # how long to wait for a place where all containers are in use
 _CONNECT_S = 10.0
-_CONNECT_ONCE_S = 2.0  # where there is another way
-_MARGIN_S = 30.0  # what an answer may take longer than the work that it tells of
+_CONNECT_DIRECT_S = 2.0  # where the pool remains as another route
+_MARGIN_S = 30.0  # what a response may take longer than the work itself
 _LONGEST_PAUSE_S = 2.0
+
+_DIRECT = frozenset(f"/container/{action}" for action in ("exec", "diff", "read", "write", "changes"))
+_FINAL = frozenset((200, 409, 422, 424))  # a server's statuses about a container that it has
+_AVOID_S = 60.0
+_avoid_until: dict[str, float] = {}  # server's address → time until which the direct route is not used
 
 
 def read_token() -> str:
-    """The token of the service: `$SWEGYM_TOKEN`, or the first line of the file that `$SWEGYM_TOKEN_FILE` names.
+    """The servers' token: `$SWEGYM_TOKEN`, or the first line of the file that `$SWEGYM_TOKEN_FILE` names.
 
     Raises:
-        ConfigurationError: neither is given, the file cannot be read, or the token is too short to protect anything.
+        ConfigurationError: neither is set, the file cannot be read, or the token is too short to protect anything.
     """
     token, file = os.environ.get("SWEGYM_TOKEN", ""), os.environ.get("SWEGYM_TOKEN_FILE", "")
     if not token and file:
@@ -50,18 +56,18 @@ def read_token() -> str:
             raise ConfigurationError(f"SWEGYM_TOKEN_FILE: {file} cannot be read: {error}") from error
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigurationError(
-            f"the token of the sandbox service: expected 16 or more ASCII characters in $SWEGYM_TOKEN or the file of "
+            f"the token of the sandbox server: expected 16 or more ASCII characters in $SWEGYM_TOKEN or the file of "
             f"$SWEGYM_TOKEN_FILE, got {len(token)}. Try: export SWEGYM_TOKEN=$(openssl rand -hex 32)"
         )
     return token
 
 
-class Service:
-    """A server, or a pool of them, at an address; its methods may be called from any thread.
+class ServerClient:
+    """A client of a server, or of a pool, at an address. Its methods may be called from any thread.
 
     Args:
-        url: `http://HOST:PORT` or `https://HOST:PORT`. `$SWEGYM_CA` names a file with an authority of one's own.
-        token: what the service knows its users by.
+        url: `http://HOST:PORT` or `https://HOST:PORT`. `$SWEGYM_CA` names a file with your own certificate authority.
+        token: authenticates this client.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -79,25 +85,25 @@ class Service:
             "Content-Type": "application/json",
             "X-Client-Id": f"{os.uname().nodename}-{os.getpid()}",
         }
-        self._patience_s = float(os.environ.get("SWEGYM_PATIENCE_S") or _PATIENCE_S)
+        self._retry_s = float(os.environ.get("SWEGYM_PATIENCE_S") or _RETRY_S)
         self._wait_s = float(os.environ.get("SWEGYM_WAIT_S") or _WAIT_S)
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
 
-    def call(self, path: str, message: Any, *, timeout_s: float = 60.0, request_id: str = "") -> Any:
-        """Send a message until it is answered, and return the answer.
+    def call(self, path: str, payload: Any, *, timeout_s: float = 60.0, request_id: str = "") -> Any:
+        """Send a request until there is a response, and return its JSON.
 
         Args:
-            path: of the service, "/container/exec".
-            message: what JSON takes; None: nothing is sent (GET).
-            timeout_s: how long the service may work on it.
-            request_id: what the message is known by, when it is sent again; "": a new one.
+            path: of the API, "/container/exec".
+            payload: JSON of the request; None sends a GET.
+            timeout_s: how long the server may work on it.
+            request_id: identifies the request when it is sent again; "" makes a new one.
         Raises:
-            InfrastructureError: no answer in time, or one that tells of a failure.
-            ConfigurationError: the message is not what the service takes, or the token is not the service's.
+            InfrastructureError: no response in time, or one that reports a failure.
+            ConfigurationError: the server does not accept the request or the token.
             OSError: a file inside the sandbox.
         """
-        body = None if message is None else json.dumps(message).encode()
+        body = None if payload is None else json.dumps(payload).encode()
         headers = {**self._headers, "X-Request-Id": request_id or os.urandom(16).hex()}
         began = time.monotonic()
         pause, failures = 0.0, 0
@@ -107,42 +113,42 @@ class Service:
             except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, ssl.SSLCertVerificationError):
                     raise ConfigurationError(f"{self.url}: {error}. Try: SWEGYM_CA=FILE") from error
-                if time.monotonic() - began > timeout_s + self._patience_s or (
-                    isinstance(error, ConnectionRefusedError) and time.monotonic() - began > self._patience_s
+                if time.monotonic() - began > timeout_s + self._retry_s or (
+                    isinstance(error, ConnectionRefusedError) and time.monotonic() - began > self._retry_s
                 ):
                     reason = f"{type(error).__name__}: {error}"
                     raise SandboxError(
-                        f"{self.url}{path}: no answer after {failures + 1} attempts: {reason}"
+                        f"{self.url}{path}: no response after {failures + 1} attempts: {reason}"
                     ) from error
                 failures += 1
                 pause = 0.0 if failures == 1 else _next_pause(pause)
             else:
-                answer = _parsed(content)
-                if status == 200 and answer is not None:
-                    return answer
+                response = _parsed(content)
+                if status == 200 and response is not None:
+                    return response
                 if status not in BUSY or time.monotonic() - began > self._wait_s:
-                    raise self.error(status, answer, path)
+                    raise self.error(status, response, path)
                 pause = _next_pause(pause)
             time.sleep(pause)
 
-    def try_once(self, path: str, message: Any, *, timeout_s: float, request_id: str) -> tuple[int, Any]:
-        """Status and content of one answer; None: no JSON. Raises OSError, HTTPException where there is none."""
+    def try_once(self, path: str, payload: Any, *, timeout_s: float, request_id: str) -> tuple[int, Any]:
+        """Status and JSON of one response, None where it is no JSON. Raises OSError, HTTPException if there is none."""
         headers = {**self._headers, "X-Request-Id": request_id}
-        body = json.dumps(message).encode()
-        status, content = self._exchange(path, body, headers, timeout_s + _MARGIN_S, connect_s=_CONNECT_ONCE_S)
+        body = json.dumps(payload).encode()
+        status, content = self._exchange(path, body, headers, timeout_s + _MARGIN_S, connect_s=_CONNECT_DIRECT_S)
         return status, _parsed(content)
 
-    def error(self, status: int, answer: Any, path: str) -> Exception:
-        """The exception that an answer other than 200 stands for."""
-        return raised(status, answer, f"{self.url}{path}")
-
-    def call_once(self, path: str, message: Any, *, timeout_s: float) -> None:
-        """Send a message whose answer does not matter. Raises SandboxError where it could not be delivered."""
+    def notify(self, path: str, payload: Any, *, timeout_s: float) -> None:
+        """Send a request once and ignore the response. Raises SandboxError if it cannot be delivered."""
         headers = {**self._headers, "X-Request-Id": os.urandom(16).hex()}
         try:
-            self._exchange(path, json.dumps(message).encode(), headers, timeout_s)
+            self._exchange(path, json.dumps(payload).encode(), headers, timeout_s)
         except (OSError, http.client.HTTPException) as error:
-            raise SandboxError(f"{self.url}{path}: no answer: {error}") from error
+            raise SandboxError(f"{self.url}{path}: no response: {error}") from error
+
+    def error(self, status: int, response: Any, path: str) -> Exception:
+        """The exception that a response with a status other than 200 stands for."""
+        return raised(status, response, f"{self.url}{path}")
 
     def _exchange(
         self,
@@ -154,14 +160,14 @@ class Service:
         connect_s: float = _CONNECT_S,
     ) -> tuple[int, bytes]:
         with self._lock:
-            connection = self._idle.pop() if self._idle else self._connection()
-        if connection.sock is not None and _closed(connection.sock):
-            connection.close()  # by the other end, while nothing was said
+            connection = self._idle.pop() if self._idle else self._new_connection()
+        if connection.sock is not None and _is_closed(connection.sock):
+            connection.close()  # the server closed it while it was idle
         try:
             if connection.sock is None:
                 connection.timeout = connect_s
                 connection.connect()
-                _notice_dead_hosts(connection)
+                _detect_dead_peer(connection)
             connection.sock.settimeout(timeout_s)
             connection.request("GET" if body is None else "POST", path, body, headers)
             response = connection.getresponse()
@@ -173,14 +179,14 @@ class Service:
             self._idle.append(connection)
         return response.status, content
 
-    def let_go(self) -> None:
-        """Close the connections that nobody uses at the moment; the next message opens another."""
+    def close_idle(self) -> None:
+        """Close the connections that are not in use; the next request opens another."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _new_connection(self) -> http.client.HTTPConnection:
         if not self._secure:
             return http.client.HTTPConnection(self._host, self._port)
         authority = os.environ.get("SWEGYM_CA") or None
@@ -191,20 +197,79 @@ class Service:
         return http.client.HTTPSConnection(self._host, self._port, context=context)
 
 
-def service(url: str) -> Service:
-    """This process's way to the service at `url`. Raises ConfigurationError: no address, or no token."""
-    return _service(url, read_token(), os.getpid())
+def connect(url: str) -> ServerClient:
+    """This process's client of the server at `url`. Raises ConfigurationError: a malformed address, or no token."""
+    return _client(url, read_token(), os.getpid())
 
 
 @functools.lru_cache(maxsize=4096)
-def _service(url: str, token: str, _process: int) -> Service:
-    found = Service(url, token)
-    atexit.register(found.let_go)
+def _client(url: str, token: str, _process: int) -> ServerClient:
+    found = ServerClient(url, token)
+    atexit.register(found.close_idle)
     return found
 
 
-def _notice_dead_hosts(connection: http.client.HTTPConnection) -> None:
-    """A host that vanished closes no connection: the kernel asks after 6 s of silence, and gives up after 15."""
+class Route:
+    """How the requests of one container travel: directly to its server where that is possible, else through the pool.
+
+    Commands and files go directly. The pool then carries leases and not the work of its servers, and a pool that
+    restarts stops nobody. Where the server gives no final response, the pool gets the same request id: it knows whether
+    the server is lost, and nothing runs twice. A route that failed is not used for a minute.
+
+    Args:
+        client: of the server or pool that gave the container.
+        server_url: of the server that runs the container; empty where `client` is its client, or it is unknown.
+
+    Attributes:
+        server: the client of that server; None if requests cannot go there.
+    """
+
+    def __init__(self, client: ServerClient, server_url: str = "") -> None:
+        self._client = client
+        self.server = connect(server_url) if server_url and is_direct_route_safe(client.url, server_url) else None
+
+    def call(self, path: str, payload: dict[str, Any], *, timeout_s: float) -> Any:
+        """See `ServerClient.call`."""
+        direct = self.server if path in _DIRECT else None
+        if direct is None or time.monotonic() < _avoid_until.get(direct.url, 0.0):
+            return self._client.call(path, payload, timeout_s=timeout_s)
+        request_id = os.urandom(16).hex()
+        try:
+            status, response = direct.try_once(path, payload, timeout_s=timeout_s, request_id=request_id)
+        except (OSError, http.client.HTTPException, SwegymError):  # the pool's response says what is wrong
+            _avoid_until[direct.url] = time.monotonic() + _AVOID_S
+        else:
+            if status == 200 and response is not None:
+                return response
+            if status in _FINAL:
+                raise direct.error(status, response, path)
+        return self._client.call(path, payload, timeout_s=timeout_s, request_id=request_id)
+
+
+def is_direct_route_safe(pool_url: str, server_url: str) -> bool:
+    """Whether a server's address is valid on this machine too, and the token travels as safely as to the pool.
+
+    Args:
+        pool_url: address of the pool as this machine knows it.
+        server_url: address of the server as the pool knows it.
+    """
+    pool, server = urlsplit(pool_url), urlsplit(server_url)
+    if pool.scheme == "https" and server.scheme != "https":
+        return False
+    return not _is_loopback(server.hostname) or _is_loopback(pool.hostname)
+
+
+def _is_loopback(host: str | None) -> bool:
+    if not host or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _detect_dead_peer(connection: http.client.HTTPConnection) -> None:
+    """A host that vanished closes no connection: the kernel probes after 6 s of silence, and gives up after 15 s."""
     end: socket.socket = connection.sock
     end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = (("TCP_KEEPIDLE", 6), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 15_000))
@@ -212,16 +277,16 @@ def _notice_dead_hosts(connection: http.client.HTTPConnection) -> None:
         end.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _closed(end: socket.socket) -> bool:
-    """Whether the other end of an idle connection has closed it."""
+def _is_closed(end: socket.socket) -> bool:
+    """Whether the peer closed an idle connection."""
     poll = select.poll()
     poll.register(end, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _next_pause(pause: float) -> float:
-    """Twice the last, with chance in it: many who wait do not come back at once."""
-    return min(_LONGEST_PAUSE_S, max(0.05, 2 * pause) * _CHANCE.uniform(0.7, 1.3))
+    """Exponential backoff with jitter, in seconds."""
+    return min(_LONGEST_PAUSE_S, max(0.05, 2 * pause) * _JITTER.uniform(0.7, 1.3))
 
 
 def _parsed(content: bytes) -> Any:

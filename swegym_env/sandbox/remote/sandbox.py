@@ -1,166 +1,197 @@
-"""`RemoteSandbox`: a sandbox that another machine keeps."""
+"""`RemoteBackend` and `RemoteSandbox`: sandboxes that a server runs on its machine."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, SandboxError
-from swegym_env.sandbox.protocol import Change, CommandResult, SandboxSpec, Snapshot
-from swegym_env.sandbox.remote import keeping
-from swegym_env.sandbox.remote.connection import Service, service
-from swegym_env.sandbox.remote.route import Route
+from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
+from swegym_env.sandbox.budget import Budget
+from swegym_env.sandbox.remote import leases
+from swegym_env.sandbox.remote.connection import Route, ServerClient, connect
 
-__all__ = ["RemoteSandbox", "RemoteSnapshot", "RemoteSpec"]
+__all__ = ["RemoteBackend", "RemoteSandbox", "RemoteSnapshot"]
 
-_CREATE_S = 3600.0  # a task's first sandbox on a machine waits for its image and its set-up
-_FILES_S = 120.0
-_CLOSE_S = 10.0
+_CREATE_TIMEOUT_S = 3600.0  # the first sandbox of a task on a machine waits for its image and its set-up
+_FILES_TIMEOUT_S = 120.0
+_CLOSE_TIMEOUT_S = 10.0
+_RESULT_FIELDS = frozenset(field.name for field in dataclasses.fields(CommandResult))
 
 
-@dataclass(frozen=True)
-class RemoteSpec(SandboxSpec):
-    """A sandbox that the service prepares: what it is made of lies there, and is asked for by content.
+class RemoteBackend:
+    """The back end of the server or pool at an address; see `backends.Backend`.
 
-    Attributes:
-        order: what the service is told beside image, directory and variables, as JSON: a task's row, tool bundles.
+    Raises:
+        ConfigurationError: the address is malformed, or the token is missing.
     """
 
-    order: str = "{}"
+    remedy = "start it with swegym serve"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.server = connect(name)
+
+    def problem(self, *, fresh: bool = False) -> str:
+        """See `backends.Backend.problem`; without `fresh` the first request shows it, and waits for a restart."""
+        if fresh:
+            try:
+                self.server.call("/healthz", None)
+            except (ConfigurationError, SandboxError) as error:
+                return str(error)
+        return ""
+
+    def open(self, spec: SandboxSpec) -> RemoteSandbox:
+        """See `backends.Backend.open`."""
+        return RemoteSandbox(spec, self.server)
 
 
 @dataclass(frozen=True)
 class RemoteSnapshot:
-    """A state that the service keeps."""
+    """A state that the server keeps."""
 
-    service: Service
+    client: ServerClient
     name: str
     spec: SandboxSpec
 
     def discard(self) -> None:
         """Free what it holds; idempotent."""
         try:
-            self.service.call("/snapshot/discard", {"snapshot": self.name}, timeout_s=_CLOSE_S)
+            self.client.call("/snapshot/discard", {"snapshot": self.name}, timeout_s=_CLOSE_TIMEOUT_S)
         except SandboxError:
-            pass  # gone with its container, or soon
+            pass  # the server removes it with its container
 
 
 class RemoteSandbox:
-    """A sandbox of the service at `url`; see `protocol.Sandbox`. Made by `open_sandbox`.
+    """A sandbox on a server; see `api.Sandbox`.
 
-    `backend` is that of the service, once started. Changes have no place on this machine: their `host_path` is None.
+    `backend` is the name of the server's own back end, once started. The content of changes is not on this machine:
+    their `host_path` is None.
+
+    Args:
+        spec: image, directory, variables and limits.
+        client: of the server.
+        create: more fields of the request that creates the container: what the server is to prepare in it.
+        with_command: more fields of the request that runs a command: what the server is to add to its response.
+
+    Attributes:
+        reply: the fields of the last command's response besides its result; empty once anything else changed the files.
 
     Raises:
-        ConfigurationError: the specification names directories of this machine, which the service does not have.
+        ConfigurationError: the specification names directories of this machine, which the server does not have.
     """
 
-    def __init__(self, spec: SandboxSpec, url: str) -> None:
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        client: ServerClient,
+        *,
+        create: Mapping[str, Any] | None = None,
+        with_command: Mapping[str, Any] | None = None,
+    ) -> None:
         if spec.layers or spec.binds or spec.network:
             raise ConfigurationError(
-                f"sandbox {url}: layers, binds and network of this machine cannot be had there; it prepares tasks"
+                f"sandbox {client.url}: layers, binds and network of this machine are not available there; "
+                "the server prepares tasks itself"
             )
         self.spec = spec
-        self.backend = url
-        self._service = service(url)
-        self._route = Route(self._service)
+        self.backend = client.url
+        self.reply: Mapping[str, Any] = {}
+        self._client = client
+        self._create = create or {}
+        self._with_command = with_command or {}
+        self._route = Route(client)
         self._container = ""
         self._closed = False
         self._owner = os.getpid()
-        self._patch: str | None = None
 
     def start(self) -> None:
-        """Ask for it and wait until it is there, for as long as all places are taken (`$SWEGYM_WAIT_S`)."""
+        """Create it, and wait while all places are taken (at most `$SWEGYM_WAIT_S` seconds)."""
         if self._closed:
             raise SandboxError("the sandbox is closed")
         if self._container:
             return
-        spec = self.spec
-        order: dict[str, Any] = json.loads(spec.order) if isinstance(spec, RemoteSpec) else {}
-        order |= {
-            "image": spec.image,
-            "workdir": spec.workdir,
-            "env": dict(spec.env),
-            "path": list(spec.path),
-            "limits": dataclasses.asdict(spec.limits),
+        payload = {
+            **self._create,
+            "image": self.spec.image,
+            "workdir": self.spec.workdir,
+            "env": dict(self.spec.env),
+            "path": list(self.spec.path),
+            "limits": dataclasses.asdict(self.spec.limits),
         }
-        self._begin(self._service.call("/container/create", order, timeout_s=_CREATE_S))
+        self._begin(self._client.call("/container/create", payload, timeout_s=_CREATE_TIMEOUT_S))
 
-    def _begin(self, answer: dict[str, Any]) -> None:
-        self._container, self.backend = answer["container"], answer["backend"]
-        self._route = Route(self._service, answer.get("node", ""))
-        keeping.keep(self._service, self._container, answer["lease_s"])
+    def _begin(self, created: Mapping[str, Any]) -> None:
+        self._container, self.backend = created["container"], created["backend"]
+        self._route = Route(self._client, created.get("node", ""))
+        leases.hold(self._client, self._container, created["lease_s"], self._route.server)
 
-    def _call(self, path: str, message: dict[str, Any] | None = None, *, timeout_s: float = _FILES_S) -> Any:
+    def call(self, path: str, payload: Mapping[str, Any] | None = None, *, timeout_s: float = _FILES_TIMEOUT_S) -> Any:
+        """The response to a request about this container; see `ServerClient.call`."""
         if self._closed or not self._container:
             raise SandboxError("the sandbox is closed" if self._closed else "the sandbox was not started")
-        return self._route.call(path, {"container": self._container, **(message or {})}, timeout_s=timeout_s)
+        return self._route.call(path, {"container": self._container, **(payload or {})}, timeout_s=timeout_s)
 
     def run(
         self, command: str, *, timeout_s: float | None = None, output_limit_bytes: int | None = None
     ) -> CommandResult:
-        """See `protocol.Sandbox.run`. What the command changed is told with its result: a step is one message."""
+        """See `api.Sandbox.run`: one request."""
         limit = self.spec.limits.turn_timeout_s if timeout_s is None else timeout_s
-        message = {
+        payload = {
+            **self._with_command,
             "command": command,
             "timeout_s": limit,
             "output_limit_bytes": output_limit_bytes,
-            "diff": isinstance(self.spec, RemoteSpec),
         }
-        self._patch = None
-        answer = self._call("/container/exec", message, timeout_s=limit)
-        self._patch = answer.pop("patch", None)
-        return CommandResult(**answer)
-
-    def patch(self, *, fresh: bool = False) -> str:
-        """The task's repository against its base commit (see `judging.patch.capture_patch`), taken where it lies."""
-        if fresh or self._patch is None:
-            self._patch = str(self._call("/container/diff", {"fresh": fresh})["patch"])
-        return self._patch
+        self.reply = {}
+        response = self.call("/container/exec", payload, timeout_s=limit)
+        self.reply = {name: value for name, value in response.items() if name not in _RESULT_FIELDS}
+        return CommandResult(**{name: value for name, value in response.items() if name in _RESULT_FIELDS})
 
     def read(self, path: str) -> bytes:
-        """See `protocol.Sandbox.read`."""
-        return base64.b64decode(self._call("/container/read", {"path": path})["content"])
+        """See `api.Sandbox.read`."""
+        return base64.b64decode(self.call("/container/read", {"path": path})["content"])
 
     def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
-        """See `protocol.Sandbox.write`."""
-        self._patch = None
+        """See `api.Sandbox.write`."""
+        self.reply = {}
         encoded = base64.b64encode(content).decode()
-        self._call("/container/write", {"path": path, "content": encoded, "mode": mode})
+        self.call("/container/write", {"path": path, "content": encoded, "mode": mode})
 
-    def changes(self, root: str) -> Sequence[Change]:
-        """See `protocol.Sandbox.changes`; without the places of their contents, which are the service's."""
-        answer = self._call("/container/changes", {"root": root})
-        return [Change(path, kind, None) for path, kind in answer["changes"]]
+    def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
+        """See `api.Sandbox.changes`: the budget is the server's."""
+        del budget
+        response = self.call("/container/changes", {"root": root})
+        return [Change(path, kind) for path, kind in response["changes"]]
 
     def snapshot(self) -> RemoteSnapshot:
-        """See `protocol.Sandbox.snapshot`."""
-        return RemoteSnapshot(self._service, self._call("/container/snapshot")["snapshot"], self.spec)
+        """See `api.Sandbox.snapshot`."""
+        return RemoteSnapshot(self._client, self.call("/container/snapshot")["snapshot"], self.spec)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """See `protocol.Sandbox.restore`."""
+        """See `api.Sandbox.restore`."""
         if not isinstance(snapshot, RemoteSnapshot) or snapshot.spec != self.spec:
             raise SandboxError("a snapshot of another sandbox cannot be restored here")
-        self._patch = None
-        self._call("/container/restore", {"snapshot": snapshot.name})
+        self.reply = {}
+        self.call("/container/restore", {"snapshot": snapshot.name})
 
     def fork(self) -> RemoteSandbox:
-        """See `protocol.Sandbox.fork`."""
-        other = RemoteSandbox(self.spec, self._service.url)
-        other._begin(self._call("/container/fork"))
+        """See `api.Sandbox.fork`."""
+        other = RemoteSandbox(self.spec, self._client, create=self._create, with_command=self._with_command)
+        other._begin(self.call("/container/fork"))
         return other
 
     def close(self) -> None:
-        """Give it back; idempotent. Where the service cannot be told, the end of the lease ends it."""
+        """Destroy it; idempotent. If the server cannot be reached, its lease expires."""
         if self._closed:
             return
         self._closed = True
-        if self._owner == os.getpid() and keeping.let_go(self._service, self._container):
+        if self._owner == os.getpid() and leases.release(self._client, self._container):
             try:
-                self._service.call_once("/container/destroy", {"container": self._container}, timeout_s=_CLOSE_S)
+                self._client.notify("/container/destroy", {"container": self._container}, timeout_s=_CLOSE_TIMEOUT_S)
             except SandboxError:
                 pass

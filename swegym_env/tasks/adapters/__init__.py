@@ -1,94 +1,109 @@
-"""Adapters: for each family of datasets a pure function from a row to a task, found by the row's columns.
+"""Adapters: for each dataset family, a pure function from a row to a task. The columns of a row select the adapter.
 
-An adapter is a module with `NAME`, `COLUMNS` (those that tell its rows from all others) and `adapt(row)`. The first
-whose columns a row has, and whose `matches(values)` agrees where it has one, takes the row.
+A family is one file with an `Adapter`, and one line in `ADAPTERS`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from swegym_env.errors import TaskFormatError
-from swegym_env.tasks.adapters import (
-    file_repair,
-    humaneval_pack,
-    kodcode,
-    r2e_gym,
-    swe_bench,
-    swe_gym,
-    swe_rebench,
-    swe_smith,
-    vulnerability,
-)
-from swegym_env.tasks.checked_rows import CheckedRow, clip
-from swegym_env.tasks.kinds import FileRepair, FunctionTask, VulnerabilityExample
+from swegym_env.registry import resolve
+from swegym_env.tasks.rows import CheckedRow, clip
 from swegym_env.tasks.task import Task
 
-__all__ = ["ADAPTERS", "Adapter", "Example", "adapt_row", "find_adapter"]
+__all__ = ["ADAPTERS", "Adapter", "Example", "adapt_row", "find_adapter", "task_from_row"]
 
-Example = Task | FileRepair | FunctionTask | VulnerabilityExample
+ADAPTERS: dict[str, str] = {
+    "R2E-Gym": "swegym_env.tasks.adapters.r2e_gym:ADAPTER",
+    "SWE-smith": "swegym_env.tasks.adapters.swe_smith:ADAPTER",
+    "SWE-rebench": "swegym_env.tasks.adapters.swe_rebench:ADAPTER",
+    "SWE-Gym": "swegym_env.tasks.adapters.swe_gym:ADAPTER",
+    "SWE-bench": "swegym_env.tasks.adapters.swe_bench:ADAPTER",
+    "HumanEvalPack": "swegym_env.answers.humaneval_pack:ADAPTER",
+    "KodCode": "swegym_env.answers.kodcode:ADAPTER",
+    "file repair": "swegym_env.answers.file_repair:ADAPTER",
+    "vulnerability detection": "swegym_env.answers.vulnerability:ADAPTER",
+}
+"""Dataset family → "module:attribute" of its `Adapter`. The first that accepts a row reads it."""
+
+
+class Example(Protocol):
+    """One row of a dataset, read: a `Task`, or an example of a smaller task type."""
+
+    @property
+    def instance_id(self) -> str:
+        """Unique within the dataset."""
+        ...
+
+    def as_task(self) -> Task:
+        """The task in repository form. Raises ConfigurationError if there is nothing to run."""
+        ...
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """What reads the rows of one family of datasets.
+    """Reads the rows of one dataset family.
 
     Attributes:
-        name: of the family.
-        columns: that its rows have.
-        adapt: a row's task; raises TaskFormatError.
-        matches: tells its rows from others that have these columns too.
+        columns: the columns that every row of the family has.
+        adapt: row → example. Raises TaskFormatError.
+        matches: further condition on the values of a row, for families that other rows could be mistaken for.
     """
 
-    name: str
     columns: frozenset[str]
     adapt: Callable[[CheckedRow], Example]
     matches: Callable[[Mapping[str, Any]], bool] | None = None
 
-    def takes(self, values: Mapping[str, Any]) -> bool:
-        """Whether this adapter reads such rows."""
+    def accepts(self, values: Mapping[str, Any]) -> bool:
+        """Whether a row with these values belongs to the family."""
         return self.columns <= values.keys() and (self.matches is None or self.matches(values))
 
 
-ADAPTERS: tuple[Adapter, ...] = tuple(
-    Adapter(module.NAME, module.COLUMNS, module.adapt, getattr(module, "matches", None))
-    for module in (
-        r2e_gym,
-        swe_smith,
-        swe_rebench,
-        swe_gym,
-        swe_bench,
-        humaneval_pack,
-        kodcode,
-        file_repair,
-        vulnerability,
-    )
-)
+@functools.cache
+def _adapter(name: str) -> Adapter:
+    adapter: Adapter = resolve(ADAPTERS[name], f"adapter of {name}")
+    return adapter
 
 
-def find_adapter(values: Mapping[str, Any]) -> Adapter:
-    """The adapter of such a row; where none takes it, the one that it fits best, which says what is missing."""
-    for adapter in ADAPTERS:
-        if adapter.takes(values):
-            return adapter
-    general = next(adapter for adapter in ADAPTERS if adapter.name == swe_bench.NAME)
+def find_adapter(values: Mapping[str, Any]) -> str:
+    """The name of the dataset family that a row belongs to.
+
+    If no adapter accepts the row, the family with the most matching columns is returned: its adapter then reports what
+    is missing.
+    """
+    for name in ADAPTERS:
+        if _adapter(name).accepts(values):
+            return name
     if "instance_id" in values or "repo" in values:
-        return general
-    return max(ADAPTERS, key=lambda adapter: (len(adapter.columns & values.keys()), adapter is general))
+        return "SWE-bench"
+    return max(ADAPTERS, key=lambda name: (len(_adapter(name).columns & values.keys()), name == "SWE-bench"))
 
 
 def adapt_row(values: Any, *, where: str = "row") -> Example:
-    """The task of a row of any family.
+    """The example in a row of any dataset family.
 
     Args:
         values: column → value, as JSON, parquet or `datasets` give it.
-        where: the place of the row, for the error's text: "FILE row 7".
+        where: the place of the row, for error messages: "FILE row 7".
 
     Raises:
-        TaskFormatError: a field is missing, empty or of the wrong kind; the text names the row and the field.
+        TaskFormatError: a field is missing, empty or of the wrong type; the message names the row and the field.
     """
     if not isinstance(values, Mapping):
         raise TaskFormatError(f"{where}: expected an object, got {clip(repr(values))}")
-    return find_adapter(values).adapt(CheckedRow(values, where))
+    return _adapter(find_adapter(values)).adapt(CheckedRow(values, where))
+
+
+def task_from_row(values: Mapping[str, Any], *, where: str = "row") -> Task:
+    """The task in repository form from a row of any dataset family; unknown columns are ignored.
+
+    Args and errors are those of `adapt_row`, and:
+
+    Raises:
+        ConfigurationError: the row has no repository form: there is nothing to run.
+    """
+    return adapt_row(values, where=where).as_task()

@@ -1,9 +1,9 @@
-"""R2E-Gym (R2E-Gym/R2E-Gym-Subset, -Lite, -V1): commits turned into tasks, with tests that were made for them.
+"""R2E-Gym (R2E-Gym/R2E-Gym-Subset, -Lite, -V1): commits turned into tasks, with generated tests.
 
 Columns: `repo_name`, `docker_image`, `commit_hash` (the commit that solves it), `parsed_commit_content` (its diff),
 `execution_result_content` (the tests, and their logs before and after), `expected_output_json` (name → outcome with the
-fix), `problem_statement` (between [ISSUE] marks). The agent starts from the commit before. A test is named without its
-file.
+fix), `problem_statement` (between [ISSUE] marks). The agent starts from the parent commit. Tests are named without
+their file.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from swegym_env.tasks.adapters import swe_bench
-from swegym_env.tasks.checked_rows import CheckedRow
-from swegym_env.tasks.line_edits import LineEdit, git_diff
+from swegym_env.repo.patches import LineEdit, git_diff
+from swegym_env.tasks.adapters import Adapter, swe_bench
+from swegym_env.tasks.rows import CheckedRow
 from swegym_env.tasks.task import Task
 
-__all__ = ["COLUMNS", "NAME", "REPOSITORIES", "adapt"]
+__all__ = ["ADAPTER", "COLUMNS", "REPOSITORIES", "adapt"]
 
-NAME = "R2E-Gym"
 COLUMNS = frozenset({"repo_name", "docker_image", "commit_hash", "parsed_commit_content", "expected_output_json"})
 REPOSITORIES: Mapping[str, str] = {
     "aiohttp": "aio-libs/aiohttp",
@@ -46,7 +45,7 @@ _TEST_PARTS = {"tests", "Tests", "test", "Test"}
 
 
 def adapt(row: CheckedRow) -> Task:
-    """The task of a row: the commit before the one that solves it, the diff of its source files, and the made tests."""
+    """The task of a row: the parent of the solving commit, the diff of its source files, and the generated tests."""
     name = row.text("repo_name", "the repository's name", required=True)
     commit = row.matching("commit_hash", _COMMIT, "40 hex digits")
     expected = row.parsed("expected_output_json")
@@ -84,7 +83,7 @@ def _plain(name: str) -> str:
 
 
 def _passed(log: str) -> set[str]:
-    """The tests that passed by the summary of a log, named without their file."""
+    """The tests that passed according to the summary of a log, named without their file."""
     _, _, summary = log.partition("short test summary info")
     lines = [line for line in summary.splitlines() if "PASSED" in line and "::" in line]
     return {_plain(line.partition("::")[2].replace("::", ".")) for line in lines}
@@ -96,7 +95,7 @@ def _inside_marks(text: str) -> str:
 
 
 def _tests(execution: CheckedRow) -> str:
-    """The test patch that adds the made tests."""
+    """The test patch that adds the generated tests."""
     names, codes = execution.texts("test_file_names"), execution.texts("test_file_codes")
     patch = ""
     for name, code in zip(names, codes, strict=False):
@@ -109,7 +108,7 @@ def _tests(execution: CheckedRow) -> str:
 
 
 def _patch(commit: Mapping[str, Any]) -> str:
-    """The diff of the commit's source files, put together again from its parts."""
+    """The diff of the commit's source files, assembled from its parts."""
     patch = ""
     for diff in commit.get("file_diffs") or ():
         path = diff["header"]["file"]["path"]
@@ -134,3 +133,6 @@ def _hunk(hunk: Mapping[str, Any]) -> str:
     section = f" {place['section'].strip()}" if place.get("section") else ""
     lines = "".join(f"{_SIGNS[line['type']]}{line['content']}\n" for line in hunk["line_group"]["all_lines"])
     return f"@@ -{ranges[0]} +{ranges[1]} @@{section}\n{lines}"
+
+
+ADAPTER = Adapter(COLUMNS, adapt)

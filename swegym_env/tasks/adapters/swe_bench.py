@@ -1,29 +1,29 @@
 """SWE-bench (full, Lite, Verified, Multilingual), and this package's own tasks, which add columns to the same schema.
 
 `FAIL_TO_PASS` and `PASS_TO_PASS` may be lists or JSON texts. The 2026 release has `image`, `eval_script`, `log_parser`
-and `eval_type`; rows of earlier ones lean on the table of set-up commands, and on the names that official images have.
-Multimodal rows (`image_assets`) are repositories of JavaScript: they load, and run in their image.
+and `eval_type`; rows of earlier releases depend on the table of set-up commands and on the names of official images.
+Multimodal rows (`image_assets`) are JavaScript repositories: they load, and run in their image.
 """
 
 from __future__ import annotations
 
 import re
 
-from swegym_env.tasks.checked_rows import CheckedRow
+from swegym_env.tasks.adapters import Adapter
+from swegym_env.tasks.rows import CheckedRow
 from swegym_env.tasks.task import Task
 
-__all__ = ["COLUMNS", "NAME", "adapt", "as_docker", "repository_task"]
+__all__ = ["ADAPTER", "COLUMNS", "adapt", "as_docker", "repository_task"]
 
-NAME = "SWE-bench"
 COLUMNS = frozenset({"instance_id", "repo", "base_commit", "patch", "problem_statement", "FAIL_TO_PASS"})
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{40}~1|[0-9a-f]{8}")
 _INSTANCE_ID = re.compile(r"[^\s/\x00-\x1f\x7f]+")
 _REPO = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
-_TEST_TIMEOUT_S = 1800.0  # as the harness has it
+_TEST_TIMEOUT_S = 1800.0  # as in the harness
 _EVAL_TYPES = ("pass_and_fail", "fail_only")
 _IMAGE_COLUMNS = ("image", "docker_image", "image_name")
-# Those of SWE-bench's splits `dev` and `test`: the harness publishes an image for each of their instances.
+# The repositories of the splits `dev` and `test`: the harness publishes an image for each of their instances.
 _PUBLISHED = frozenset(
     {
         "astropy/astropy", "django/django", "marshmallow-code/marshmallow", "matplotlib/matplotlib", "mwaskom/seaborn",
@@ -37,16 +37,16 @@ _PUBLISHED = frozenset(
 def adapt(row: CheckedRow) -> Task:
     """The task of a row.
 
-    Where `image` is the name of a Docker image, as the 2026 release has it, it becomes `official_image`, and the task
-    runs on the host's own system unless the user asks otherwise; "host", `docker://…`, `.sif`, `.def` and absolute
-    paths are taken as they are.
+    If `image` is the name of a Docker image, as in the 2026 release, it becomes `official_image`, and the task runs on
+    the host's system unless the user asks otherwise; "host", `docker://…`, `.sif`, `.def` and absolute paths are used
+    unchanged.
     """
     image, official_image = _images(row)
     return repository_task(row, image=image, official_image=official_image)
 
 
 def repository_task(row: CheckedRow, **values: object) -> Task:
-    """The task of a row in the SWE-bench schema; `values` are fields that a family of datasets has otherwise."""
+    """The task of a row in the SWE-bench schema; `values` are the fields in which a dataset family differs."""
     instance_id = row.matching("instance_id", _INSTANCE_ID, "a name without blanks or slashes")
     files = row.files("files")
     eval_type = row.text("eval_type") or "pass_and_fail"
@@ -83,7 +83,7 @@ def as_docker(name: str) -> str:
 
 
 def _images(row: CheckedRow) -> tuple[str, str]:
-    """What the row says to run in, and the official Docker image that it names, or that is published for it."""
+    """The image to run in, and the official Docker image that the row names or that is published for it."""
     named = row.text(row.first(*_IMAGE_COLUMNS), "the name of an image").strip()
     official = row.text("official_image", "the name of an image").strip()
     if not named:
@@ -96,7 +96,10 @@ def _images(row: CheckedRow) -> tuple[str, str]:
 
 
 def _published_image(row: CheckedRow) -> str:
-    """The name under which the harness publishes the image of a row that is older than the column `image`."""
+    """The name of the published image of a row from before the column `image`."""
     if str(row.values.get("repo")) not in _PUBLISHED:
         return ""
     return f"swebench/sweb.eval.x86_64.{row.text('instance_id').lower().replace('__', '_1776_')}:latest"
+
+
+ADAPTER = Adapter(COLUMNS, adapt)

@@ -1,7 +1,7 @@
-"""SWE-rebench (nebius/SWE-rebench, -leaderboard): SWE-bench's schema, and how each instance is installed.
+"""SWE-rebench (nebius/SWE-rebench, -leaderboard): SWE-bench's schema with the installation of each instance.
 
 `install_config` has `python`, `pre_install`, `pip_packages`, `reqs_path`, `install`, `test_cmd`, `log_parser`;
-`requirements` is what pip had installed in the end, pinned; `docker_image` (or `image_name`) names the image.
+`requirements` is the final list of installed packages, pinned; `docker_image` (or `image_name`) names the image.
 """
 
 from __future__ import annotations
@@ -11,28 +11,27 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from swegym_env.tasks.adapters import swe_bench
-from swegym_env.tasks.checked_rows import CheckedRow
-from swegym_env.tasks.patches import test_files
+from swegym_env.repo.patches import runnable_test_files
+from swegym_env.tasks.adapters import Adapter, swe_bench
+from swegym_env.tasks.rows import CheckedRow
 from swegym_env.tasks.task import Task
 
-__all__ = ["COLUMNS", "NAME", "adapt"]
+__all__ = ["ADAPTER", "COLUMNS", "adapt"]
 
-NAME = "SWE-rebench"
 COLUMNS = swe_bench.COLUMNS | {"install_config"}
 
-# What a sandbox cannot do: it has no package manager of the system's, and no conda.
+# Commands that a sandbox cannot run: it has no system package manager and no conda.
 _SYSTEM = re.compile(r"^\s*(sudo |apt(-get)? |apk |yum |dnf |conda |mamba |source .*activate)")
 _PINNED = re.compile(r"^[A-Za-z0-9][\w.-]*(\[[\w,.-]+\])?==[\w.+!-]+$")
 
 
 def adapt(row: CheckedRow) -> Task:
-    """The task of a row: its image where the user asks for it, else the commands of its `install_config`."""
+    """The task of a row: set up by its image if the user asks for it, else by its `install_config`."""
     config = CheckedRow(row.parsed("install_config"), f"{row.where}, install_config")
     image = row.text(row.first("docker_image", "image_name", "image")).strip()
     task = swe_bench.repository_task(row, official_image=swe_bench.as_docker(image))
     command = _one_line(config.values.get("test_cmd")) or "pytest -rA"
-    files = shlex.join(test_files(task.test_patch))
+    files = shlex.join(runnable_test_files(task.test_patch))
     return swe_bench.repository_task(
         row,
         official_image=task.official_image,
@@ -67,3 +66,6 @@ def _commands(value: Any) -> list[str]:
 
 def _one_line(value: Any) -> str:
     return " && ".join(_commands(value))
+
+
+ADAPTER = Adapter(COLUMNS, adapt)

@@ -1,8 +1,8 @@
-"""SWE-smith (SWE-bench/SWE-smith): bugs made in repositories that work.
+"""SWE-smith (SWE-bench/SWE-smith): synthetic bugs in working repositories.
 
 Columns: `instance_id`, `repo` (`swesmith/OWNER__NAME.COMMIT8`, the mirror), `patch`, `FAIL_TO_PASS`, `PASS_TO_PASS`,
-`image_name`, `problem_statement`. The patch *makes the bug*: the agent starts with it applied, and the gold patch takes
-it back. The tests are those of the repository itself.
+`image_name`, `problem_statement`. The patch *introduces the bug*: the agent starts with it applied, and the gold patch
+is its reverse. The tests are those of the repository itself.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 import shlex
 
-from swegym_env.tasks.adapters import swe_bench
-from swegym_env.tasks.checked_rows import CheckedRow
-from swegym_env.tasks.patches import reverse_patch
+from swegym_env.repo.patches import reverse_patch
+from swegym_env.tasks.adapters import Adapter, swe_bench
+from swegym_env.tasks.rows import CheckedRow
 from swegym_env.tasks.task import Task
 
-__all__ = ["COLUMNS", "NAME", "adapt"]
+__all__ = ["ADAPTER", "COLUMNS", "adapt"]
 
-NAME = "SWE-smith"
 COLUMNS = frozenset({"instance_id", "repo", "patch", "FAIL_TO_PASS", "PASS_TO_PASS", "image_name"})
 
 _MIRROR = re.compile(r"(?:[\w.-]+/)?(?P<owner>[\w.-]+?)__(?P<name>[\w.-]+)\.(?P<commit>[0-9a-f]{8})")
@@ -28,7 +27,7 @@ def adapt(row: CheckedRow) -> Task:
     mirror = _MIRROR.fullmatch(row.text("repo", "the mirror", required=True))
     if mirror is None:
         raise row.error("repo", "'swesmith/OWNER__NAME.COMMIT' with 8 hex digits")
-    bug = row.text("patch", "the patch that makes the bug", required=True)
+    bug = row.text("patch", "the patch that introduces the bug", required=True)
     names = row.texts("FAIL_TO_PASS", required=True)
     files = sorted({name.partition("::")[0] for name in names if "::" in name})
     return Task(
@@ -47,3 +46,6 @@ def adapt(row: CheckedRow) -> Task:
         log_parser="pytest",
         created_at=row.text("created_at"),
     )
+
+
+ADAPTER = Adapter(COLUMNS, adapt)

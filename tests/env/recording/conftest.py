@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from swegym_env.recording.record import Record, RecordedTurn
-from swegym_env.tasks import mini_edit
+from swegym_env.tasks.data import mini_edit
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Episodes in folders: written whole or not at all, read back as they were, on real episodes."""
+"""Episodes in folders: written atomically and read back unchanged, on real episodes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, RecordedTurn, find_records, read_record, write_record
-from swegym_env.tasks import mini_edit
+from swegym_env.tasks.data import mini_edit
 from swegym_env.wrappers import RecordTrajectory, StepPenalty
 
 TASK = mini_edit.generate(0)
@@ -26,7 +26,7 @@ def _env(directory, **arguments):
     return RecordTrajectory(StepPenalty(env), directory, notes={"model": "none", "temperature": 0.5})
 
 
-def test_an_episode_is_a_folder_of_three_files(tmp_path):
+def test_episode_is_recorded_as_a_folder_of_three_files(tmp_path):
     env = _env(tmp_path)
     env.reset(seed=3)
     _, first, *_, info = env.step(GOLD)
@@ -51,7 +51,7 @@ def test_an_episode_is_a_folder_of_three_files(tmp_path):
     assert record.prompt == TASK.problem_statement and record.task() == TASK
 
 
-def test_an_episode_that_is_left_is_kept_as_far_as_it_went(tmp_path):
+def test_abandoned_episode_is_recorded_up_to_its_last_turn(tmp_path):
     env = _env(tmp_path)
     env.reset(seed=0)
     env.step("echo one")
@@ -62,6 +62,18 @@ def test_an_episode_that_is_left_is_kept_as_far_as_it_went(tmp_path):
     record = read_record(folder)
     assert len(record.turns) == 1 and not record.finished
     assert json.loads((folder / "meta.json").read_text())["result"]["end_reason"] == "abandoned"
+
+
+def test_player_writes_the_record_of_an_episode_that_it_has_ended(tmp_path):
+    env = _env(tmp_path)
+    env.reset(seed=0)
+    env.step("echo one")
+    env.finish()
+    (folder,) = find_records(tmp_path)
+    assert len(read_record(folder).turns) == 1 and not read_record(folder).finished
+    env.finish()
+    env.close()
+    assert find_records(tmp_path) == [folder]
 
 
 KILLED = """
@@ -80,7 +92,7 @@ def made(actions, patch="", observation="seen", prompt="task"):
     return Record("some/instance 1", prompt, "", [], turns, {"notes": {}})
 
 
-def test_a_process_killed_while_it_writes_leaves_no_record(tmp_path):
+def test_killed_process_leaves_no_partial_record(tmp_path):
     root = Path(__file__).parents[3]
     ran = subprocess.run(
         [sys.executable, "-c", KILLED, tmp_path], cwd=root, env={**os.environ, "PYTHONPATH": "."}, check=False
@@ -94,17 +106,17 @@ def test_a_process_killed_while_it_writes_leaves_no_record(tmp_path):
 
 @settings(max_examples=50, deadline=None)
 @given(actions=st.lists(ANY_TEXT, max_size=4), observation=ANY_TEXT, prompt=ANY_TEXT)
-def test_any_text_reads_back_as_it_was(tmp_path_factory, actions, observation, prompt):
+def test_any_text_is_read_back_unchanged(tmp_path_factory, actions, observation, prompt):
     record = made(actions, observation=observation, prompt=prompt, patch="-caf\udce9\n+x\u2028")
     assert read_record(write_record(tmp_path_factory.mktemp("records"), record)) == record
 
 
-def test_bytes_that_are_no_utf8_are_in_the_patch_as_they_are_in_the_file(tmp_path):
+def test_bytes_that_are_not_utf8_are_kept_in_the_patch(tmp_path):
     folder = write_record(tmp_path, made(["a"], patch="+caf\udce9"))
     assert (folder / "patch.diff").read_bytes() == b"+caf\xe9"
 
 
-def test_records_of_one_moment_do_not_take_each_others_place(tmp_path):
+def test_simultaneous_records_get_different_folders(tmp_path):
     folders = {write_record(tmp_path, made([str(number)])) for number in range(50)}
     assert len(folders) == 50 and {read_record(folder).turns[0].action for folder in folders} == set(
         map(str, range(50))
@@ -113,7 +125,7 @@ def test_records_of_one_moment_do_not_take_each_others_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("traj.json", "{", "traj.json"),
         ("traj.json", '{"turns": [{}]}', "traj.json"),
@@ -121,17 +133,17 @@ def test_records_of_one_moment_do_not_take_each_others_place(tmp_path):
         ("meta.json", None, "missing"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_named_in_one_line(tmp_path, name, content, said):
+def test_unreadable_record_is_named_in_one_line(tmp_path, name, content, message):
     folder = write_record(tmp_path, made(["a"]))
     (folder / name).unlink()
     if content is not None:
         (folder / name).write_text(content)
-    with pytest.raises(ConfigurationError, match=said) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         read_record(folder)
     assert "\n" not in str(caught.value)
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_first_episode(tmp_path):
+def test_unwritable_directory_is_reported_before_the_first_episode(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="cannot be recorded"):
         _env(tmp_path / "file" / "below")

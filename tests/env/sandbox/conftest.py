@@ -1,4 +1,4 @@
-"""Real sandboxes on every back end that this machine can run, in a run directory of the session's own."""
+"""Real sandboxes on every back end that this machine can run, in a separate run directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.root_file_system import make_root
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
-from swegym_env.sandbox.selection import BACKENDS, try_backend
+from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
 from tests.places import own_run_directory, public_directory
 
 Opener = Callable[..., Sandbox]
@@ -21,7 +21,7 @@ PROGRAMS = ("bash", "cat", "ls", "mkdir", "rm", "stat", "env")
 
 @pytest.fixture(scope="package", autouse=True)
 def run_directory() -> Iterator[Path]:
-    """A run directory that nobody else uses, so that what is left in it can be counted."""
+    """A run directory of these tests only, so that garbage in it can be counted."""
     with own_run_directory() as directory:
         yield directory
 
@@ -57,12 +57,12 @@ def public_path(public_parent: Path) -> Path:
 
 @pytest.fixture(scope="package")
 def verdicts(run_directory: Path) -> dict[str, str]:
-    """Why a back end does not work here; "" where it does."""
-    return {name: try_backend(name) for name in BACKENDS}
+    """Back end → why it does not work here; "" if it works."""
+    return {name: make_backend(name).problem(fresh=True) for name in LOCAL_BACKENDS}
 
 
 def missing(name: str) -> str:
-    """What this machine lacks for a back end, found without our own code: only that is a reason to skip."""
+    """What this machine lacks for a back end, found without the code under test: the only reason to skip."""
     if name == "apptainer" and shutil.which("apptainer") is None:
         return "Apptainer is not installed (scripts/install_apptainer.sh)"
     if (
@@ -73,9 +73,9 @@ def missing(name: str) -> str:
     return ""
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=LOCAL_BACKENDS)
 def backend(request: pytest.FixtureRequest, verdicts: dict[str, str]) -> str:
-    """The name of each back end that this machine has what it takes for."""
+    """The name of each back end that can work on this machine."""
     name = str(request.param)
     if lack := missing(name):
         pytest.skip(lack)
@@ -103,3 +103,16 @@ def opened(backend: str) -> Iterator[Opener]:
 def sandbox(opened: Opener) -> Sandbox:
     """A started sandbox."""
     return opened()
+
+
+@pytest.fixture(scope="module", params=LOCAL_BACKENDS)
+def shared_sandbox(request: pytest.FixtureRequest, verdicts: dict[str, str]) -> Iterator[Sandbox]:
+    """A started sandbox on each back end, for tests that leave nothing in it that matters to the others."""
+    name = str(request.param)
+    if lack := missing(name):
+        pytest.skip(lack)
+    assert verdicts[name] == ""
+    sandbox = open_sandbox(SandboxSpec(), backend=name)
+    sandbox.start()
+    yield sandbox
+    sandbox.close()

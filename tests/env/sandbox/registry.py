@@ -1,4 +1,4 @@
-"""A registry on loopback that speaks the OCI distribution protocol, well or badly, and images to put there."""
+"""A registry on loopback with the OCI distribution protocol, which can fail on request, and images for it."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ def write_docker_archive(image: Image, path: Path) -> Path:
 
 @dataclass
 class Registry:
-    """What a registry holds and how it behaves.
+    """What a registry holds and its faults.
 
     Attributes:
         images: repository → image, whatever the tag.
-        refuses: status codes for the next requests of manifests, before it answers well; the last stays if `stays`.
+        refuses: status codes for the next requests of manifests, before one succeeds; the last stays if `stays`.
         drops: how many of the next layers break off in the middle.
         stays: refuse for ever with the last of `refuses`.
         slow_s: wait so long within each layer.
-        seen: how often what was asked for: "manifest REPOSITORY", "layer".
+        seen: how often each was requested: "manifest REPOSITORY", "layer".
     """
 
     images: dict[str, Image] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         if code == 200 and image is not None:
             self.reply(200, image.manifest, MANIFEST)
             return
-        error = {"errors": [{"code": _CODES[code], "message": "so it says"}]}
+        error = {"errors": [{"code": _CODES[code], "message": "the registry's message"}]}
         self.reply(code, json.dumps(error).encode(), "application/json")
 
     def send_blob(self, repository: str, name: str) -> None:
@@ -179,7 +179,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that goes away is no matter."""
+        """Ignore clients that disconnect."""
 
 
 @contextmanager

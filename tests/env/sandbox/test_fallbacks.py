@@ -1,26 +1,27 @@
-"""What the machine may lack is left out on purpose: sandboxes do the same without it."""
+"""Kernel features that a machine may lack are disabled: sandboxes behave the same without them."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from swegym_env.errors import ConfigurationError
-from swegym_env.sandbox import Limits, SandboxSpec, open_sandbox, selection
+from swegym_env.sandbox import Limits, SandboxSpec, local, open_sandbox
 from tests.env.sandbox.conftest import Opener
 from tests.env.sandbox.test_files import BASE, make_layer
 
 HOG = "for i in 1 2 3 4; do python3 -c 'x = bytearray(70 << 20); input()' < <(sleep 20) & done; wait -n"
 
 
-@pytest.fixture(params=["overlay", "cgroups", "rooms", "overlay,cgroups,rooms"])
+@pytest.fixture(params=["overlay", "cgroups", "tmpfs", "users", "overlay,cgroups,tmpfs,users"])
 def without(
     request: pytest.FixtureRequest, backend: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Parts of the machine that sandboxes of this test do not use."""
+    """Kernel features that the sandboxes of this test do not use."""
     words = str(request.param)
     if "overlay" in words and shutil.which("fuse-overlayfs") is None:
         pytest.skip("fuse-overlayfs is not installed (scripts/install_apptainer.sh)")
@@ -33,7 +34,9 @@ def without(
     return words.split(",")
 
 
-def test_a_sandbox_does_the_same(opened: Opener, without: list[str], public_path: Path) -> None:
+def test_a_sandbox_behaves_the_same_without_a_kernel_feature(
+    opened: Opener, without: list[str], public_path: Path
+) -> None:
     layer = make_layer(public_path / "layer", BASE)
     sandbox = opened(SandboxSpec(layers=(layer,), limits=Limits(memory_bytes=200 << 20)))
     served = sandbox.run("grep -c ' / fuse' /proc/mounts").output == "1\n"
@@ -58,9 +61,11 @@ def test_a_sandbox_does_the_same(opened: Opener, without: list[str], public_path
     assert sandbox.run("ls deep/er").output.startswith("file\n")
 
 
-def test_forks_and_snapshots_are_whole(opened: Opener, without: list[str], public_path: Path) -> None:
-    if os.geteuid() != 0 and "rooms" in without:
-        with_closed = ""  # without a namespace of its own, an ordinary user cannot read what it closed to itself
+def test_forks_and_snapshots_are_complete_without_a_kernel_feature(
+    opened: Opener, without: list[str], public_path: Path
+) -> None:
+    if os.geteuid() != 0 and "tmpfs" in without:
+        with_closed = ""  # without a mount namespace, an ordinary user cannot read files it has closed to itself
     else:
         with_closed = "chmod 000 run.sh; mkdir -m 000 shut; "
     sandbox = opened(SandboxSpec(layers=(make_layer(public_path / "layer", BASE),)))
@@ -77,7 +82,24 @@ def test_forks_and_snapshots_are_whole(opened: Opener, without: list[str], publi
     snapshot.discard()
 
 
-def test_marks_of_the_other_kind_are_the_agents_and_mean_nothing(opened: Opener, public_path: Path) -> None:
+STOP_OTHERS = "for i in $(seq 200); do [ $i = $$ ] || [ $i = $BASHPID ] || kill -STOP $i; done 2>/dev/null"
+
+
+@pytest.mark.parametrize("without", ["overlay"], indirect=True)
+@pytest.mark.usefixtures("without")
+def test_nobody_inside_can_stop_the_server_of_the_files(opened: Opener) -> None:
+    sandbox = opened()
+    sandbox.run("echo x >file")
+    sandbox.run(STOP_OTHERS)
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(sandbox.read, "file")
+        try:
+            assert reading.result(timeout=20) == b"x\n"
+        finally:
+            sandbox.run("exit", timeout_s=0.5)  # ends the container, and so every wait for its files
+
+
+def test_overlay_marks_made_by_the_agent_are_ignored(opened: Opener, public_path: Path) -> None:
     sandbox = opened(SandboxSpec(layers=(make_layer(public_path / "layer", BASE),)))
     mark = "import os; os.setxattr('/testbed/d', 'user.fuseoverlayfs.opaque', b'y')"
     assert sandbox.run(f'python3 -c "{mark}"; touch d/.wh.x d/.wh..wh..opq').exit_code == 0
@@ -85,10 +107,10 @@ def test_marks_of_the_other_kind_are_the_agents_and_mean_nothing(opened: Opener,
     assert changes == [("d/.wh..wh..opq", "written"), ("d/.wh.x", "written")]
 
 
-def test_an_unknown_part_is_refused(monkeypatch: pytest.MonkeyPatch, run_directory: Path) -> None:
+def test_an_unknown_kernel_feature_is_rejected(monkeypatch: pytest.MonkeyPatch, run_directory: Path) -> None:
     monkeypatch.setenv("SWEGYM_WITHOUT", "overlays")
     monkeypatch.setenv("SWEGYM_RUNDIR", str(run_directory / "unknown"))
-    selection._verdict.cache_clear()
-    with pytest.raises(ConfigurationError, match="unknown word 'overlays'; there are: overlay, cgroups, rooms"):
+    local._known.clear()
+    with pytest.raises(ConfigurationError, match="unknown word 'overlays'; there are: overlay, cgroups, tmpfs"):
         open_sandbox(SandboxSpec(), backend="namespace")
-    selection._verdict.cache_clear()
+    local._known.clear()

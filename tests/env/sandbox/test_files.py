@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -58,13 +60,13 @@ def test_write_and_read(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("path", ["missing", "/testbed", "/tmp/pipe", "/tmp/loop", "a.txt/x"])
-def test_what_is_no_file_cannot_be_read(sandbox: Sandbox, path: str) -> None:
+def test_only_regular_files_can_be_read(sandbox: Sandbox, path: str) -> None:
     sandbox.run("mkfifo /tmp/pipe; ln -s loop /tmp/loop; touch a.txt")
     with pytest.raises(OSError):
         sandbox.read(path)
 
 
-def test_links_and_dots_lead_nowhere_outside(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_links_and_dots_cannot_leave_the_sandbox(sandbox: Sandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
     sandbox.run(f"ln -s {secret} link; ln -s / root; ln -s ../../../../../../..{secret} dots; ln -s {tmp_path} dir")
@@ -77,14 +79,23 @@ def test_links_and_dots_lead_nowhere_outside(sandbox: Sandbox, tmp_path: Path) -
     assert sandbox.read("root/etc/passwd").startswith(b"root")
 
 
-def test_what_the_sandbox_user_may_not_write_cannot_be_written_for_it(sandbox: Sandbox) -> None:
+def test_writing_has_only_the_rights_of_the_sandbox_user(sandbox: Sandbox) -> None:
     with pytest.raises(PermissionError):
         sandbox.write("/proc/version", b"")
     with pytest.raises(OSError):
         sandbox.write("/usr/bin/ls", b"")
 
 
-def test_a_closed_sandbox_says_so(opened: Opener) -> None:
+@pytest.mark.parametrize("name", ["1/cmdline", "1/maps", "1/mountinfo", "1/status", "kallsyms", "version"])
+def test_a_link_to_proc_is_not_read_with_the_rights_of_the_owner(shared_sandbox: Sandbox, name: str) -> None:
+    shared_sandbox.run(f"ln -sfn /proc/{name} /tmp/link")
+    with pytest.raises(FileNotFoundError):
+        shared_sandbox.read("/tmp/link")
+    with pytest.raises(OSError):
+        shared_sandbox.write("/tmp/link", b"x")
+
+
+def test_using_a_closed_sandbox_is_an_error(opened: Opener) -> None:
     sandbox = opened()
     sandbox.close()
     sandbox.close()
@@ -170,7 +181,7 @@ def test_changes_are_the_difference_between_the_trees(opened: Opener, public_pat
     changes = list(sandbox.changes("/testbed"))
     order = [os.fsencode(change.path) for change in changes]
     assert order == sorted(order)
-    root = Path(f"/proc/{sandbox._shell_pid}/root/testbed")  # type: ignore[attr-defined]
+    root = Path(f"/proc/{sandbox._shell.pid}/root/testbed")  # type: ignore[attr-defined]
     assert applied(seen(layer / "testbed"), changes) == seen(root)
     sandbox.close()
 
@@ -191,7 +202,7 @@ def test_every_file_can_be_changed_on_top_of_several_layers(opened: Opener, publ
     assert sandbox.changes("/opt") == []
 
 
-def test_changes_below_a_directory_that_was_made_anew(opened: Opener, public_path: Path) -> None:
+def test_changes_below_a_directory_that_was_replaced(opened: Opener, public_path: Path) -> None:
     layer = make_layer(public_path / "layer", BASE)
     sandbox = opened(SandboxSpec(layers=(layer,)))
     sandbox.run("rm -rf d; mkdir -p d/sub; echo x > d/x")
@@ -202,7 +213,7 @@ def test_changes_below_a_directory_that_was_made_anew(opened: Opener, public_pat
     assert [(change.path, change.kind) for change in sandbox.changes("/testbed/d/sub")] == [("z", "deleted")]
 
 
-def test_nothing_is_followed_out_of_the_writable_layer(tmp_path: Path) -> None:
+def test_links_in_the_writable_layer_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("x")
     upper = tmp_path / "upper"
@@ -215,7 +226,7 @@ def test_nothing_is_followed_out_of_the_writable_layer(tmp_path: Path) -> None:
     assert [(change.path, change.kind) for change in changes] == [("link", "symlink")]
 
 
-def test_what_the_agent_closed_to_itself_does_not_break_the_walk(opened: Opener, public_path: Path) -> None:
+def test_directories_closed_by_the_agent_are_left_out_of_the_changes(opened: Opener, public_path: Path) -> None:
     sandbox = opened(SandboxSpec(layers=(make_layer(public_path / "closed", BASE),)))
     sandbox.run("echo n > new; mkdir shut; echo in > shut/in; chmod 000 shut d a.txt")
     seen_changes = {(change.path, change.kind) for change in sandbox.changes("/testbed")}
@@ -223,3 +234,50 @@ def test_what_the_agent_closed_to_itself_does_not_break_the_walk(opened: Opener,
     assert seen_changes <= {("new", "written"), ("a.txt", "written"), ("shut/in", "written")}  # by root it can be seen
     sandbox.run("chmod 000 /testbed")
     assert len(sandbox.changes("/testbed")) in (0, len(seen_changes))
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o100, 0o400, 0o500])
+def test_a_root_closed_by_the_agent_is_no_failure_of_an_ordinary_owner(public_path: Path, mode: int) -> None:
+    upper = public_path / "upper"
+    (upper / "testbed").mkdir(parents=True)
+    (upper / "testbed" / "new").touch()
+    user = os.geteuid()
+    if user == 0:
+        for path in (upper, upper / "testbed", upper / "testbed" / "new"):
+            os.chown(path, *sandbox_user())
+        os.seteuid(sandbox_user()[0])
+    try:
+        upper.chmod(mode)
+        found = find_changes(upper, [], "/testbed")
+        assert [change.path for change in found] == (["new"] if mode == 0o500 else [])
+    finally:
+        upper.chmod(0o700)
+        os.seteuid(user)
+
+
+def test_changes_in_a_tree_deeper_than_the_recursion_limit(opened: Opener) -> None:
+    sandbox = opened(SandboxSpec(workdir="/testbed"))
+    deeper = "import os\nfor _ in range({}): os.mkdir('d'); os.chdir('d')\nopen('f', 'w').close()"
+    sandbox.write("/tmp/deep.py", deeper.format(1100).encode())
+    assert sandbox.run("python3 /tmp/deep.py; rm /tmp/deep.py").output == ""
+    assert [(change.path, change.kind) for change in sandbox.changes("/testbed")] == [("d/" * 1100 + "f", "written")]
+
+
+def test_a_root_that_is_replaced_all_the_time_can_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "lower" / "testbed").mkdir(parents=True)
+    (tmp_path / "upper" / "testbed").mkdir(parents=True)
+    (tmp_path / "upper" / "testbed" / "new").write_text("x")
+    root, aside = tmp_path / "upper" / "testbed", tmp_path / "upper" / "aside"
+    program = (
+        "import os, sys\nroot, aside = sys.argv[1:]\nwhile True:\n os.rename(root, aside)\n os.symlink('/etc', root)"
+    )
+    program += "\n os.unlink(root)\n os.rename(aside, root)"
+    replacing = subprocess.Popen([sys.executable, "-c", program, str(root), str(aside)])
+    try:
+        lists = (find_changes(tmp_path / "upper", [tmp_path / "lower"], "/testbed") for _ in range(20_000))
+        found = {tuple((change.path, change.kind) for change in changes) for changes in lists}
+    finally:
+        replacing.kill()
+        replacing.wait()
+    assert found <= {(), ((".", "deleted"),), (("new", "written"),)}
+    assert len(found) > 1

@@ -1,7 +1,7 @@
-"""What a bad agent might run. After each command the host is as it was, nothing was read that was not given, and the
-next command answers.
+"""What a hostile agent might run. After each command the host is unchanged, no secret was read, and the next command
+answers.
 
-Commands share a sandbox for each back end: what one leaves, the next has to live with. A third of this file is their
+Commands share a sandbox for each back end, so each runs in what the ones before it left. A third of this file is their
 list, which is why it is long.
 """
 
@@ -13,17 +13,18 @@ import resource
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from swegym_env.judging.patch import capture_patch
+from swegym_env.repo.capture import capture_patch
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.identity import sandbox_user
-from swegym_env.sandbox.supervisor.processes import descendants
-from tests.env.sandbox.conftest import BACKENDS, Opener, missing
+from swegym_env.sandbox.linux.processes import descendants
+from tests.env.sandbox.conftest import LOCAL_BACKENDS, Opener, missing
 
 SECRET = "hunter2-7f3a"
 LIMITS = Limits(
@@ -39,7 +40,7 @@ LIMITS = Limits(
 
 @dataclass(frozen=True)
 class Host:
-    """What of the host could be read or changed."""
+    """The parts of the host that could be read or changed."""
 
     secrets: Path  # readable and writable by everybody
     bystander: subprocess.Popen[bytes]  # a process of the sandbox's own user id
@@ -60,9 +61,15 @@ class Host:
             sorted(os.listdir("/")),
             sorted(path.name for path in self.writable.iterdir()),
             Path("/etc/passwd").stat().st_mtime_ns,
-            len(Path("/proc/self/mountinfo").read_text().splitlines()),
+            self.mount_points(),
             self.bystander.poll(),
         ]
+
+    def mount_points(self) -> list[str]:
+        """Where something is mounted, but for the directories of other tests."""
+        points = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        own, temporary = self.secrets.parent, tempfile.gettempdir()
+        return sorted(str(path) for path in points if not path.is_relative_to(temporary) or path.is_relative_to(own))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +94,7 @@ def host(public_parent: Path) -> Iterator[Host]:
     bystander.wait()
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=LOCAL_BACKENDS)
 def shared(request: pytest.FixtureRequest, run_directory: Path) -> Iterator[Sandbox]:
     name = str(request.param)
     if lack := missing(name):
@@ -153,6 +160,18 @@ FAILING = {
     "kill the owner": "kill -9 OWNER",
     "ptrace of the owner": "python3 -c 'import ctypes; exit(ctypes.CDLL(None).ptrace(16, OWNER, 0, 0) != 0)'",
     "memory of the owner": "head -c 1 /proc/OWNER/mem",
+    "a descriptor of the shell's": "python3 -c 'import os; os.open(\"/proc/1/fd/0\", 0)'",
+    "the memory of process 1": "head -c 1 /proc/1/maps || head -c 1 /proc/1/mem || readlink /proc/1/exe",
+    "trace all but the shell": "python3 -c 'import ctypes, os; p = ctypes.CDLL(None).ptrace\n"
+    "exit(not any(p(16, n, 0, 0) == 0 for n in range(1, 40) if n not in (os.getpid(), os.getppid())))'",
+    "files of the devices": "touch /dev/null || chmod 600 /dev/null || rm -f /dev/null",
+    "another device": "mknod /dev/x c 1 3 || mknod /testbed/w c 0 0",
+    "pressure of the machine": "echo 'some 200000 2000000' >/proc/pressure/cpu",
+    "the file system's own settings": "chattr +i /testbed",
+    "a lease of a program": "python3 -c 'import fcntl\nf = open(\"/usr/bin/true\")\nfcntl.fcntl(f, 1024, 0)'",
+    "a filter's listener of others": "python3 -c 'import os, signal; os.pidfd_open(OWNER)'",
+    "the limits of the owner": "prlimit --pid OWNER --nofile=1:1",
+    "the priority of the owner": "renice -n 19 -p OWNER || ionice -c 3 -p OWNER || taskset -p 1 OWNER",
     # network
     "names": "getent hosts example.com",
     "raw sockets": "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
@@ -160,6 +179,15 @@ FAILING = {
     "a new interface": "ip link add dummy0 type dummy || ip addr add 10.0.0.1/8 dev lo",
 }
 HARMLESS = {
+    # objects of the kernel
+    "timers": "python3 -c 'import ctypes; make = ctypes.CDLL(None).timer_create\nwhile make(1, None, "
+    "ctypes.byref(ctypes.c_void_p())) == 0: pass'",
+    "full pipes": "python3 -c 'import fcntl, os\nwhile True:\n _, end = os.pipe(); fcntl.fcntl(end, 1031, 1 << 20); "
+    "os.set_blocking(end, False); os.write(end, bytes(1 << 20))' 2>/dev/null",
+    "files without a name": 'python3 -c \'import os\nwhile True:\n file = os.open("/tmp", os.O_TMPFILE | os.O_RDWR); '
+    'os.pwrite(file, b"x", 1 << 30)\' 2>/dev/null',
+    "names that do not exist": "python3 -c 'import os\nfor number in range(100000): "
+    "os.path.lexists(str(number).rjust(200))'",
     # the shell and its protocol
     "kill everything": "kill -9 -1",
     "kill the shell": "kill -9 $$",
@@ -210,7 +238,20 @@ HARMLESS = {
     "a sparse file": "truncate -s 5G /testbed/sparse; ls -s /testbed/sparse",
     "processor": "for i in 1 2 3 4; do while :; do :; done & done; sleep 0.3",
     "pipes": "python3 -c 'import os\nwhile True: os.write(os.pipe()[1], bytes(60000))'",
-    # what stays behind
+    "System V objects": "for i in $(seq 300); do ipcmk -M 4096; ipcmk -S 200; ipcmk -Q; done >/dev/null 2>&1",
+    "a lease": "echo x >/testbed/leased; python3 -c 'import fcntl, os, time\n"
+    'f = os.open("/testbed/leased", os.O_RDWR)\n'
+    "if not os.fork(): fcntl.fcntl(f, 1024, 1); time.sleep(3)'",
+    "all terminals": "python3 -c 'import os, time\nwhile True: os.openpty()'",
+    "stop everything": "for i in $(seq 60); do [ $i = $$ ] || kill -STOP $i; done 2>/dev/null; exit 3",
+    "idle for ever": "for i in $(seq 60); do renice -n 19 -p $i; chrt -i -p 0 $i; done >/dev/null 2>&1; exit 4",
+    "no processor time for process 1": "for i in $(seq 40); do prlimit --pid $i --cpu=1:1; done 2>/dev/null; exit 5",
+    "files in memory": "python3 -c 'import os\nwhile True: os.write(os.memfd_create(\"x\"), bytes(1 << 24))'",
+    "locks on everything": "for f in /usr/bin/* /dev/null; do exec {fd}<$f; flock -n $fd; done 2>/dev/null",
+    "a start that lies": "mkdir -p /.singularity.d/env; "
+    "echo 'cd() { :; }; ulimit() { :; }; trap() { :; }; export() { :; }' "
+    ">/.singularity.d/env/90-environment.sh; exit",
+    # processes and files left behind
     "daemons": "setsid sleep 3 & nohup sleep 3 >/dev/null 2>&1 & (sleep 3 &) & disown -a",
     "a double fork": "python3 -c 'import os, time\nif not os.fork():\n os.setsid()\n if not os.fork(): time.sleep(3)'",
     "an open pipe": "sleep 3 | sleep 3 &",
@@ -219,7 +260,7 @@ HARMLESS = {
 REMOVE_EVERYTHING = "rm -rf --no-preserve-root / 2>/dev/null"
 
 
-def _asked(command: str, host: Host) -> str:
+def _with_paths(command: str, host: Host) -> str:
     values = {"SECRETS": host.secrets, "WRITABLE": host.writable, "PID": host.bystander.pid, "OWNER": os.getpid()}
     for name, value in values.items():
         command = command.replace(name, str(value))
@@ -228,7 +269,7 @@ def _asked(command: str, host: Host) -> str:
 
 def _check_next(sandbox: Sandbox) -> None:
     after = sandbox.run("builtin echo alive-$((6 * 7))", timeout_s=20)
-    if "alive-42" not in after.output:  # what was redefined or locked in the shell itself is gone with the shell
+    if "alive-42" not in after.output:  # a new shell has lost what was redefined or locked in the old one
         sandbox.run("\\builtin exit", timeout_s=1)
         sandbox.run("exec /bin/true", timeout_s=1)
         after = sandbox.run("/bin/echo alive-$((6 * 7))", timeout_s=20)
@@ -236,9 +277,9 @@ def _check_next(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_what_must_not_work_does_not(shared: Sandbox, host: Host, name: str) -> None:
+def test_hostile_commands_fail(shared: Sandbox, host: Host, name: str) -> None:
     before = host.state()
-    result = shared.run(_asked(FAILING[name], host))
+    result = shared.run(_with_paths(FAILING[name], host))
     assert (name, result.exit_code) != (name, 0), result.output
     assert SECRET not in result.output
     assert host.state() == before
@@ -246,29 +287,29 @@ def test_what_must_not_work_does_not(shared: Sandbox, host: Host, name: str) -> 
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_may_run_does_no_harm(shared: Sandbox, host: Host, name: str) -> None:
+def test_hostile_commands_that_may_run_do_no_harm(shared: Sandbox, host: Host, name: str) -> None:
     before = host.state()
-    result = shared.run(_asked(HARMLESS[name], host), timeout_s=1)
+    result = shared.run(_with_paths(HARMLESS[name], host), timeout_s=1)
     assert SECRET not in result.output
     assert len(result.output.encode()) <= 3 * LIMITS.output_bytes
     assert host.state() == before
     _check_next(shared)
 
 
-def test_a_sandbox_in_which_everything_was_removed_goes_on(opened: Opener, host: Host) -> None:
+def test_a_sandbox_without_any_files_still_answers(opened: Opener, host: Host) -> None:
     before = host.state()
-    sandbox = opened(SandboxSpec(limits=LIMITS))  # of its own: what was removed is missing in it
+    sandbox = opened(SandboxSpec(limits=LIMITS))  # not shared: its files are gone
     assert SECRET not in sandbox.run(REMOVE_EVERYTHING, timeout_s=1).output
     assert host.state() == before
     _check_next(sandbox)
 
 
-def test_there_are_enough_of_them() -> None:
+def test_at_least_a_hundred_hostile_commands_are_tested() -> None:
     assert len(FAILING) + len(HARMLESS) >= 100
     assert not set(FAILING) & set(HARMLESS)
 
 
-def test_output_without_end_is_read_and_dropped(shared: Sandbox) -> None:
+def test_endless_output_is_dropped_while_it_is_read(shared: Sandbox) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = shared.run("cat /dev/zero", timeout_s=1)
     assert (result.limit, len(result.output)) == ("time", LIMITS.output_bytes)
@@ -382,7 +423,7 @@ echo changed > file.txt
 """
 
 
-def test_nothing_in_the_repository_runs_on_the_host(opened: Opener, host: Host, public_path: Path) -> None:
+def test_git_configuration_of_the_agent_does_not_run_on_the_host(opened: Opener, host: Host, public_path: Path) -> None:
     testbed = public_path / "layer" / "testbed"
     testbed.mkdir(parents=True)
     (testbed / "file.txt").write_text("first\n")
@@ -403,10 +444,9 @@ def test_nothing_in_the_repository_runs_on_the_host(opened: Opener, host: Host, 
     assert host.state() == before
 
 
-def test_a_sandbox_that_is_killed_from_outside_goes_on(opened: Opener) -> None:
+def test_a_sandbox_whose_processes_were_killed_starts_another_shell(opened: Opener) -> None:
     sandbox = opened()
-    shell = sandbox._shell_pid  # type: ignore[attr-defined]
+    shell = sandbox._shell.pid  # type: ignore[attr-defined]
     for pid in [shell, *descendants(shell)]:
         os.kill(pid, signal.SIGKILL)
-    assert sandbox.run("echo alive").exit_code == 137
     assert sandbox.run("echo alive").output == "alive\n"

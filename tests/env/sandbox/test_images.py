@@ -12,8 +12,8 @@ import pytest
 
 from swegym_env.errors import ImageError
 from swegym_env.sandbox import SandboxSpec
-from swegym_env.sandbox.images import identity_layer, resolve_image
-from swegym_env.sandbox.images.content import settle
+from swegym_env.sandbox.images import building, identity_layer, resolve_image
+from swegym_env.sandbox.images.store import settle
 from tests.env.sandbox.conftest import Opener
 from tests.env.sandbox.registry import make_image, serving, write_docker_archive, write_layout
 
@@ -24,7 +24,7 @@ needs_apptainer = pytest.mark.skipif(
 
 @pytest.fixture(scope="module", autouse=True)
 def store(public_parent: Path) -> Iterator[Path]:
-    """A work directory of the module's own, in reach of the sandbox's user."""
+    """A work directory of this module only, which the sandbox's user can enter."""
     directory = public_parent / "work"
     directory.mkdir()
     before = os.environ.get("SWEGYM_WORKDIR")
@@ -35,7 +35,7 @@ def store(public_parent: Path) -> Iterator[Path]:
         os.environ["SWEGYM_WORKDIR"] = before
 
 
-def test_a_directory_is_taken_as_it_is(opened: Opener, root: Path) -> None:
+def test_a_directory_is_used_as_it_is(opened: Opener, root: Path) -> None:
     assert resolve_image(str(root)) == root
     sandbox = opened(SandboxSpec(image=str(root)))
     assert sandbox.run("ls /; cat code.py; echo $FROM_IMAGE").output.endswith("x = 1\ngiven by the image\n")
@@ -63,8 +63,8 @@ def test_a_definition_is_built(opened: Opener, root: Path, tmp_path: Path) -> No
     definition.write_text(f"Bootstrap: localimage\nFrom: {root}\n%files\n    {definition} /built-from\n{given}")
     sandbox = opened(SandboxSpec(image=str(definition)))
     assert "Bootstrap" in sandbox.run("cat /built-from").output
-    told = sandbox.run('echo "$FROM_DEFINITION; $FROM_IMAGE"').output
-    assert told == "given; given by the image, then by the definition\n"
+    output = sandbox.run('echo "$FROM_DEFINITION; $FROM_IMAGE"').output
+    assert output == "given; given by the image, then by the definition\n"
 
 
 @needs_apptainer
@@ -80,7 +80,7 @@ def test_equal_content_under_any_name_is_one_directory(opened: Opener, root: Pat
         names += [f"oci-archive:{archive}", str(saved), f"docker-archive:{saved}"]
         roots = {resolve_image(name) for name in names}
     assert len(roots) == 1
-    # Its hash is that of the very content, computed once more.
+    # The name is the hash of the content, computed again here.
     assert settle(roots.pop()).digest.startswith(resolve_image(names[0]).name.removeprefix("image-"))
     sandbox = opened(SandboxSpec(image=names[1]))
     assert sandbox.run("cat code.py; echo $FROM_IMAGE").output == "x = 1\nby its config\n"
@@ -89,7 +89,7 @@ def test_equal_content_under_any_name_is_one_directory(opened: Opener, root: Pat
 
 
 @needs_apptainer
-def test_a_recipe_is_built_again_when_a_file_that_it_takes_in_changes(root: Path, tmp_path: Path) -> None:
+def test_a_recipe_is_built_again_when_a_file_that_it_copies_changes(root: Path, tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "file").write_text("1")
     definition = tmp_path / "image.def"
@@ -101,7 +101,7 @@ def test_a_recipe_is_built_again_when_a_file_that_it_takes_in_changes(root: Path
     assert (resolve_image(str(definition)) / "given" / "file").read_text() == "22"
 
 
-def test_links_of_an_image_lead_to_nothing_of_the_host(root: Path, tmp_path: Path, store: Path) -> None:
+def test_links_of_an_image_do_not_reach_the_host(root: Path, tmp_path: Path, store: Path) -> None:
     host = tmp_path / "host"
     host.mkdir()
     (host / "passwd").write_text("secret:x:1:1::/:/bin/sh\n")
@@ -116,7 +116,7 @@ def test_links_of_an_image_lead_to_nothing_of_the_host(root: Path, tmp_path: Pat
         assert "secret" not in (identity_layer(image) / "etc" / "passwd").read_text()
 
 
-def test_settling_follows_no_link_and_leaves_no_device(tmp_path: Path) -> None:
+def test_settling_follows_no_link_and_removes_devices(tmp_path: Path) -> None:
     outside, image = tmp_path / "outside", tmp_path / "image"
     outside.write_text("x")
     outside.chmod(0o600)
@@ -135,25 +135,36 @@ def test_settling_follows_no_link_and_leaves_no_device(tmp_path: Path) -> None:
     assert settle(image).digest != before.digest
 
 
-def test_what_is_no_image_is_one_clear_line(tmp_path: Path, store: Path) -> None:
+def test_an_invalid_image_is_an_error_of_one_line(tmp_path: Path, store: Path) -> None:
     before = sorted((store / "images").glob("*-*"))
     cut, text, recipe = tmp_path / "cut.sif", tmp_path / "notes.txt", tmp_path / "bad.def"
     cut.write_bytes(b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\0" + bytes(100_000))
     text.write_text("hello")
     recipe.write_text("Bootstrap: nonsense\nFrom: nowhere\n")
-    for image, said in (
+    for image, message in (
         (cut, "no squashfs file system"),
-        (text, "neither a directory"),
+        (text, "not an image; expected a directory"),
         (tmp_path / "none", "no such directory"),
         (recipe, "apptainer"),
         ("python:3.11", "Did you mean docker://python:3.11"),
         ("missing.def", r"no such directory, image file or registry address \(docker://…\)\.$"),
-        ("docker://", "no address of an image"),
+        ("docker://", "not the address of an image"),
         (f"docker-archive:{text}", "apptainer exited with 255: .*(tar|archive)"),
-        (f"oci:{tmp_path}", "no OCI layout"),
+        (f"oci:{tmp_path}", "not an OCI layout"),
         (tmp_path, "it has no /bin/bash"),
     ):
-        with pytest.raises(ImageError, match=said) as raised:
+        with pytest.raises(ImageError, match=message) as raised:
             resolve_image(str(image))
         assert "\n" not in str(raised.value)
     assert sorted((store / "images").glob("*-*")) == before
+
+
+@pytest.mark.parametrize("reason", ["invalid argument", "operation not permitted"])
+def test_base_that_belongs_to_another_user_is_explained(tmp_path: Path, reason: str) -> None:
+    """As Apptainer says it to an ordinary user, whose user namespace has nobody else in it."""
+    apptainer = tmp_path / "apptainer"
+    said = f'FATAL:   While performing build: copy Failed: failed to Lchown "/x" for UID 1, GID 1: lchown /x: {reason}'
+    apptainer.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 255\n")
+    apptainer.chmod(0o755)
+    with pytest.raises(ImageError, match=r"^x\.def: what it copies belongs to another user.*cp -r"):
+        building._run_tool([str(apptainer)], "x.def")

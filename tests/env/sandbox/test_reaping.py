@@ -1,7 +1,8 @@
-"""Nothing is left: after close, after any death of the owner, after the death of the supervisor."""
+"""Nothing is left after close, after any death of the owner, and after the death of the supervisor."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import warnings
 from collections.abc import Callable, Container
 from pathlib import Path
 
@@ -23,9 +25,9 @@ from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.gc import collect_garbage
 from swegym_env.sandbox.leases import lease_directory
-from swegym_env.sandbox.supervisor.cgroups import existing_groups
-from swegym_env.sandbox.supervisor.processes import descendants
-from swegym_env.sandbox.supervisor.removal import remove_tree
+from swegym_env.sandbox.linux.cgroups import existing_groups
+from swegym_env.sandbox.linux.files import remove_tree
+from swegym_env.sandbox.linux.processes import descendants
 from tests.env.sandbox.conftest import Opener
 
 PATIENCE_S = 20.0
@@ -55,8 +57,13 @@ def directories(place: Path) -> list[str]:
     return [path.name for path in place.iterdir() if path.is_dir()] if place.exists() else []
 
 
+def sandboxes(place: Path) -> list[str]:
+    """The directories but for those of images' containers, which stay as long as their owner."""
+    return [name for name in directories(place) if not name.endswith("-container")]
+
+
 def users(place: Path) -> list[int]:
-    """Processes that have something of `place` mounted, whatever their names."""
+    """Processes that have something of `place` mounted, found by their mounts."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -68,7 +75,7 @@ def users(place: Path) -> list[int]:
 
 
 def groups_of(owners: Container[int]) -> list[str]:
-    """Control groups whose names tell one of the owners."""
+    """Control groups whose names begin with the id of one of the owners."""
     return [name for name in existing_groups() if int(name.split("-")[0]) in owners]
 
 
@@ -77,7 +84,7 @@ def loop_devices() -> list[str]:
 
 
 def fuse_servers(place: Path) -> list[int]:
-    """Processes that serve a file system with something of `place` in it; other tests have theirs."""
+    """Processes that serve a file system with something of `place` in it."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -106,17 +113,17 @@ def private(place: Path, name: str) -> Path:
 
 
 def test_close_removes_processes_and_directories(opened: Opener, run_directory: Path) -> None:
-    before = set(directories(run_directory))
+    before = set(sandboxes(run_directory))
     sandbox = opened()
     sandbox.run("mkdir -m 000 shut; mkdir -p a/b; chmod 500 a; setsid sleep 1000 & nohup sleep 1000 &")
-    mine = set(directories(run_directory)) - before
+    mine = set(sandboxes(run_directory)) - before
     assert len(mine) == 1
     sandbox.close()
     assert eventually(lambda: mine.isdisjoint(directories(run_directory)))
     assert users(run_directory / mine.pop()) == []
 
 
-def test_an_exception_and_a_forgotten_sandbox_leave_nothing(backend: str, run_directory: Path) -> None:
+def test_an_exception_in_the_owner_leaves_nothing(backend: str, run_directory: Path) -> None:
     place = private(run_directory, f"exception-{backend}")
     code = OWNER.replace("sandboxes.append(sandbox.fork())", "raise SystemExit(7)")
     environment = {**os.environ, "SWEGYM_RUNDIR": str(place), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -135,39 +142,107 @@ def test_a_signal_to_the_owner_leaves_nothing(backend: str, run_directory: Path,
         assert [owner.stdout.readline() for _ in range(2)] == ["begin\n", "sandbox\n"]
         owner.send_signal(number)
         owner.stdout.read()
-    assert eventually(lambda: nothing_left(place))
+    assert eventually(lambda: nothing_left(place)), (directories(place), users(place))
 
 
+@pytest.mark.parametrize("deaths", [3, pytest.param(10, marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("without", ["", "overlay"])
-def test_kill_minus_nine_at_any_moment_leaves_nothing(
-    backend: str, run_directory: Path, without: str, monkeypatch: pytest.MonkeyPatch
+def test_sigkill_of_the_owner_at_any_moment_leaves_nothing(
+    backend: str, run_directory: Path, without: str, deaths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """40 of the 200 deaths that `make bench-reaping` counts."""
+    """Some of the deaths that `make bench-reaping` counts."""
     if without and shutil.which("fuse-overlayfs") is None:
         pytest.skip("fuse-overlayfs is not installed (Debian: fuse-overlayfs)")
     monkeypatch.setenv("SWEGYM_WITHOUT", without)
-    place = private(run_directory, f"random-{backend}-{without}")
+    place = private(run_directory, f"random-{backend}-{without}-{deaths}")
     chance = random.Random(0)
     mounts, loops = Path("/proc/self/mountinfo").read_text(), loop_devices()
     owners, served = [], 0
-    for number in range(10):
+    for number in range(deaths):
         with start_owner(place, backend) as owner:
             owners.append(owner.pid)
             assert owner.stdout is not None
             assert owner.stdout.readline() == "begin\n"
-            if number % 2:  # else nothing may stand yet
+            if number % 2:  # otherwise it may die before anything is started
                 assert owner.stdout.readline() == "sandbox\n"
             time.sleep(chance.uniform(0, 0.4))
             served += len(fuse_servers(place))
             owner.kill()
-    assert eventually(lambda: nothing_left(place))
+    assert eventually(lambda: nothing_left(place)), (directories(place), users(place))
     assert eventually(lambda: groups_of(owners) == [])
     assert eventually(lambda: fuse_servers(place) == [])
     assert (served > 0) == (without == "overlay")
     assert (Path("/proc/self/mountinfo").read_text(), loop_devices()) == (mounts, loops)
 
 
-def test_owner_and_supervisor_killed_together_is_what_gc_is_for(
+KILLED_WHILE_MAKING_A_DIRECTORY = textwrap.dedent("""
+    import os, pathlib, signal, sys
+    from swegym_env.sandbox import SandboxSpec, open_sandbox
+
+    def die(*_):
+        if "supervisor" in sys.argv[2:]:
+            from swegym_env.sandbox.client import supervisor
+            os.kill(supervisor().pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pathlib.Path.rename = die
+    open_sandbox(SandboxSpec(), backend=sys.argv[1]).start()
+""")
+
+
+@pytest.mark.parametrize("also", ["owner alone", "supervisor"])
+def test_an_owner_killed_while_it_makes_a_directory_leaves_nothing(
+    backend: str, run_directory: Path, also: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory gets its final name when its lease is in it; before, it has a hidden one."""
+    place = private(run_directory, f"unfinished-{backend}-{also.split(maxsplit=1)[0]}")
+    monkeypatch.setenv("SWEGYM_RUNDIR", str(place))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", KILLED_WHILE_MAKING_A_DIRECTORY, backend, also]
+    assert subprocess.run(command, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    if also == "supervisor":
+        assert len(directories(place)) == 1
+        assert len(collect_garbage().directories) == 1
+    assert eventually(lambda: nothing_left(place)), (directories(place), users(place))
+
+
+def test_a_start_whose_processes_are_killed_works_or_is_a_sandbox_error(
+    backend: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = private(run_directory, f"killed-{backend}")
+    monkeypatch.setenv("SWEGYM_RUNDIR", str(place))
+    open_sandbox(SandboxSpec(), backend=backend).close()
+    chance = random.Random(0)
+    works = 0
+    for _ in range(120):
+        started = threading.Event()
+        moment_s = chance.uniform(0.0, 0.03)
+
+        def kill(started: threading.Event = started, moment_s: float = moment_s) -> None:
+            time.sleep(moment_s)
+            while not started.is_set() and not (found := descendants(supervisor().pid)):
+                time.sleep(0.0005)
+            for pid in [] if started.is_set() else found[::-1]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        with contextlib.closing(open_sandbox(SandboxSpec(), backend=backend)) as sandbox, warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # an image's container that did not start
+            killer.start()
+            try:
+                sandbox.start()
+                works += sandbox.run("echo alive").output == "alive\n"
+            except SandboxError:
+                pass  # both of its attempts were killed, or the second one
+            finally:
+                started.set()
+                killer.join()
+    assert works > 0
+    assert eventually(lambda: sandboxes(place) == [])
+
+
+def test_garbage_of_an_owner_and_supervisor_killed_together_is_collected(
     backend: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = private(run_directory, f"both-{backend}")
@@ -183,7 +258,7 @@ def test_owner_and_supervisor_killed_together_is_what_gc_is_for(
     assert directories(place) != []
     report = collect_garbage()
     assert len(report.directories) >= 1
-    assert eventually(lambda: nothing_left(place))
+    assert eventually(lambda: nothing_left(place)), (directories(place), users(place))
     assert groups_of([owner.pid]) == []
     assert collect_garbage().directories == ()
 
@@ -198,13 +273,13 @@ def test_a_sandbox_outlives_the_thread_that_started_it(opened: Opener) -> None:
 
 
 def test_many_sandboxes_in_many_threads(backend: str) -> None:
-    said: list[str] = []
+    outputs: list[str] = []
 
     def work(number: int) -> None:
         for turn in range(3):
             sandbox = open_sandbox(SandboxSpec(), backend=backend)
             sandbox.start()
-            said.append(sandbox.run(f"echo {number}-{turn}").output.strip())
+            outputs.append(sandbox.run(f"echo {number}-{turn}").output.strip())
             sandbox.close()
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
@@ -212,10 +287,10 @@ def test_many_sandboxes_in_many_threads(backend: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(said) == sorted(f"{number}-{turn}" for number in range(8) for turn in range(3))
+    assert sorted(outputs) == sorted(f"{number}-{turn}" for number in range(8) for turn in range(3))
 
 
-def test_a_forked_child_neither_uses_nor_ends_what_its_parent_has(sandbox: Sandbox) -> None:
+def test_a_forked_child_does_not_close_the_sandboxes_of_its_parent(sandbox: Sandbox) -> None:
     child = os.fork()
     if child == 0:
         sandbox.close()
@@ -224,7 +299,7 @@ def test_a_forked_child_neither_uses_nor_ends_what_its_parent_has(sandbox: Sandb
     assert sandbox.run("echo alive").output == "alive\n"
 
 
-def test_the_death_of_the_supervisor_is_an_error_and_the_next_sandbox_works(backend: str, run_directory: Path) -> None:
+def test_a_dead_supervisor_is_an_error_and_the_next_sandbox_works(backend: str, run_directory: Path) -> None:
     sandbox = open_sandbox(SandboxSpec(), backend=backend)
     sandbox.start()
     os.kill(supervisor().pid, signal.SIGKILL)
@@ -233,12 +308,14 @@ def test_the_death_of_the_supervisor_is_an_error_and_the_next_sandbox_works(back
     other = open_sandbox(SandboxSpec(), backend=backend)
     other.start()
     assert other.run("echo alive").output == "alive\n"
+    mine = sandboxes(run_directory)
     for one in (sandbox, other):
         one.close()
-    assert eventually(lambda: users(run_directory) == [])
+    assert len(mine) >= 2
+    assert eventually(lambda: all(users(run_directory / name) == [] for name in mine))
 
 
-def test_a_lease_names_its_owner_and_another_boot_is_dead(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_of_an_earlier_boot_is_garbage(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEGYM_RUNDIR", str(private(run_directory, "leases")))
     ours, crashed = lease_directory("sandbox", supervisor().pid), lease_directory("snapshot", supervisor().pid)
     lease = json.loads((ours / "lease.json").read_text())
@@ -248,7 +325,25 @@ def test_a_lease_names_its_owner_and_another_boot_is_dead(run_directory: Path, m
     assert (report.directories, report.kept, ours.exists()) == ((crashed.name,), 1, True)
 
 
-def test_removal_follows_no_link_and_opens_what_is_shut(tmp_path: Path) -> None:
+def test_directory_without_a_lease_is_garbage_at_once_if_its_owner_is_dead(
+    run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a supervisor leaves it that was killed while it removed a sandbox: the lease went first."""
+    monkeypatch.setenv("SWEGYM_RUNDIR", str(private(run_directory, "half-removed")))
+    ours = lease_directory("sandbox", supervisor().pid)
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    dead = [ours.with_name(f"{hidden}{ended.pid}-1-{number}-sandbox") for number, hidden in enumerate(("", "."))]
+    other = ours.with_name("not-of-a-sandbox")
+    for each in (*dead, other):
+        (each / "layer-1" / "upper").mkdir(parents=True)
+    (ours / "lease.json").unlink()
+    assert sorted(collect_garbage().directories) == sorted(each.name for each in dead)
+    assert ours.exists() and other.exists()
+
+
+def test_removal_follows_no_link_and_opens_closed_directories_at_any_depth(run_directory: Path) -> None:
+    tmp_path = private(run_directory, "removal")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").touch()
@@ -259,13 +354,16 @@ def test_removal_follows_no_link_and_opens_what_is_shut(tmp_path: Path) -> None:
     (tree / "top").symlink_to(outside)
     (tree / "a" / "b").chmod(0)
     (tree / "a").chmod(0)
-    remove_tree(str(tree))
+    deep = "import os\nfor _ in range(1100): os.mkdir('d'); os.mkdir('e'); os.chdir('d')\nos.chmod('.', 0)"
+    subprocess.run([sys.executable, "-c", deep], cwd=tree, check=True, timeout=60)
+    remove_tree(tree)
     assert not tree.exists()
     assert (outside / "kept").exists()
-    remove_tree(str(tree))
+    remove_tree(tree)
+    remove_tree(tmp_path)
 
 
-def test_two_may_remove_the_same_tree(tmp_path: Path) -> None:
+def test_two_processes_may_remove_the_same_tree(tmp_path: Path) -> None:
     for turn in range(20):
         tree = tmp_path / str(turn)
         for number in range(50):
@@ -281,3 +379,16 @@ def test_two_may_remove_the_same_tree(tmp_path: Path) -> None:
         remove_tree(str(tree))
         assert os.waitpid(child, 0)[1] == 0
         assert not tree.exists()
+
+
+@pytest.mark.campaign
+def test_ten_kills_of_servers_pools_clients_and_sandboxes_leave_and_lose_nothing(tmp_path: Path) -> None:
+    """A short `make bench-reaping`: its first round, with clients at work."""
+    command = [sys.executable, "-m", "benchmarks.reaping", "--kills", "10", "--output", str(tmp_path / "result.json")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["ratios"]["kills"] >= 10 and result["ratios"]["commands"] > 0
+    assert result["ratios"]["kills of server"] > 0 and result["ratios"]["kills of pool"] > 0
+    assert {row["median"] for row in result["rows"]} == {0}

@@ -1,4 +1,4 @@
-"""Pulling from a real registry on loopback: once for everybody, again where that helps, and nothing half-published."""
+"""Pulling from a real registry on loopback: once for all, retried where that helps, and never published in part."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from swegym_env.cli.main import main
 from swegym_env.errors import ConfigurationError, ImageError
 from swegym_env.sandbox.images import ImageStore, PullOptions, parse_size
 from swegym_env.sandbox.images.references import mirrored
@@ -28,7 +29,8 @@ import sys
 from swegym_env.sandbox.images import ImageStore, PullOptions
 from pathlib import Path
 print("pulling", flush=True)
-print(ImageStore(Path(sys.argv[1])).get(sys.argv[2], options=PullOptions(retries=0)), flush=True)
+for image in sys.argv[2:]:
+    print(ImageStore(Path(sys.argv[1])).get(image, options=PullOptions(retries=0)), flush=True)
 sys.stdin.read()
 """
 
@@ -71,34 +73,34 @@ def test_one_pull_serves_all_threads_and_processes(store: ImageStore, registry: 
     with ThreadPoolExecutor(4) as pool:
         roots = {str(root) for root in pool.map(lambda _: ImageStore(store.root).get(name(registry)), range(4))}
     for other in others:
-        said, _ = other.communicate()
-        roots.add(said.split()[-1])
+        output, _ = other.communicate()
+        roots.add(output.split()[-1])
         assert other.returncode == 0
     assert len(roots) == 1
     assert registry.seen["manifest some/image"] == registry.seen["layer"] == 1
     assert half_made(store) == []
 
 
-@pytest.mark.parametrize(("code", "said"), [(401, "UNAUTHORIZED"), (403, "DENIED"), (404, "MANIFEST_UNKNOWN")])
-def test_a_refusal_is_one_line_at_once(store: ImageStore, registry: Registry, code: int, said: str) -> None:
+@pytest.mark.parametrize(("code", "output"), [(401, "UNAUTHORIZED"), (403, "DENIED"), (404, "MANIFEST_UNKNOWN")])
+def test_a_rejected_pull_is_not_retried(store: ImageStore, registry: Registry, code: int, output: str) -> None:
     registry.refuses, registry.stays = [code], True
-    with pytest.raises(ImageError, match=f"{registry.address}/some/image:1: .*{said}") as raised:
+    with pytest.raises(ImageError, match=f"{registry.address}/some/image:1: .*{output}") as raised:
         store.get(name(registry), options=PullOptions(retries=5, first_wait_s=60))
     assert "\n" not in str(raised.value)
     assert registry.seen["manifest some/image"] == 1
     assert published(store) == half_made(store) == []
 
 
-def test_a_busy_or_broken_registry_is_asked_again(store: ImageStore, registry: Registry) -> None:
-    told: list[str] = []
+def test_pulls_from_a_busy_or_broken_registry_are_retried(store: ImageStore, registry: Registry) -> None:
+    message: list[str] = []
     registry.refuses, registry.drops = [429], 1
-    root = store.get(name(registry), options=SOON, report=told.append)
+    root = store.get(name(registry), options=SOON, report=message.append)
     assert (root / "testbed" / "code.py").read_text() == "x = 1\n"
-    assert sum("trying again" in line for line in told) == 2
+    assert sum("trying again" in line for line in message) == 2
     assert registry.seen["layer"] == 2
 
 
-def test_trying_again_has_an_end(store: ImageStore, registry: Registry) -> None:
+def test_the_number_of_retries_is_limited(store: ImageStore, registry: Registry) -> None:
     registry.refuses, registry.stays = [429], True
     with pytest.raises(ImageError, match=r"TOOMANYREQUESTS.*\(tried 4 times\)"):
         store.get(name(registry), options=SOON)
@@ -111,7 +113,7 @@ def test_trying_again_has_an_end(store: ImageStore, registry: Registry) -> None:
     assert store.get(name(registry), options=SOON).is_dir()
 
 
-def test_a_server_error_and_no_server_are_transient(store: ImageStore, registry: Registry) -> None:
+def test_server_errors_and_refused_connections_are_retried(store: ImageStore, registry: Registry) -> None:
     registry.refuses, registry.stays = [500], True
     with pytest.raises(ImageError, match=r"tried 2 times"):
         store.get(name(registry), options=PullOptions(retries=1, first_wait_s=0.01))
@@ -119,19 +121,19 @@ def test_a_server_error_and_no_server_are_transient(store: ImageStore, registry:
         store.get("docker://127.0.0.1:9/some/image", options=PullOptions(retries=1, first_wait_s=0.01))
 
 
-def test_a_slow_registry_is_waited_for_and_a_silent_one_is_not(store: ImageStore, registry: Registry) -> None:
+def test_a_stalled_pull_is_stopped_and_a_slow_one_is_not(store: ImageStore, registry: Registry) -> None:
     registry.slow_s = 30
-    with pytest.raises(ImageError, match="hangs: nothing has come for 1 s"):
+    with pytest.raises(ImageError, match="made no progress for 1 s"):
         store.get(name(registry), options=PullOptions(retries=0, stall_s=1))
     assert published(store) == half_made(store) == []
     registry.slow_s = 1.2
     assert store.get(name(registry), options=PullOptions(retries=0, stall_s=10)).is_dir()
 
 
-def test_a_disk_that_fills_leaves_nothing(public_path: Path, registry: Registry, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_image(public_path: Path, registry: Registry, tmp_path: Path) -> None:
     disk = public_path / "disk"
     disk.mkdir()
-    command = [sys.executable, "-m", "swegym_env.cli", "images", "pull", name(registry)]
+    command = [sys.executable, "-m", "swegym_env.cli.main", "images", "pull", name(registry)]
     here = str(Path(__file__).parents[3])
     environment = {**os.environ, "SWEGYM_WORKDIR": str(disk), "APPTAINER_CACHEDIR": str(tmp_path), "PYTHONPATH": here}
     done = subprocess.run(
@@ -142,7 +144,7 @@ def test_a_disk_that_fills_leaves_nothing(public_path: Path, registry: Registry,
     assert [path for path in left_on(disk) if not path.endswith((".building", ".locks", "images"))] == []
 
 
-def test_what_a_killed_pull_left_is_collected(store: ImageStore, registry: Registry) -> None:
+def test_garbage_of_a_killed_pull_is_collected(store: ImageStore, registry: Registry) -> None:
     registry.slow_s = 1.0
     command = [sys.executable, "-c", PULL, str(store.root), name(registry)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
@@ -157,7 +159,7 @@ def test_what_a_killed_pull_left_is_collected(store: ImageStore, registry: Regis
     assert store.get(name(registry)).is_dir()
 
 
-def test_a_moved_tag_is_seen_when_asked_for(store: ImageStore, registry: Registry, root: Path) -> None:
+def test_refresh_pulls_a_moved_tag(store: ImageStore, registry: Registry, root: Path) -> None:
     old = store.get(name(registry))
     registry.images["some/image"] = make_image(root, {"testbed/new": "y"})
     assert store.get(name(registry)) == old
@@ -166,7 +168,7 @@ def test_a_moved_tag_is_seen_when_asked_for(store: ImageStore, registry: Registr
     assert ImageStore(store.root).get(name(registry)) == new
 
 
-def test_a_mirror_takes_the_place_of_the_hub(store: ImageStore, registry: Registry, image: Image) -> None:
+def test_images_are_pulled_from_a_mirror(store: ImageStore, registry: Registry, image: Image) -> None:
     registry.images["hub/library/python"] = registry.images["ghcr/x/y"] = image
     mirrors = f"{registry.address}/hub,ghcr.io={registry.address}/ghcr/"
     options = PullOptions(mirror=mirrors, retries=0)
@@ -180,7 +182,7 @@ def test_a_mirror_takes_the_place_of_the_hub(store: ImageStore, registry: Regist
     assert mirrored(pinned, "m.example:5000") == pinned.replace("a/b", "m.example:5000/a/b")
 
 
-def test_the_base_of_a_definition_comes_from_the_mirror_too(
+def test_the_base_image_of_a_definition_is_pulled_from_a_mirror(
     store: ImageStore, registry: Registry, image: Image, tmp_path: Path
 ) -> None:
     registry.images["hub/library/python"] = image
@@ -200,17 +202,21 @@ def test_the_base_of_a_definition_comes_from_the_mirror_too(
 @pytest.fixture
 def three(store: ImageStore, root: Path, tmp_path: Path) -> list[str]:
     """Three images, used in this order, each a little larger than 4 MiB; this process uses none of them any more."""
-    names = []
-    for number in range(3):
-        names.append(str(write_layout(make_image(root, {"testbed/number": str(number)}), tmp_path / f"{number}")))
-        command = [sys.executable, "-c", PULL, str(store.root), names[-1]]
-        subprocess.run(command, stdin=subprocess.DEVNULL, check=True, stdout=subprocess.DEVNULL)
-        last = store.root / ".uses" / store.inventory()[-1].root.name / "last"
-        os.utime(last, (1_000_000 + number, 1_000_000 + number))
+    names = [
+        str(write_layout(make_image(root, {"testbed/number": str(number)}), tmp_path / f"{number}"))
+        for number in range(3)
+    ]
+    command = [sys.executable, "-c", PULL, str(store.root), *names]
+    subprocess.run(command, stdin=subprocess.DEVNULL, check=True, stdout=subprocess.DEVNULL)
+    for image in store.inventory():
+        used = 1_000_000 + names.index(image.names[0])
+        os.utime(store.root / ".uses" / image.root.name / "last", (used, used))
     return names
 
 
-def test_the_least_recently_used_goes_first_and_one_in_use_never(store: ImageStore, three: list[str]) -> None:
+def test_the_least_recently_used_image_is_pruned_first_and_one_in_use_never(
+    store: ImageStore, three: list[str]
+) -> None:
     stored = store.inventory()
     assert [list(image.names) for image in stored] == [[name] for name in three]
     assert not any(image.in_use for image in stored)
@@ -233,7 +239,7 @@ def test_the_least_recently_used_goes_first_and_one_in_use_never(store: ImageSto
     assert store.get(three[1]).is_dir()  # made anew
 
 
-def test_a_new_image_makes_room_for_itself(
+def test_a_new_image_prunes_others_to_stay_within_the_budget(
     store: ImageStore, three: list[str], registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = store.inventory()[0].size_bytes
@@ -249,47 +255,62 @@ def test_a_new_image_makes_room_for_itself(
 
 
 @pytest.mark.parametrize(("text", "size"), [("0", 0), ("500M", 500 << 20), ("1.5 GiB", 3 << 29), ("2tb", 2 << 40)])
-def test_sizes_are_read(text: str, size: int) -> None:
+def test_sizes_are_parsed(text: str, size: int) -> None:
     assert parse_size(text, "--budget") == size
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "5 apples", "1e9"])
-def test_a_size_that_is_none_is_told(text: str) -> None:
+def test_an_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^--budget: expected a size such as 50G, got "):
         parse_size(text, "--budget")
 
 
-def test_the_command_pulls_lists_and_prunes(registry: Registry, public_path: Path, tmp_path: Path) -> None:
-    here = str(Path(__file__).parents[3])
-    environment = {**os.environ, "SWEGYM_WORKDIR": str(public_path / "work"), "PYTHONPATH": here}
+def test_the_command_pulls_lists_and_prunes(
+    registry: Registry,
+    public_path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environment = {**os.environ, "SWEGYM_WORKDIR": str(public_path / "work"), "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["APPTAINER_CACHEDIR"] = str(tmp_path / "cache")
 
     def swegym(*arguments: str, code: int = 0) -> tuple[list[dict[str, object]], str]:
-        command = [sys.executable, "-m", "swegym_env.cli", "images", *arguments]
+        command = [sys.executable, "-m", "swegym_env.cli.main", "images", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == code, (done.stdout, done.stderr)
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")], done.stderr
 
+    def here(*arguments: str, code: int = 0) -> tuple[str, str]:
+        """Without a process of its own, for what uses no image."""
+        try:
+            got: object = main(["images", *arguments])
+        except SystemExit as error:
+            got = error.code
+        assert got == code
+        return capsys.readouterr()
+
+    monkeypatch.setenv("SWEGYM_WORKDIR", environment["SWEGYM_WORKDIR"])
     (pulled,), _ = swegym("pull", name(registry), "--json")
     assert pulled["image"] == name(registry) and Path(str(pulled["root"])).is_dir()
     wanted = tmp_path / "images.txt"
     wanted.write_text(f"# three\n{name(registry)}\nhost\n{name(registry, '2')}\n{name(registry)}\n")
     fetched, _ = swegym("prefetch", "--file", str(wanted), "-j", "2", "--json")
     assert {item["image"] for item in fetched} == {name(registry), name(registry, "2")}
-    (listed,), _ = swegym("list", "--json")
+    listed = json.loads(here("list", "--json")[0])
     assert listed["images"] == [name(registry), name(registry, "2")] and listed["in_use"] is False
     assert listed["size_bytes"] == pulled["size_bytes"] != 0
     registry.images.clear()
-    _, said = swegym("pull", name(registry, "3"), name(registry), code=2)
-    assert "MANIFEST_UNKNOWN" in said and said.endswith("swegym: 1 of 2 images failed\n")
+    _, output = swegym("pull", name(registry, "3"), name(registry), code=2)
+    assert "MANIFEST_UNKNOWN" in output and output.endswith("swegym: 1 of 2 images failed\n")
     # Progress on a terminal takes nothing of what a program reads.
-    read = f"{sys.executable} -m swegym_env.cli images prefetch --file {wanted} --json > {tmp_path}/out"
+    read = f"{sys.executable} -m swegym_env.cli.main images prefetch --file {wanted} --json > {tmp_path}/out"
     subprocess.run(["script", "-qec", read, "/dev/null"], env=environment, check=True, stdout=subprocess.DEVNULL)
     assert len((tmp_path / "out").read_text().splitlines()) == 2
     removed, _ = swegym("prune", name(registry), "--json")
     assert [item["root"] for item in removed] == [pulled["root"]]
-    assert swegym("list", "--json")[0] == []
-    for arguments, told in (
+    assert here("list", "--json")[0] == ""
+    for arguments, message in (
         (("pull", "host"), "not in a registry"),
         (("build", "docker://x"), "swegym images pull docker://x"),
         (("prune",), "expected --budget"),
@@ -298,5 +319,5 @@ def test_the_command_pulls_lists_and_prunes(registry: Registry, public_path: Pat
         (("prefetch",), "either --dataset or --file"),
         (("prefetch", "--file", str(tmp_path / "none")), "No such file"),
     ):
-        _, said = swegym(*arguments, code=2)
-        assert told in said and said.count("\n") == 1, said
+        _, output = here(*arguments, code=2)
+        assert message in output and output.count("\n") == 1, output

@@ -1,32 +1,58 @@
-"""Choosing a back end, and what is said where none works."""
+"""The registry of back ends: how one is chosen, how one is added, and the errors where none works."""
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from swegym_env.cli.main import main
 from swegym_env.errors import BackendUnavailableError, ImageError, SandboxError
-from swegym_env.sandbox import SandboxSpec, open_sandbox, selection
+from swegym_env.sandbox import SandboxSpec, backends, local, open_sandbox
+from swegym_env.sandbox.namespace import NamespaceBackend
 
 
 @pytest.fixture(autouse=True)
-def fresh_verdicts() -> Iterator[None]:
-    selection._verdict.cache_clear()
+def no_known_problems() -> Iterator[None]:
+    local._known.clear()
     yield
-    selection._verdict.cache_clear()
+    local._known.clear()
 
 
-def test_auto_takes_apptainer_where_it_works(verdicts: dict[str, str]) -> None:
-    expected = next((name for name in ("apptainer", "namespace") if not verdicts[name]), None)
+def test_auto_is_the_first_backend_of_the_registry_that_works(verdicts: dict[str, str]) -> None:
+    expected = next((name for name in backends.LOCAL_BACKENDS if not verdicts[name]), None)
     assert expected is not None, f"no back end works here: {verdicts}"
     assert open_sandbox(SandboxSpec()).backend == expected
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BackendUnavailableError, match="'docker'; there are: auto, apptainer, namespace"):
+    known = ", ".join(backends.BACKENDS)
+    with pytest.raises(BackendUnavailableError, match=f"'docker'; there are: auto, {known}"):
         open_sandbox(SandboxSpec(), backend="docker")
+    with pytest.raises(BackendUnavailableError, match="'ssh://host'; there are"):
+        open_sandbox(SandboxSpec(), backend="ssh://host")
+
+
+def test_a_custom_backend_is_one_class_and_one_registry_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class CustomBackend(NamespaceBackend):
+        """Namespaces under another name."""
+
+    module = types.ModuleType("custom_backend")
+    module.CustomBackend = CustomBackend  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "custom_backend", module)
+    monkeypatch.setitem(backends.BACKENDS, "custom", "custom_backend:CustomBackend")  # type: ignore[arg-type]
+    sandbox = open_sandbox(SandboxSpec(workdir="/tmp"), backend="custom")
+    sandbox.start()
+    assert (sandbox.backend, sandbox.run("echo $((6 * 7))").output) == ("custom", "42\n")
+    sandbox.close()
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "custom" in capsys.readouterr().out
 
 
 def test_without_apptainer_asking_for_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -35,7 +61,7 @@ def test_without_apptainer_asking_for_it_says_how_to_get_it(monkeypatch: pytest.
         open_sandbox(SandboxSpec(), backend="apptainer")
 
 
-def test_a_broken_apptainer_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch, public_path: Path) -> None:
+def test_a_broken_apptainer_is_detected_by_a_trial(monkeypatch: pytest.MonkeyPatch, public_path: Path) -> None:
     fake = public_path / "apptainer"
     fake.write_text("#!/bin/sh\necho 'FATAL: no such luck' >&2; exit 255\n")
     fake.chmod(0o755)

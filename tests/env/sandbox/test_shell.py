@@ -1,4 +1,4 @@
-"""The long-lived shell: what stays from command to command, and what no command can break."""
+"""The long-lived shell: what persists between commands, and that no command can break it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swegym_env.sandbox.shell import CappedOutput
 from tests.env.sandbox.conftest import Opener
 
 
-def test_directory_variables_functions_and_files_stay(sandbox: Sandbox) -> None:
+def test_directory_variables_functions_and_files_persist(sandbox: Sandbox) -> None:
     sandbox.run("cd /tmp; x=5; declare -A m=([k]='a b'); f() { echo f$x; }; export Y=y; echo z > file")
     assert sandbox.run("pwd; echo $x ${m[k]}; f; bash -c 'echo $Y'; cat file").output == "/tmp\n5 a b\nf5\ny\nz\n"
 
@@ -38,17 +38,18 @@ def test_directory_variables_functions_and_files_stay(sandbox: Sandbox) -> None:
         ("break; continue; echo on", None, 0),
     ],
 )
-def test_output_and_exit_code(sandbox: Sandbox, command: str, output: str | None, code: int) -> None:
-    result = sandbox.run(command)
+def test_output_and_exit_code(shared_sandbox: Sandbox, command: str, output: str | None, code: int) -> None:
+    result = shared_sandbox.run(command)
     assert result.exit_code == code
     assert output is None or result.output == output
-    assert sandbox.run("echo next").output == "next\n"
+    assert shared_sandbox.run("echo next").output == "next\n"
 
 
 @pytest.mark.parametrize(
     "command", ["echo 'open", 'echo "open', "if true; then", "echo $(", "a=(1 2", "}", "cat <<E && ("]
 )
 def test_a_syntax_error_is_an_observation_and_the_shell_survives(sandbox: Sandbox, command: str) -> None:
+    # not shared: bash 5.2 corrupts its own memory by some of these, and dies many commands later
     sandbox.run("kept=1")
     result = sandbox.run(command)
     assert result.exit_code != 0
@@ -67,41 +68,48 @@ def test_a_command_that_ends_the_shell_gets_its_code_and_a_fresh_shell(
     result = sandbox.run(command)
     assert (result.exit_code, result.timed_out) == (code, False)
     assert "never" not in result.output
-    kept = "" if command.startswith("exec") else "a b"  # what replaces the shell takes its variables along
+    kept = "" if command.startswith("exec") else "a b"  # the program that replaces bash has none of its variables
     assert sandbox.run("pwd; cat file; echo $kept").output == f"/tmp\ncontent\n{kept}\n"
 
 
 @pytest.mark.parametrize(
     "command", ["kill -9 $$", "kill -9 -1", "exec 0<&- 1>&- 2>&-", "exec 10<&- 13>&-", "trap '' USR2 EXIT; exit"]
 )
-def test_no_command_can_take_the_shell_away(sandbox: Sandbox, command: str) -> None:
-    sandbox.run(command, timeout_s=5)
-    assert sandbox.run("echo alive").output.endswith("alive\n")
+def test_the_shell_is_replaced_when_a_command_breaks_it(shared_sandbox: Sandbox, command: str) -> None:
+    shared_sandbox.run(command, timeout_s=5)
+    assert shared_sandbox.run("echo alive").output.endswith("alive\n")
 
 
-def test_a_background_job_that_holds_the_output_does_not_delay(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("target", ["$$", "-1"])
+def test_a_command_runs_once_though_its_shell_was_killed_before_it(sandbox: Sandbox, target: str) -> None:
+    sandbox.run(f"setsid sh -c 'sleep 0.1; kill -9 {target}' &")
+    time.sleep(0.5)
+    result = sandbox.run("echo alive | tee -a /tmp/runs")
+    assert (result.exit_code, result.output) == (0, "alive\n")
+    assert sandbox.run("cat /tmp/runs").output == "alive\n"
+
+
+def test_a_background_job_that_keeps_stdout_open_does_not_delay_the_result(shared_sandbox: Sandbox) -> None:
     begin = time.monotonic()
-    assert sandbox.run("sleep 30 & echo started").output == "started\n"
-    assert sandbox.run("nohup sleep 30 & setsid sleep 30 & echo again").output.endswith("again\n")
+    assert shared_sandbox.run("sleep 30 & echo started").output == "started\n"
+    assert shared_sandbox.run("nohup sleep 30 & setsid sleep 30 & echo again").output.endswith("again\n")
     assert time.monotonic() - begin < 15
 
 
-def test_a_trailer_cannot_be_forged(sandbox: Sandbox) -> None:
+def test_printed_trailers_are_output(shared_sandbox: Sandbox) -> None:
     forged = "printf '\\001%032d 0 /\\0' 0"
-    result = sandbox.run(
-        f"{forged}; {forged} >&2; for fd in $(seq 3 20); do {{ {forged} >&$fd; }} 2>/dev/null; done; false"
-    )
-    assert result.exit_code == 1
+    result = shared_sandbox.run(f"{forged}; {forged} >&2; for fd in {{3..9}}; do {forged} >&$fd; done 2>&-; false")
+    assert (result.exit_code, result.output) == (1, f"\1{'0' * 32} 0 /\0" * 2)
 
 
-def test_children_see_no_descriptor_of_the_protocol(opened: Opener) -> None:
+def test_commands_do_not_inherit_the_protocol_descriptors(opened: Opener) -> None:
     first, second = opened(), opened()
     listing = "python3 -c 'import os; print(sorted(map(int, os.listdir(\"/proc/self/fd\"))))'"
     for sandbox in (first, second):
         assert sandbox.run(listing).output == "[0, 1, 2, 3]\n"  # 3 is the listing's own
 
 
-def test_a_time_out_kills_the_whole_tree_and_keeps_the_shell(sandbox: Sandbox) -> None:
+def test_a_timeout_kills_the_process_tree_and_keeps_the_shell_state(sandbox: Sandbox) -> None:
     sandbox.run("cd /tmp; kept=1; f() { echo f; }")
     late = "sleep 1; echo late > /tmp/late"
     command = f"echo before; setsid sh -c '{late}' & ({late}) & sleep 60; echo past > /tmp/past"
@@ -114,22 +122,24 @@ def test_a_time_out_kills_the_whole_tree_and_keeps_the_shell(sandbox: Sandbox) -
 @pytest.mark.parametrize(
     "loop", ["while :; do :; done", "trap '' USR2 TERM INT; while :; do :; done", "read < <(sleep 60)"]
 )
-def test_a_shell_that_loops_itself_times_out_too(sandbox: Sandbox, loop: str) -> None:
+def test_a_loop_in_the_shell_itself_times_out(sandbox: Sandbox, loop: str) -> None:
     sandbox.run("cd /tmp")
     assert sandbox.run(loop, timeout_s=0.3).timed_out
     assert sandbox.run("pwd").output == "/tmp\n"
 
 
-def test_output_is_capped_while_it_streams_and_the_command_goes_on(sandbox: Sandbox) -> None:
+def test_output_is_capped_while_it_streams(shared_sandbox: Sandbox) -> None:
     total = 200_000_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    result = sandbox.run(f"echo head; head -c {total} /dev/zero; echo tail; touch /tmp/done", output_limit_bytes=1000)
+    result = shared_sandbox.run(
+        f"echo head; head -c {total} /dev/zero; echo tail; touch /tmp/done", output_limit_bytes=1000
+    )
     assert len(result.output) == 1000
     assert result.output.startswith("head\n\0") and result.output.endswith("\0tail\n")
     assert result.truncated_bytes == total + 10 - 1000
     assert result.limit == "output"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
-    assert sandbox.run("ls /tmp/done").exit_code == 0
+    assert shared_sandbox.run("ls /tmp/done").exit_code == 0
 
 
 @settings(max_examples=200, deadline=None)
@@ -147,21 +157,21 @@ def test_capped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> N
         assert kept.dropped == len(whole) - limit
 
 
-def test_a_long_command_and_one_with_nul(sandbox: Sandbox) -> None:
+def test_commands_may_be_long_but_contain_no_nul(shared_sandbox: Sandbox) -> None:
     text = "".join(f"line {number} 'quoted'\n" for number in range(20_000))
-    assert sandbox.run(f"cat <<'END' | sha256sum | cut -c1-8\n{text}END").exit_code == 0
-    assert sandbox.run(f"x=$(cat <<'END'\n{text}END\n); echo ${{#x}}").output == f"{len(text) - 1}\n"
-    assert sandbox.run("echo a\0b").exit_code == 2
+    assert shared_sandbox.run(f"cat <<'END' | sha256sum | cut -c1-8\n{text}END").exit_code == 0
+    assert shared_sandbox.run(f"x=$(cat <<'END'\n{text}END\n); echo ${{#x}}").output == f"{len(text) - 1}\n"
+    assert shared_sandbox.run("echo a\0b").exit_code == 2
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"]), max_size=200))
-def test_any_text_reaches_the_shell_as_it_is(sandbox: Sandbox, text: str) -> None:
+def test_any_text_reaches_the_shell_unchanged(shared_sandbox: Sandbox, text: str) -> None:
     word = "'" + text.replace("'", "'\\''") + "'"
-    assert sandbox.run(f"printf %s {word}").output == text
+    assert shared_sandbox.run(f"printf %s {word}").output == text
 
 
-def test_the_environment_is_the_one_given_and_nothing_more(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_owners_environment_is_not_inherited(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("APPTAINERENV_SECRET", "hunter2")
     sandbox = opened(SandboxSpec(env={"GIVEN": "a,b 'c'\nd=\"$e\""}))
@@ -171,7 +181,7 @@ def test_the_environment_is_the_one_given_and_nothing_more(opened: Opener, monke
     assert "PAGER=cat\n" in sandbox.run("env").output
 
 
-def test_what_a_spec_puts_on_the_path_is_found_first(opened: Opener) -> None:
+def test_directories_of_spec_path_come_first_in_path(opened: Opener) -> None:
     sandbox = opened(SandboxSpec(workdir="/tmp", path=("/tmp/first", "/tmp/second")))
     sandbox.write("/tmp/first/git", b"#!/bin/sh\necho first\n", mode=0o755)
     sandbox.write("/tmp/second/git", b"#!/bin/sh\necho second\n", mode=0o755)

@@ -1,4 +1,4 @@
-"""What scripts/setup_node.sh writes is what a server can be started with."""
+"""A server starts with the files that scripts/setup_node.sh writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def set_up(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, check=False)
 
 
-def test_the_files_of_a_node_start_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_files_start_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = set_up("--destdir", str(tmp_path), "--", "--capacity", "3", "--drain", "5")
     assert done.returncode == 0, done.stderr
     token = tmp_path / "etc/swegym/token"
@@ -37,21 +37,21 @@ def test_the_files_of_a_node_start_a_server(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delenv("SWEGYM_TOKEN")
     monkeypatch.setenv("SWEGYM_TOKEN_FILE", str(token))
     with served(*arguments[1:]) as server:
-        status, told, _ = server.ask("/healthz", token=first.strip())
-        assert (status, told["capacity"]) == (200, 3)
+        status, payload, _ = server.ask("/healthz", token=first.strip())
+        assert (status, payload["capacity"]) == (200, 3)
 
     assert set_up("--destdir", str(tmp_path), "--", "--capacity", "4").returncode == 0
-    assert token.read_text() == first  # a token that others were given stays
+    assert token.read_text() == first  # an existing token is kept: clients use it
 
 
-def test_a_wrong_argument_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+def test_invalid_argument_is_an_error_and_writes_nothing(tmp_path: Path) -> None:
     for arguments in (("--nothing",), ("--images", "/nowhere"), ("--", "--host", "a b")):
         done = set_up("--destdir", str(tmp_path / "new"), *arguments)
         assert done.returncode == 2 and done.stderr.startswith("setup_node: ")
         assert not os.path.exists(tmp_path / "new")
 
 
-def test_a_dry_run_says_every_step_in_order_and_does_none(tmp_path: Path) -> None:
+def test_dry_run_prints_every_step_and_does_none(tmp_path: Path) -> None:
     images = tmp_path / "images.txt"
     images.write_text("docker://debian:12\n")
     before = sorted(tmp_path.rglob("*"))
@@ -59,9 +59,9 @@ def test_a_dry_run_says_every_step_in_order_and_does_none(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     steps = [shlex.split(line.removeprefix("+ ")) for line in done.stdout.splitlines()]
     assert all(line.startswith("+ ") for line in done.stdout.splitlines())
-    said = [" ".join(step) for step in steps]
+    commands = [" ".join(step) for step in steps]
     order = [
-        "SWEGYM" not in said[0] and "mkdir -p /etc/swegym /etc/systemd/system",
+        "SWEGYM" not in commands[0] and "mkdir -p /etc/swegym /etc/systemd/system",
         "new_token /etc/swegym/token",
         "say_arguments /etc/swegym/serve.env --capacity 3",
         "python3 -m venv /opt/swegym",
@@ -70,10 +70,10 @@ def test_a_dry_run_says_every_step_in_order_and_does_none(tmp_path: Path) -> Non
         "systemctl enable swegym-serve",
         "systemctl restart swegym-serve",
     ]
-    places = [next((at for at, step in enumerate(said) if str(each) in step), -1) for each in order]
-    assert places == sorted(places) and -1 not in places, said
+    places = [next((at for at, step in enumerate(commands) if str(each) in step), -1) for each in order]
+    assert places == sorted(places) and -1 not in places, commands
     assert sorted(tmp_path.rglob("*")) == before and not Path("/etc/swegym").exists()
-    # Every program of a step is there, or is what an earlier step installs.
+    # Every program of a step exists or is installed by an earlier step.
     for step in steps:
         program = step[0]
         assert shutil.which(program) or program in ("new_token", "say_arguments", "systemctl") or "/opt/" in program

@@ -1,4 +1,4 @@
-"""A command runs once, however often it is sent: after a cut connection, at the same time, by hand."""
+"""A command runs once, however often its request is sent: after a lost connection, simultaneously, or by hand."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from swegym_env.sandbox import SandboxSpec, open_sandbox
-from tests.env.serving.conftest import Served, pooled
+from tests.env.serving.conftest import Served, assert_eventually, pooled
 
 
 @contextmanager
 def cutting(port: str, cuts: int) -> Iterator[tuple[str, list[bytes]]]:
-    """A way to `port` that loses the answers of the first `cuts` requests which ask to run a command.
+    """A proxy to `port` that drops the responses of the first `cuts` requests to run a command.
 
     Yields:
-        Its address, and the first lines of all that went through.
+        Its address, and the first lines of all requests.
     """
     listener = socket.create_server(("127.0.0.1", 0))
     seen: list[bytes] = []
@@ -34,7 +34,7 @@ def cutting(port: str, cuts: int) -> Iterator[tuple[str, list[bytes]]]:
                 with lock:
                     seen.append(request.partition(b"\r\n")[0])
                     cut = b"/container/exec" in seen[-1] and sum(b"/container/exec" in each for each in seen) <= cuts
-                answer = b"" if cut and len(seen) % 2 else _whole(far)  # sometimes before, sometimes after it was done
+                answer = b"" if cut and len(seen) % 2 else _whole(far)  # before or after the command ends
                 if cut:
                     return
                 near.sendall(answer)
@@ -56,7 +56,7 @@ def cutting(port: str, cuts: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def _whole(end: socket.socket) -> bytes:
-    """One request or answer with its body; empty where the other end closed."""
+    """Read one request or response with its body; empty if the other end closed."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = end.recv(65536)
@@ -71,10 +71,10 @@ def _whole(end: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("by", ["server", "pool", "relay"])
-def test_a_command_whose_answer_was_lost_ran_once(by: str, server: Served, tmp_path: Path) -> None:
+def test_command_with_a_lost_response_runs_once(by: str, server: Served, tmp_path: Path) -> None:
     with ExitStack() as stack:
         address, seen = stack.enter_context(cutting(server.port, cuts=3))
-        if by != "server":  # lost on the straight way first, then between pool and server; or only there
+        if by != "server":  # lost on the direct route first, then between pool and server; or only there
             node, options = Served(server.process, address), ("--relay",) if by == "relay" else ()
             pool = stack.enter_context(pooled(node, state=tmp_path / "state", arguments=options))
             address = pool.url
@@ -86,7 +86,7 @@ def test_a_command_whose_answer_was_lost_ran_once(by: str, server: Served, tmp_p
     assert sum(b"/container/exec" in line for line in seen) == 5
 
 
-def test_the_same_request_sent_while_it_runs_gets_the_same_answer(service: Served) -> None:
+def test_repeated_request_gets_the_same_response(service: Served) -> None:
     container = service.ask("/container/create", {"workdir": "/tmp"})[1]["container"]
     message = {"container": container, "command": "sleep 0.3; echo $RANDOM $(( ++count ))"}
 
@@ -94,19 +94,44 @@ def test_the_same_request_sent_while_it_runs_gets_the_same_answer(service: Serve
         return service.ask("/container/exec", message, headers={"X-Request-Id": request_id})[1]["output"]
 
     with ThreadPoolExecutor(6) as threads:
-        told = list(threads.map(send, ["the-same-id"] * 6))
-    assert len(set(told)) == 1 and told[0].endswith(" 1\n")
-    assert send("the-same-id") == told[0]
+        outputs = list(threads.map(send, ["the-same-id"] * 6))
+    assert len(set(outputs)) == 1 and outputs[0].endswith(" 1\n")
+    assert send("the-same-id") == outputs[0]
     assert send("another-id").endswith(" 2\n")
     service.ask("/container/destroy", {"container": container})
 
 
-def test_a_creation_sent_twice_makes_one_container(service: Served) -> None:
-    before = service.containers()
-    named = {"X-Request-Id": f"create-once-{service.port}"}  # the pool's server knows what the pool asked for
+def test_repeated_creation_starts_one_container(service: Served) -> None:
+    assert_eventually(lambda: service.containers() == 0, "the containers of other tests have ended")
+    named = {"X-Request-Id": f"create-once-{service.port}"}  # the pool forwards the request id to the server
     with ThreadPoolExecutor(4) as threads:
-        told = list(threads.map(lambda _: service.ask("/container/create", {}, headers=named)[1], range(4)))
-    assert len({each["container"] for each in told}) == 1
-    assert service.containers() == before + 1
-    assert service.ask("/container/destroy", {"container": told[0]["container"]})[1] == {"ended": True}
-    assert service.ask("/container/destroy", {"container": told[0]["container"]})[1] == {"ended": False}
+        outputs = list(threads.map(lambda _: service.ask("/container/create", {}, headers=named)[1], range(4)))
+    assert len({each["container"] for each in outputs}) == 1
+    assert service.containers() == 1
+    assert service.ask("/container/destroy", {"container": outputs[0]["container"]})[1] == {"ended": True}
+    assert service.ask("/container/destroy", {"container": outputs[0]["container"]})[1] == {"ended": False}
+
+
+def test_request_id_with_another_body_is_refused_and_the_first_response_is_kept(service: Served) -> None:
+    assert_eventually(lambda: service.containers() == 0, "the containers of other tests have ended")
+    named = {"X-Request-Id": f"one-id-{service.port}"}
+    created = service.ask("/container/create", {"workdir": "/tmp"}, headers=named)[1]
+    message = {"container": created["container"], "command": "echo one >> log; wc -l < log"}
+    fork = {"container": created["container"]}
+    for path, first, other in (
+        ("/container/create", {"workdir": "/tmp"}, {"workdir": "/var"}),
+        ("/container/exec", message, message | {"command": "cat /etc/passwd"}),
+        ("/container/exec", message, message | {"output_limit_bytes": 7}),
+        ("/container/read", fork | {"path": "/tmp/log"}, fork | {"path": "/etc/passwd"}),
+    ):
+        response = service.ask(path, first, headers=named)[1]
+        status, payload, _ = service.ask(path, other, headers=named)
+        assert status == 422 and "X-Request-Id" in payload["error"]["message"], (path, payload)
+        assert service.ask(path, first, headers=named)[1] == response
+    twin = service.ask("/container/fork", fork, headers={"X-Request-Id": f"fork-{service.port}"})[1]
+    again = service.ask("/container/fork", {"container": twin["container"]}, headers=named)
+    assert again[0] == 422 or again[1]["container"] not in (created["container"], twin["container"])
+    listed = [created, twin, *([again[1]] if again[0] == 200 else [])]
+    for each in listed:
+        assert service.ask("/container/destroy", {"container": each["container"]})[1] == {"ended": True}
+    assert_eventually(lambda: service.containers() == 0, "nothing is left")

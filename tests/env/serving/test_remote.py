@@ -1,8 +1,9 @@
-"""A remote sandbox is a sandbox: whatever is done with it comes out as on this machine."""
+"""The remote back end gives the same results as the back ends of this machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 from typing import Any
 
 import gymnasium
@@ -11,18 +12,18 @@ import pytest
 import swegym_env  # noqa: F401 - registers the environments
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, SandboxError
-from swegym_env.judging.grading import grade
+from swegym_env.grading.grading import grade
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
-from swegym_env.tasks.loading import load_tasks
+from swegym_env.tasks.datasets import load_tasks
 from tests.env.serving.conftest import Served, assert_eventually
 
-INSTANCE = "mini__lrucache-001"
+INSTANCE = "mini__calends-001"
 
 
 def episode(sandbox: str, **options: Any) -> list[Any]:
-    """Everything that the environment says in an episode that repairs the task, plain files and others changed too."""
+    """Every result of an episode that repairs the task and changes files of all sorts."""
     env = gymnasium.make("SWEBench-v0", sandbox=sandbox, pool=0, **options)
-    told: list[Any] = [env.reset(seed=0, options={"instance_id": INSTANCE})]
+    results: list[Any] = [env.reset(seed=0, options={"instance_id": INSTANCE})]
     gold = load_tasks("mini")[INSTANCE].patch
     for command in (
         "cd /testbed; x=7; ls",
@@ -31,31 +32,51 @@ def episode(sandbox: str, **options: Any) -> list[Any]:
         "echo 'é' > utf8; exit 3",
         "false",
     ):
-        told.append(env.step(f"<execute>{command}</execute>"))
-    told.append(env.step("nothing that can be read"))
-    told.append(env.step("<execute>submit</execute>"))
+        results.append(env.step(f"<execute>{command}</execute>"))
+    results.append(env.step("nothing that can be read"))
+    results.append(env.step("<execute>submit</execute>"))
     env.close()
-    return told
+    return results
 
 
-def test_a_remote_episode_is_the_local_one_to_the_last_byte(service: Served) -> None:
+def test_a_remote_episode_equals_the_local_one(service: Served) -> None:
     local, remote = episode("auto"), episode(service.url)
     assert remote == local
     assert local[-1][1] == 1.0 and local[-1][4]["resolved"] and "latin 1" in local[-1][4]["patch"]
 
 
-def test_tools_go_with_the_task(server: Served) -> None:
+def test_tools_are_sent_with_the_task(server: Served) -> None:
     def use(sandbox: str) -> list[Any]:
         env = SWEBenchEnv(sandbox=sandbox, tools="default", pool=0)
         env.reset(options={"instance_id": INSTANCE})
-        told = [env.step(f"<execute>{command}</execute>") for command in ("view setup.cfg || view README.md", "submit")]
+        results = [
+            env.step(f"<execute>{command}</execute>") for command in ("view setup.cfg || view README.md", "submit")
+        ]
         env.close()
-        return told
+        return results
 
     assert use(server.url) == use("auto")
 
 
-def test_a_remote_verdict_is_the_local_one(service: Served) -> None:
+def test_what_a_server_refuses_to_read_is_refused_with_the_same_reason(server: Served) -> None:
+    def use(sandbox: str) -> list[Any]:
+        env = SWEBenchEnv(sandbox=sandbox, action_format="raw", limits={"patch_files": 40}, pool=0)
+        env.reset(options={"instance_id": INSTANCE})
+        results: list[Any] = [env.step("mkdir f; touch f/{1..50}; truncate -s 2G /tmp/large; echo done")]
+        inside, _ = env._live()
+        with pytest.raises(OSError) as caught:
+            inside.read("/tmp/large")
+        results += [caught.value.errno, env.step("submit")]
+        env.close()
+        return results
+
+    local, remote = use("auto"), use(server.url)
+    assert remote == local
+    assert "it changes more than 40 files" in remote[0][0] and remote[1] == errno.EFBIG
+    assert remote[2][4]["valid"] and "more than 40 files" in remote[2][4]["failure_reason"]
+
+
+def test_a_remote_verdict_equals_the_local_one(service: Served) -> None:
     task = load_tasks("mini")[INSTANCE]
     for patch in (task.patch, ""):
         local, remote = grade(task, patch), grade(task, patch, backend=service.url)
@@ -64,7 +85,7 @@ def test_a_remote_verdict_is_the_local_one(service: Served) -> None:
         assert remote.resolved == bool(patch)
 
 
-def test_other_environments_are_graded_there_too(server: Served) -> None:
+def test_the_server_grades_other_task_types(server: Served) -> None:
     env: Any = gymnasium.make("KodCode-v0", sandbox=server.url).unwrapped
     env.reset(seed=0)
     _, reward, terminated, _, info = env.step(f"```python\n{env.example.solution}\n```")
@@ -77,7 +98,7 @@ def opened(service: Served) -> Sandbox:
     return sandbox
 
 
-def test_files_and_their_errors_are_the_same(service: Served) -> None:
+def test_files_and_their_errors_equal_the_local_ones(service: Served) -> None:
     sandbox = opened(service)
     content = bytes(range(256)) * 400
     sandbox.write("deep/er/file", content, mode=0o755)
@@ -98,7 +119,7 @@ def test_files_and_their_errors_are_the_same(service: Served) -> None:
         sandbox.run("true")
 
 
-def test_a_command_over_its_time_leaves_the_shell(service: Served) -> None:
+def test_the_shell_survives_a_command_timeout(service: Served) -> None:
     sandbox = opened(service)
     result = sandbox.run("kept=1; cd /usr; sleep 60", timeout_s=0.5)
     assert (result.timed_out, result.exit_code, result.limit) == (True, 124, "time")
@@ -108,8 +129,8 @@ def test_a_command_over_its_time_leaves_the_shell(service: Served) -> None:
     sandbox.close()
 
 
-def test_snapshots_and_forks_are_of_their_own(service: Served) -> None:
-    before = service.containers()
+def test_snapshots_and_forks_are_independent(service: Served) -> None:
+    before = service.settled_containers()
     sandbox = opened(service)
     sandbox.run("x=1; echo one > file")
     snapshot = sandbox.snapshot()
@@ -132,18 +153,18 @@ def test_snapshots_and_forks_are_of_their_own(service: Served) -> None:
     ("spec", "what"),
     [
         (SandboxSpec(image="/etc"), "image: expected 'host' or an address"),
-        (SandboxSpec(binds={"/etc": "/mnt"}), "cannot be had there"),
-        (SandboxSpec(network=True), "cannot be had there"),
+        (SandboxSpec(binds={"/etc": "/mnt"}), "not available there"),
+        (SandboxSpec(network=True), "not available there"),
         (SandboxSpec(env={"a=b": "c"}), "env"),
     ],
 )
-def test_what_a_service_cannot_give_is_refused_in_one_line(service: Served, spec: SandboxSpec, what: str) -> None:
+def test_an_unsupported_specification_is_rejected_in_one_line(service: Served, spec: SandboxSpec, what: str) -> None:
     with pytest.raises(ConfigurationError, match=what) as refusal:
         open_sandbox(spec, backend=service.url).start()
     assert "\n" not in str(refusal.value)
 
 
-def test_a_wrong_address_or_token_is_the_users_mistake(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_address_or_token_is_a_configuration_error(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for address in ("http://", "http://user:secret@host:1", "http://host:port", "http://host:1/path"):
         with pytest.raises(ConfigurationError, match="sandbox 'http"):
             open_sandbox(SandboxSpec(), backend=address)

@@ -1,4 +1,4 @@
-"""Rows of every family of datasets: told by their columns, read field by field, refused by row and field."""
+"""Rows of every dataset family: recognized by their columns, read field by field, rejected with row and field."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swegym_env.answers.file_repair import FileRepair
+from swegym_env.answers.kodcode import FunctionTask
+from swegym_env.answers.vulnerability import VulnerabilityExample
 from swegym_env.errors import ConfigurationError, TaskFormatError
+from swegym_env.languages.python.setup import find_recipe
+from swegym_env.registry import resolve
+from swegym_env.repo.repositories import repository_layer
 from swegym_env.sandbox.layers import LayerStore
-from swegym_env.tasks.adapters import ADAPTERS, adapt_row, find_adapter
-from swegym_env.tasks.kinds import FileRepair, FunctionTask, VulnerabilityExample
-from swegym_env.tasks.patches import reverse_patch, test_files
-from swegym_env.tasks.repositories import repository_layer
-from swegym_env.tasks.rows import task_from_row
-from swegym_env.tasks.setup_table import find_recipe
+from swegym_env.tasks.adapters import ADAPTERS, Adapter, adapt_row, find_adapter, task_from_row
 from swegym_env.tasks.task import Task
-from tests.env.tasks.test_loading import ROW
-from tests.env.tasks.test_repositories import git
+from tests.env.repo.test_repositories import git
+from tests.env.tasks.test_datasets import ROW
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OLDER = {name: ROW[name] for name in ROW if name not in ("image", "eval_script", "log_parser", "eval_type")}
@@ -61,7 +62,11 @@ KODCODE = {
 }  # fmt: skip
 
 
-def test_each_family_is_told_by_its_columns() -> None:
+def _layer_of(task: Task, clones: Path, store: LayerStore) -> Path:
+    return repository_layer(task.repo, task.base_commit, source=clones, patch=task.base_patch, store=store)
+
+
+def test_columns_of_a_row_select_the_family() -> None:
     rows: dict[str, dict[str, Any]] = {
         "SWE-bench": ROW,
         "SWE-Gym": {**{k: v for k, v in OLDER.items() if k != "environment_setup_commit"}, "repo": "getmoto/moto"},
@@ -71,12 +76,20 @@ def test_each_family_is_told_by_its_columns() -> None:
         "vulnerability detection": {"func": "int main() {}", "target": 0},
         "file repair": {"buggy": "a", "fixed": "b"},
     }
-    assert {name: find_adapter(row).name for name, row in rows.items()} == {name: name for name in rows}
-    told = {adapter.name for adapter in ADAPTERS}
-    assert told - rows.keys() == {"R2E-Gym", "HumanEvalPack"}  # which have tests of their own below
+    assert {name: find_adapter(row) for name, row in rows.items()} == {name: name for name in rows}
 
 
-def test_older_rows_lean_on_the_table_and_on_published_names() -> None:
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_columns_of_a_family_are_enough_to_select_it(name: str) -> None:
+    family = resolve(ADAPTERS[name], "adapter")
+    assert isinstance(family, Adapter)
+    if family.matches is None:
+        assert find_adapter(dict.fromkeys(family.columns, "")) == name
+    else:
+        assert not family.accepts({})
+
+
+def test_older_rows_use_the_setup_table_and_published_images() -> None:
     row = {**OLDER, "repo": "django/django", "instance_id": "django__django-11001", "version": "3.0"}
     row["test_patch"] = "diff --git a/tests/forms_tests/test_x.py b/tests/forms_tests/test_x.py\n--- a/x\n+++ b/x\n"
     task = task_from_row(row)
@@ -93,7 +106,7 @@ def test_swe_gym_rows_name_their_images() -> None:
     assert task_from_row(row).official_image == "docker://xingyaoww/sweb.eval.x86_64.getmoto_s_moto-5134:latest"
 
 
-def test_swe_rebench_rows_are_installed_by_their_own_commands() -> None:
+def test_swe_rebench_rows_use_their_own_setup_commands() -> None:
     task = task_from_row(REBENCH)
     assert task.python == "3.9"
     assert task.setup == (
@@ -107,9 +120,7 @@ def test_swe_rebench_rows_are_installed_by_their_own_commands() -> None:
     assert as_text.setup[1] == "python -m pip install pytest"
 
 
-def test_a_swe_smith_task_begins_with_its_bug_and_shows_no_trace_of_the_right_state(
-    tmp_path: Path, store: LayerStore
-) -> None:
+def test_swe_smith_task_starts_with_its_bug_and_hides_the_fix(tmp_path: Path, store: LayerStore) -> None:
     clone = tmp_path / "oauthlib+oauthlib"
     clone.mkdir()
     git(clone, "init", "-q", "-b", "main")
@@ -122,7 +133,7 @@ def test_a_swe_smith_task_begins_with_its_bug_and_shows_no_trace_of_the_right_st
     task = task_from_row({**SMITH, "repo": f"swesmith/oauthlib__oauthlib.{commit[:8]}"})
     assert (task.repo, task.base_commit) == ("oauthlib/oauthlib", commit[:8])
     assert task.pass_to_pass == ("tests/test_x.py::test_one",)  # of the files that are run
-    testbed = repository_layer(task, tmp_path, store) / "testbed"
+    testbed = _layer_of(task, tmp_path, store) / "testbed"
     assert (testbed / "x.py").read_text() == "x = 1\n"
     assert git(testbed, "status", "--porcelain") == ""
     assert git(testbed, "rev-list", "--all", "--count").strip() == "1"
@@ -135,7 +146,7 @@ def test_a_swe_smith_task_begins_with_its_bug_and_shows_no_trace_of_the_right_st
     assert (checkout / "x.py").read_text() == "x = 2\n"
 
 
-def test_an_r2e_gym_task_begins_before_its_commit(tmp_path: Path, store: LayerStore) -> None:
+def test_r2e_gym_task_starts_before_its_commit(tmp_path: Path, store: LayerStore) -> None:
     clone = tmp_path / "aio-libs+aiohttp"
     clone.mkdir()
     git(clone, "init", "-q", "-b", "main")
@@ -150,7 +161,7 @@ def test_an_r2e_gym_task_begins_before_its_commit(tmp_path: Path, store: LayerSt
     assert task.problem_statement == "It is old.\n"
     assert task.fail_to_pass == ("TestA.test_new", "TestA.test_odd[a b]")
     assert task.pass_to_pass == ("TestA.test_kept",)
-    testbed = repository_layer(task, tmp_path, store) / "testbed"
+    testbed = _layer_of(task, tmp_path, store) / "testbed"
     assert (testbed / "a.py").read_text() == "old\nkept\n"
     checkout = tmp_path / "checkout"
     subprocess.run(["git", "clone", "-q", str(testbed), str(checkout)], check=True, env=_safe(tmp_path))
@@ -231,7 +242,7 @@ def test_kodcode_rows_of_both_releases_make_the_same_task() -> None:
         ("", ""),
     ],
 )
-def test_kodcode_tests_that_are_none_are_refused(test: str, expected: str) -> None:
+def test_kodcode_row_without_tests_is_rejected(test: str, expected: str) -> None:
     with pytest.raises(TaskFormatError, match=rf"row 3.*field 'test'.*{expected}"):
         adapt_row({**KODCODE, "test": test}, where="f.jsonl row 3")
 
@@ -264,7 +275,7 @@ def test_humaneval_pack_rows_are_functions_to_debug() -> None:
         (0.0, False),
     ],
 )
-def test_labels_are_read_as_datasets_spell_them(label: object, vulnerable: bool) -> None:
+def test_labels_are_read_in_all_common_spellings(label: object, vulnerable: bool) -> None:
     example = adapt_row({"idx": 12, "func": "f()", "target": label, "cwe": ["CWE-79", "CWE-80"]})
     assert isinstance(example, VulnerabilityExample)
     assert example.vulnerable is vulnerable
@@ -272,7 +283,7 @@ def test_labels_are_read_as_datasets_spell_them(label: object, vulnerable: bool)
 
 
 @pytest.mark.parametrize("label", [2, "maybe", None, [], -1])
-def test_other_labels_are_refused(label: object) -> None:
+def test_other_labels_are_rejected(label: object) -> None:
     with pytest.raises(TaskFormatError, match=r"^row 4: field 'label': expected true or false"):
         adapt_row({"text": "f()", "label": label}, where="row 4")
 
@@ -282,13 +293,13 @@ def test_vulnerability_examples_have_nothing_to_run() -> None:
         task_from_row({"text": "f()", "label": 1})
 
 
-def test_rows_without_an_id_are_named_by_their_content() -> None:
+def test_rows_without_an_id_get_one_from_their_content() -> None:
     one, other = (adapt_row({"text": text, "label": 1}).instance_id for text in ("f()", "g()"))
     assert re.fullmatch("[0-9a-f]{12}", one)
     assert one != other
 
 
-def test_files_to_repair_may_come_without_tests() -> None:
+def test_file_repair_rows_may_have_no_tests() -> None:
     repair = adapt_row({"id": 3, "buggy": "int x = 1;\n", "fixed": "int x = 2;\n", "language": "Java"})
     assert isinstance(repair, FileRepair)
     assert (repair.path, repair.language) == ("code.java", "java")
@@ -300,7 +311,7 @@ def test_files_to_repair_may_come_without_tests() -> None:
         adapt_row({"buggy": "x\n", "fixed": "y", "path": "../x.py"})
 
 
-def test_a_row_of_no_family_is_told_what_it_lacks() -> None:
+def test_row_of_no_family_is_rejected_with_the_missing_column() -> None:
     with pytest.raises(TaskFormatError, match=r"^f row 1: field 'instance_id': missing"):
         task_from_row({"colour": "blue"}, where="f row 1")
 
@@ -314,85 +325,13 @@ json_values = st.recursive(
 
 @given(base=st.sampled_from([SMITH, REBENCH, KODCODE, ROW, _r2e_row(COMMIT)]), data=st.data())
 @settings(max_examples=150, deadline=None)
-def test_any_damage_to_a_row_is_refused_by_field_or_does_not_matter(base: dict[str, Any], data: st.DataObject) -> None:
+def test_damaged_rows_are_rejected_by_field_or_load(base: dict[str, Any], data: st.DataObject) -> None:
     damaged = dict(base)
     for column in data.draw(st.sets(st.sampled_from(sorted(base)), min_size=1, max_size=3)):
         damaged[column] = data.draw(json_values)
-    told = ""
+    message = ""
     try:
         task = task_from_row(damaged, where="row 9")
     except TaskFormatError as error:
-        task, told = None, str(error)
-    assert isinstance(task, Task) or re.fullmatch(r"(?=.*row 9)(?=.*field ').*", told)
-
-
-lines = st.lists(st.sampled_from(["a", "b", "c", "- d", "+ e", "@@ f", "\\ g", ""]), max_size=8)
-
-
-@given(before=lines, after=lines, ends=st.tuples(st.booleans(), st.booleans()))
-@settings(max_examples=40, deadline=None)
-def test_a_reversed_patch_undoes_it(
-    tmp_path_factory: pytest.TempPathFactory, before: list[str], after: list[str], ends: tuple[bool, bool]
-) -> None:
-    folder = tmp_path_factory.mktemp("patch")
-    old, new = ("\n".join(text) + "\n" * end for text, end in zip((before, after), ends, strict=True))
-    (folder / "old").write_text(old)
-    (folder / "new").write_text(new)
-    diff = subprocess.run(
-        ["git", "diff", "--no-index", "--no-prefix", "old", "new"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout
-    patch = diff.replace("git old new", "git a/f b/f").replace("--- old", "--- a/f").replace("+++ new", "+++ b/f")
-    (folder / "f").write_text(new)
-    (folder / "back.diff").write_text(reverse_patch(patch))
-    assert reverse_patch(reverse_patch(patch)) == patch
-    if patch:
-        git(folder, "apply", "back.diff")
-    assert (folder / "f").read_text() == old
-
-
-def test_what_is_taken_comes_before_what_is_given() -> None:
-    head = "diff --git a/x b/x\n--- a/x\n+++ b/x\n"
-    assert (
-        reverse_patch(f"{head}@@ -1,2 +1 @@ def f\n a\n-b\n-c\n+d\n") == f"{head}@@ -1 +1,2 @@ def f\n a\n-d\n+b\n+c\n"
-    )
-
-
-def test_headers_are_reversed_too(tmp_path: Path) -> None:
-    repository = tmp_path / "r"
-    repository.mkdir()
-    git(repository, "init", "-q")
-    (repository / "moved.txt").write_text("1\n2\n3\n4\n5\n")
-    (repository / "gone.txt").write_text("x\n")
-    (repository / "mode.sh").write_text("x\n")
-    git(repository, "add", "-A")
-    git(repository, "commit", "-qm", "before")
-    git(repository, "mv", "moved.txt", "new place.txt")
-    git(repository, "rm", "-q", "gone.txt")
-    (repository / "made.txt").write_text("y")
-    (repository / "mode.sh").chmod(0o755)
-    git(repository, "add", "-A")
-    git(repository, "commit", "-qm", "after")
-    patch = git(repository, "diff", "-M", "HEAD~1", "HEAD")
-    (tmp_path / "back.diff").write_text(reverse_patch(patch))
-    git(repository, "apply", "--index", str(tmp_path / "back.diff"))
-    assert git(repository, "diff", "--cached", "HEAD~1").strip() == ""
-    assert reverse_patch(reverse_patch(patch)) == patch
-    with pytest.raises(TaskFormatError, match="binary"):
-        reverse_patch("diff --git a/x b/x\nindex 1..2 100644\nBinary files a/x and b/x differ\n")
-
-
-def test_only_files_that_can_be_run_are_given_to_the_runner() -> None:
-    parts = [
-        "diff --git a/tests/b.py b/tests/b.py\n--- a/tests/b.py\n+++ b/tests/b.py\n@@ -1 +1 @@\n-1\n+2\n",
-        (
-            "diff --git a/tests/a.py b/tests/a.py\nnew file mode 100644\n"
-            "--- /dev/null\n+++ b/tests/a.py\n@@ -0,0 +1 @@\n+2\n"
-        ),
-        "diff --git a/tests/gone.py b/tests/gone.py\ndeleted file mode 100644\n--- a/tests/gone.py\n+++ /dev/null\n",
-        "diff --git a/data.json b/data.json\n--- a/data.json\n+++ b/data.json\n@@ -1 +1 @@\n-1\n+2\n",
-    ]
-    assert test_files("".join(parts)) == ["tests/a.py", "tests/b.py"]
+        task, message = None, str(error)
+    assert isinstance(task, Task) or re.fullmatch(r"(?=.*row 9)(?=.*field ').*", message)

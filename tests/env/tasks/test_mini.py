@@ -1,11 +1,10 @@
-"""The shipped set `mini`: what it holds, that its patches are git's, and that its bugs fail and pass as it says."""
+"""The shipped set `mini`: its content, its patches, and that each bug fails exactly the tests it lists."""
 
 from __future__ import annotations
 
 import ast
 import os
 import random
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,13 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from swegym_env.errors import TaskFormatError, UnknownTaskError
-from swegym_env.judging.parsers import parse_unittest
-from swegym_env.tasks import mini
-from swegym_env.tasks.line_edits import LineEdit, apply_edits, git_diff
+from swegym_env.languages.python.logs import parse_unittest
+from swegym_env.repo.patches import apply_edits
+from swegym_env.tasks.data import mini
 
 TASKS = mini.load()
 
@@ -59,20 +56,21 @@ def test_there_are_many_packages_and_many_bugs_of_many_kinds() -> None:
     assert len({bug.kind for name in mini.packages() for bug in mini.read_bugs(name)}) >= 20
 
 
-def test_the_splits_share_no_package_and_are_all_there_is() -> None:
+def test_splits_partition_the_packages() -> None:
     train, test = ({task.repo for task in mini.load(split)} for split in mini.SPLITS)
     assert not train & test
     assert train | test == {task.repo for task in TASKS}
     assert len(test) >= 3
 
 
-def test_an_unknown_split_is_named() -> None:
+def test_unknown_split_is_reported() -> None:
     with pytest.raises(UnknownTaskError, match="'validation'; there are train, test"):
         mini.load("validation")
 
 
-def test_the_two_patches_lead_git_from_the_task_to_the_sound_repository(tmp_path: Path) -> None:
-    for number, task in enumerate(TASKS):
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.campaign)])
+def test_gold_and_test_patch_applied_by_git_give_the_correct_repository(tmp_path: Path, every: int) -> None:
+    for number, task in enumerate(TASKS[::every]):
         folder = tmp_path / str(number)
         write_files(task.files, folder)
         git_apply(task.patch + task.test_patch, folder)
@@ -82,7 +80,7 @@ def test_the_two_patches_lead_git_from_the_task_to_the_sound_repository(tmp_path
 
 
 @pytest.mark.parametrize("package", mini.packages())
-def test_a_bug_of_each_package_fails_and_passes_as_it_says(package: str, tmp_path: Path) -> None:
+def test_one_bug_of_each_package_fails_the_listed_tests(package: str, tmp_path: Path) -> None:
     task = random.Random(f"sample of {package}").choice([task for task in TASKS if task.repo == f"mini/{package}"])
     write_files(task.files, tmp_path)
     as_given = run_suite(task.test_command, tmp_path)
@@ -97,7 +95,7 @@ def test_a_bug_of_each_package_fails_and_passes_as_it_says(package: str, tmp_pat
     assert run_suite(task.test_command, tmp_path) == dict.fromkeys(task.pass_to_pass + task.fail_to_pass, "PASSED")
 
 
-def test_issues_are_reports_and_not_directions() -> None:
+def test_issues_do_not_reveal_the_repair() -> None:
     for package in mini.packages():
         for bug in mini.read_bugs(package):
             title, blank, *body = bug.issue.splitlines()
@@ -124,7 +122,7 @@ def methods_of(text: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("package", mini.packages())
-def test_dropping_a_test_leaves_all_other_methods(package: str) -> None:
+def test_dropping_a_test_keeps_all_other_methods(package: str) -> None:
     for path, text in mini.read_repository(package).items():
         if not path.startswith("tests/test_"):
             continue
@@ -139,7 +137,7 @@ def test_dropping_a_test_leaves_all_other_methods(package: str) -> None:
             assert gone == ({place for place in methods if place[0] == class_name} if alone else {(class_name, name)})
 
 
-def test_a_class_without_tests_left_goes_with_its_decorators() -> None:
+def test_class_without_remaining_tests_is_removed_with_its_decorators() -> None:
     text = (
         "import unittest\n\n\nclass TestA(unittest.TestCase):\n    def setUp(self):\n        pass\n\n"
         "    @unittest.skipIf(False, 'no')\n    def test_one(self):\n"
@@ -151,69 +149,6 @@ def test_a_class_without_tests_left_goes_with_its_decorators() -> None:
     assert "".join(apply_edits(lines, edits)) == (
         "import unittest\n\n\nclass TestB(unittest.TestCase):\n    def test_two(self):\n        pass\n"
     )
-
-
-LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "    x\n", "- y\n", "+ z\n", "@@ w\n"]), max_size=25)
-
-
-HUNK = re.compile(
-    r"^@@ -(?P<old_start>\d+),(?P<old_count>\d+) \+(?P<new_start>\d+),(?P<new_count>\d+) @@\n(?P<body>(?:[ +-].*\n)+)",
-    re.MULTILINE,
-)
-
-
-@st.composite
-def edited_files(draw: st.DrawFn) -> tuple[list[str], list[LineEdit]]:
-    base = draw(LINES)
-    cuts = sorted(draw(st.lists(st.integers(0, len(base)), max_size=6)))
-    pairs = list(zip(cuts[::2], cuts[1::2], strict=False))
-    return base, [LineEdit(start, stop, tuple(draw(LINES))) for start, stop in pairs]
-
-
-@settings(max_examples=80, deadline=None)
-@given(edited_files())
-def test_git_applies_the_diffs_that_are_written_without_it(
-    tmp_path_factory: pytest.TempPathFactory, case: tuple[list[str], list[LineEdit]]
-) -> None:
-    base, edits = case
-    after = apply_edits(base, edits)
-    patch = git_diff("dir/file.txt", base, edits)
-    if not base or not after:
-        return  # a file that appears or goes is another kind of diff, which this module does not write
-    if not patch:
-        assert after == base
-        return
-    for side, lines, left_out in (("old", base, "+"), ("new", after, "-")):
-        for hunk in HUNK.finditer(patch):
-            start, count = int(hunk[f"{side}_start"]), int(hunk[f"{side}_count"])
-            shown = [line[1:] for line in hunk["body"].splitlines(keepends=True) if line[0] != left_out]
-            assert shown == lines[max(start - 1, 0) if count else start :][:count], (side, patch)
-    folder = tmp_path_factory.mktemp("edit")
-    write_files({"dir/file.txt": "".join(base)}, folder)
-    git_apply(patch, folder)
-    assert read_files(["dir/file.txt"], folder) == {"dir/file.txt": "".join(after)}
-
-
-def test_hunks_are_those_of_git(tmp_path: Path) -> None:
-    base = [f"line {number}\n" for number in range(1, 31)]
-    edits = [
-        LineEdit(0, 1, ("first\n", "and more\n")),
-        LineEdit(8, 10, ("line 9\n", "ten\n")),
-        LineEdit(16, 20, ()),
-        LineEdit(30, 30, ("last\n",)),
-    ]
-    for folder, lines in (("a", base), ("b", apply_edits(base, edits))):
-        write_files({"file.txt": "".join(lines)}, tmp_path / folder)
-    command = ["git", "-c", "core.pager=cat", "diff", "--no-index", "--no-color", "a/file.txt", "b/file.txt"]
-    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False).stdout
-    by_git = re.sub(r"^(@@ .* @@).*$", r"\1", printed[printed.index("@@") :], flags=re.MULTILINE)
-    by_us = git_diff("file.txt", base, edits)
-    assert by_us[by_us.index("@@") :] == by_git
-
-
-def test_edits_out_of_order_are_refused() -> None:
-    with pytest.raises(ValueError, match="out of order"):
-        apply_edits(["a\n", "b\n"], [LineEdit(1, 2, ()), LineEdit(0, 1, ())])
 
 
 ENTRY = "## {number} typo {path}\n\n<<<<<<< fixed\n{old}=======\nx = 2\n>>>>>>> bugged\n\nTitle\n\nBody.\n"
@@ -231,7 +166,7 @@ ENTRY = "## {number} typo {path}\n\n<<<<<<< fixed\n{old}=======\nx = 2\n>>>>>>> 
         (ENTRY.format(number="001", path="a.py", old="z = 3\n"), "mini__broken-001: the lines .* occur more than once"),
     ],
 )
-def test_a_damaged_set_is_reported_by_entry(
+def test_damaged_data_is_reported_by_entry(
     text: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mini, "DATA", tmp_path)

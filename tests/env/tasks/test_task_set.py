@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from swegym_env.answers.vulnerability import VulnerabilityExample
 from swegym_env.errors import ConfigurationError, TaskFormatError
-from swegym_env.tasks.kinds import VulnerabilityExample
-from swegym_env.tasks.loading import load_tasks, stream_tasks
-from swegym_env.tasks.task_set import TaskSet
-from tests.env.tasks.test_loading import row, write_lines
+from swegym_env.tasks.datasets import load_tasks, stream_tasks
+from swegym_env.tasks.task import TaskSet
+from tests.env.tasks.test_datasets import row, write_lines
 
 
 def examples(count: int) -> TaskSet[VulnerabilityExample]:
     return TaskSet(VulnerabilityExample(f"x-{number}", "code", vulnerable=True) for number in range(count))
 
 
-def test_parts_divide_a_set_and_do_not_move_when_others_come_or_go() -> None:
+def test_parts_partition_a_set_and_do_not_depend_on_other_tasks() -> None:
     tasks = examples(2000)
     parts = {name: tasks.part(name) for name in ("train", "validation", "test")}
     assert sorted(instance for part in parts.values() for instance in part.ids) == sorted(tasks.ids)
@@ -35,7 +35,7 @@ def test_parts_divide_a_set_and_do_not_move_when_others_come_or_go() -> None:
     assert "x-0" in tasks.part("low", {"low": 0.670, "high": 0.330}).ids
 
 
-def test_parts_of_one_s_own_have_shares_that_add_up() -> None:
+def test_fractions_of_custom_parts_must_add_up_to_one() -> None:
     tasks = examples(10)
     thirds = {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}
     assert sum(len(tasks.part(name, thirds)) for name in thirds) == 10
@@ -45,7 +45,7 @@ def test_parts_of_one_s_own_have_shares_that_add_up() -> None:
         tasks.part("tset")
 
 
-def test_a_part_is_asked_for_like_a_split(tmp_path: Path) -> None:
+def test_hash_split_selects_a_part(tmp_path: Path) -> None:
     rows = [row(instance_id=f"octo__hello-{number}", split="train" if number < 9 else "test") for number in range(40)]
     path = write_lines(tmp_path / "rows.jsonl", *rows)
     found = [load_tasks(path, split=f"hash:{name}").ids for name in ("train", "validation", "test")]
@@ -53,7 +53,7 @@ def test_a_part_is_asked_for_like_a_split(tmp_path: Path) -> None:
     assert len(load_tasks(path, split="train")) == 9  # a plain name is still the file's own
 
 
-def test_filter_then_seed_then_slice(tmp_path: Path) -> None:
+def test_filter_seed_and_slice_apply_in_this_order(tmp_path: Path) -> None:
     rows = [row(instance_id=f"octo__x-{number}", repo=f"octo/{'ab'[number % 2]}") for number in range(20)]
     path = write_lines(tmp_path / "rows.jsonl", *rows)
     chosen = load_tasks(path, where={"repo": "octo/a"}, seed=3, select=":4")
@@ -68,7 +68,7 @@ def test_filter_then_seed_then_slice(tmp_path: Path) -> None:
         load_tasks(path, where={"rpeo": "x"})
 
 
-def test_no_more_rows_are_read_than_a_slice_needs(tmp_path: Path) -> None:
+def test_only_the_rows_of_a_slice_are_read(tmp_path: Path) -> None:
     path = write_lines(
         tmp_path / "rows.jsonl", row(instance_id="a"), "not json", row(instance_id="b"), row(instance_id="c")
     )
@@ -89,15 +89,15 @@ def test_tasks_are_streamed_one_by_one(tmp_path: Path) -> None:
     assert [task.instance_id for task in stream_tasks(path, on_bad_row="skip")] == ["a", "b"]
 
 
-def test_the_official_image_is_used_where_it_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_official_image_is_used_if_it_is_available(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_lines(tmp_path / "rows.jsonl", row())
-    monkeypatch.setenv("SWEGYM_REGISTRY_MIRROR", "127.0.0.1:9/hub")  # nobody answers there
+    monkeypatch.setenv("SWEGYM_REGISTRY_MIRROR", "127.0.0.1:9/hub")  # nothing listens there
     assert load_tasks(path, official_images="auto")[0].image == "host"
     assert load_tasks(path, official_images=True)[0].image.startswith("docker://swebench/")
     with pytest.raises(ConfigurationError, match="official_images: expected True, False or 'auto', got 'yes'"):
         load_tasks(path, official_images="yes")  # type: ignore[arg-type]
 
 
-def test_the_rows_of_a_file_name_repositories_beside_it(tmp_path: Path) -> None:
+def test_repository_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text(json.dumps([row(repository="clones/x")]))
     assert load_tasks(str(tmp_path / "rows.json"))[0].repository == str(tmp_path / "clones/x")

@@ -1,4 +1,4 @@
-"""Text environments small enough to be learnt in a second or two, and what plays them."""
+"""A text environment that is learned in seconds, and a player with a tiny language model."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import numpy as np
 from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.word_tokenizer import WordTokenizer
+from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.adapters import AnyText
-from swe_trainers.rollout.collect import collect
-from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.rollout.play import play
+from swe_trainers.rollout.settings import EpisodeStart, Limits
 
 WORDS = ("a", "b", "c", "d")
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Three turns; in each a word is shown, and 1 is the reward for saying it back. Whoever plays blindly gets 3/4."""
+    """Three turns, each with a reward of 1 for repeating the shown word. Without reading it the mean return is 3/4."""
 
     observation_space = AnyText()
     action_space = AnyText()
@@ -40,7 +40,7 @@ class Echo(gymnasium.Env[str, str]):
 
 
 class Player:
-    """A tiny language model in a few copies of an environment, in lockstep, so that a run repeats to the last bit."""
+    """A tiny language model in a few copies of an environment, in lockstep, so that runs are bitwise repeatable."""
 
     def __init__(self, make=Echo, *, seed=0, parallel=8, max_new_tokens=1, words=WORDS):
         config = {
@@ -66,7 +66,7 @@ class Player:
         ]
         seed = 7919 * self.seed + number + 50_021 * attempt
         options = {"limits": self.limits, "sampling": Sampling(), "seed": seed, "lockstep": True}
-        return collect(self.engine, self.chat, self.envs, starts, **options)
+        return play(self.engine, self.chat, self.envs, starts, **options)
 
     def mean_return(self, episodes=200):
         return float(np.mean([t.rewards.sum() for t in self.play(10**6, episodes=episodes)]))

@@ -1,4 +1,4 @@
-"""The mean gradient of every algorithm is the one that its formula promises, by enumeration of a small world.
+"""The mean gradient of every algorithm equals that of its formula, by enumeration of a small environment.
 
 The world has three states and nine episodes: a first word leads on, a second one ends, and what is earned depends on
 both. The policy gradient of that can be written down in full; an algorithm's own update, through its own code, has to
@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from swe_trainers.algorithms.grpo import DAPO, GRPO, GSPO, RLOO, DrGRPO, grpo_update
-from swe_trainers.algorithms.ppo import PPO, ppo_learner, ppo_update
-from swe_trainers.algorithms.reinforce import REINFORCE, REINFORCEPlusPlus, reinforce_update
-from swe_trainers.algorithms.reinforcement import reinforcement_learner
-from swe_trainers.algorithms.tree import MonteCarloTree, tree_update
+from swe_trainers.algorithms.grpo import DAPO, GRPO, GSPO, RLOO, DrGRPO
+from swe_trainers.algorithms.ppo import PPO
+from swe_trainers.algorithms.reinforce import REINFORCE, REINFORCEPlusPlus
+from swe_trainers.algorithms.tree import MonteCarloTree
 from swe_trainers.rollout.trajectory import Fork, Turn
 from tests.trainers.learning.tiny import TinyPolicy, trajectory
 
@@ -35,7 +34,7 @@ def world(seed=3):
 
 
 def logprobs(model):
-    """(9,): of every episode, differentiable; an episode is [0, first word, 0, second word]."""
+    """(9,) log-probabilities of every episode, differentiable; an episode is [0, first word, 0, second word]."""
     rows = torch.tensor([[0, a, 0, b] for a, b in EPISODES])
     hidden = model.trunk_hidden(rows, torch.arange(4).expand(9, 4), torch.ones_like(rows))
     log_p = torch.log_softmax(model.head(hidden), -1)
@@ -43,7 +42,7 @@ def logprobs(model):
 
 
 def gradient(model, objective):
-    """Of the unembedding: its weight and bias, (27,)."""
+    """The gradient of the output layer: its weight and bias, (27,)."""
     parts = torch.autograd.grad(objective, [model.head.weight, model.head.bias])
     return torch.cat([part.flatten() for part in parts])
 
@@ -53,7 +52,7 @@ def of_the_return(model):
 
 
 def of_groups(model):
-    """Of what GRPO maximises: (R − mean) / deviation times log p, over all 9³ groups; the advantages are constants."""
+    """The gradient of GRPO's objective, (R − mean) / deviation · log p, over all 9³ groups; constant advantages."""
     log_p = logprobs(model)
     groups = torch.tensor(list(itertools.product(range(9), repeat=GROUP)))  # (729, 3)
     likely = log_p.detach()[groups].sum(1).exp()
@@ -77,7 +76,7 @@ def deviation(model):
     return ((likely * RETURNS**2).sum() - (likely * RETURNS).sum() ** 2).sqrt()
 
 
-CENTRED = (GROUP - 1) / GROUP  # what subtracting a mean that the episode itself is part of does to the gradient
+CENTRED = (GROUP - 1) / GROUP  # the factor of the gradient if the mean includes the episode itself
 CASES = {
     "reinforce": (REINFORCE(baseline="none", **ONE_STEP), of_the_return),
     "reinforce with baseline": (REINFORCE(**ONE_STEP), of_the_return),
@@ -103,7 +102,7 @@ CASES = {
 
 
 def sampled_tree(group, random, likely):
-    """Four episodes of a tree with two ways at each of two forks: before the first word and before the second."""
+    """Four episodes of a tree with two branches at each of two forks: before the first word and before the second."""
     joint = likely.reshape(3, 3)
     episodes = []
     for way in range(2):
@@ -117,15 +116,15 @@ def sampled_tree(group, random, likely):
     return episodes
 
 
-def test_the_mean_gradient_of_trees_is_the_exact_one():
+def test_mean_gradient_of_trees_equals_the_exact_gradient():
     settings = MonteCarloTree(branching=2, max_depth=2, **ONE_STEP)
     model, random, found = world(), np.random.default_rng(0), []
     likely = logprobs(model).detach().exp().numpy()
     for _ in range(UPDATES):
         played = [episode for group in range(GROUPS // 2) for episode in sampled_tree(group, random, likely)]
-        learner = reinforcement_learner(copy.deepcopy(model), settings, seed=0)
+        learner = settings.learner(copy.deepcopy(model), seed=0)
         learner.optimizer = torch.optim.SGD(learner.model.parameters(), lr=settings.learning_rate)
-        tree_update(learner, played, settings)
+        settings.update(learner, played)
         after = learner.model.head
         step = [model.head.weight - after.weight, model.head.bias - after.bias]
         found.append(torch.cat([part.flatten() for part in step]).detach() / settings.learning_rate)
@@ -137,7 +136,7 @@ def test_the_mean_gradient_of_trees_is_the_exact_one():
 
 
 def estimates(settings):
-    """(UPDATES, 27): the gradients that so many updates took, each on freshly sampled episodes."""
+    """(UPDATES, 27): the gradients of this many updates, each on freshly sampled episodes."""
     model, random = world(), np.random.default_rng(0)
     likely = logprobs(model).detach().exp().numpy()
     reference = world(seed=4) if settings.kl_coefficient else None
@@ -149,15 +148,9 @@ def estimates(settings):
             for number, e in enumerate(chosen)
             for a, b in [EPISODES[e]]
         ]
-        learn = ppo_learner if isinstance(settings, PPO) else reinforcement_learner
-        learner = learn(copy.deepcopy(model), settings, seed=0, reference=reference)
+        learner = settings.learner(copy.deepcopy(model), reference=reference)
         learner.optimizer = torch.optim.SGD(learner.model.parameters(), lr=settings.learning_rate)
-        update = (
-            ppo_update if isinstance(settings, PPO)
-            else reinforce_update if isinstance(settings, (REINFORCE, REINFORCEPlusPlus))
-            else grpo_update
-        )  # fmt: skip
-        update(learner, played, settings)
+        settings.update(learner, played)
         after = learner.model.head
         step = [model.head.weight - after.weight, model.head.bias - after.bias]
         found.append(torch.cat([part.flatten() for part in step]).detach() / settings.learning_rate)
@@ -165,11 +158,11 @@ def estimates(settings):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_mean_gradient_is_the_exact_one(name):
+def test_mean_gradient_equals_the_exact_gradient(name):
     settings, expected = CASES[name]
     exact = -expected(world()).detach()
     found = estimates(settings)
     error = found.std(0) / UPDATES**0.5
     assert ((found.mean(0) - exact).abs() < 4 * error).all(), (found.mean(0) - exact) / error
-    # With a sign, a factor of two or a missing baseline the distance would be many times that.
+    # A wrong sign, a factor of two or a missing baseline would make the distance many times larger.
     assert (exact.abs() / error).max() > 12

@@ -1,4 +1,4 @@
-"""Rewards that are learnt, and the policies that learn from them."""
+"""Reward models, and policies that train on their scores."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from swe_trainers.algorithms.ppo import ppo_learner, ppo_step
 from swe_trainers.algorithms.reward_model import (
     RewardModel,
     preference_pairs,
     reward_model_accuracy,
     reward_model_judge,
-    reward_model_learner,
-    reward_model_step,
-    reward_model_updates,
 )
 from swe_trainers.errors import ConfigurationError, RolloutError
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.optimizer import adamw
+from swe_trainers.learning.forward import take_scores
+from swe_trainers.learning.learner import adamw
 from swe_trainers.learning.rewards import judged
-from swe_trainers.learning.scores import accumulate_scores, take_scores
+from swe_trainers.learning.update import accumulate_scores
 from swe_trainers.rollout.trajectory import Turn
 from tests.trainers.algorithms.games import ECHO_PPO, Echo, Player
 from tests.trainers.learning.tiny import TinyPolicy, random_trajectories, trajectory
@@ -33,14 +30,14 @@ def gradients(model):
 
 
 def score_one(model, trajectory, place):
-    """The value of the state after one token, of one trajectory by itself."""
+    """The value of the state after one token, of one trajectory alone."""
     ids = torch.from_numpy(trajectory.token_ids)[None]
     hidden = model.trunk_hidden(ids, torch.arange(ids.shape[1])[None], torch.ones_like(ids))
     return model.values(hidden)[0, place]
 
 
 @pytest.mark.parametrize(("budget", "pack"), [(1, False), (40, False), (10**6, True)])
-def test_a_loss_of_scores_has_the_gradient_of_autograd_however_the_batch_is_cut(budget, pack):
+def test_gradient_of_a_score_loss_equals_autograd_for_any_micro_batches(budget, pack):
     trajectories = random_trajectories(7)
     batch, chosen = Batch.of(trajectories), torch.tensor([5, 0, 3, 6])
     truth = TinyPolicy().double()
@@ -48,7 +45,7 @@ def test_a_loss_of_scores_has_the_gradient_of_autograd_however_the_batch_is_cut(
             enumerate(trajectories)]  # fmt: skip
     alone = [score_one(truth, trajectories[s], end) for s in chosen.tolist() for end in ends[s]]
     everything = torch.stack(alone)
-    (everything.square().sum() * everything.cos().sum()).backward()  # every score's slope depends on every other
+    (everything.square().sum() * everything.cos().sum()).backward()  # the gradient of each score depends on all others
 
     model = TinyPolicy().double()
     marked = batch.turn_ends
@@ -70,7 +67,7 @@ def test_a_loss_of_scores_has_the_gradient_of_autograd_however_the_batch_is_cut(
             )
 
 
-def test_turns_and_last_actions_are_found_by_the_mask():
+def test_turns_and_last_actions_follow_from_the_mask():
     batch = Batch.of(
         [
             trajectory([1] * 6, [False, True, True, False, True, False]),
@@ -81,17 +78,17 @@ def test_turns_and_last_actions_are_found_by_the_mask():
     assert batch.last_actions.tolist() == [4, 8]
 
 
-def test_pairs_are_all_of_one_group_that_differ():
+def test_preference_pairs_are_all_unequal_pairs_of_one_group():
     returns, groups = [1.0, 0.0, 0.0, 2.0, 5.0], [0, 0, 0, 1, 1]
     batch = Batch.of([trajectory([1, 2], [False, True], [0, r], group=g) for r, g in zip(returns, groups, strict=True)])
     assert sorted(preference_pairs(batch).tolist()) == [[0, 1], [0, 2], [4, 3]]
     equal = Batch.of([trajectory([1, 2], [False, True], [0, 1.0])] * 3)
     with pytest.raises(ConfigurationError, match="there is nothing to prefer"):
-        reward_model_updates(equal, RewardModel())
+        RewardModel().total_updates(equal)
 
 
 class Favourite(Echo):
-    """1 for each of the three turns in which `a` is said, whatever is shown."""
+    """A reward of 1 for each of the three turns with the action `a`."""
 
     def step(self, action):
         observation, _, terminated, truncated, info = super().step(action)
@@ -111,34 +108,34 @@ def played_echo(player, numbers):
 def fit(settings, trajectories, seed=5):
     model = Player(seed=seed).model
     batch = Batch.of(trajectories)
-    learner = reward_model_learner(model, settings, seed=0)
-    for _ in range(reward_model_updates(batch, settings)):
-        metrics = reward_model_step(learner, batch, settings)
+    learner = settings.learner(model, seed=0)
+    for _ in range(settings.total_updates(batch)):
+        metrics = settings.update(learner, batch)
         learner.updates += 1
     return model, metrics
 
 
-def test_what_is_preferred_is_learnt_and_a_policy_learns_from_it_alone():
+def test_reward_model_learns_preferences_and_a_policy_learns_from_it_alone():
     player = Player(Favourite, seed=1)
     known, unknown = played_echo(player, range(6)), played_echo(player, range(6, 8))
     settings = RewardModel(learning_rate=1e-2, epochs=2, minibatch_episodes=64)
     model, metrics = fit(settings, known)
     assert reward_model_accuracy(model, Batch.of(unknown)) > 0.9
-    assert metrics["loss"] < 0.4  # log 2 where nothing is known
+    assert metrics["loss"] < 0.4  # log 2 at random scores
 
     judge = reward_model_judge(model, per_turn=False)
     ppo = dataclasses.replace(ECHO_PPO, whiten_advantages=True)
-    learner = ppo_learner(player.model, ppo, seed=0)
+    learner = ppo.learner(player.model, seed=0)
     before = player.mean_return()
     for _ in range(16):
-        ppo_step(learner, lambda update: judged(player.play(update), judge), ppo)
+        ppo.update(learner, judged(player.play(learner.updates), judge))
         learner.updates += 1
     assert before < 1
     assert player.mean_return() > 2.5
 
 
 @pytest.mark.parametrize("kind", ["regression", "process"])
-def test_what_will_have_been_earned_is_told_after_the_episode_and_after_each_turn(kind):
+def test_reward_model_predicts_returns_after_the_episode_and_after_each_turn(kind):
     player = Player(Favourite, seed=1)
     known, unknown = played_echo(player, range(6)), played_echo(player, range(6, 7))
     model, _ = fit(RewardModel(kind=kind, learning_rate=1e-2, epochs=25, minibatch_episodes=64), known)
@@ -148,7 +145,7 @@ def test_what_will_have_been_earned_is_told_after_the_episode_and_after_each_tur
     assert ((scores - returns) ** 2).mean() < 0.5 * returns.var()
 
 
-def test_what_turns_are_worth_adds_up_to_the_score_of_the_whole():
+def test_turn_rewards_add_up_to_the_score_of_the_episode():
     played = played_echo(Player(), [0])[:5]
     model = Player(seed=5).model
     with torch.no_grad():
@@ -166,7 +163,7 @@ def three_turns():
     return dataclasses.replace(made, turns=turns)
 
 
-def test_a_judges_scores_lie_on_the_last_tokens_of_their_turns():
+def test_judge_scores_are_on_the_last_tokens_of_their_turns():
     lost = dataclasses.replace(three_turns(), valid=False)
     asked = []
 
@@ -187,6 +184,6 @@ def test_a_judges_scores_lie_on_the_last_tokens_of_their_turns():
     ("answer", "message"),
     [([[1.0]], "for an episode of 3 turns"), ([[1, np.nan, 2]], "a finite number for each"), ([], "answered 0 of 1")],
 )
-def test_a_judge_that_breaks_its_contract_is_refused(answer, message):
+def test_judge_that_breaks_its_contract_is_rejected(answer, message):
     with pytest.raises(RolloutError, match=message):
         judged([three_turns()], lambda trajectories: answer)

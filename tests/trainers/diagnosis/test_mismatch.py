@@ -1,4 +1,4 @@
-"""Each way for engine and trainer to differ is made, and its cause is found."""
+"""Each cause of a difference between engine and trainer is produced and must be found."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from swe_trainers.diagnosis.mismatch import find_mismatch
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import TrainerError
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.trajectory import Trajectory
-from tests.trainers.rollout.test_collect import MODEL, Counting, play
+from tests.trainers.rollout.test_play import MODEL, Counting, play
 
 
 def played(sampling: Sampling | None = None, model: LanguageModel = MODEL) -> list[Trajectory]:
@@ -61,7 +61,7 @@ def long_actions() -> list[Trajectory]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_cause_is_found(name: str) -> None:
+def test_each_cause_of_a_logprob_gap_is_found(name: str) -> None:
     trajectories, options = CASES[name]()
     found = find_mismatch(MODEL, trajectories, **options)
     assert found.cause == name.split(maxsplit=1)[0], found.report()
@@ -76,13 +76,13 @@ def test_the_cause_is_found(name: str) -> None:
     assert found.cause in found.report()
 
 
-def test_a_narrow_type_is_told_from_a_defect() -> None:
+def test_rounding_in_bfloat16_is_distinguished_from_a_defect() -> None:
     narrow = MODEL.copy().to(torch.bfloat16)
     trajectories = played(model=narrow)
     found = find_mismatch(narrow, trajectories)
     assert found.cause in ("none", "rounding")
 
 
-def test_nothing_to_compare_is_said() -> None:
+def test_without_valid_actions_comparing_is_an_error() -> None:
     with pytest.raises(TrainerError, match="none of 1 episodes"):
         find_mismatch(MODEL, [replace(played()[0], valid=False)])

@@ -1,4 +1,4 @@
-"""The engine in front of a real vLLM, on a CPU: `make test-vllm` (vLLM lives in an environment of its own)."""
+"""The engine with a real vLLM on a CPU: `make test-vllm` (vLLM has a separate virtual environment)."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.services import free_port
-from swe_trainers.engines.dialects import Completions
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.served import ServedEngine
 from swe_trainers.engines.server_process import ServerProcess
+from swe_trainers.engines.vllm import VLLM
 from swe_trainers.engines.weights import WeightSync, check_server, write_served
 from swe_trainers.errors import EngineError
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.tokenizer import HuggingFaceTokenizer
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer
 from swe_trainers.rollout.adapters import AnyText
-from swe_trainers.rollout.background import BackgroundPlay
-from swe_trainers.rollout.collection import Collection
-from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.rollout.background import BackgroundPlayer
+from swe_trainers.rollout.play import Player
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from tests.trainers.tiny import full_logprobs, tiny_model
 
 PYTHON = os.environ.get("VLLM_PYTHON", ".venv-vllm/bin/python")
@@ -68,9 +68,8 @@ def process_and_engine(
     url = f"http://127.0.0.1:{port}"
     with ServerProcess(command, url, folder.parent / "vllm.log", start_timeout_s=240) as process:
         client = JsonClient(url, timeout_s=60, revive=process.revive)
-        engine = ServedEngine(client, Completions(str(folder)), n_slots=6, max_tokens=256)
+        engine = ServedEngine(client, VLLM(str(folder)), n_slots=6, max_tokens=256)
         yield process, engine
-        engine.shutdown()
 
 
 def changed(model: LanguageModel) -> None:
@@ -79,7 +78,7 @@ def changed(model: LanguageModel) -> None:
             parameter.add_(0.05 * torch.randn_like(parameter))
 
 
-def test_vllm_plays_with_the_policy_s_probabilities_and_takes_its_new_weights(tmp_path: Path) -> None:
+def test_vllm_matches_the_policy_and_takes_new_weights(tmp_path: Path) -> None:
     model = tiny_model("qwen3", tokenizer(), tie_word_embeddings=False, **WIDE)
     with vllm(tmp_path / "model", model, "--logprobs-mode", "processed_logprobs") as engine:
         check_server(engine, training=True)
@@ -112,7 +111,7 @@ def test_vllm_plays_with_the_policy_s_probabilities_and_takes_its_new_weights(tm
             assert not {7, 11} & set(sample.token_ids[:-1])
 
 
-def test_probabilities_before_the_temperature_are_found_out(tmp_path: Path) -> None:
+def test_logprobs_before_temperature_are_detected(tmp_path: Path) -> None:
     model = tiny_model("qwen3", tokenizer(), tie_word_embeddings=False, **WIDE)
     with vllm(tmp_path / "model", model) as engine:
         sync = WeightSync(model, engine, tmp_path / "model", tolerance=1e-3)
@@ -121,7 +120,7 @@ def test_probabilities_before_the_temperature_are_found_out(tmp_path: Path) -> N
             sync.check(Sampling(0.7), 0)
 
 
-def test_tied_embeddings_that_are_reloaded_wrongly_stop_the_run(tmp_path: Path) -> None:
+def test_wrongly_reloaded_tied_embeddings_stop_the_run(tmp_path: Path) -> None:
     model = tiny_model("qwen3", tokenizer(), tie_word_embeddings=True, **WIDE)
     with vllm(tmp_path / "model", model, "--logprobs-mode", "processed_logprobs") as engine:
         sync = WeightSync(model, engine, tmp_path / "model", tolerance=1e-3)
@@ -132,7 +131,7 @@ def test_tied_embeddings_that_are_reloaded_wrongly_stop_the_run(tmp_path: Path) 
 
 
 @pytest.mark.timeout(900)  # the server starts three times
-def test_a_killed_server_comes_back_with_the_weights_of_the_moment_or_is_refused(tmp_path: Path) -> None:
+def test_killed_server_returns_with_the_current_weights_or_is_refused(tmp_path: Path) -> None:
     model = tiny_model("qwen3", tokenizer(), tie_word_embeddings=False, **WIDE)
     options = ("--logprobs-mode", "processed_logprobs")
     with process_and_engine(tmp_path / "model", model, *options) as (process, engine):
@@ -162,17 +161,15 @@ def test_a_killed_server_comes_back_with_the_weights_of_the_moment_or_is_refused
             engine.client.get("/v1/models")
 
 
-def test_episodes_under_way_go_on_over_a_change_of_weights(tmp_path: Path) -> None:
+def test_suspended_episodes_continue_after_a_weight_change(tmp_path: Path) -> None:
     former = tiny_model("qwen3", tokenizer(), tie_word_embeddings=False, **WIDE)
     model = copy.deepcopy(former)
     with vllm(tmp_path / "model", model, "--logprobs-mode", "processed_logprobs") as engine:
         sync = WeightSync(model, engine, tmp_path / "model", tolerance=1e-3)
         sync.check(Sampling(), 0)
         envs = [Echoing() for _ in range(4)]
-        player = BackgroundPlay(
-            lambda feed: Collection(engine, Words(), envs, feed, Limits(max_new_tokens=6)),
-            renews_actions=False,
-        )
+        settings = EpisodeSettings(Limits(max_new_tokens=6))
+        player = BackgroundPlayer(Player(engine, Words(), envs, settings), renews_actions=False)
         player.begin([((i,), EpisodeStart(seed=i)) for i in range(40)])
         found = player.ended(60)
         changed(model)
@@ -188,8 +185,8 @@ def test_episodes_under_way_go_on_over_a_change_of_weights(tmp_path: Path) -> No
         mixed += len(set(versions[trajectory.action_mask].tolist())) == 2
         for version, weights in enumerate((former, model)):
             truth = full_logprobs(weights, trajectory.token_ids.tolist())[versions == version]
-            said = torch.from_numpy(trajectory.rollout_logprobs)[versions == version]
-            torch.testing.assert_close(said, truth, rtol=1e-3, atol=1e-3)
+            rollout_logprobs = torch.from_numpy(trajectory.rollout_logprobs)[versions == version]
+            torch.testing.assert_close(rollout_logprobs, truth, rtol=1e-3, atol=1e-3)
     assert mixed > 0
 
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from swe_trainers.engines.dialects import Completions
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.served import ServedEngine
 from swe_trainers.engines.serving import ModelServer
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.engines.vllm import VLLM
+from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.language_model import LanguageModel
 
 
 @contextmanager
@@ -23,4 +23,4 @@ def served(folder: Path, model: LanguageModel, *, n_slots: int = 4, api_key: str
 
 def engine_of(server: ModelServer, *, n_slots: int = 3, max_tokens: int = 96) -> ServedEngine:
     client = JsonClient(server.url, tries=2, pause_s=0.01, timeout_s=30, api_key=server.api_key or None)
-    return ServedEngine(client, Completions(server.name), n_slots=n_slots, max_tokens=max_tokens)
+    return ServedEngine(client, VLLM(server.name), n_slots=n_slots, max_tokens=max_tokens)

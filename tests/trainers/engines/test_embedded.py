@@ -1,4 +1,4 @@
-"""The embedded engine: its log-probabilities are those of the plain forward pass, whatever else is in the batch."""
+"""The embedded engine: its log-probabilities equal the forward pass, independent of the rest of the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Sample
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, EngineError
-from swe_trainers.policy.language_model import LanguageModel
+from swe_trainers.model.language_model import LanguageModel
 from tests.trainers.tiny import FAMILIES, full_logprobs, tiny_model
 
 MODELS = {family: tiny_model(family) for family in FAMILIES}
@@ -93,7 +93,7 @@ episode_lengths = st.lists(st.integers(1, 14), min_size=1, max_size=4)
     temperature=st.sampled_from([1.0, 0.7]),
 )
 @settings(max_examples=8, deadline=None)
-def test_logprobs_over_turns_and_refilled_slots_are_those_of_the_plain_forward_pass(
+def test_logprobs_over_turns_and_reused_slots_equal_the_forward_pass(
     family: str, episodes: list[list[int]], n_slots: int, eager: bool, temperature: float
 ) -> None:
     model = MODELS[family]
@@ -103,7 +103,7 @@ def test_logprobs_over_turns_and_refilled_slots_are_those_of_the_plain_forward_p
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_an_episode_samples_the_same_tokens_alone_and_in_any_company(family: str) -> None:
+def test_samples_are_independent_of_other_slots(family: str) -> None:
     episodes = [[5, 3, 9], [14], [1, 1, 1, 1], [8, 2], [3, 3]]
     runs = [
         play(MODELS[family], episodes, n_slots=n_slots, eager=eager, temperature=1.0)
@@ -113,7 +113,7 @@ def test_an_episode_samples_the_same_tokens_alone_and_in_any_company(family: str
     assert tokens[0] == tokens[1] == tokens[2] == tokens[3]
 
 
-def test_a_turn_ends_at_a_stop_token_at_its_length_or_when_the_slot_is_full() -> None:
+def test_action_ends_at_stop_token_length_or_full_slot() -> None:
     model = MODELS["llama"]
     free = EmbeddedEngine(model, n_slots=1, max_tokens=100)
     submit(free, free.open(), prompt(0, 5), 3, max_new_tokens=8, stop_ids=frozenset())
@@ -134,7 +134,7 @@ def test_a_turn_ends_at_a_stop_token_at_its_length_or_when_the_slot_is_full() ->
     )
 
 
-def test_greedy_takes_the_most_likely_token_of_the_plain_forward_pass() -> None:
+def test_greedy_takes_the_most_likely_token_of_the_forward_pass() -> None:
     model = MODELS["qwen3"]
     engine = EmbeddedEngine(model, n_slots=1, max_tokens=100)
     submit(engine, engine.open(), prompt(4, 6), 0, sampling=Sampling(temperature=0.0), stop_ids=frozenset())
@@ -146,7 +146,7 @@ def test_greedy_takes_the_most_likely_token_of_the_plain_forward_pass() -> None:
     assert set(sample.logprobs) == {0.0}
 
 
-def test_requests_with_different_sampling_run_side_by_side() -> None:
+def test_requests_with_different_sampling_share_a_batch() -> None:
     model = MODELS["llama"]
     engine = EmbeddedEngine(model, n_slots=3, max_tokens=100)
     choices = [Sampling(0.0), Sampling(), Sampling(0.5)]
@@ -159,7 +159,7 @@ def test_requests_with_different_sampling_run_side_by_side() -> None:
         assert finish(alone)[0].token_ids == together[slot].token_ids
 
 
-def test_a_fork_continues_from_where_its_parent_is_and_neither_sees_the_other() -> None:
+def test_forked_slots_are_independent() -> None:
     model = MODELS["llama"]
     engine = EmbeddedEngine(model, n_slots=3, max_tokens=100)
     parent = engine.open()
@@ -175,7 +175,7 @@ def test_a_fork_continues_from_where_its_parent_is_and_neither_sees_the_other() 
         torch.testing.assert_close(torch.tensor(samples[slot].logprobs), truth, rtol=1e-4, atol=1e-4)
 
 
-def test_weights_changed_between_episodes_are_used_at_once_and_the_mode_is_left_alone() -> None:
+def test_changed_weights_are_used_at_once_and_training_mode_is_kept() -> None:
     model = tiny_model("llama").train()
     engine = EmbeddedEngine(model, n_slots=1, max_tokens=100)
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_weights_changed_between_episodes_are_used_at_once_and_the_mode_is_left_
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_generation_keeps_its_cache_where_training_recomputes_activations(family: str) -> None:
+def test_cache_works_with_gradient_checkpointing(family: str) -> None:
     model = tiny_model(family).train()
     switch = "activation_checkpointing_enable"  # since transformers 5.20 or so; before, gradient_checkpointing_enable
     getattr(model.causal_lm, switch if hasattr(model.causal_lm, switch) else "gradient_checkpointing_enable")()
@@ -203,7 +203,7 @@ def test_generation_keeps_its_cache_where_training_recomputes_activations(family
     torch.testing.assert_close(torch.tensor(sample.logprobs), truth, rtol=1e-4, atol=1e-4)
 
 
-def test_training_goes_on_after_generation() -> None:
+def test_training_works_after_generation() -> None:
     model = tiny_model("llama")
     engine = EmbeddedEngine(model, n_slots=1, max_tokens=100)
     submit(engine, engine.open(), prompt(0, 6), 9)
@@ -213,7 +213,7 @@ def test_training_goes_on_after_generation() -> None:
     assert model.trunk.embed_tokens.weight.grad.any()
 
 
-def test_misuse_is_refused_with_what_to_do() -> None:
+def test_misuse_raises_with_advice() -> None:
     model = MODELS["llama"]
     engine = EmbeddedEngine(model, n_slots=1, max_tokens=10)
     slot = engine.open()
@@ -239,7 +239,7 @@ def test_misuse_is_refused_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stop_string_ends_an_action_with_the_token_that_completes_it_however_it_is_cut(seed: int) -> None:
+def test_stop_string_is_found_across_token_boundaries(seed: int) -> None:
     model = MODELS["llama"]
     engine = EmbeddedEngine(model, n_slots=1, max_tokens=100)
     submit(engine, engine.open(), prompt(seed, 5), seed, max_new_tokens=30, stop_ids=frozenset())
@@ -257,7 +257,7 @@ def test_a_stop_string_ends_an_action_with_the_token_that_completes_it_however_i
 
 
 @pytest.mark.parametrize("back", [0, 3, 7, 8, 12])
-def test_a_slot_goes_back_and_what_follows_sees_only_what_was_kept(back: int) -> None:
+def test_rewind_removes_tokens_from_the_context(back: int) -> None:
     model = MODELS["qwen3"]
     engine = EmbeddedEngine(model, n_slots=1, max_tokens=100)
     submit(engine, engine.open(), prompt(2, 7), 1, max_new_tokens=5, stop_ids=frozenset())
@@ -272,7 +272,7 @@ def test_a_slot_goes_back_and_what_follows_sees_only_what_was_kept(back: int) ->
         engine.rewind(0, 99)
 
 
-def test_the_throughput_counts_what_was_read_and_what_was_sampled() -> None:
+def test_throughput_counts_read_and_sampled_tokens() -> None:
     engine = EmbeddedEngine(MODELS["llama"], n_slots=2, max_tokens=100)
     for seed, size in ((0, 6), (1, 9)):
         submit(engine, engine.open(), prompt(seed, size), seed, stop_ids=frozenset(), max_new_tokens=4)

@@ -1,4 +1,4 @@
-"""The client of JSON over HTTP, against real servers on loopback that answer as servers do on bad days."""
+"""The client of JSON over HTTP, against real servers on loopback that fail in the usual ways."""
 
 from __future__ import annotations
 
@@ -71,42 +71,42 @@ def answering(*replies: Reply) -> Iterator[tuple[str, list[float]]]:
 @pytest.mark.parametrize(
     "bad", [reply(429), reply(500), reply(503, "busy"), cut, gone, reply(200, "<html>a proxy's page</html>")]
 )
-def test_what_passes_is_asked_again(bad):
+def test_transient_failures_are_retried(bad):
     with answering(bad, bad, reply(200, {"fine": 1})) as (url, asked):
         assert JsonClient(url, pause_s=0.001).post("/x", {}) == {"fine": 1}
         assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "expected"),
     [
         (cut, "no answer after 3 tries"),
         (reply(200, "<html>"), "no JSON"),
         (reply(500, {"error": {"message": "on\nfire"}}), "500: on fire"),
     ],
 )
-def test_what_does_not_pass_is_one_line(bad, told):
-    with answering(bad) as (url, asked), pytest.raises(EngineError, match=told) as raised:
+def test_permanent_failure_is_a_one_line_error(bad, expected):
+    with answering(bad) as (url, asked), pytest.raises(EngineError, match=expected) as raised:
         JsonClient(url, pause_s=0.001, tries=3).post("/x", {})
     assert len(asked) == 3 and "\n" not in str(raised.value)
 
 
-def test_a_refusal_that_stays_is_not_asked_again():
+def test_client_error_is_not_retried():
     with answering(reply(400, {"error": "no such field"})) as (url, asked):
         with pytest.raises(RefusedError, match="400: no such field") as raised:
             JsonClient(url).post("/x", {})
         assert raised.value.status == 400 and len(asked) == 1
 
 
-@pytest.mark.parametrize("said", [lambda: "1", lambda: formatdate(time.time() + 2, usegmt=True)])
-def test_a_server_is_left_alone_as_long_as_it_asks(said):
-    held = [reply(429, {}, Retry_After=said()), reply(200, {})]
+@pytest.mark.parametrize("retry_after", [lambda: "1", lambda: formatdate(time.time() + 2, usegmt=True)])
+def test_retry_after_is_honoured(retry_after):
+    held = [reply(429, {}, Retry_After=retry_after()), reply(200, {})]
     with answering(*held) as (url, asked):
         JsonClient(url, pause_s=0.001).post("/x", {})
         assert asked[1] - asked[0] >= 0.95
 
 
-def test_all_who_keep_one_pace_leave_the_server_alone():
+def test_retry_after_holds_all_clients_with_the_same_pace():
     pace = Pace()
     with ExitStack() as stack:
         busy, _ = stack.enter_context(answering(reply(429, {}, Retry_After="1"), reply(200, {})))
@@ -120,14 +120,14 @@ def test_all_who_keep_one_pace_leave_the_server_alone():
         assert asked[0] - began >= 0.95
 
 
-def test_nobody_waits_for_hours():
+def test_long_retry_after_is_an_error():
     with answering(reply(429, "come back tomorrow", Retry_After="86400")) as (url, asked):
         with pytest.raises(RefusedError, match="tomorrow") as raised:
             JsonClient(url, pause_s=0.001).post("/x", {})
         assert raised.value.retry_after_s == 86400 and len(asked) == 1
 
 
-def test_a_rate_is_kept_by_all_threads_and_by_every_try():
+def test_rate_limit_counts_every_thread_and_try():
     pace = Pace(per_minute=1200)  # one in 50 ms
     with answering(reply(500), reply(500), reply(200, {})) as (url, asked):
         clients = [JsonClient(url, pace=pace, pause_s=0.001) for _ in range(3)]
@@ -140,13 +140,13 @@ def test_a_rate_is_kept_by_all_threads_and_by_every_try():
         assert asked[-1] - asked[0] >= 4 * 0.05 - 0.02
 
 
-def test_a_key_that_a_server_quotes_is_in_no_message():
+def test_api_key_is_removed_from_messages():
     with answering(reply(401, {"error": "incorrect key sk-secret-1"})) as (url, _):
         with pytest.raises(RefusedError, match="401: incorrect key ") as raised:
             JsonClient(url, api_key="sk-secret-1").post("/x", {})
         assert "sk-secret-1" not in str(raised.value)
 
 
-def test_an_address_that_is_none_is_named_with_its_option():
+def test_invalid_url_is_named_with_its_option():
     with pytest.raises(ConfigurationError, match="--base-url: got 'localhost:1', expected http"):
         JsonClient("localhost:1", option="--base-url")

@@ -1,4 +1,4 @@
-"""Drawing tokens: the frequencies and the log-probabilities are those of the distribution sampled from."""
+"""Sampling tokens: frequencies and log-probabilities equal those of the distribution."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("sampling", SETTINGS)
-def test_evenly_spread_numbers_give_each_token_its_share_with_its_own_logprob(sampling: Sampling) -> None:
+def test_token_frequencies_match_logprobs(sampling: Sampling) -> None:
     n = 4000
     logits = P.log()[SCRAMBLE].expand(n, -1)
     ids, logprobs = draw(logits, (torch.arange(n, dtype=torch.float64) + 0.5) / n, sampling)
@@ -60,7 +60,7 @@ def test_evenly_spread_numbers_give_each_token_its_share_with_its_own_logprob(sa
     assert logprobs.dtype == torch.float32
 
 
-def test_temperature_zero_takes_the_most_likely_token_with_certainty() -> None:
+def test_temperature_zero_is_greedy_with_logprob_zero() -> None:
     ids, logprobs = draw(
         torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]]), torch.tensor([0.99, 0.99]).double(), Sampling(0.0)
     )
@@ -70,7 +70,7 @@ def test_temperature_zero_takes_the_most_likely_token_with_certainty() -> None:
 
 @given(st.integers(1, 6), st.integers(2, 50), st.integers(0, 2**31), st.sampled_from(SETTINGS))
 @settings(deadline=None)
-def test_a_row_does_not_depend_on_the_others_and_no_dropped_token_is_drawn(
+def test_rows_are_independent_and_truncated_tokens_are_never_sampled(
     n: int, v: int, seed: int, sampling: Sampling
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -86,7 +86,7 @@ def test_a_row_does_not_depend_on_the_others_and_no_dropped_token_is_drawn(
 
 @given(n=st.integers(1, 3), v=st.sampled_from([2, 63, 64, 65, 129, 1000]), seed=st.integers(0, 2**31))
 @settings(deadline=None)
-def test_a_large_vocabulary_is_inverted_as_its_cumulative_distribution_says(n: int, v: int, seed: int) -> None:
+def test_large_vocabulary_is_sampled_by_its_cumulative_distribution(n: int, v: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(n, v, generator=generator) * 8
     uniforms = torch.rand(n, generator=generator, dtype=torch.float64)
@@ -99,7 +99,7 @@ def test_a_large_vocabulary_is_inverted_as_its_cumulative_distribution_says(n: i
         assert below - 1e-6 <= uniforms[row].item() <= cumulative[token] + 1e-6
 
 
-def test_probabilities_that_underflow_are_not_drawn_at_the_borders() -> None:
+def test_zero_probability_tokens_are_never_sampled() -> None:
     logits = torch.tensor([[-1000.0, 0.0, -1000.0], [-1000.0, 0.0, -1000.0]])
     ids, logprobs = draw(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64), Sampling())
     assert ids.tolist() == [1, 1]
@@ -123,6 +123,6 @@ def test_half_precision_logits_are_normalised_in_float32() -> None:
         ({"temperature": 0.0, "top_p": 0.5}, "no effect"),
     ],
 )
-def test_settings_out_of_range_or_without_effect_are_refused(values: dict[str, float], name: str) -> None:
+def test_settings_out_of_range_or_without_effect_are_rejected(values: dict[str, float], name: str) -> None:
     with pytest.raises(ConfigurationError, match=name):
         Sampling(**values)  # type: ignore[arg-type]

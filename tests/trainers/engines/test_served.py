@@ -1,4 +1,4 @@
-"""Generation by a server: a real one over HTTP, whose tokens and log-probabilities are the model's own."""
+"""Generation by a real server over HTTP: its tokens and log-probabilities equal the model's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ask(engine: ServedEngine, slot: int, ids: list[int], stream: int = 0, **opti
     engine.submit(slot, ids, random=np.random.default_rng(stream), **settings)
 
 
-def test_tokens_and_logprobs_over_turns_are_those_of_the_plain_forward_pass(server: ModelServer) -> None:
+def test_tokens_and_logprobs_over_turns_equal_the_forward_pass(server: ModelServer) -> None:
     model, engine = tiny_model("qwen3"), engine_of(server)
     engine.version = 7
     records: dict[int, list[int]] = {engine.open(): [] for _ in range(3)}
@@ -59,7 +59,7 @@ def test_tokens_and_logprobs_over_turns_are_those_of_the_plain_forward_pass(serv
             assert sample.versions == (7,) * 6 and sample.end == "length"
 
 
-def test_an_action_ends_at_its_stop_token_or_when_the_slot_is_full(server: ModelServer) -> None:
+def test_action_ends_at_stop_token_or_full_slot(server: ModelServer) -> None:
     engine = engine_of(server, max_tokens=20)
     slot = engine.open()
     ask(engine, slot, [1, 2, 3], max_new_tokens=12)
@@ -74,7 +74,7 @@ def test_an_action_ends_at_its_stop_token_or_when_the_slot_is_full(server: Model
         ask(engine, slot, [5])
 
 
-def test_a_closed_slot_s_late_answer_reaches_nobody(server: ModelServer) -> None:
+def test_late_answer_of_a_closed_slot_is_ignored(server: ModelServer) -> None:
     engine = engine_of(server, n_slots=1)
     ask(engine, engine.open(), [1, 2], max_new_tokens=40)
     engine.close(0)
@@ -82,7 +82,7 @@ def test_a_closed_slot_s_late_answer_reaches_nobody(server: ModelServer) -> None
     assert [len(sample.token_ids) for sample in finish(engine)] == [2]
 
 
-def test_greedy_tokens_are_the_likeliest_and_count_as_certain(server: ModelServer) -> None:
+def test_greedy_tokens_are_most_likely_with_logprob_zero(server: ModelServer) -> None:
     model, engine = tiny_model("qwen3"), engine_of(server)
     ask(engine, engine.open(), [4, 5, 6], sampling=Sampling(temperature=0))
     (sample,) = finish(engine)
@@ -93,7 +93,7 @@ def test_greedy_tokens_are_the_likeliest_and_count_as_certain(server: ModelServe
     assert list(sample.token_ids) == ids[3:] and set(sample.logprobs) == {0.0}
 
 
-def test_new_weights_reach_the_server_and_their_version_every_token(tmp_path: Path) -> None:
+def test_new_weights_and_their_version_reach_the_server(tmp_path: Path) -> None:
     model = tiny_model("llama")
     with served(tmp_path / "model", model) as server:
         engine = engine_of(server)
@@ -117,7 +117,7 @@ def test_new_weights_reach_the_server_and_their_version_every_token(tmp_path: Pa
             sync.prove(engine.client)
 
 
-def test_a_server_that_keeps_a_tied_projection_is_found_out(tmp_path: Path) -> None:
+def test_server_with_a_stale_tied_projection_is_detected(tmp_path: Path) -> None:
     """What vLLM did in silence: embeddings are taken, the projection tied to them stays as it was."""
     model = tiny_model("llama", tie_word_embeddings=True)
     with served(tmp_path / "model", model) as server:
@@ -135,7 +135,7 @@ def test_a_server_that_keeps_a_tied_projection_is_found_out(tmp_path: Path) -> N
             sync.send(2, Sampling())
 
 
-def test_weights_do_not_change_under_a_running_request(server: ModelServer) -> None:
+def test_weights_cannot_change_during_a_request(server: ModelServer) -> None:
     engine = engine_of(server)
     ask(engine, engine.open(), [1], max_new_tokens=50)
     with pytest.raises(EngineError, match="unfinished"):
@@ -174,9 +174,9 @@ def bare() -> Iterator[tuple[str, type[Bare]]]:
 
 
 def engine_at(url: str) -> ServedEngine:
-    from swe_trainers.engines.dialects import Completions
+    from swe_trainers.engines.vllm import VLLM
 
-    return ServedEngine(JsonClient(url, tries=3, pause_s=0.01, timeout_s=5), Completions("m"), n_slots=1, max_tokens=64)
+    return ServedEngine(JsonClient(url, tries=3, pause_s=0.01, timeout_s=5), VLLM("m"), n_slots=1, max_tokens=64)
 
 
 @pytest.mark.parametrize(
@@ -187,20 +187,20 @@ def engine_at(url: str) -> ServedEngine:
         ({"error": "nothing here"}, True, "cannot be understood"),
     ],
 )
-def test_a_server_without_what_training_needs_is_refused_with_the_reason(bare, answer, training, message) -> None:
+def test_server_without_token_ids_or_logprobs_is_rejected(bare, answer, training, message) -> None:
     url, kind = bare
     kind.answers.append((200, answer))
     with pytest.raises(EngineError, match=message):
         check_server(engine_at(url), training=training)
 
 
-def test_token_ids_without_logprobs_are_enough_to_measure(bare) -> None:
+def test_token_ids_without_logprobs_suffice_for_evaluation(bare) -> None:
     url, kind = bare
     kind.answers.append((200, {"choices": [{"text": "Hello", "token_ids": [3]}]}))
     check_server(engine_at(url), training=False)
 
 
-def test_a_busy_server_is_asked_again_and_a_refusal_is_final(bare) -> None:
+def test_busy_server_is_retried_and_client_error_is_final(bare) -> None:
     url, kind = bare
     good = {"choices": [{"token_ids": [3], "logprobs": {"token_logprobs": [-0.5]}}]}
     kind.answers += [(503, {}), (429, {}), (200, good)]
@@ -212,7 +212,7 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_final(bare) -> None:
     assert len(kind.asked) == 4
 
 
-def test_nobody_at_the_address_is_one_line() -> None:
+def test_unreachable_server_is_a_one_line_error() -> None:
     with pytest.raises(EngineError, match="no answer after 2 tries") as caught:
         JsonClient("http://127.0.0.1:9", tries=2, pause_s=0.01).get("/health")
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""`swe-serve`: what OpenAI's clients ask, and what must be refused."""
+"""`swe-serve`: requests of OpenAI's clients, and invalid requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from swe_trainers.engines.http import JsonClient, RefusedError
 from swe_trainers.engines.serving import ModelServer
-from swe_trainers.policy.chat import CompactChat
+from swe_trainers.model.chat import CompactChat
 from tests.trainers.engines.served import served
 from tests.trainers.tiny import full_logprobs, tiny_model
 
@@ -24,7 +24,7 @@ def client(server: ModelServer, key: str | None = "secret") -> JsonClient:
     return JsonClient(server.url, tries=1, timeout_s=30, api_key=key)
 
 
-def test_a_chat_is_answered_in_the_model_s_own_format(server: ModelServer) -> None:
+def test_chat_uses_the_chat_format_of_the_model(server: ModelServer) -> None:
     messages = [
         {"role": "system", "content": "w0"}, {"role": "user", "content": "w1 w2"},
         {"role": "assistant", "content": "w3"}, {"role": "user", "content": "w4"},
@@ -42,7 +42,7 @@ def test_a_chat_is_answered_in_the_model_s_own_format(server: ModelServer) -> No
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": chat.action_text(sampled)}
 
 
-def test_a_seed_gives_the_same_answer_whatever_else_is_asked(server: ModelServer) -> None:
+def test_seeded_answer_is_independent_of_other_requests(server: ModelServer) -> None:
     body = {"prompt": "w1 w2 w3", "max_tokens": 12, "return_token_ids": True, "ignore_eos": True}
 
     def ask(seed: int) -> list[int]:
@@ -59,24 +59,28 @@ def test_a_seed_gives_the_same_answer_whatever_else_is_asked(server: ModelServer
     [
         ("/v1/completions", {"prompt": [1, 9999]}, "400: .*each below"),
         ("/v1/completions", {"prompt": []}, "400: .*at least one token"),
-        ("/v1/completions", {"prompt": {"a": 1}}, "400: .*a text or a list"),
+        ("/v1/completions", {"prompt": {"a": 1}}, "400: prompt.*valid"),
         ("/v1/completions", {"prompt": "w1", "temperature": -1}, "400: temperature"),
         ("/v1/completions", {"prompt": "w1", "max_tokens": "many"}, "400: "),
         ("/v1/completions", {"prompt": [1] * 200}, "400: .*no room"),
-        ("/v1/completions", {"prompt": "w1", "stream": True}, "400: .*one whole answer"),
+        ("/v1/completions", {"prompt": "w1", "stream": True}, "400: .*one complete answer"),
         ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "w1"}]}, "400: .*expected user"),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": ["w1"]}]}, "400: .*content of text"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": ["w1"]}]},
+            "400: messages.0.content: ",
+        ),
         ("/collective_rpc", {"method": "shutdown"}, "400: .*expected reload_weights"),
         ("/v1/embeddings", {}, "404: no such path"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_and_the_server_goes_on(server, path, body, message) -> None:
+def test_invalid_requests_are_rejected_and_the_server_continues(server, path, body, message) -> None:
     with pytest.raises(RefusedError, match=message):
         client(server).post(path, body)
     assert client(server).post("/v1/completions", {"prompt": "w1", "max_tokens": 1})["usage"]["completion_tokens"] == 1
 
 
-def test_nothing_is_done_without_the_key(server: ModelServer) -> None:
+def test_requests_without_the_key_are_rejected(server: ModelServer) -> None:
     for path in ("/v1/completions", "/collective_rpc"):
         for key in (None, "wrong"):
             with pytest.raises(RefusedError, match="401"):

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from swe_trainers.engines.dialects import SGLang
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.served import ServedEngine
+from swe_trainers.engines.sglang import SGLang
 from swe_trainers.engines.weights import check_server
 from swe_trainers.errors import EngineError
 
@@ -84,7 +84,6 @@ def engine() -> Iterator[ServedEngine]:
         made = ServedEngine(client, SGLang(), n_slots=2, max_tokens=64)
         made.asked = handler.asked  # type: ignore[attr-defined]
         yield made
-        made.shutdown()
         server.shutdown()
         thread.join()
 
@@ -92,7 +91,7 @@ def engine() -> Iterator[ServedEngine]:
 @pytest.mark.parametrize(
     ("stop_ids", "stop_strings", "end"), [({9}, (), "stop"), ((), ("\n",), "string"), ((), (), "length")]
 )
-def test_tokens_come_with_their_logprobs_and_what_ended_them(engine: ServedEngine, stop_ids, stop_strings, end) -> None:
+def test_tokens_logprobs_and_end_reason_are_read(engine: ServedEngine, stop_ids, stop_strings, end) -> None:
     check_server(engine, training=True)
     slot = engine.open()
     engine.submit(slot, [1, 2, 3], max_new_tokens=3, stop_ids=stop_ids, stop_strings=stop_strings,
@@ -109,7 +108,7 @@ def test_tokens_come_with_their_logprobs_and_what_ended_them(engine: ServedEngin
     assert (params["temperature"], params["top_p"], params["top_k"], params["ignore_eos"]) == (0.7, 0.9, -1, True)
 
 
-def test_weights_are_taken_and_a_refusal_is_told(engine: ServedEngine) -> None:
+def test_weights_are_reloaded_and_a_failure_is_raised(engine: ServedEngine) -> None:
     engine.reload("/weights", 3)
     assert engine.version == 3
     path, body = engine.asked[0]

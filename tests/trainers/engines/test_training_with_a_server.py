@@ -22,20 +22,21 @@ from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.server_process import ServerProcess
 from swe_trainers.errors import ConfigurationError, EngineError
-from swe_trainers.experiment import evaluate_run, run_experiment
+from swe_trainers.evaluation.evaluate import evaluate_run
+from swe_trainers.experiment import run_experiment
 from swe_trainers.logging import read_metrics
 from swe_trainers.run_config import RunConfig, run_config
 from tests.trainers.tiny import full_logprobs, lake_run, tiny_model
 
 
-def configuration(folder: Path, *, ahead: int = 0, **engine) -> RunConfig:
+def configuration(folder: Path, *, staleness: int = 0, **engine) -> RunConfig:
     return run_config(
         lake_run(
             folder,
             environment={"parallel": 4},
             trainer={"max_updates": 4, "episodes_per_update": 8, "minibatches": 1, "temperature": 0.9,
                      "correction": "truncate"},
-            rollout={"max_staleness": ahead, "partial": bool(ahead)},
+            rollout={"max_staleness": staleness, "partial": bool(staleness)},
             engine=engine,
         )
     )  # fmt: skip
@@ -45,7 +46,7 @@ def server_command() -> list[str]:
     return [
         sys.executable,
         "-m",
-        "swe_trainers.engines.serve_command",
+        "swe_trainers.cli.serve",
         "{weights}",
         "--port",
         "{port}",
@@ -62,18 +63,26 @@ def servers(port: int) -> list[int]:
             line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
         except OSError:
             continue
-        if b"swe_trainers.engines.serve_command" in line and str(port).encode() in line:
+        if b"swe_trainers.cli.serve" in line and str(port).encode() in line:
             found.append(int(entry.name))
     return found
 
 
-@pytest.mark.parametrize(("ahead", "transport"), [(0, "files"), (1, "files"), (0, "gloo"), (1, "gloo")])
-def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(
-    tmp_path: Path, ahead: int, transport: str
-) -> None:
+@pytest.mark.parametrize(
+    ("staleness", "transport"),
+    [
+        (0, "files"),
+        pytest.param(1, "files", marks=pytest.mark.campaign),
+        pytest.param(0, "gloo", marks=pytest.mark.campaign),
+        (1, "gloo"),
+    ],
+)
+def test_run_survives_the_death_of_its_server(tmp_path: Path, staleness: int, transport: str) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    config = configuration(tmp_path, ahead=ahead, kind="vllm", url=url, command=server_command(), transport=transport)
+    config = configuration(
+        tmp_path, staleness=staleness, kind="vllm", url=url, command=server_command(), transport=transport
+    )
     metrics, killed = tmp_path / "run" / "metrics.jsonl", []
 
     def kill() -> None:
@@ -92,14 +101,14 @@ def test_a_run_goes_on_over_the_death_of_its_server_and_leaves_none_behind(
     assert servers(port) == []
     rows = [row for row in read_metrics(metrics) if row["update"]]
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    # What the server says of its tokens is what the policy says of them, after every change of weights.
+    # After every change of weights the server and the policy agree on the log-probabilities.
     for row in rows:
         assert row["engine/probe_gap"] < 1e-4
-        assert row["engine_logprob_gap"] < 1e-4 or row["staleness/max"] == ahead
+        assert row["logprob_gap"] < 1e-4 or row["staleness/max"] == staleness
     assert sum(row["episodes"] for row in rows) == 32
 
 
-def test_a_server_that_dies_while_the_policy_learns_on_comes_back_with_the_weights_it_was_sent(tmp_path: Path) -> None:
+def test_server_restarted_during_an_update_has_the_weights_that_were_sent(tmp_path: Path) -> None:
     port, model = free_port(), tiny_model("qwen3")
     config = EngineConfig(
         kind="vllm", url=f"http://127.0.0.1:{port}", command=tuple(server_command()), transport="gloo"
@@ -128,7 +137,7 @@ def test_a_server_that_dies_while_the_policy_learns_on_comes_back_with_the_weigh
         assert set(sample.versions) == {1}
 
 
-def test_a_server_that_does_not_start_is_one_line_with_its_last_words(tmp_path: Path) -> None:
+def test_server_that_does_not_start_is_a_one_line_error(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo no such GPU; exit 3"]
     config = configuration(tmp_path, kind="vllm", url=f"http://127.0.0.1:{free_port()}", command=command)
     with pytest.raises(EngineError, match="ended with 3: no such GPU"):
@@ -143,13 +152,14 @@ def test_a_server_that_does_not_start_is_one_line_with_its_last_words(tmp_path: 
     [
         ({"url": "http://127.0.0.1:1"}, "no effect on kind embedded"),
         ({"kind": "vllm"}, "needs the server's address"),
+        ({"kind": "vlm"}, "engine.kind: got 'vlm', expected one of embedded, vllm, sglang"),
         ({"kind": "sglang", "url": "http://127.0.0.1:1", "gpus": "0"}, "no effect without command"),
         ({"kind": "vllm", "url": "http://127.0.0.1:1", "timeout_s": 0}, "must be positive"),
         ({"transport": "gloo"}, "no effect on kind embedded"),
         ({"kind": "sglang", "url": "http://127.0.0.1:1", "transport": "nccl"}, "takes weights through files"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(tmp_path: Path, engine, message) -> None:
+def test_engine_settings_without_effect_are_rejected(tmp_path: Path, engine, message) -> None:
     with pytest.raises(ConfigurationError, match=message):
         configuration(tmp_path, **engine)
 
@@ -172,7 +182,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_dead_server_is_started_again_though_nobody_asks_it_and_has_to_prove_itself(tmp_path: Path) -> None:
+def test_dead_server_is_restarted_without_a_request_and_probed(tmp_path: Path) -> None:
     proofs = []
     with watched(tmp_path, restarts=2) as server:
         server.prove = lambda: proofs.append(server.pid)
@@ -188,7 +198,7 @@ def test_a_dead_server_is_started_again_though_nobody_asks_it_and_has_to_prove_i
             server.revive()
 
 
-def test_a_server_that_comes_back_as_another_is_not_asked(tmp_path: Path) -> None:
+def test_restarted_server_with_other_weights_is_not_used(tmp_path: Path) -> None:
     def wrong() -> None:
         raise EngineError("other weights")
 
@@ -202,14 +212,14 @@ def test_a_server_that_comes_back_as_another_is_not_asked(tmp_path: Path) -> Non
             until(lambda: not server.lives())
 
 
-def test_training_without_a_way_for_weights_is_refused(tmp_path: Path) -> None:
+def test_training_without_a_weight_transport_is_rejected(tmp_path: Path) -> None:
     config = configuration(tmp_path, kind="vllm", url="http://127.0.0.1:9")
     with pytest.raises(ConfigurationError, match=r"engine\.weights"):
         run_experiment(config, console=False)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_server_ends_with_its_owner_by_whatever_death(tmp_path: Path) -> None:
+def test_server_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path

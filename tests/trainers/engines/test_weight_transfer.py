@@ -1,4 +1,4 @@
-"""Weights from memory to memory: what arrives is what was sent, is generated with, and is refused where it is wrong."""
+"""Weights sent from memory to memory: they arrive unchanged, are used for generation, and are rejected if wrong."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from swe_trainers.engines.serving import ModelServer
 from swe_trainers.engines.weight_transfer import WeightReceiver, WeightTransfer
 from swe_trainers.engines.weights import WeightSync
 from swe_trainers.errors import ConfigurationError, EngineError
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.lora import LoRA
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.lora import LoRA
 from tests.trainers.engines.served import engine_of, served
 from tests.trainers.tiny import full_logprobs, tiny_model
 
@@ -37,7 +37,6 @@ def connected(folder: Path, model: LanguageModel) -> Iterator[tuple[ModelServer,
         transfer = WeightTransfer(engine.client, "gloo", timeout_s=30)
         yield server, engine, WeightSync(model, engine, folder, tolerance=1e-4, transfer=transfer)
         transfer.close()
-        engine.shutdown()
 
 
 def sampled(engine: ServedEngine, prompt: list[int]) -> tuple[list[int], list[float], tuple[int, ...]]:
@@ -51,7 +50,7 @@ def sampled(engine: ServedEngine, prompt: list[int]) -> tuple[list[int], list[fl
 
 
 @pytest.mark.parametrize("kind", ["tied", "adapters"])
-def test_weights_reach_the_server_through_memory_and_their_version_every_token(tmp_path: Path, kind: str) -> None:
+def test_weights_sent_from_memory_reach_the_server_with_their_version(tmp_path: Path, kind: str) -> None:
     model = tiny_model("qwen3", tie_word_embeddings=kind == "tied")
     if kind == "adapters":
         model.add_lora(LoRA(rank=2))
@@ -76,7 +75,7 @@ def tiny_merged(model: LanguageModel) -> LanguageModel:
     return plain
 
 
-def test_weights_may_come_in_another_dtype(tmp_path: Path) -> None:
+def test_weights_can_be_sent_in_another_dtype(tmp_path: Path) -> None:
     model = tiny_model("llama")
     with connected(tmp_path / "model", model) as (server, engine, _):
         coarse = {name: tensor.bfloat16() for name, tensor in model.checkpoint_weights().items()}
@@ -85,7 +84,7 @@ def test_weights_may_come_in_another_dtype(tmp_path: Path) -> None:
             assert torch.equal(tensor, coarse[name].float()), name
 
 
-def test_a_server_that_was_started_again_is_asked_to_join_again(tmp_path: Path) -> None:
+def test_restarted_server_rejoins_the_group(tmp_path: Path) -> None:
     model = tiny_model("llama")
     with connected(tmp_path / "model", model) as (server, _, sync):
         sync.send(1, Sampling())
@@ -96,7 +95,7 @@ def test_a_server_that_was_started_again_is_asked_to_join_again(tmp_path: Path) 
             assert torch.equal(tensor, model.checkpoint_weights()[name]), name
 
 
-def test_what_is_generated_meanwhile_ends_with_the_weights_it_began_with(tmp_path: Path) -> None:
+def test_running_requests_finish_with_the_old_weights(tmp_path: Path) -> None:
     model = tiny_model("llama")
     with connected(tmp_path / "model", model) as (_, engine, sync):
         truth = model.copy()
@@ -114,7 +113,7 @@ def test_what_is_generated_meanwhile_ends_with_the_weights_it_began_with(tmp_pat
         torch.testing.assert_close(torch.tensor(sample.logprobs), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_tensors_that_are_not_the_model_s_are_refused_and_nothing_changes(tmp_path: Path) -> None:
+def test_unknown_tensors_are_rejected_and_change_nothing(tmp_path: Path) -> None:
     model = tiny_model("llama")
     with connected(tmp_path / "model", model) as (server, engine, sync):
         calls = {
@@ -145,7 +144,7 @@ def locked(server: ModelServer) -> str:
     return server.url
 
 
-def test_a_server_that_is_not_there_and_a_trainer_that_is_not_there_are_one_line_each() -> None:
+def test_unreachable_peers_are_one_line_errors() -> None:
     transfer = WeightTransfer(JsonClient("http://127.0.0.1:9", tries=1), "gloo", timeout_s=60)
     with pytest.raises(EngineError, match="/health: no answer"):
         transfer.send({"weight": torch.zeros(1)})
@@ -156,6 +155,6 @@ def test_a_server_that_is_not_there_and_a_trainer_that_is_not_there_are_one_line
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here, on which it works")
-def test_nccl_without_a_gpu_is_refused() -> None:
+def test_nccl_without_a_gpu_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="there is no GPU here"):
         WeightTransfer(JsonClient("http://127.0.0.1:9"), "nccl", timeout_s=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swe_trainers.cli import main_eval
+from swe_trainers.cli.main import main_eval
 
 GUESS = "tests.trainers.evaluation.guessing:Guess-v0"
 
@@ -24,8 +24,8 @@ def evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...
             code = main_eval([*command, "--n-parallel", "2", *arguments])
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 

@@ -1,11 +1,12 @@
 """A text environment that is cheap to play: an instance is an addition, an action its result.
 
-Guess-v0      names its instances, says `resolved`, and can be told that the next turn is the last
+Guess-v0      names its instances, reports `resolved`, and can announce that the next turn is the last
 Nameless-v0   rewards only: no instances, no verdict, no limit of its own
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import gymnasium
@@ -27,14 +28,15 @@ class GuessEnv(gymnasium.Env[str, str]):
     Args:
         dataset: how many instances, as text.
         max_turns: of an episode.
-        broken: the instance whose steps fail as a machine does.
+        broken: the instance whose steps fail as a machine does; `all` for every one.
+        hangs: the instance whose first step does not return until the process ends.
     """
 
-    def __init__(self, dataset: str = "8", max_turns: int = 3, broken: str = "") -> None:
+    def __init__(self, dataset: str = "8", max_turns: int = 3, broken: str = "", hangs: str = "") -> None:
         self.observation_space, self.action_space = AnyText(), AnyText()
         self.instance_ids = tuple(f"sum__add-{number:02}" for number in range(int(dataset)))
         self.arguments = {"dataset": dataset, "max_turns": max_turns, "broken": broken}
-        self._max_turns, self._broken = max_turns, broken
+        self._max_turns, self._broken, self._hangs = max_turns, broken, hangs
         self._turn, self._last, self._name, self._prompt = 0, "", "", ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -48,7 +50,9 @@ class GuessEnv(gymnasium.Env[str, str]):
         self._last = reason
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if self._name == self._broken:
+        if self._name == self._hangs:
+            threading.Event().wait()
+        if self._broken in (self._name, "all"):
             raise RuntimeError("the machine is on fire")
         self._turn += 1
         resolved = action.strip() == right_answer(self._prompt)
@@ -61,7 +65,7 @@ class GuessEnv(gymnasium.Env[str, str]):
 
 
 class NamelessEnv(gymnasium.Env[str, str]):
-    """Every step earns 1 where the action says what the seed's parity is; it never ends by itself."""
+    """Every step earns 1 if the action is the parity of the seed; it never ends by itself."""
 
     def __init__(self) -> None:
         self.observation_space, self.action_space = AnyText(), AnyText()

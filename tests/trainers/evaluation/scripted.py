@@ -30,8 +30,8 @@ def say(
 ) -> dict[str, Any]:
     """A whole answer of the API."""
     usage = {"prompt_tokens": read, "completion_tokens": wrote, "prompt_tokens_details": {"cached_tokens": cached}}
-    said = {"role": "assistant", "content": text, **message}
-    return {"choices": [{"index": 0, "message": said, "finish_reason": "stop"}], "usage": usage}
+    answer = {"role": "assistant", "content": text, **message}
+    return {"choices": [{"index": 0, "message": answer, "finish_reason": "stop"}], "usage": usage}
 
 
 @contextmanager

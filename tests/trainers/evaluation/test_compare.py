@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swe_trainers.cli import main_eval
-from swe_trainers.evaluation.compare import compare
+from swe_trainers.cli.main import main_eval
+from swe_trainers.evaluation.summary import compare
 
 
 def _write(place: Path, outcomes: dict[str, list[bool | None]]) -> Path:
@@ -28,7 +28,7 @@ def _single(text: str) -> dict[str, list[bool | None]]:
     return {f"i-{number:02}": [{"+": True, "-": False, "?": None}[mark]] for number, mark in enumerate(text)}
 
 
-def test_a_comparison_counts_what_both_have_a_verdict_on(tmp_path):
+def test_comparison_uses_instances_with_a_verdict_in_both(tmp_path):
     first = _write(tmp_path / "a", _single("++++------?+"))
     second = _write(tmp_path / "b", _single("+++-+++++-+?"))
     found = compare(first, second)
@@ -57,14 +57,18 @@ def test_several_samples_are_compared_by_instance(tmp_path):
 def test_the_command_prints_a_table_or_json(tmp_path, capsys):
     first, second = _write(tmp_path / "a", _single("++--")), _write(tmp_path / "b", _single("+---"))
     assert main_eval(["compare", str(first), str(second)]) == 0
-    said = capsys.readouterr().out
-    assert "B − A  -25.0 points" in said and "p = 1 (exact McNemar test)" in said and "i-01       100%     0%" in said
+    output = capsys.readouterr().out
+    assert (
+        "B − A  -25.0 points" in output
+        and "p = 1 (exact McNemar test)" in output
+        and "i-01       100%     0%" in output
+    )
     assert main_eval(["compare", str(first), str(second), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["differences"] == [{"instance_id": "i-01", "first": 1.0, "second": 0.0}]
 
 
-def test_what_cannot_be_compared_is_one_line(tmp_path, capsys):
+def test_incomparable_evaluations_are_a_one_line_error(tmp_path, capsys):
     first, other = _write(tmp_path / "a", _single("+-")), _write(tmp_path / "b", {"else": [True]})
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "results.jsonl").write_text('{"seed": 3}\n')

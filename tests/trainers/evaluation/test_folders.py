@@ -3,97 +3,103 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
-from swe_trainers.cli import main_eval
+from swe_trainers.cli.main import main_eval
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.serving import ModelServer
-from swe_trainers.errors import TrainerError
-from swe_trainers.evaluation.conversation import NoRoomError
-from swe_trainers.evaluation.local import LocalModel
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.policy.word_tokenizer import WordTokenizer
+from swe_trainers.evaluation.environment import Item
+from swe_trainers.evaluation.recording import RecordedEnv
+from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.tokenizers import WordTokenizer
+from swe_trainers.rollout.adapters import AnyText
+from swe_trainers.rollout.play import iter_episodes
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from tests.trainers.evaluation.conftest import GUESS
-from tests.trainers.policy.test_chat import byte_level
+from tests.trainers.model.test_chat import byte_level
 from tests.trainers.tiny import tiny_model
 
-TALK = ("w1 w2", "w3", "w4 w5 w6")
+LINES = ("w1 w2", "w3", "w4 w5 w6")
+TOKENIZER = WordTokenizer([f"w{i}" for i in range(40)] + [" ", "\n"])
 
 
-def _tokenizer() -> WordTokenizer:
-    return WordTokenizer([f"w{i}" for i in range(40)] + [" ", "\n"])
+class Lines(gymnasium.Env[str, str]):
+    """Shows some lines, each after the seed, then terminates. If announced, it shows that a turn is the last."""
+
+    observation_space = action_space = AnyText()
+    last = ""
+
+    def reset(self, *, seed=None, options=None):
+        self.seed, self.turn, self.last = seed, 0, ""
+        return f"w{seed} {LINES[0]}", {}
+
+    def last_turn(self, reason):
+        self.last = reason
+
+    def step(self, action):
+        self.turn += 1
+        over = self.turn == len(LINES) or bool(self.last)
+        info = {"end_reason": self.last or "submitted", "resolved": False} if over else {}
+        return f"w{self.seed} {LINES[self.turn % len(LINES)]}", 0.0, over, False, info
 
 
-def _local(n_slots: int, *, max_tokens: int = 120, temperature: float = 0.0) -> LocalModel:
-    model = tiny_model(tokenizer=_tokenizer())
-    engine = EmbeddedEngine(model, n_slots=n_slots, max_tokens=max_tokens)
-    return LocalModel(engine, CompactChat(model.tokenizer), sampling=Sampling(temperature), max_new_tokens=5)
+def _play(n_envs, *, seeds=(0,), max_tokens=120, temperature=0.0):
+    """Episodes as an evaluation plays them."""
+    model = tiny_model(tokenizer=TOKENIZER)
+    engine = EmbeddedEngine(model, n_slots=n_envs, max_tokens=max_tokens)
+    settings = EpisodeSettings(Limits(5), Sampling(temperature), grade_when_full=True)
+    starts = [EpisodeStart(seed, stream=(seed,)) for seed in seeds]
+    envs = [RecordedEnv(Lines()) for _ in range(n_envs)]
+    found = []
+    for ended in iter_episodes(engine, CompactChat(model.tokenizer), envs, starts, settings):
+        (trajectory,) = ended.trajectories
+        record = ended.env.record
+        record.finish(Item(str(ended.number), 0, 0, (), named=False), trajectory, None)
+        found.append((ended.number, record, trajectory))
+    return [(record, trajectory) for _, record, trajectory in sorted(found, key=lambda each: each[0])]
 
 
-def test_a_conversation_is_what_the_model_itself_finds_most_likely():
-    """Greedy answers, checked token by token against transformers' own pass over the whole sequence."""
-    model = tiny_model(tokenizer=_tokenizer())
+def test_greedy_answers_are_the_most_likely_tokens_of_the_model():
+    """Checked token by token against transformers' own pass over the whole sequence."""
+    model = tiny_model(tokenizer=TOKENIZER)
     chat = CompactChat(model.tokenizer)
-    local = LocalModel(EmbeddedEngine(model, n_slots=1, max_tokens=120), chat, sampling=Sampling(0.0), max_new_tokens=5)
-    talk = local.open("", [], seed=0)
+    ((record, trajectory),) = _play(1)
     ids: list[int] = []
-    closed = True
-    for number, observation in enumerate(TALK):
-        answer = talk.act(observation)
-        ids += chat.observe(observation, closed=closed) if number else chat.start(observation)
-        assert answer.usage.prompt_tokens == len(ids)
-        wrote: list[int] = []
-        while len(wrote) < 5 and (not wrote or wrote[-1] not in chat.stop_ids):
+    closed, read, wrote = True, 0, 0
+    for number, (line, turn) in enumerate(zip(LINES, trajectory.turns, strict=True)):
+        ids += chat.observe(f"w0 {line}", closed=closed) if number else chat.start(f"w0 {line}")
+        read += len(ids)
+        action: list[int] = []
+        while len(action) < 5 and (not action or action[-1] not in chat.stop_ids):
             with torch.no_grad():
-                logits = model.causal_lm(input_ids=torch.tensor([[*ids, *wrote]]), use_cache=False).logits
-            wrote.append(int(logits[0, -1].argmax()))
-        assert answer.action == chat.action_text(wrote) and answer.usage.completion_tokens == len(wrote)
-        closed = wrote[-1] in chat.stop_ids
-        ids += wrote
-    talk.close()
+                logits = model.causal_lm(input_ids=torch.tensor([[*ids, *action]]), use_cache=False).logits
+            action.append(int(logits[0, -1].argmax()))
+        assert turn.action == chat.action_text(action)
+        closed = action[-1] in chat.stop_ids
+        ids, wrote = ids + action, wrote + len(action)
+    usage = record.usage
+    assert (usage.requests, usage.prompt_tokens, usage.completion_tokens, usage.cost) == (3, read, wrote, None)
 
 
-def test_conversations_side_by_side_do_not_notice_one_another():
-    def play(local: LocalModel, seed: int, found: dict[int, list[str]]) -> None:
-        for _ in range(3):  # slots are given back, and taken again
-            talk = local.open("", [], seed)
-            found[seed] = [talk.act(f"w{seed} {text}").action for text in TALK]
-            talk.close()
-
-    alone: dict[int, list[str]] = {}
-    for seed in range(6):
-        play(_local(1, temperature=1.0), seed, alone)
-    together: dict[int, list[str]] = {}
-    local = _local(6, temperature=1.0)
-    threads = [threading.Thread(target=play, args=(local, seed, together)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert together == alone and len({tuple(said) for said in alone.values()}) > 1
+def test_parallel_episodes_do_not_influence_one_another():
+    seeds = [seed for seed in range(6) for _ in range(2)]  # slots are released and reused
+    alone, together = (
+        [[turn.action for turn in trajectory.turns] for _, trajectory in _play(n, seeds=seeds, temperature=1.0)]
+        for n in (1, 6)
+    )
+    assert together == alone and len({tuple(actions) for actions in alone}) > 1
 
 
-def test_a_conversation_that_outgrows_the_model_is_told():
-    local = _local(1, max_tokens=20)
-    talk = local.open("", [], 0)
-    talk.act("w1 w2 w3")
-    talk.act("w4")
-    with pytest.raises(NoRoomError, match="the model takes 20"):
-        talk.act("w1 w2 w3 w4")
-
-
-def test_what_the_engine_refuses_reaches_who_asked():
-    local = _local(1)
-    talk = local.open("", [], 0)
-    talk.act("w1")
-    with pytest.raises(TrainerError, match="all 1 slots are open"):
-        local.open("", [], 0).act("w1")
-    talk.act("w2")
+def test_an_episode_with_a_full_context_is_graded_by_the_environment():
+    ((record, trajectory),) = _play(1, max_tokens=24)
+    assert (record.end_reason, record.valid, trajectory.terminated) == ("tokens", True, True)
+    assert record.turns[-1].action == "" and len(record.turns) < 4
+    assert "max_tokens is 24" in record.turns[-1].info["model"]["no_room"]
 
 
 TEMPLATE = """\
@@ -104,7 +110,7 @@ TEMPLATE = """\
 {% endif %}"""
 
 
-def test_a_chat_template_chooses_the_form_of_actions_and_is_shown_the_tools(tmp_path: Path):
+def test_chat_template_selects_the_action_format_and_receives_the_tools(tmp_path: Path):
     folder, output = tmp_path / "model", tmp_path / "out"
     tiny_model(tokenizer=byte_level(TEMPLATE), max_position_embeddings=16384).save_pretrained(folder)
     command = ["--model", str(folder), "--dataset", "mini-edit", "--slice", ":1", "--max-turns", "2"]
@@ -124,7 +130,7 @@ def test_a_chat_template_chooses_the_form_of_actions_and_is_shown_the_tools(tmp_
 
 
 @pytest.mark.parametrize("as_run", [False, True], ids=["folder", "run"])
-def test_a_folder_is_evaluated(tmp_path: Path, capsys, as_run):
+def test_model_folder_and_run_folder_are_evaluated(tmp_path: Path, capsys, as_run):
     folder = tmp_path / "here" / "model"
     tokenizer = WordTokenizer.from_texts(["Add.", "0 1 2 3 4 + 4 = ?", "00 01 02 03", "Right. Wrong."])
     tiny_model(tokenizer=tokenizer).save_pretrained(folder)
@@ -140,16 +146,16 @@ def test_a_folder_is_evaluated(tmp_path: Path, capsys, as_run):
     assert len(one) == 8 and all(row["turns"] == 3 and row["resolved"] is False for row in one)
 
     # Equal seeds, equal answers, whatever is played beside them; different ones for the samples of an instance.
-    def said(output: Path, row: dict[str, object]) -> list[str]:
+    def observations(output: Path, row: dict[str, object]) -> list[str]:
         trajectory = json.loads((output / str(row["episode"]) / "traj.json").read_text())
         return [turn["action"] for turn in trajectory["turns"]]
 
-    assert [said(outputs[0], row) for row in one] == [said(outputs[1], row) for row in two]
-    assert said(outputs[0], one[0]) != said(outputs[0], one[4])
+    assert [observations(outputs[0], row) for row in one] == [observations(outputs[1], row) for row in two]
+    assert observations(outputs[0], one[0]) != observations(outputs[0], one[4])
     assert json.loads((outputs[0] / "summary.json").read_text())["cost"] is None
 
 
-def test_our_own_server_answers_as_the_engine_in_this_process(tmp_path: Path, capsys):
+def test_swe_serve_answers_like_the_embedded_engine(tmp_path: Path, capsys):
     tokenizer = WordTokenizer.from_texts(["Add.", "0 1 2 3 4 + 4 = ?", "00 01 02 03", "Right. Wrong."])
     folder = tmp_path / "model"
     tiny_model(tokenizer=tokenizer).save_pretrained(folder)
@@ -164,8 +170,8 @@ def test_our_own_server_answers_as_the_engine_in_this_process(tmp_path: Path, ca
             patch.setenv("OPENAI_API_KEY", "sk-own")
             assert main_eval([*common, *url]) == 0
 
-    def said(place: str) -> list[list[str]]:
+    def observations(place: str) -> list[list[str]]:
         found = [json.loads(path.read_text()) for path in sorted((tmp_path / place / "episodes").glob("*/traj.json"))]
         return [[turn["action"] for turn in trajectory["turns"]] for trajectory in found]
 
-    assert len(said("here")) == 4 and said("here") == said("there")
+    assert len(observations("here")) == 4 and observations("here") == observations("there")

@@ -1,4 +1,4 @@
-"""What an evaluation of `SWEBench-v0` leaves is what others read: viewer, replay, grading, and the official harness."""
+"""Files of an evaluation of `SWEBench-v0` can be read by the viewer, replay, grading, and the official harness."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from swegym_env.cli import main as swegym
-from swegym_env.judging.official import official_module
+from swegym_env.cli.main import main as swegym
+from swegym_env.languages.official import official_module
 from swegym_env.recording.record import find_records, read_record
-from swegym_env.tasks import mini_edit
+from swegym_env.tasks.data import mini_edit
 from tests.trainers.evaluation.scripted import Body, say, serving
 
 TASKS = [mini_edit.generate(number) for number in range(3)]
@@ -34,7 +34,7 @@ def _script(body: Body) -> object:
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three episodes in real sandboxes."""
-    from swe_trainers.cli import main_eval
+    from swe_trainers.cli.main import main_eval
 
     place = tmp_path_factory.mktemp("evaluated") / "out"
     with serving(_script) as served:
@@ -46,7 +46,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_the_verdict_is_the_tests_own(evaluated):
+def test_results_have_the_verdict_of_the_tests(evaluated):
     summary = json.loads((evaluated / "summary.json").read_text())
     rows = [json.loads(line) for line in (evaluated / "results.jsonl").read_text().splitlines()]
     assert [row["instance_id"] for row in rows] == [task.instance_id for task in TASKS]
@@ -57,7 +57,7 @@ def test_the_verdict_is_the_tests_own(evaluated):
     assert summary["settings"]["arguments"] == {"dataset": "mini-edit", "action_format": "openai"}
 
 
-def test_each_episode_is_a_record_that_the_environment_reads(evaluated):
+def test_episode_folders_are_read_by_swegym_env(evaluated):
     folders = find_records(evaluated)
     records = {record.instance_id: record for record in map(read_record, folders)}
     assert sorted(records) == sorted(task.instance_id for task in TASKS)
@@ -72,7 +72,7 @@ def test_each_episode_is_a_record_that_the_environment_reads(evaluated):
     assert meta["notes"]["usage"]["requests"] == 3
 
 
-def test_a_recorder_of_the_environment_writes_the_same_form(evaluated, tmp_path):
+def test_record_trajectory_wrapper_writes_the_same_format(evaluated, tmp_path):
     from swegym_env.env import SWEBenchEnv
     from swegym_env.wrappers import RecordTrajectory
 
@@ -93,15 +93,15 @@ def test_a_recorder_of_the_environment_writes_the_same_form(evaluated, tmp_path)
     assert ours.place is not None
     for name in ("meta.json", "traj.json"):
         assert keys(ours.place, name) == keys(theirs, name)
-    said = [json.loads((place / "traj.json").read_text())["turns"] for place in (ours.place, theirs)]
-    for mine, recorded in zip(*said, strict=True):
+    turns = [json.loads((place / "traj.json").read_text())["turns"] for place in (ours.place, theirs)]
+    for mine, recorded in zip(*turns, strict=True):
         del mine["info"]["model"]
         assert set(mine) == set(recorded)
         for name in set(mine) - {"seconds"}:
             assert mine[name] == recorded[name], name
 
 
-def test_the_episodes_can_be_viewed_and_played_again(evaluated, tmp_path, capsys):
+def test_episodes_can_be_viewed_and_replayed(evaluated, tmp_path, capsys):
     assert swegym(["view", str(evaluated), "-o", str(tmp_path / "view.html")]) == 0
     assert TASKS[0].instance_id in (tmp_path / "view.html").read_text()
     assert swegym(["replay", str(evaluated)]) == 0
@@ -134,7 +134,7 @@ def test_the_official_harness_reads_the_predictions(evaluated):
     assert found[0]["model_name_or_path"] == "scripted"
 
 
-def test_our_own_grading_agrees_on_the_predictions(evaluated, capsys):
+def test_swegym_grade_agrees_on_the_predictions(evaluated, capsys):
     command = ["grade", "--dataset", "mini-edit", "--predictions", str(evaluated / "predictions.jsonl"), "--json"]
     swegym([*command, "-j", "2"])
     verdicts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

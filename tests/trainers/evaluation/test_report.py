@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from swe_trainers.evaluation.report import render_report
 from swe_trainers.evaluation.summary import summarise
-from tests.browser import OpenPage
+from tests.browser import OpenPage, page_faults
 
 HOSTILE = "</script><img src=x onerror='window.hacked=1'>{{7*7}}"
 
@@ -59,12 +59,12 @@ def _shown(page: Page) -> list[str]:
     return page.locator("tbody.episode:visible button.open").all_text_contents()
 
 
-def test_the_figures_are_those_of_the_summary(show):
+def test_report_shows_the_figures_of_the_summary(show):
     page = show(ROWS)
     assert page.title() == "m on mini"
     assert page.locator("#rate").text_content() == "66.7 %"
     text = page.locator("body").inner_text()
-    for told in (
+    for expected in (
         "2 of 3; 95 % interval",
         "4 of 4 episodes",
         "$2.00",
@@ -73,7 +73,7 @@ def test_the_figures_are_those_of_the_summary(show):
         "b__y",
         "1 of 2",
     ):
-        assert told in text
+        assert expected in text
     assert page.locator("#chips button").all_text_contents() == ["solved 2", "failed 1", "invalid 1"]
 
 
@@ -100,7 +100,7 @@ def test_episodes_are_filtered_sorted_and_opened(show, tmp_path):
     assert "repaired tests 1 of 2" in detail.inner_text()
 
 
-def test_hostile_names_and_patches_are_text(show, tmp_path):
+def test_hostile_names_and_patches_are_escaped(show, tmp_path):
     (tmp_path / "e").mkdir()
     (tmp_path / "e" / "patch.diff").write_text(f"+{HOSTILE}\n")
     row = _row(HOSTILE, False, failure_reason=HOSTILE, end_reason=HOSTILE, failed_tests=[HOSTILE], episode="e")
@@ -118,11 +118,18 @@ def test_samples_are_shown_with_pass_at_k(show):
 
 
 @pytest.mark.parametrize("rows", [[], [_row("a-1", None, failure_reason="x")]])
-def test_an_evaluation_without_a_valid_episode_has_a_page_too(show, rows):
+def test_evaluation_without_valid_episodes_has_a_report(show, rows):
     assert "Nothing was measured" in show(rows).locator("body").inner_text()
 
 
-def test_returns_without_a_verdict_are_shown(show):
+def test_report_shows_returns_without_verdicts(show):
     rows = [{**_row("episode-0", None), "valid": True, "return": 2.5, "patch_lines": None, "cost": None}]
     text = show(rows).locator("body").inner_text()
     assert "Mean return" in text and "2.5" in text and "not known" in text
+
+
+def test_page_is_accessible_and_links_to_the_episodes(show):
+    page = show([*ROWS, _row("c__z-5", False, episode="episodes/c__z-5 #1", failed_tests=["t.py::test_b"])], samples=2)
+    page.get_by_role("button", name="c__z-5").click()
+    assert page.locator("tr.detail:visible a").get_attribute("href") == "view.html#c__z-5%20%231"
+    assert page_faults(page) == []

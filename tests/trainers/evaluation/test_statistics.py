@@ -1,4 +1,4 @@
-"""Shares, intervals and tests against enumeration and published figures."""
+"""Fractions, intervals and tests against enumeration and published figures."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from swe_trainers.evaluation.statistics import Paired, clustered_interval, mcnem
     ("successes", "n", "low", "high"),
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
-def test_wilsons_interval_is_the_published_one(successes, n, low, high):
+def test_wilson_interval_matches_published_values(successes, n, low, high):
     """Newcombe 1998 (Statistics in Medicine 17:857), table I, method 3."""
     assert wilson(successes, n) == pytest.approx((low, high), abs=5e-5)
 
 
-def test_wilsons_interval_mirrors_and_knows_its_ends():
+def test_wilson_interval_is_symmetric_and_bounded():
     assert wilson(20, 20) == pytest.approx((1 - 0.1611, 1.0), abs=5e-5)
     assert wilson(0, 0) == (0.0, 1.0)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60))
-def test_one_sample_an_instance_makes_wilsons_interval(outcomes):
+def test_clustered_interval_with_one_sample_per_instance_is_wilsons(outcomes):
     assert clustered_interval([[won] for won in outcomes]) == pytest.approx(wilson(sum(outcomes), len(outcomes)))
 
 
-def test_samples_that_always_agree_count_once():
+def test_identical_samples_of_an_instance_count_once():
     groups = [[True] * 4] * 6 + [[False] * 4] * 14
     assert clustered_interval(groups) == pytest.approx(wilson(6, 20))
     assert clustered_interval([[True] * 5] * 8) == pytest.approx(wilson(8, 8))
 
 
-def test_samples_that_differ_within_instances_count_fully():
+def test_independent_samples_of_an_instance_count_fully():
     groups = [[True, False]] * 10  # no variance between instances at all
     assert clustered_interval(groups) == pytest.approx(wilson(10, 20))
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
-def test_pass_at_k_is_the_share_of_all_choices_of_k_samples(outcomes, k):
+def test_pass_at_k_equals_the_fraction_over_all_choices(outcomes, k):
     enough = [group for group in outcomes if len(group) >= k]
     if not enough:
         assert pass_at_k(outcomes, k) is None
@@ -56,7 +56,7 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_samples(outcomes, k):
 
 
 @pytest.mark.parametrize(("first", "second"), list(product(range(7), range(7))))
-def test_mcnemar_is_the_share_of_as_lopsided_splits(first, second):
+def test_mcnemar_equals_enumerated_probability(first, second):
     n = first + second
     splits = [sum(flips) for flips in product((0, 1), repeat=n)]
     as_far = [abs(heads - n / 2) >= abs(first - n / 2) for heads in splits]
@@ -67,7 +67,7 @@ def test_mcnemar_is_the_share_of_as_lopsided_splits(first, second):
     ("table", "low", "high"),
     [((36, 12, 2, 0), 0.0569, 0.3404), ((0, 0, 0, 54), -0.0664, 0.0664), ((30, 0, 0, 0), -0.1135, 0.1135)],
 )
-def test_the_interval_of_a_paired_difference(table, low, high):
+def test_paired_interval_matches_published_values(table, low, high):
     """The first: Newcombe 1998 (Statistics in Medicine 17:2635), table III, method 10; the others by hand.
 
     Where all agree, φ is 0 and each end is √(0² + (z²/(n + z²))²).
@@ -77,7 +77,7 @@ def test_the_interval_of_a_paired_difference(table, low, high):
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
-def test_the_paired_interval_holds_the_difference_and_turns_with_the_order(a, b, c, d):
+def test_paired_interval_contains_the_difference_and_is_antisymmetric(a, b, c, d):
     low, high = paired_interval(Paired(a, b, c, d))
     turned = paired_interval(Paired(a, c, b, d))
     assert (-turned[1], -turned[0]) == pytest.approx((low, high))

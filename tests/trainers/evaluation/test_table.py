@@ -1,4 +1,4 @@
-"""What is told while episodes are played."""
+"""The progress display of an evaluation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _row(name: str, resolved: bool | None, cost: float | None = 0.25, **more: ob
     return row | rest | {"failure_reason": "it burns"} | more
 
 
-def test_a_tally_counts_and_estimates_the_rest(monkeypatch):
+def test_tally_counts_and_estimates_remaining_time(monkeypatch):
     now = 100.0
     monkeypatch.setattr("swe_trainers.evaluation.table.time.monotonic", lambda: now)
     tally = Tally(10, [_row("a", True), _row("b", False)])
@@ -45,7 +45,7 @@ def test_a_tally_counts_and_estimates_the_rest(monkeypatch):
     assert tally.cost is None and "$" not in tally.line()
 
 
-def test_a_terminal_gets_a_table(monkeypatch):
+def test_terminal_shows_a_table(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "120")
     output, tally = Terminal(), Tally(3)
@@ -63,7 +63,7 @@ def test_a_terminal_gets_a_table(monkeypatch):
     assert last[6].split()[:2] == ["running", "running-1"]
 
 
-def test_a_log_gets_lines():
+def test_log_shows_lines():
     output, tally = io.StringIO(), Tally(20)
     with showing(tally, title="m", as_json=False, output=output) as ended:
         tally.add(_row("a-1", False))
@@ -75,10 +75,10 @@ def test_a_log_gets_lines():
     ("seconds", "text"),
     [(0.04, "0.0 s"), (42, "42 s"), (421, "7 min"), (11_100, "3 h 05 min"), (360_000, "100 h 00 min")],
 )
-def test_durations_in_words(seconds, text):
+def test_duration_format(seconds, text):
     assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(("cost", "text"), [(0.0, "$0.00"), (0.00123, "$0.0012"), (12.345, "$12.35"), (0.5, "$0.50")])
-def test_sums_of_money(cost, text):
+def test_cost_format(cost, text):
     assert dollars(cost) == text

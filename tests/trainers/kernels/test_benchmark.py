@@ -1,20 +1,175 @@
-"""The benchmark that waits for a GPU runs: small shapes, on the CPU."""
+"""The GPU benchmark runs from a bare copy on a machine without git, keeps its rows when it is killed, and goes on."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
+from benchmarks.gpu.__main__ import _blame, summarise
+from benchmarks.gpu.journal import Journal, read_lines
+from benchmarks.gpu.timing import Bench, Contender, Deadline
+from benchmarks.records import commit
+
 ROOT = Path(__file__).parents[3]
+PROGRAMS = ("awk", "bash", "dirname", "env", "mkdir", "mktemp", "rm", "sed", "timeout", "unshare")
+KEY = ["source", "device"]
 
 
-def test_the_gpu_benchmark_is_ready_to_run(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.kernels", "--quick", "--output", str(tmp_path / "kernels.json")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture
+def bare(tmp_path):
+    """A copy of the source without .git and .venv, and an environment without git and without a network's settings."""
+    copy, programs = tmp_path / "copy", tmp_path / "bin"
+    for folder in ("benchmarks", "swe_trainers", "tests/trainers/kernels", "scripts"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/browser.py"):
+        shutil.copy(ROOT / file, copy / file)
+    (copy / "tests/trainers/__init__.py").touch()
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).symlink_to(shutil.which(name))
+    environment = {"PATH": str(programs), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
+    return copy, environment
+
+
+def start(bare, output, *parts):
+    copy, environment = bare
+    script = [str(copy / "scripts/bench_gpu.sh"), *parts, "--device", "cpu", "--output", str(output)]
+    offline = ["unshare", "-n"]
+    if subprocess.run([*offline, "true"], capture_output=True, check=False).returncode:
+        offline = []  # not everybody may make a network namespace
+    return subprocess.Popen(
+        [*offline, *script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def kill_session(leader):
+    """Kill a process and what it started, all at once, as a machine that is taken away would."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            session = int(status.read_text().rpartition(")")[2].split()[3])
+        except (OSError, IndexError):
+            continue  # it ended meanwhile
+        if session == leader:
+            os.kill(int(status.parent.name), signal.SIGKILL)
+
+
+def finish(process):
+    shown, _ = process.communicate(timeout=280)
+    return process.returncode, shown
+
+
+def test_a_killed_run_keeps_its_rows_and_the_next_one_measures_the_rest(bare, tmp_path):
+    output = tmp_path / "out"
+    process = start(bare, output, "rows", "--peers", "none")
+    ends = time.monotonic() + 200
+    while not any(line.get("done", "").startswith("backward") for line in read_lines(output / "rows.jsonl")):
+        assert process.poll() is None and time.monotonic() < ends, finish(process)
+        time.sleep(0.01)
+    kill_session(process.pid)
+    finish(process)
+    with (output / "rows.jsonl").open("ab") as file:
+        file.write(b'{"case": "cut off by the ki')  # as if the kill had come within a write
+    kept = list(read_lines(output / "rows.jsonl"))
+    assert not any(line.get("done", "").startswith("divergence") for line in kept)
+
+    code, shown = finish(start(bare, output, "rows", "--peers", "none"))
+    assert code == 0, shown
+    lines = list(read_lines(output / "rows.jsonl"))
+    assert lines[: len(kept)] == kept
+    done = [line["done"].partition(" N=")[0] for line in lines if "done" in line]
+    assert sorted(done) == sorted(set(done))  # nothing that was complete is measured twice
+    assert {"forward", "backward", "forward and backward", "divergence forward", "divergence backward"} < set(done)
+    run = lines[0]["run"]
+    assert run["commit"] == "unknown" and len(run["source"]) == 16 and run["versions"]["torch"]
+
+    found = json.loads((output / "kernels.json").read_text())
+    forward = {row["metric"]: row for row in found["rows"] if row["case"].startswith("forward N=")}
+    assert forward["copy"]["unit"] == "s" and forward["ours: of the copy's bandwidth"]["median"] > 0
+    assert forward["ours: largest error"]["median"] < 1e-5
+    assert found["failed"] == {}
+
+
+@pytest.mark.campaign
+def test_every_part_runs_on_a_bare_machine(bare, tmp_path):
+    code, shown = finish(start(bare, tmp_path, "linear", "update", "generation", "tests"))
+    assert code == 0, shown
     found = json.loads((tmp_path / "kernels.json").read_text())
-    metrics = {row["metric"] for row in found["rows"]}
-    assert {"copy", "ours forward", "ours backward in place", "ours, recomputing", "tokens a second"} <= metrics
-    assert any(name.endswith("rate of 4 bare products") for name in found["ratios"])
+    absent = next(reason for name, reason in found["absent"].items() if name.endswith(": QuACK (no entropy, sum only)"))
+    assert absent == "peer absent: ModuleNotFoundError: No module named 'quack'"
+    assert set(found["runs"]) == {"linear", "update", "generation", "tests"} and found["failed"] == {}
+    rows = {(row["part"], row["metric"]): row for row in found["rows"]}
+    assert ("linear", "ours, recomputing: rate of 4 bare products") in rows
+    assert ("update", "ppo: tokens") in rows and ("generation", "embedded engine: tokens") in rows
+    assert [row["outcome"] for row in found["rows"] if row["part"] == "tests"] == ["passed", "passed"]
+
+
+@pytest.mark.campaign
+def test_a_run_whose_time_is_over_says_so(bare, tmp_path):
+    code, shown = finish(start(bare, tmp_path, "rows", "--minutes", "0"))
+    assert code == 3 and "the time is over" in shown, shown
+
+
+def test_a_process_that_died_is_blamed_on_what_it_tried_last(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    journal = Journal(path, KEY)
+    journal.begin({"key": KEY})
+    journal.trying("forward", "ours")
+    journal.trying("forward", "a peer", peer=True)
+    journal.close()
+    assert _blame(path, "the process ended with -11")
+    assert not _blame(path, "once is enough")
+    journal = Journal(path, KEY)
+    assert journal.died_in("forward") == {"a peer"}
+    assert not journal.is_done("forward") and not journal.has_failures()
+    journal.failed("forward", "ours", "wrong")
+    assert journal.has_failures()
+    journal.close()
+
+
+def test_what_did_not_return_twice_is_not_called_a_third_time(tmp_path):
+    called = []
+    for _ in range(2):
+        journal = Journal(tmp_path / "rows.jsonl", KEY)
+        journal.begin({"key": KEY})
+        assert journal.times_stuck("forward", "a peer") == len(called)
+        called.append(journal.trying("forward", "a peer", peer=True))
+        journal.close()  # killed
+    journal = Journal(tmp_path / "rows.jsonl", KEY)
+    journal.begin({"key": KEY})
+    bench = Bench("cpu", journal, Deadline(60))
+    contenders = [Contender("a peer", lambda: called.append, peer=True), Contender("ours", lambda: lambda: dict)]
+    bench.case("forward", contenders, refresh=lambda _: None)
+    journal.close()
+    assert called == [None, None]
+    assert [row["metric"] for row in summarise(tmp_path)["rows"]] == ["ours"]
+    assert summarise(tmp_path)["failed"] == {"rows: forward: a peer": "did not return in two invocations"}
+
+
+def test_rows_of_other_code_or_another_device_are_measured_again(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for key, value in (("old", 1.0), ("new", 2.0)):
+        journal = Journal(path, [key])
+        journal.begin({"key": [key]})
+        assert not journal.is_done("case")
+        journal.add("case", "time", "s", [value])
+        journal.done("case")
+        journal.close()
+    assert [row["median"] for row in summarise(tmp_path)["rows"]] == [2.0]
+
+
+def test_the_commit_is_unknown_without_git(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert commit() == {"commit": "unknown", "dirty": None}

@@ -1,4 +1,4 @@
-"""A vocabulary over several processes gives what one process gives, on every one of them."""
+"""A vocabulary divided over several processes gives the results of one process, on each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swe_trainers.kernels import VocabularyShard, token_logprobs, token_logprobs
 from tests.trainers.ranks import on_ranks
 
 ROWS, WIDTH = 9, 6
-SHARES = {2: [20, 17], 3: [1, 30, 6]}  # of 37 tokens
+SIZES = {2: [20, 17], 3: [1, 30, 6]}  # of 37 tokens
 VOCABULARY = 37
 
 
@@ -34,11 +34,11 @@ def gradients(function, hidden, weight, bias, ids, upstream, mask, **options):
     return [x.detach().double() for x in (logprobs, entropy, *found)]
 
 
-def assert_outputs_and_gradients_are_those_of_the_whole(folder):
+def assert_same_as_one_process(folder):
     rank, world = dist.get_rank(), dist.get_world_size()
     hidden, weight, bias, ids, upstream, mask = problem()
-    start = sum(SHARES[world][:rank])
-    own = slice(start, start + SHARES[world][rank])
+    start = sum(SIZES[world][:rank])
+    own = slice(start, start + SIZES[world][rank])
     shard = VocabularyShard(start, VOCABULARY, dist.group.WORLD)
     got = gradients(token_logprobs, hidden, weight[own], bias[own], ids, upstream, mask, shard=shard)
     truth = gradients(token_logprobs_reference, hidden, weight, bias, ids, upstream, mask)
@@ -49,6 +49,6 @@ def assert_outputs_and_gradients_are_those_of_the_whole(folder):
         token_logprobs(hidden, weight[own], ids.clone().fill_(VOCABULARY), shard=shard)
 
 
-@pytest.mark.parametrize("world", sorted(SHARES))
+@pytest.mark.parametrize("world", sorted(SIZES))
 def test_every_rank_has_the_outputs_and_gradients_of_the_whole_vocabulary(world, tmp_path):
-    on_ranks(world, tmp_path, assert_outputs_and_gradients_are_those_of_the_whole)
+    on_ranks(world, tmp_path, assert_same_as_one_process)

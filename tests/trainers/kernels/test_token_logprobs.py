@@ -1,20 +1,25 @@
-"""The kernels against float64 autograd, which they share no formula with."""
+"""The PyTorch back end against float64 autograd, which shares no formula with it."""
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
+from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from swe_trainers.errors import ConfigurationError, ShapeError
 from swe_trainers.kernels import (
     comparing,
     full_kl,
-    rows_torch,
     token_logprobs,
     token_logprobs_from_logits,
     token_logprobs_reference,
+    torch_rows,
 )
+from tests.trainers.kernels.layouts import CASES, assert_no_layout_matters
 
 ROWS, VOCABULARY, WIDTH = 13, 37, 7
 
@@ -37,7 +42,7 @@ def gradients(function, hidden, weight, bias, ids, upstream, **options):
 
 
 def plain(hidden, weight, ids, *, bias=None, temperature=1.0):
-    """What one would write without this library, in the precision of the inputs."""
+    """Plain PyTorch in the precision of the inputs."""
     logits = torch.nn.functional.linear(hidden, weight).float()
     log_p = torch.log_softmax((logits if bias is None else logits + bias) / temperature, dim=-1)
     return log_p.gather(1, ids[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(-1)
@@ -81,7 +86,7 @@ def test_outputs_and_gradients_equal_the_float64_reference(cut, bias, temperatur
 
 
 @pytest.mark.parametrize("cut", [{}, {"chunk_rows": 2}, {"chunk_rows": 2, "chunk_columns": 4}], ids=str)
-def test_gradients_pass_gradcheck_that_of_the_temperature_among_them(cut):
+def test_gradients_pass_gradcheck_including_the_temperature(cut):
     hidden, weight, bias, ids, _ = problem(rows=5, vocabulary=9, dtype=torch.float64)
     temperature = torch.linspace(0.5, 2, 5).double().requires_grad_()
 
@@ -91,7 +96,7 @@ def test_gradients_pass_gradcheck_that_of_the_temperature_among_them(cut):
     assert torch.autograd.gradcheck(both, (hidden, weight, bias, temperature))
 
 
-def test_a_learned_temperature_that_all_rows_share_gets_the_sum_of_their_gradients():
+def test_the_gradient_of_a_shared_temperature_is_the_sum_over_rows():
     hidden, weight, bias, ids, upstream = problem()
     shared = torch.tensor(0.8, requires_grad=True)
     each = torch.full((ROWS,), 0.8, requires_grad=True)
@@ -102,7 +107,7 @@ def test_a_learned_temperature_that_all_rows_share_gets_the_sum_of_their_gradien
     assert abs(shared.grad) > 0.1
 
 
-def test_logits_that_are_there_already_give_the_same_outputs_and_gradients():
+def test_results_from_logits_equal_those_from_hidden_states():
     hidden, weight, bias, ids, upstream = problem()
     mask = torch.arange(ROWS) % 3 > 0
     logits = torch.nn.functional.linear(hidden, weight, bias).detach().requires_grad_()
@@ -119,11 +124,11 @@ def test_logits_that_are_there_already_give_the_same_outputs_and_gradients():
         token_logprobs_from_logits(logits, ids, row_mask=mask, in_place=True)
 
 
-def test_the_divergence_over_the_whole_vocabulary_equals_its_definition_in_both_directions():
+def test_full_kl_equals_its_definition_in_both_directions():
     generator = torch.Generator().manual_seed(3)
     pair = [torch.randn(ROWS, VOCABULARY, generator=generator, dtype=torch.float64) * 4 for _ in range(2)]
     for one in pair:
-        one[2, 5:9] = -torch.inf  # ruled out by both
+        one[2, 5:9] = -torch.inf  # probability 0 in both
         one.requires_grad_()
     for p, q in (pair, reversed(pair)):
         log_p, log_q = (torch.log_softmax(x.detach() / 1.5, -1) for x in (p, q))
@@ -141,7 +146,7 @@ def test_the_divergence_over_the_whole_vocabulary_equals_its_definition_in_both_
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0], ids=["flat", "ordinary", "peaked"])
-def test_is_as_close_to_float64_as_plain_torch_in_the_same_precision(dtype, scale):
+def test_the_error_is_at_most_that_of_plain_torch_in_the_same_precision(dtype, scale):
     worst = {"mine": torch.zeros(5), "plain": torch.zeros(5)}
     for seed in range(5):
         arguments = problem(seed, rows=65, vocabulary=131, dtype=dtype, scale=scale)
@@ -155,7 +160,7 @@ def test_is_as_close_to_float64_as_plain_torch_in_the_same_precision(dtype, scal
     assert (worst["mine"] <= 1.05 * worst["plain"] + 5e-7).all(), worst
 
 
-def test_masked_rows_give_zero_and_neither_nan_nor_labels_in_them_matter():
+def test_masked_rows_give_zero_whatever_they_contain():
     hidden, weight, bias, ids, upstream = problem()
     mask = torch.arange(ROWS) % 3 != 1
     clean = gradients(token_logprobs, hidden, weight, bias, ids, upstream, row_mask=mask)
@@ -181,7 +186,7 @@ def test_leading_dimensions_are_kept():
     assert all(torch.equal(a.view(3, 4), b) for a, b in zip(flat, shaped, strict=True))
 
 
-def test_an_impossible_token_leaves_everything_finite():
+def test_results_are_finite_with_tokens_of_probability_zero():
     hidden, weight, bias, ids, upstream = problem()
     with torch.no_grad():
         bias[5:] = -torch.inf
@@ -201,7 +206,7 @@ def test_an_impossible_token_leaves_everything_finite():
     assert not got[3][5:].any()
 
 
-def test_no_rows_give_no_outputs_and_zero_gradients():
+def test_without_rows_outputs_and_gradients_are_zero():
     hidden, weight, _, ids, _ = problem()
     logprobs, entropy = token_logprobs(hidden, weight, ids, row_mask=torch.zeros(ROWS, dtype=torch.bool))
     (logprobs + entropy).sum().backward()
@@ -209,7 +214,7 @@ def test_no_rows_give_no_outputs_and_zero_gradients():
 
 
 class Largest(TorchDispatchMode):
-    """Records the largest tensor that any operation makes, and the rows that meet the vocabulary."""
+    """Records the largest tensor that an operation creates, and the rows projected onto the vocabulary."""
 
     def __init__(self):
         super().__init__()
@@ -225,7 +230,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-def test_the_logits_of_all_rows_never_exist_at_once_and_masked_rows_are_never_projected():
+def test_only_one_tile_of_logits_exists_and_masked_rows_are_not_projected():
     hidden, weight = torch.randn(640, 8, requires_grad=True), torch.randn(1000, 8, requires_grad=True)
     ids, mask = torch.randint(1000, (640,)), torch.arange(640) % 5 == 0
     with Largest() as seen:
@@ -235,8 +240,201 @@ def test_the_logits_of_all_rows_never_exist_at_once_and_masked_rows_are_never_pr
     assert seen.numbers == 16 * 1000
 
 
-def test_half_precision_weights_get_gradients_accumulated_in_float32():
-    rows = 4096
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(**CASES)
+def test_no_layout_of_an_argument_changes_a_result(layouts, dtype, cut, seed, in_place):
+    assert_no_layout_matters("torch", layouts, dtype, cut, seed, in_place)
+
+
+def scoring():
+    hidden, weight = torch.randn(640, 8, requires_grad=True), torch.randn(1000, 8, requires_grad=True)
+    return hidden, weight, torch.randint(1000, (640,)), torch.ones(640, requires_grad=True)
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "nothing learns", "only the temperature learns"])
+def test_scoring_makes_one_tile_of_logits_and_keeps_none(mode):
+    hidden, weight, ids, temperature = scoring()
+    if mode.endswith("learns"):
+        hidden, weight = hidden.detach(), weight.detach()
+        temperature = temperature if mode.startswith("only") else 1.0
+    quiet = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(mode, torch.enable_grad)
+    with quiet(), Largest() as seen:
+        logprobs, entropy = token_logprobs(
+            hidden, weight, ids, temperature=temperature, chunk_rows=16, save_logits=True
+        )
+        assert seen.numbers == 16 * 1000
+    hidden, weight, *_ = scoring()
+    with Largest() as seen:  # where something learns, the option keeps all of them
+        token_logprobs(hidden, weight, ids, chunk_rows=16, save_logits=True)
+    assert seen.numbers == 640 * 1000
+    assert logprobs.requires_grad is entropy.requires_grad is mode.startswith("only")
+
+
+def test_scoring_of_logits_saves_nothing_for_a_backward_pass():
+    logits = torch.randn(20, 50, requires_grad=True)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x):
+        with torch.no_grad():
+            without = token_logprobs_from_logits(logits, torch.arange(20))
+        assert not saved and not without[0].requires_grad
+        within = token_logprobs_from_logits(logits, torch.arange(20))
+        assert any(x.shape == logits.shape for x in saved)
+    assert torch.equal(without[0], within[0].detach())
+
+
+def test_logits_changed_after_the_call_are_an_error_in_the_backward_pass():
+    leaf = torch.randn(20, 50, requires_grad=True)
+    for change in (lambda x: x.add_(1.0), lambda x: x[3].zero_(), lambda x: x.detach().mul_(2)):
+        logits = leaf * 1.0
+        logprobs, _ = token_logprobs_from_logits(logits, torch.arange(20))
+        with torch.no_grad():
+            change(logits)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            logprobs.sum().backward()
+
+
+def test_hidden_states_and_weights_changed_after_the_call_are_an_error_in_the_backward_pass():
+    for place in (0, 1, 2):
+        parts = problem()
+        inputs = [x * 1.0 for x in parts[:3]]
+        logprobs, _ = token_logprobs(*inputs[:2], parts[3], bias=inputs[2], save_logits=True)
+        with torch.no_grad():
+            inputs[place].mul_(2.0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            logprobs.sum().backward()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["one backward pass", "two"])
+def test_activation_checkpointing_keeps_no_logits_and_gives_the_same_gradients(again):
+    hidden, weight, ids, _ = scoring()
+    total, kept = 0.0, []
+
+    def by_rows(h, w, labels):
+        return token_logprobs(h, w, labels, save_logits=True)[0].square().sum()
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+        for part in range(0, 640, 160):
+            rows = slice(part, part + 160)
+            total = total + checkpoint(by_rows, hidden[rows], weight, ids[rows], use_reentrant=False)
+    assert max(kept) <= weight.numel()
+    # Nor does anything else hold them, of which autograd's hooks know nothing.
+    assert not [x for x in gc.get_objects() if type(x) is torch.Tensor and x.shape == (160, 1000)]
+    plain = token_logprobs(hidden, weight, ids, save_logits=False)[0].square().sum()
+    expected = torch.autograd.grad(plain, [hidden, weight])
+    for _ in range(2 if again else 1):
+        for got, truth in zip(torch.autograd.grad(total, [hidden, weight], retain_graph=again), expected, strict=True):
+            torch.testing.assert_close(got, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_tensors_on_two_devices_and_other_dtypes_are_refused():
+    hidden, weight, bias, ids, _ = problem()
+    for name, changed in (
+        ("ids", {"ids": ids.to("meta")}),
+        ("weight", {"weight": weight.to("meta")}),
+        ("bias", {"bias": bias.to("meta")}),
+        ("row_mask", {"row_mask": torch.ones(ROWS, dtype=torch.bool, device="meta")}),
+        ("hidden", {"hidden": hidden.detach().to(torch.float8_e4m3fn)}),
+        ("weight", {"weight": weight.detach().to(torch.complex64)}),
+    ):
+        with pytest.raises(ShapeError, match=f"^{name}: "):
+            token_logprobs(**{"hidden": hidden, "weight": weight, "ids": ids, "bias": bias, **changed})
+    logits = torch.randn(4, 9)
+    for other in (logits.to("meta"), logits.int()):
+        with pytest.raises(ShapeError, match=r"^other: "):
+            full_kl(logits, other)
+
+
+def test_float32_logits_of_bfloat16_operands_give_exact_log_probabilities_and_better_gradients():
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(300, 64, generator=generator)
+    weight = torch.randn(1000, 64, generator=generator) / 8
+    hidden[:, 0], weight[:, 0] = 20.0, 1.0  # logits are 20 ± 1, the largest about 23
+    hidden, weight = hidden.bfloat16(), weight.bfloat16()
+    ids = torch.randint(1000, (300,), generator=generator)
+    upstream = torch.randn(2, 300, generator=generator)
+    arguments = hidden.requires_grad_(), weight.requires_grad_(), None, ids, upstream
+    truth = gradients(token_logprobs_reference, *arguments)
+    for cut in ({}, {"chunk_rows": 70, "chunk_columns": 300}, {"chunk_rows": 70, "save_logits": True}):
+        errors = {}
+        for dtype in (None, torch.float32):
+            got = gradients(token_logprobs, *arguments, logits_dtype=dtype, **cut)
+            errors[dtype] = [float((a.double() - b.double()).abs().mean()) for a, b in zip(got, truth, strict=True)]
+        assert errors[None][0] > 0.005 and errors[torch.float32][0] < 1e-5, errors
+        assert errors[torch.float32][1] < 1e-4
+        for wide, narrow in zip(errors[torch.float32][2:], errors[None][2:], strict=True):
+            assert wide <= narrow
+    with pytest.raises(ConfigurationError, match="logits_dtype: got"):
+        token_logprobs(hidden, weight, ids, logits_dtype=torch.float64)
+
+
+@pytest.mark.parametrize("cut", [{}, {"chunk_rows": 4, "chunk_columns": 10}, {"chunk_rows": 4, "save_logits": True}])
+def test_soft_capped_logits_equal_the_float64_reference(cut):
+    arguments = problem(scale=3.0)
+    options = {"soft_cap": 5.0, "temperature": 0.7}
+    got = gradients(token_logprobs, *arguments, **options, **cut)
+    truth = gradients(token_logprobs_reference, *arguments, **options)
+    uncapped = gradients(token_logprobs_reference, *arguments, temperature=0.7)
+    for a, b, other in zip(got, truth, uncapped, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), atol=3e-5, rtol=1e-5)
+        assert (b - other).abs().max() > 0.1
+    hidden, weight, bias, ids, _ = arguments
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    outputs = token_logprobs_from_logits(logits, ids, **options)
+    for a, b in zip(outputs, truth, strict=False):
+        torch.testing.assert_close(a.double(), b, atol=3e-5, rtol=1e-5)
+    other = logits.detach().flip(0)
+    capped = [5.0 * torch.tanh(x.detach() / 5.0) for x in (logits, other)]
+    torch.testing.assert_close(full_kl(logits, other, soft_cap=5.0), full_kl(*capped))
+    exact = [x.detach().double().requires_grad_() for x in (logits, other)]
+    assert torch.autograd.gradcheck(lambda p, q: full_kl(p, q, soft_cap=5.0), exact)
+    with pytest.raises(ConfigurationError, match="soft_cap: got"):
+        token_logprobs(hidden, weight, ids, soft_cap=0.0)
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations that bring a value of a tensor to Python, for which a GPU would be waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("temperature", [0.7, torch.linspace(0.5, 2.0, ROWS)], ids=["one", "per row"])
+def test_without_checks_no_value_is_waited_for_and_unsound_rows_are_nan(temperature):
+    hidden, weight, bias, ids, upstream = problem()
+    logits = torch.nn.functional.linear(hidden, weight, bias).detach().requires_grad_()
+    for check, waits in ((False, False), (None, True)):
+        with Waits() as seen:
+            got = gradients(
+                token_logprobs, hidden, weight, bias, ids, upstream, temperature=temperature, check_values=check
+            )
+            token_logprobs_from_logits(logits, ids, temperature=temperature, check_values=check)[0].sum().backward()
+        assert (seen.count > 0) is waits
+        assert all(x.isfinite().all() for x in got)
+    broken, temperatures = ids.clone(), torch.ones(ROWS)
+    broken[2], broken[5], temperatures[7] = -1, VOCABULARY, 0.0
+    bad = torch.zeros(ROWS, dtype=torch.bool)
+    bad[[2, 5, 7]] = True
+    got = gradients(
+        token_logprobs, hidden, weight, bias, broken, upstream, temperature=temperatures, check_values=False
+    )
+    truth = gradients(token_logprobs, hidden, weight, bias, ids, upstream)
+    for place in (0, 1, 2):  # log-probabilities, entropies, gradients of the states
+        assert torch.equal(got[place].isnan().reshape(ROWS, -1).all(1), bad)
+        torch.testing.assert_close(got[place][~bad], truth[place][~bad])
+    assert got[3].isnan().all()  # no step is taken with it
+    logits.grad = None
+    outputs = token_logprobs_from_logits(logits, broken, temperature=temperatures, check_values=False)
+    (outputs[0].sum() + outputs[1].sum()).backward()
+    assert torch.equal(logits.grad.isnan().all(1), bad) and torch.equal(outputs[0].isnan(), bad)
+
+
+def test_gradients_of_half_precision_weights_are_accumulated_in_float32():
+    rows = 512
     hidden = torch.full((rows, 1), 1.0, dtype=torch.bfloat16, requires_grad=True)
     weight = torch.zeros(2, 1, dtype=torch.bfloat16, requires_grad=True)
     logprobs, _ = token_logprobs(hidden, weight, torch.zeros(rows, dtype=torch.int64), chunk_rows=1)
@@ -246,14 +444,14 @@ def test_half_precision_weights_get_gradients_accumulated_in_float32():
 
 
 @pytest.mark.parametrize("token", [-1, VOCABULARY])
-def test_a_token_outside_the_vocabulary_is_refused_by_name(token):
+def test_a_token_outside_the_vocabulary_is_an_error_that_names_it(token):
     hidden, weight, _, ids, _ = problem()
     ids[3] = token
     with pytest.raises(ShapeError, match=f"token {token} lies outside the vocabulary of {VOCABULARY}"):
         token_logprobs(hidden, weight, ids)
 
 
-def test_disagreeing_shapes_and_unknown_back_ends_are_refused():
+def test_wrong_shapes_and_unknown_back_ends_are_errors():
     hidden, weight, bias, ids, _ = problem()
     for arguments, options in [
         ((hidden, weight.T, ids), {}),
@@ -270,7 +468,7 @@ def test_disagreeing_shapes_and_unknown_back_ends_are_refused():
         token_logprobs(hidden, weight, ids, backend="cuda")
 
 
-def test_the_reference_serves_as_a_back_end():
+def test_the_reference_is_a_back_end():
     hidden, weight, bias, ids, _ = problem()
     mask = torch.arange(ROWS) > 2
     mine = token_logprobs(hidden, weight, ids, bias=bias, row_mask=mask)
@@ -279,20 +477,20 @@ def test_the_reference_serves_as_a_back_end():
         torch.testing.assert_close(a.double(), b, atol=1e-5, rtol=1e-5)
 
 
-def test_a_live_comparison_tells_how_far_the_back_ends_are_apart(monkeypatch):
+def test_a_comparison_measures_the_difference_of_two_back_ends(monkeypatch):
     hidden, weight, bias, ids, _ = problem()
-    with comparing() as right:
+    with comparing() as equal:
         token_logprobs(hidden, weight, ids, bias=bias)
         token_logprobs(hidden, weight, ids, bias=bias, temperature=0.5)
-    assert right.calls == 2
-    assert set(right.errors) == {"logprobs", "entropy", "grad_hidden", "grad_weight"}
-    assert max(right.errors.values()) < 1e-5
-    real = rows_torch.gradient_
+    assert equal.calls == 2
+    assert set(equal.errors) == {"logprobs", "entropy", "grad_hidden", "grad_weight"}
+    assert max(equal.errors.values()) < 1e-5
+    real = torch_rows.gradient_
 
-    def wrong(tile, labels, *rest):
-        real(tile, labels + 1, *rest)
+    def wrong(tile, labels, *rest, **options):
+        real(tile, labels + 1, *rest, **options)
 
-    monkeypatch.setattr(rows_torch, "gradient_", wrong)
+    monkeypatch.setattr(torch_rows, "gradient_", wrong)
     with comparing() as found:
         token_logprobs(hidden, weight, ids, bias=bias)
     assert found.errors["logprobs"] < 1e-5 and found.errors["grad_hidden"] > 0.1

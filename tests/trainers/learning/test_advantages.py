@@ -24,7 +24,7 @@ def of_stable_baselines(rewards, values, gamma, lam, bootstrap, terminated):
 
 @given(seed=st.integers(0, 10**6), gamma=st.sampled_from([1.0, 0.9, 0.0]), lam=st.sampled_from([1.0, 0.95, 0.0]))
 @settings(deadline=None, max_examples=40)
-def test_compressed_to_action_tokens_it_is_what_stable_baselines_computes(seed, gamma, lam):
+def test_advantages_of_action_tokens_equal_stable_baselines3(seed, gamma, lam):
     random = np.random.default_rng(seed)
     batch, length = random.integers(1, 5), random.integers(1, 30)
     mask = random.random((batch, length)) < 0.5
@@ -49,7 +49,7 @@ def test_compressed_to_action_tokens_it_is_what_stable_baselines_computes(seed, 
             np.testing.assert_allclose(got[b][mask[b]], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_observation_tokens_are_not_discounted_through():
+def test_observation_tokens_do_not_discount():
     mask = torch.tensor([[True] * 20 + [False] * 200 + [True] * 20])
     rewards = torch.zeros(1, 240)
     rewards[0, -1] = 1.0
@@ -61,7 +61,7 @@ def test_observation_tokens_are_not_discounted_through():
     assert not got[0, 20:220].any()
 
 
-def test_nan_in_masked_places_changes_nothing():
+def test_nan_at_masked_positions_has_no_effect():
     mask = torch.tensor([[False, True, False, True, False]])
     rewards, values = torch.tensor([[0.0, 1, 0, 2, 0]]), torch.tensor([[9.0, 0.5, 9, 0.25, 9]])
     options = {"gamma": 0.9, "lam": 0.8, "bootstrap": torch.tensor([3.0])}
@@ -74,7 +74,7 @@ def test_nan_in_masked_places_changes_nothing():
     torch.testing.assert_close(clean, torch.tensor([[0, 3.929, 0, 4.45, 0]]))
 
 
-def test_disagreeing_shapes_are_refused():
+def test_unequal_shapes_are_rejected():
     two, three = torch.zeros(1, 2), torch.zeros(1, 3)
     with pytest.raises(ShapeError):
         generalized_advantages(two, three, two.bool(), gamma=1, lam=1, bootstrap=torch.zeros(1))
@@ -82,7 +82,7 @@ def test_disagreeing_shapes_are_refused():
         generalized_advantages(two, two, two.bool(), gamma=1, lam=1, bootstrap=torch.zeros(2))
 
 
-def test_whitening_looks_at_masked_entries_only():
+def test_whitening_uses_only_entries_in_the_mask():
     x, mask = torch.tensor([1.0, torch.nan, 3.0, 5.0]), torch.tensor([True, False, True, True])
     torch.testing.assert_close(whiten(x, mask), torch.tensor([-(1.5**0.5), 0, 0, 1.5**0.5]))
     assert not whiten(torch.full((3,), 7.0), torch.ones(3, dtype=torch.bool)).any()

@@ -11,15 +11,16 @@ from swe_trainers.algorithms.grpo import DAPO, GRPO, GSPO, RLOO, DrGRPO
 from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.learning.advantages import group_advantages, returns_to_go, whiten
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.kl import kl_estimate
 from swe_trainers.learning.losses import (
     clipped_policy_loss,
     clipped_value_loss,
+    kl_estimate,
     loss_weights,
     pairwise_loss,
+    policy_log_ratio,
+    rollout_weights,
     score_function_loss,
 )
-from swe_trainers.learning.ratio import policy_log_ratio, rollout_weights
 from tests.trainers.learning.tiny import trajectory
 
 LENGTHS = (3, 7, 1, 5)  # action tokens of each of four episodes
@@ -48,7 +49,7 @@ class Tokens:
         self.mask = torch.arange(max(LENGTHS))[None, :] < torch.tensor(LENGTHS)[:, None]
 
     def padded(self, flat):
-        # Whatever stands in the padding must not matter.
+        # Values in the padding must have no effect.
         return torch.full(self.mask.shape, 3.0, dtype=flat.dtype).masked_scatter(self.mask, flat)
 
     def weights(self, mode, length=None):
@@ -64,7 +65,7 @@ class Tokens:
 
 
 def of_trl(trainer_name, tokens, advantages, **changes):
-    """TRL's own loss, from its trainer's method, of log-probabilities that are already there."""
+    """The loss that TRL's trainer computes from the given log-probabilities."""
     import trl
 
     trainer = getattr(trl, trainer_name)
@@ -132,7 +133,7 @@ def ours(settings, tokens, advantages, length=None):
     ],
     ids=["grpo", "dr_grpo", "dapo", "two-sided", "gspo"],
 )
-def test_losses_of_groups_are_those_of_trl(settings, theirs, seed):
+def test_group_losses_equal_trl(settings, theirs, seed):
     tokens = Tokens(seed)
     if settings.dual_clip:
         # TRL bounds the ratio on both sides before it multiplies: the same as the dual clip where advantages are < 0.
@@ -142,7 +143,7 @@ def test_losses_of_groups_are_those_of_trl(settings, theirs, seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_divergence_in_the_loss_is_that_of_trl(seed):
+def test_kl_in_the_loss_equals_trl(seed):
     tokens = Tokens(seed)
     with_divergence = (
         ours(GRPO(), tokens, tokens.returns)
@@ -153,7 +154,7 @@ def test_the_divergence_in_the_loss_is_that_of_trl(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["truncate", "mask"])
-def test_corrected_for_what_the_engine_computed_the_loss_is_that_of_trl(seed, kind):
+def test_loss_with_engine_correction_equals_trl(seed, kind):
     tokens = Tokens(seed)
     weights = rollout_weights(tokens.old, tokens.rollout, tokens.sequence, kind=kind, level="token", cap=1.3)
     theirs = (tokens.old - tokens.rollout).exp()
@@ -166,12 +167,12 @@ def test_corrected_for_what_the_engine_computed_the_loss_is_that_of_trl(seed, ki
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rloo_is_that_of_trl(seed):
+def test_rloo_equals_trl(seed):
     tokens = Tokens(seed, spread=0.1)
     tokens.assert_same(ours(RLOO(), tokens, tokens.returns), of_trl("RLOOTrainer", tokens, tokens.returns))
 
 
-def test_rewards_from_pairs_are_those_of_trl():
+def test_pairwise_reward_loss_equals_trl():
     import trl
 
     tokens = torch.randn(6, dtype=torch.float64, requires_grad=True)
@@ -199,7 +200,7 @@ def verl_policy_loss(old, new, advantages, mask, *, low, high, dual):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ppo_is_verls_formula_dual_clip_included(seed):
+def test_ppo_with_dual_clip_equals_verl(seed):
     tokens = Tokens(seed, spread=1.0)
     advantages = torch.randn(sum(LENGTHS), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     settings = PPO(clip_low=0.2, clip_high=0.28, dual_clip=3.0)
@@ -213,17 +214,17 @@ def test_ppo_is_verls_formula_dual_clip_included(seed):
     )  # fmt: skip
 
 
-def test_group_advantages_are_those_of_trl_and_of_the_papers():
+def test_group_advantages_equal_trl_and_the_papers():
     returns = torch.tensor([1.0, 0.0, 0.0, 1.0, 3.0, 3.0, 3.0, 3.0], dtype=torch.float64)
     group = torch.tensor([4, 4, 4, 4, 2, 2, 2, 2])
-    # By hand: mean 1/2; unbiased deviation sqrt(4 · (1/2)² / 3) = 1/√3; and a group of equals teaches nothing.
+    # By hand: mean 1/2; unbiased deviation sqrt(4 · (1/2)² / 3) = 1/√3; and equal returns have no advantage.
     got = group_advantages(returns, group, scale="group", epsilon=0.0 + 1e-12)
     expected = torch.tensor([1, -1, -1, 1, 0, 0, 0, 0], dtype=torch.float64) * 3**0.5 / 2
     torch.testing.assert_close(got, expected)
     torch.testing.assert_close(
         group_advantages(returns, group, scale="none"), torch.tensor([1, -1, -1, 1, 0, 0, 0, 0.0]).double() / 2
     )
-    # The others' mean is 1/3 for who earned 1, and 2/3 for who earned 0.
+    # The mean of the others is 1/3 for an episode with return 1, and 2/3 for one with return 0.
     torch.testing.assert_close(
         group_advantages(returns, group, baseline="leave_one_out", scale="none"),
         torch.tensor([2, -2, -2, 2, 0, 0, 0, 0.0]).double() / 3,
@@ -235,7 +236,7 @@ def test_group_advantages_are_those_of_trl_and_of_the_papers():
     )
 
 
-def test_an_episode_alone_in_its_group_teaches_nothing():
+def test_single_episode_of_a_group_has_no_advantage():
     returns, group = torch.tensor([5.0, 1.0, 2.0]), torch.tensor([0, 1, 1])
     for options in ({"scale": "group"}, {"scale": "none"}, {"scale": "none", "baseline": "leave_one_out"}):
         got = group_advantages(returns, group, **options)
@@ -243,7 +244,7 @@ def test_an_episode_alone_in_its_group_teaches_nothing():
         assert got[1] < 0 < got[2]
 
 
-def test_what_is_still_to_be_earned_is_that_of_trl_for_a_policy_without_critic():
+def test_reward_to_go_equals_trl_without_critic():
     # REINFORCE++ in TRL's and OpenRLHF's terms: the reversed, discounted cumulated sum of a row.
     mask = torch.tensor([[False, True, True, False, True], [False, True, False, False, False]])
     rewards = torch.tensor([[0, 1.0, 2, 0, 4], [0, 5, 0, 0, 0]])
@@ -255,7 +256,7 @@ def test_what_is_still_to_be_earned_is_that_of_trl_for_a_policy_without_critic()
 
 
 @pytest.mark.parametrize("level", ["token", "sequence", "trajectory"])
-def test_gradients_are_those_of_finite_differences(level):
+def test_gradients_equal_finite_differences(level):
     tokens = Tokens(1, spread=0.1)
     advantages = torch.randn(sum(LENGTHS), dtype=torch.float64)
 
@@ -273,7 +274,7 @@ def test_gradients_are_those_of_finite_differences(level):
         assert torch.autograd.gradcheck(lambda policy, k=kind: kl_estimate(policy, tokens.reference, k), tokens.policy)
 
 
-def test_ratios_by_hand():
+def test_ratios_match_hand_computed_values():
     policy = torch.log(torch.tensor([0.5, 0.2, 0.8]))
     old = torch.log(torch.tensor([0.25, 0.4, 0.8]))
     sequence = torch.tensor([3, 3, 9])
@@ -285,7 +286,7 @@ def test_ratios_by_hand():
     assert policy_log_ratio(policy, old, sequence, "trajectory").exp()[1].item() == pytest.approx(2)
 
 
-def test_importance_weights_by_hand():
+def test_importance_weights_match_hand_computed_values():
     old, rollout = torch.log(torch.tensor([0.6, 0.1, 0.3])), torch.log(torch.tensor([0.2, 0.2, 0.3]))
     sequence = torch.tensor([0, 0, 0])
 

@@ -16,7 +16,7 @@ from tests.trainers.learning.tiny import random_trajectories, trajectory
 
 @given(count=st.integers(1, 9), seed=st.integers(0, 999), budget=st.integers(1, 200), pack=st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_rows_hold_every_token_once_and_point_at_the_state_before_each_action(count, seed, budget, pack):
+def test_rows_contain_every_token_once_and_index_the_state_before_each_action(count, seed, budget, pack):
     trajectories = random_trajectories(count, seed)
     batch = Batch.of(trajectories)
     chosen = torch.randperm(count)[: max(1, count - 2)]
@@ -46,14 +46,14 @@ def test_rows_hold_every_token_once_and_point_at_the_state_before_each_action(co
 
 @given(count=st.integers(1, 6), seed=st.integers(0, 99))
 @settings(deadline=None, max_examples=20)
-def test_padding_and_back_is_the_identity(count, seed):
+def test_padding_round_trip_is_the_identity(count, seed):
     batch = Batch.of(random_trajectories(count, seed))
     assert torch.equal(batch.unpad(batch.pad(batch.rewards)), batch.rewards)
     padded = batch.pad(batch.token_ids + 1)
     assert [(row > 0).sum().item() for row in padded] == batch.lengths.tolist()
 
 
-def test_packing_wastes_nothing():
+def test_packing_leaves_no_padding():
     lengths = [60, 9, 9, 9, 9, 9, 9, 3]
     batch = Batch.of([trajectory([1] * n, [False] + [True] * (n - 1)) for n in lengths])
     entries = {
@@ -63,16 +63,16 @@ def test_packing_wastes_nothing():
     assert entries == {False: 8 * 60, True: sum(lengths)}
 
 
-def test_failed_and_actionless_episodes_are_left_out_and_counted():
+def test_invalid_and_actionless_episodes_are_excluded_and_counted():
     good = trajectory([1, 2], [False, True], [0, 1])
     failed = trajectory([1, 2], [False, True], valid=False)
     silent = trajectory([1, 2], [False, False])
     batch = Batch.of([failed, good, silent])
-    assert (batch.n_sequences, batch.left_out, batch.token_ids.tolist()) == (1, 2, [1, 2])
+    assert (batch.n_sequences, batch.n_excluded, batch.token_ids.tolist()) == (1, 2, [1, 2])
     assert Batch.of([failed]).n_sequences == 0
 
 
-def test_malformed_trajectories_are_refused_by_number():
+def test_malformed_trajectory_is_an_error_with_its_number():
     good = trajectory([1, 2, 3], [False, True, False], [0, 1, 0])
     short = dataclasses.replace(good, rewards=np.zeros(2, np.float32))
     unpredicted = trajectory([1, 2], [True, True])
@@ -90,19 +90,19 @@ def test_malformed_trajectories_are_refused_by_number():
 
 @given(costs=st.lists(st.floats(0.1, 100), min_size=1, max_size=40), most=st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_parts_hold_everything_once_and_cost_nearly_the_same(costs, most):
+def test_partition_contains_everything_once_and_is_balanced(costs, most):
     parts = math.ceil(len(costs) / most)
     divided = balanced(costs, parts, most=most)
     assert sorted(i for part in divided for i in part) == list(range(len(costs)))
     assert max(map(len, divided)) <= most
     free = balanced(costs, parts, most=len(costs))
     dearest = max(sum(costs[i] for i in part) for part in free)
-    # The dearest part was the cheapest before its last thing came, so it was no dearer than the mean of the others.
+    # The most expensive part was the cheapest before its last item, hence at most the mean of the others.
     assert dearest <= sum(costs) / parts + (1 - 1 / parts) * max(costs) + 1e-9
 
 
-def test_packed_micro_batches_cost_the_same_and_not_the_first_ones_most():
-    # Four long episodes, and twelve that fill four rows of three: dear rows are dealt out, not put together.
+def test_packed_micro_batches_are_balanced():
+    # Four long episodes, and twelve that fill four rows of three: expensive rows go to different micro-batches.
     lengths = [3000] * 4 + [1000] * 12
     batch = Batch.of([trajectory([1] * n, [False] + [True] * (n - 1)) for n in lengths])
     micro = lay_out(batch, torch.arange(16), max_tokens=6000, pack=True, attention_tokens=1000)

@@ -1,4 +1,4 @@
-"""The loss of a batch, however it is cut: against float64 autograd over each trajectory by itself."""
+"""The loss of a batch for any micro-batches: equal to float64 autograd over each trajectory alone."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from swe_trainers.errors import TrainerError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import forward, take_snapshot, take_values
+from swe_trainers.learning.learner import adamw, learning_rate_at
 from swe_trainers.learning.losses import loss_weights
-from swe_trainers.learning.optimizer import adamw, learning_rate_at
 from swe_trainers.learning.update import TokenLoss, accumulate, optimise, take_step
 from tests.trainers.learning.tiny import TinyPolicy, random_trajectories
 from tests.trainers.tiny import tiny_model
 
 
 def one_by_one(model, trajectory):
-    """Log-probabilities, entropies and values of one trajectory's actions by plain autograd, without this library."""
+    """Log-probabilities, entropies and values of one trajectory's actions by plain autograd."""
     ids = torch.from_numpy(trajectory.token_ids)[None]
     hidden = model.trunk_hidden(ids, torch.arange(ids.shape[1])[None], torch.ones_like(ids))[0]
     weight, bias = model.unembedding
@@ -33,7 +33,7 @@ def one_by_one(model, trajectory):
 
 
 def mixed_loss(tokens):
-    """Something that every output has a part in, different at every token."""
+    """A loss that depends on every output, differently at every token."""
     factor = torch.cos(tokens.index.to(tokens.values))
     return TokenLoss(
         factor * tokens.logprobs + 0.3 * tokens.entropy + tokens.values.square(),
@@ -75,7 +75,7 @@ def test_losses_and_gradients_do_not_depend_on_padding_packing_or_micro_batches(
     torch.testing.assert_close(gradients(model).double(), gradients(truth), atol=1e-5, rtol=1e-4)
 
 
-def test_what_stands_in_masked_places_changes_nothing():
+def test_values_at_masked_positions_have_no_effect():
     trajectories = random_trajectories(4)
     poisoned = [
         dataclasses.replace(t, rollout_logprobs=np.where(t.action_mask, t.rollout_logprobs, np.nan).astype(np.float32))
@@ -94,7 +94,7 @@ def test_what_stands_in_masked_places_changes_nothing():
     assert torch.equal(*results) and results[0].isfinite().all()
 
 
-def test_a_snapshot_is_what_each_trajectory_says_alone_whatever_the_cut():
+def test_snapshot_equals_a_forward_pass_of_each_trajectory_alone():
     trajectories = random_trajectories(6)
     batch, model = Batch.of(trajectories), TinyPolicy()
     for budget, pack in [(1, False), (50, False), (10**6, True)]:
@@ -125,7 +125,7 @@ def run(model, batch, objective=mixed_loss, **options):
     return optimise(model, optimizer, batch, objective, **{**settings, "generator": generator, **options})
 
 
-def test_epochs_and_minibatches_count_as_told_and_repeat_bit_for_bit():
+def test_number_of_optimizer_steps_and_bitwise_repeatability():
     batch = Batch.of(random_trajectories(8))
     first, second = TinyPolicy(), TinyPolicy()
     assert run(first, batch) == run(second, batch)
@@ -135,7 +135,7 @@ def test_epochs_and_minibatches_count_as_told_and_repeat_bit_for_bit():
     assert statistics["grad_norm"] <= statistics["grad_norm_max"]
 
 
-def test_every_trajectory_is_seen_once_an_epoch():
+def test_every_trajectory_is_used_once_per_epoch():
     batch, seen = Batch.of(random_trajectories(9)), []
 
     def watching(tokens):
@@ -148,7 +148,7 @@ def test_every_trajectory_is_seen_once_an_epoch():
     assert seen[: len(actions)] != seen[len(actions) :]
 
 
-def test_an_update_stops_before_the_step_that_would_follow_too_great_a_move():
+def test_update_stops_before_the_optimizer_step_beyond_the_kl_limit():
     batch, model = Batch.of(random_trajectories(8)), TinyPolicy()
     before = copy.deepcopy(model.state_dict())
     statistics = run(model, batch, stop_above=("entropy", -1.0))
@@ -157,7 +157,7 @@ def test_an_update_stops_before_the_step_that_would_follow_too_great_a_move():
     assert run(model, batch, stop_above=("entropy", 100.0))["stopped_early"] == 0
 
 
-def test_gradients_are_scaled_down_to_the_norm_and_the_norm_before_is_told():
+def test_gradients_are_clipped_and_the_norm_before_clipping_is_reported():
     batch, model = Batch.of(random_trajectories(4)), TinyPolicy()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     accumulate(model, optimizer, batch, torch.arange(4), mixed_loss, microbatch_tokens=100)
@@ -168,7 +168,7 @@ def test_gradients_are_scaled_down_to_the_norm_and_the_norm_before_is_told():
     assert moved.norm().item() == pytest.approx(norm / 4, rel=1e-3)
 
 
-def test_no_step_is_taken_on_a_gradient_that_is_not_finite():
+def test_non_finite_gradient_skips_the_optimizer_step():
     batch, model = Batch.of(random_trajectories(4)), TinyPolicy()
     before = copy.deepcopy(model.state_dict())
     with pytest.raises(TrainerError, match="no step was taken"):
@@ -177,7 +177,7 @@ def test_no_step_is_taken_on_a_gradient_that_is_not_finite():
 
 
 class Projections(TorchDispatchMode):
-    """Counts the rows of products whose result is as wide as the vocabulary."""
+    """Counts the rows of matrix products with one column per vocabulary entry."""
 
     def __init__(self, vocabulary):
         super().__init__()
@@ -191,7 +191,7 @@ class Projections(TorchDispatchMode):
         return result
 
 
-def test_observation_tokens_never_reach_the_vocabulary():
+def test_observation_tokens_are_not_projected_to_the_vocabulary():
     trajectories = random_trajectories(5)
     batch, model = Batch.of(trajectories), TinyPolicy()
     with Projections(model.head.out_features) as projected:
@@ -199,7 +199,7 @@ def test_observation_tokens_never_reach_the_vocabulary():
     assert projected.rows == int(batch.action_mask.sum()) == sum(t.action_mask.sum() for t in trajectories)
 
 
-def test_only_matrices_decay():
+def test_weight_decay_applies_to_matrices_only():
     model = TinyPolicy()
     decays = {
         id(p): g["weight_decay"]
@@ -211,7 +211,7 @@ def test_only_matrices_decay():
     }
 
 
-def test_the_learning_rate_rises_then_falls():
+def test_learning_rate_warms_up_then_decays():
     options = {"peak": 8.0, "warmup": 4, "total": 12}
     constant, linear, cosine = (
         [learning_rate_at(u, decay=decay, **options) for u in (0, 3, 4, 8, 12, 99)]
@@ -234,8 +234,8 @@ def test_forward_gives_the_values_after_the_last_tokens_in_the_order_of_the_sequ
 
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2"])
-def test_changing_one_token_changes_exactly_the_log_probabilities_that_it_should(family, pack):
-    """Its own, and those of the actions after it in its own episode; not before it, not in another one."""
+def test_changing_one_token_changes_only_later_logprobs(family, pack):
+    """The logprobs of the token and of later actions of its episode change; no others."""
     model = tiny_model(family)
     trajectories = random_trajectories(5, vocabulary=model.tokenizer.vocab_size)
     batch = Batch.of(trajectories)
@@ -254,7 +254,7 @@ def test_changing_one_token_changes_exactly_the_log_probabilities_that_it_should
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_values_alone_are_those_of_a_snapshot_and_make_no_logits(pack):
+def test_values_without_logits_equal_those_of_a_snapshot(pack):
     batch, model = Batch.of(random_trajectories(5)), TinyPolicy()
     whole = take_snapshot(model, batch, microbatch_tokens=50, pack=pack)
     with Projections(model.head.out_features) as projected:

@@ -10,7 +10,7 @@ from swe_trainers.rollout.trajectory import Trajectory
 
 
 class TinyPolicy(nn.Module):
-    """One head of causal attention over embeddings with positions; segments do not see one another."""
+    """One head of causal attention over embeddings with positions; segments do not attend to each other."""
 
     def __init__(self, vocabulary=11, width=8, seed=0):
         super().__init__()

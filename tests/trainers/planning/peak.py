@@ -1,4 +1,4 @@
-"""The peak of PyTorch's memory on the CPU, counted storage by storage."""
+"""The peak of PyTorch's memory on the CPU, counted by storage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Peak(TorchDispatchMode):
-    """Counts the bytes of every storage that an operation makes, from when it is made to when it is let go."""
+    """Counts the bytes of every storage that operations create, until it is freed."""
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The formula of `planning.memory` beside what real updates of small models take on the CPU."""
+"""The estimate of `planning.memory` against the memory of real updates of small models on the CPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from swe_trainers.algorithms.stages import make_stage
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.planning.architecture import architecture_of
 from swe_trainers.planning.memory import estimate_memory
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.word_tokenizer import WordTokenizer
 from swe_trainers.rollout.trajectory import Trajectory, Turn
 from swe_trainers.run_config import RunConfig, run_config
 from tests.trainers.planning.peak import Peak
@@ -32,13 +31,13 @@ def configured(architecture: dict[str, Any], trainer: dict[str, Any], **model: A
             "environment": {"id": "Any-v0", "parallel": 1, "max_tokens": TOKENS},
             "engine": {"kind": "vllm", "url": "http://nowhere", "weights": "/nowhere"},  # no cache in this process
             "model": {"architecture": architecture, "tokenizer": "words", "words": ["a"], **model},
-            "trainer": {"episodes_per_update": 4, "minibatches": 1, "epochs": 1, "microbatch_tokens": 2048, **trainer},
+            "trainer": {"episodes_per_update": 4, "minibatches": 1, "epochs": 1, "microbatch_tokens": 1024, **trainer},
         }
     )
 
 
 def measured(config: RunConfig) -> int:
-    """Bytes at the worst moment of two updates of four episodes, all of actions but for a short prompt."""
+    """Peak bytes of two updates, each with one micro-batch of episodes of action tokens after a short prompt."""
     tokenizer = WordTokenizer([f"w{i}" for i in range(WORDS)])
     model = LanguageModel.from_config(config.model.architecture, tokenizer, seed=0)
     model = model.to({"float32": torch.float32, "bfloat16": torch.bfloat16}[config.model.dtype])
@@ -48,7 +47,7 @@ def measured(config: RunConfig) -> int:
         model.recompute_activations()
     random = np.random.default_rng(0)
     episodes = []
-    for number in range(4):
+    for number in range(config.trainer.microbatch_tokens // TOKENS):
         actions = np.zeros(TOKENS, dtype=bool)
         actions[PROMPT:] = True
         rewards = np.zeros(TOKENS, dtype=np.float32)
@@ -58,9 +57,9 @@ def measured(config: RunConfig) -> int:
         turns = (Turn("read", "act", float(number % 2), PROMPT, TOKENS),)
         episodes.append(Trajectory(ids, actions, logprobs, rewards, True, False, turns=turns, group=number // 2))
     with Peak(itertools.chain(model.parameters(), model.buffers())) as peak:
-        stage = make_stage(config.trainer, model, seed=0, play=lambda update, attempt=0: episodes)
+        learner = config.trainer.start(model)
         for _ in range(2):
-            stage.step(stage.learner)
+            config.trainer.update(learner, episodes)
     return peak.bytes
 
 
@@ -68,7 +67,7 @@ def measured(config: RunConfig) -> int:
     ("architecture", "trainer", "model"),
     [
         (WIDE, {}, {}),
-        (WIDE, {"microbatch_tokens": 1024}, {"dtype": "bfloat16"}),
+        (WIDE, {"microbatch_tokens": TOKENS}, {"dtype": "bfloat16"}),  # slow on a CPU
         (WIDE, {}, {"recompute_activations": True}),
         (WIDE, {}, {"lora": {"rank": 8}}),
         (DEEP, {"kl_coefficient": 0.01}, {}),

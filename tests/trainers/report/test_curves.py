@@ -1,4 +1,4 @@
-"""What a report draws is what was recorded: points, bands, ticks, stacks."""
+"""Curves, axes and panels of a report."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_trainers.report.drawing import draw, labels, number, ticks
-from swe_trainers.report.panels import Panel, panels_of
-from swe_trainers.report.series import curve
+from swe_trainers.report.panels import Panel, curve, panels_of
+from swe_trainers.report.svg import draw, labels, number, ticks
 
 
 def rows(values, name="x", first=1):
     return [{"update": first + i, name: value} for i, value in enumerate(values)]
 
 
-def test_few_updates_are_points_of_their_own_and_have_no_band():
+def test_each_of_few_updates_is_a_point_without_a_band():
     found = curve("x", [rows([1.0, None, 3.0])])
     assert (found.updates, found.values, found.low, found.high) == ((1, 3), (1.0, 3.0), (1.0, 3.0), (1.0, 3.0))
 
 
-def test_neighbours_share_a_point_whose_band_is_their_spread():
+def test_neighbouring_updates_share_a_point_and_its_band_is_their_spread():
     found = curve("x", [rows([1.0, 3.0, 5.0, 11.0, 2.0])], max_points=3)
     assert (found.updates, found.values) == ((2, 4, 5), (2.0, 8.0, 2.0))
     assert (found.low, found.high) == ((1.0, 5.0, 2.0), (3.0, 11.0, 2.0))
@@ -34,13 +33,13 @@ def test_runs_are_averaged_at_the_same_updates_and_the_band_is_over_the_runs():
     assert (found.low, found.high, found.runs) == ((1.0, 9.0), (4.0, 9.0), 2)
 
 
-def test_what_is_no_number_is_no_point():
+def test_values_that_are_not_finite_numbers_are_skipped():
     assert curve("x", [rows([None, math.nan, "a", True])]) is None
     assert curve("y", [rows([1.0])]) is None
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(1, 50))
-def test_a_curve_has_few_points_and_stays_between_the_extremes(values, most):
+def test_a_curve_has_at_most_the_given_points_and_stays_between_the_extremes(values, most):
     found = curve("x", [rows(values)], max_points=most)
     assert len(found.updates) <= most
     assert found.updates[-1] == len(values)
@@ -51,7 +50,7 @@ def test_a_curve_has_few_points_and_stays_between_the_extremes(values, most):
 
 
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
-def test_ticks_reach_from_one_end_to_the_other_and_are_few(a, b):
+def test_ticks_cover_the_range_and_are_few(a, b):
     low, high = sorted((a, b))
     marks = ticks(low, high)
     near = 1e-6 * (1 + high - low)
@@ -66,38 +65,38 @@ def test_ticks_reach_from_one_end_to_the_other_and_are_few(a, b):
     [(0, "0"), (0.25, "0.25"), (-1.5, "−1.5"), (0.00034567, "0.00035"), (1234.0, "1234"), (16600, "16.6k"),
      (2.5e6, "2.5M"), (9.1e-8, "9.1e−8")],
 )  # fmt: skip
-def test_numbers_are_short(value, text):
+def test_numbers_are_formatted_in_few_characters(value, text):
     assert number(value) == text
 
 
-def test_marks_close_to_one_another_are_told_apart():
+def test_labels_of_close_ticks_are_distinct():
     assert labels(ticks(6.9181, 6.9204)) == ["6.918", "6.919", "6.92", "6.921"]
     assert labels(ticks(0, 1)) == ["0", "0.25", "0.5", "0.75", "1"]
 
 
-def test_phases_stand_on_top_of_one_another():
-    recorded = [{"update": 1, "seconds/collect": 2.0, "seconds/learn": 3.0}]
+def test_phases_of_an_update_are_stacked():
+    recorded = [{"update": 1, "seconds/rollout": 2.0, "seconds/update": 3.0}]
     (panel,) = [p for p in panels_of([recorded]) if p.stacked]
-    assert [c.name for c in panel.curves] == ["seconds/collect", "seconds/learn"]
+    assert [c.name for c in panel.curves] == ["seconds/rollout", "seconds/update"]
     shown = draw(panel)
     top = [float(piece.split('cy="')[1].split('"')[0]) for piece in shown.split("<circle")[1:]]
     # 2 and 5 seconds on an axis from 0 to 6: 174 units high, its foot at 184.
     assert top == pytest.approx([184 - 174 * 2 / 6, 184 - 174 * 5 / 6], abs=0.06)
 
 
-def test_shares_of_how_episodes_ended_and_parts_of_the_reward_have_panels_of_their_own():
+def test_end_reasons_reward_components_and_invalid_episodes_have_panels():
     recorded = [
         {"update": 1, "reward/step": -0.1, "reward/resolved": 1.0, "environment/end_reason/time": 0.25,
-         "environment/end_reason/submitted": 0.75, "episodes": 3.0, "episodes_left_out": 1.0},
+         "environment/end_reason/submitted": 0.75, "episodes": 3.0, "episodes_invalid": 1.0},
     ]  # fmt: skip
     named = {panel.title: panel for panel in panels_of([recorded])}
-    assert [c.name for c in named["Reward by part"].curves] == ["reward/resolved", "reward/step"]
-    assert named["How episodes ended"].share
-    (left_out,) = named["Cut off and left out"].curves
-    assert left_out.values == (0.25,)
+    assert [c.name for c in named["Reward components"].curves] == ["reward/resolved", "reward/step"]
+    assert named["End reasons"].fraction
+    (invalid,) = named["Truncated and invalid episodes"].curves
+    assert invalid.values == (0.25,)
 
 
-def test_a_diagram_says_in_words_what_it_shows():
+def test_a_diagram_has_a_description_for_screen_readers():
     panel = Panel("Loss <a>", (curve("loss", [rows([3.0, 1.0], "loss")]),))
     assert 'aria-label="Loss &lt;a&gt;: loss from 3 at update 1 to 1 at update 2, at least 1, at most 3."' in draw(
         panel

@@ -1,4 +1,4 @@
-"""The report in a real browser; what it complains about fails the test."""
+"""The report in a real browser; an error in its console fails the test."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 import numpy as np
 import yaml
 
-from swe_trainers.cli import main
+from swe_trainers.cli.main import main
 from swe_trainers.report.examples import Examples, read_examples
-from swe_trainers.report.html_page import RunningReport, write_report
+from swe_trainers.report.page import RunningReport, write_report
 from swe_trainers.rollout.trajectory import Trajectory, Turn
+from tests.browser import page_faults
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> @DATA@ @SCRIPT@ <!--"
 
@@ -31,8 +32,8 @@ def played(returned, text="say", turns=2):
 def recorded(folder, seed=0, updates=60, text="say", rate=1e-3):
     folder.mkdir()
     lines = [
-        {"update": u, "stage": "ppo", "reward_mean": math.tanh(u / 20) + 0.05 * seed, "loss": 1 / u, "kl_old": 0.01,
-         "clip_fraction": 0.1, "entropy": 3 / u, "seconds/collect": 2.0, "seconds/learn": 1.0, "episodes": 32.0,
+        {"update": u, "stage": "ppo", "reward_mean": math.tanh(u / 20) + 0.05 * seed, "loss": 1 / u, "kl/old": 0.01,
+         "clip_fraction": 0.1, "entropy": 3 / u, "seconds/rollout": 2.0, "seconds/update": 1.0, "episodes": 32.0,
          "engine/sampled_tokens": 4000.0, "tokens": 9000.0, "seconds": 3.0 * u,
          **({"eval/success": u / updates} if u % 10 == 0 else {})}
         for u in range(1, updates + 1)
@@ -46,15 +47,16 @@ def recorded(folder, seed=0, updates=60, text="say", rate=1e-3):
     return folder
 
 
-def test_a_run_is_shown_with_its_figures_its_diagrams_and_its_episodes(open_page, tmp_path):
+def test_the_report_shows_figures_diagrams_and_episodes_and_escapes_all_text(open_page, tmp_path):
     page = open_page(write_report([recorded(tmp_path / "run", text=HOSTILE)]))
     assert page.locator("h1").text_content() == "run"
     tiles = dict(zip(page.locator(".tiles dt").all_text_contents(), page.locator(".tiles dd").all_text_contents(),
                      strict=True))  # fmt: skip
-    assert tiles["Success"] == "0.167 → 1"
-    assert (tiles["Updates"], tiles["Episodes learnt from"], tiles["Time"]) == ("60", "1920", "3 min")
-    titles = page.locator("figure h3").all_text_contents()
-    assert {"Success when measured", "Loss", "Divergence", "Clipped share", "Seconds of an update"} <= set(titles)
+    assert tiles["Evaluation success"] == "0.167 → 1"
+    assert (tiles["Updates"], tiles["Episodes trained on"], tiles["Time"]) == ("60", "1920", "3 min")
+    titles = page.locator("figure h4").all_text_contents()
+    expected = {"Evaluation success", "Loss", "KL to the sampling policy", "Clip fraction", "Seconds per update"}
+    assert expected <= set(titles)
     heads = page.locator(".episode summary").all_text_contents()
     # The middle one of three returned update / 10; the worst of the last third is the least of update 40.
     assert [head.split("update")[0] for head in heads] == ["early", "middle", "late", "worst"]
@@ -63,12 +65,12 @@ def test_a_run_is_shown_with_its_figures_its_diagrams_and_its_episodes(open_page
     assert page.evaluate("[window.hacked, document.images.length, document.scripts.length]") == [None, 0, 2]
 
 
-def test_a_pointer_reads_a_value_and_the_theme_can_be_changed(open_page, tmp_path):
+def test_hovering_shows_values_and_the_theme_can_be_changed(open_page, tmp_path):
     page = open_page(
         write_report([recorded(tmp_path / "run")]), viewport={"width": 1200, "height": 900}, color_scheme="dark"
     )
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    svg = page.locator("figure", has_text="Success when measured").locator("svg")
+    svg = page.locator("figure", has_text="Evaluation success").locator("svg")
     box = svg.bounding_box()
     svg.hover(position={"x": box["width"] - 12, "y": 60})
     assert page.locator(".tip:visible").text_content() == "update 60success 1"
@@ -78,12 +80,29 @@ def test_a_pointer_reads_a_value_and_the_theme_can_be_changed(open_page, tmp_pat
     assert page.locator("figure table:visible tbody tr").last.text_content() == "601"
 
 
-def test_a_narrow_page_does_not_scroll_sideways(open_page, tmp_path):
-    page = open_page(write_report([recorded(tmp_path / "run")]), viewport={"width": 380, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_the_page_is_accessible_and_links_to_the_evaluation(open_page, tmp_path):
+    run = recorded(tmp_path / "run")
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "report.html").write_text("<!doctype html>")
+    page = open_page(write_report([run], tmp_path / "elsewhere.html"))
+    assert page.locator("header a").get_attribute("href") == "run/evaluation/report.html"
+    for part in page.locator("details").all():
+        part.evaluate("(part) => { part.open = true }")
+    assert page_faults(page) == []
+    axes = page.locator("figure svg").evaluate_all(
+        "(all) => all.map((svg) => [...svg.querySelectorAll('text')].pop().textContent)"
+    )
+    assert set(axes) == {"update"}
 
 
-def test_runs_of_several_seeds_share_diagrams_and_a_difference_is_told(open_page, tmp_path, capsys):
+def test_a_telephone_shows_the_results_first_and_the_rest_folded(open_page, tmp_path):
+    page = open_page(write_report([recorded(tmp_path / "run")]), viewport={"width": 390, "height": 844})
+    assert page.locator(".part[open] h3").all_text_contents() == ["Results"]
+    assert page.locator(".part h3").all_text_contents() == ["Results", "Learning", "Speed"]
+    assert page.evaluate("document.documentElement.scrollHeight") <= 2500
+
+
+def test_runs_of_several_seeds_share_diagrams_and_other_differences_are_named(open_page, tmp_path, capsys):
     runs = [str(recorded(tmp_path / f"seed{seed}", seed=seed)) for seed in range(3)]
     odd = str(recorded(tmp_path / "odd", seed=3, rate=1e-2))
     assert main(["report", *runs, "--output", str(tmp_path / "all.html")]) == 0
@@ -91,7 +110,7 @@ def test_runs_of_several_seeds_share_diagrams_and_a_difference_is_told(open_page
     page = open_page(tmp_path / "all.html")
     assert "3 runs" in page.locator("h1").text_content()
     assert "seed 0, 1, 2" in page.locator(".facts").text_content()
-    assert page.locator("figure", has_text="Return of training episodes").locator("path.band").count() == 1
+    assert page.locator("figure", has_text="Training return").locator("path.band").count() == 1
     assert page.locator(".warning").count() == 0
     different = open_page(write_report([*runs, odd], tmp_path / "odd.html"))
     assert "trainer.learning_rate" in different.locator(".warning").text_content()
@@ -102,14 +121,14 @@ def test_ten_thousand_updates_make_a_small_page(tmp_path):
     assert path.stat().st_size < 1_500_000
 
 
-def test_what_is_no_run_is_one_line(tmp_path, capsys):
+def test_a_directory_without_a_run_is_an_error_of_one_line(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
         f"swe-train report: {tmp_path}: no metrics.jsonl there. Try: the output_dir of a swe-train run\n"
     )
 
 
-def test_the_report_of_a_run_is_written_while_it_runs_and_not_at_every_update(tmp_path):
+def test_a_running_report_is_not_written_at_every_update(tmp_path):
     run = recorded(tmp_path / "run", updates=3)
     report = RunningReport(run)
     report.refresh()
@@ -119,7 +138,7 @@ def test_the_report_of_a_run_is_written_while_it_runs_and_not_at_every_update(tm
     assert (run / "report.html").stat().st_mtime_ns == first
 
 
-def test_examples_of_a_long_run_stay_few_and_evenly_spread(tmp_path):
+def test_examples_of_a_long_run_are_few_and_evenly_spaced(tmp_path):
     path = tmp_path / "examples.jsonl"
     examples = Examples(path)
     for update in range(400):
@@ -130,7 +149,7 @@ def test_examples_of_a_long_run_stay_few_and_evenly_spread(tmp_path):
     assert (kept[0], kept[-1]) == (0, 392)
 
 
-def test_examples_later_than_a_checkpoint_are_forgotten_and_long_texts_cut(tmp_path):
+def test_examples_after_the_checkpoint_are_dropped_and_long_texts_shortened(tmp_path):
     path = tmp_path / "examples.jsonl"
     examples = Examples(path)
     for update in range(4):

@@ -1,10 +1,10 @@
-"""The report and the examples of a run that is stopped and goes on are those of a run never stopped."""
+"""The report and the examples of a run that resumes are those of an uninterrupted run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from swe_trainers.cli import main
+from swe_trainers.cli.main import main
 from swe_trainers.report.examples import read_examples
 
 CONFIG = """\
@@ -18,17 +18,17 @@ threads: 1
 """
 
 
-def test_a_run_that_goes_on_keeps_its_examples_and_adds_to_them(tmp_path: Path, monkeypatch):
+def test_a_resumed_run_has_the_examples_of_an_uninterrupted_one(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(CONFIG)
 
     def trained(output: str, updates: int) -> list[dict[str, object]]:
-        overrides = ["--output_dir", output, "--trainer.max_updates", str(updates), "--quiet"]
+        overrides = ["--output_dir", output, "--trainer.max_updates", str(updates), "--quiet", "--resume-with-changes"]
         assert main(["config.yaml", *overrides]) == 0
         assert f"<dt>Updates</dt><dd>{updates}</dd>" in Path(output, "report.html").read_text()
         return read_examples(Path(output, "examples.jsonl"))
 
-    trained("stopped", 2)
-    gone_on = trained("stopped", 4)
-    assert [row["update"] for row in gone_on if row["which"] == "worst"] == [0, 1, 2, 3]
-    assert gone_on == trained("whole", 4)
+    trained("stopped", 1)
+    resumed = trained("stopped", 2)
+    assert [row["update"] for row in resumed if row["which"] == "worst"] == [0, 1]
+    assert resumed == trained("uninterrupted", 2)

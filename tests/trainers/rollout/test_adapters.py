@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AsyncVectorEnv
 
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.policy.word_tokenizer import WordTokenizer
+from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.adapters import AnyText, TextAdapter
 
 COMPASS = ("left", "down", "right", "up")
@@ -23,7 +24,7 @@ def frozen_lake(**options: Any) -> TextAdapter:
     return TextAdapter(gymnasium.make("FrozenLake-v1", is_slippery=False), actions=COMPASS, **options)
 
 
-def test_words_lead_across_the_frozen_lake() -> None:
+def test_discrete_actions_are_played_by_their_words() -> None:
     env = frozen_lake()
     assert env.reset(seed=0)[0] == "0"
     path = ["down", "down", "right", "right", " down\n", "right"]
@@ -32,7 +33,7 @@ def test_words_lead_across_the_frozen_lake() -> None:
     assert steps[-1][1:4] == (1.0, True, False)
 
 
-def test_a_word_that_is_no_action_costs_its_penalty_and_moves_nothing() -> None:
+def test_unknown_word_costs_the_penalty_and_takes_no_step() -> None:
     env = frozen_lake(illegal_penalty=0.25)
     env.reset(seed=0)
     env.step("down")
@@ -42,7 +43,7 @@ def test_a_word_that_is_no_action_costs_its_penalty_and_moves_nothing() -> None:
     assert env.step("down")[0] == "8"
 
 
-def test_a_fallback_is_played_in_its_place_and_the_observation_says_so() -> None:
+def test_fallback_action_replaces_an_unknown_word_and_is_reported() -> None:
     env = frozen_lake(illegal_penalty=0.5, fallback="down")
     env.reset(seed=0)
     observation, reward, _, _, info = env.step("")
@@ -82,7 +83,7 @@ class Fixed(gymnasium.Env[Any, Any]):
         ),
     ],
 )
-def test_observations_are_read_out_as_whole_numbers(space: Any, options: Any, observation: Any, text: str) -> None:
+def test_observations_are_written_as_integers(space: Any, options: Any, observation: Any, text: str) -> None:
     inner = Fixed(space, [observation, observation])
     env = TextAdapter(inner, **options)
     assert env.reset()[0] == text
@@ -101,7 +102,7 @@ def test_observations_are_read_out_as_whole_numbers(space: Any, options: Any, ob
         ("CartPole-v1", {"box_range": CART_RANGE}),
     ],
 )
-def test_the_vocabulary_holds_all_that_is_said(name: str, options: dict[str, Any]) -> None:
+def test_vocabulary_contains_every_word_of_observations_and_actions(name: str, options: dict[str, Any]) -> None:
     if name not in gymnasium.registry:
         name = name.replace("v4", "v3")  # Taxi's number changed with Gymnasium 1.3
     env = TextAdapter(gymnasium.make(name), **options)
@@ -119,7 +120,7 @@ def test_the_vocabulary_holds_all_that_is_said(name: str, options: dict[str, Any
 
 
 @pytest.mark.filterwarnings("ignore:.*different from the unwrapped version")
-def test_gymnasium_finds_no_fault() -> None:
+def test_adapter_passes_gymnasium_check_env() -> None:
     check_env(frozen_lake(), skip_render_check=True)
     text = AnyText()
     assert "\ud800 é\n" * 1000 in text
@@ -138,9 +139,21 @@ def test_gymnasium_finds_no_fault() -> None:
         (lambda: TextAdapter(gymnasium.make("CartPole-v1")), "box_range"),
         (lambda: TextAdapter(gymnasium.make("CartPole-v1"), box_range=[(0, 1)]), "1 entries, the observation 4"),
         (lambda: TextAdapter(gymnasium.make("Pendulum-v1")), "expected Discrete"),
-        (lambda: TextAdapter(Fixed(spaces.Dict({"a": spaces.Discrete(2)}), [])), "cannot put"),
+        (lambda: TextAdapter(Fixed(spaces.Dict({"a": spaces.Discrete(2)}), [])), "is not supported"),
     ],
 )
-def test_what_cannot_be_put_in_words_is_refused(make: Any, message: str) -> None:
+def test_unsupported_spaces_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+def test_shared_memory_of_async_vector_env_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match="shared_memory=False") as caught:
+        AsyncVectorEnv([frozen_lake, frozen_lake])
+    assert "\n" not in str(caught.value) and "Try: AsyncVectorEnv(…, shared_memory=False)" in str(
+        caught.value.__cause__
+    )
+    envs = AsyncVectorEnv([frozen_lake, frozen_lake], shared_memory=False)
+    envs.reset(seed=0)
+    assert tuple(envs.step(("down", "right"))[0]) == ("4", "1")
+    envs.close()

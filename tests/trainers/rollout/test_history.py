@@ -1,4 +1,4 @@
-"""A history that outgrows its context: what the policy reads then, and what of it is learnt from."""
+"""Histories longer than the context: what the policy reads, and the samples for training."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.errors import ConfigurationError, ShapeError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import take_snapshot
-from swe_trainers.policy.chat import ChatFormat, CompactChat, TemplateChat
+from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
 from swe_trainers.rollout.adapters import AnyText
-from swe_trainers.rollout.collect import collect
 from swe_trainers.rollout.history import Exchange, HeadTail, Prompt
-from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.rollout.play import play as play_episodes
+from swe_trainers.rollout.settings import EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory
 from tests.trainers.learning.tiny import trajectory as made
-from tests.trainers.policy.test_chat import CHATML, byte_level
+from tests.trainers.model.test_chat import CHATML, byte_level
 from tests.trainers.tiny import full_logprobs, tiny_model
 
 MODEL = tiny_model("llama", seed=3)
@@ -47,7 +47,9 @@ class Long(gymnasium.Env[str, str]):
 def play(history: HeadTail | None, *, max_tokens: int = 60, n: int = 3, max_new_tokens: int = 6) -> list[Trajectory]:
     engine = EmbeddedEngine(MODEL, n_slots=2, max_tokens=max_tokens)
     limits = Limits(max_new_tokens=max_new_tokens)
-    return collect(engine, CHAT, [Long(), Long()], [EpisodeStart(s) for s in range(n)], limits=limits, history=history)
+    return play_episodes(
+        engine, CHAT, [Long(), Long()], [EpisodeStart(s) for s in range(n)], limits=limits, history=history
+    )
 
 
 def samples(trajectory: Trajectory) -> list[slice]:
@@ -72,7 +74,7 @@ def test_each_sample_is_what_the_policy_read_and_every_action_counts_once(histor
         assert [episode.rewards[turn.end - 1] for turn in episode.turns] == [1.0] * 14
 
 
-def test_a_new_context_begins_with_the_prompt_says_what_is_missing_and_ends_with_the_last_observation() -> None:
+def test_shortened_context_has_prompt_note_and_last_observation() -> None:
     for episode in play(NOTE):
         for at in episode.sample_starts[1:]:
             turn = next(n for n, t in enumerate(episode.turns) if t.start >= at)  # the first that reads it
@@ -88,7 +90,7 @@ def exchange(n: int, size: int = 3) -> Exchange:
     return Exchange([8 + n] * size + [CHAT.end_id], True, text, CHAT.observe(text, closed=True))
 
 
-def test_the_shares_of_head_and_tail_by_hand() -> None:
+def test_head_and_tail_fractions_match_hand_computed_values() -> None:
     prompt = Prompt("w20", None, None, CHAT.start("w20"))  # <|user|> w20 <|end|> <|assistant|>: 4 tokens
     past = [exchange(n) for n in range(10)]  # 8 tokens each: 84 in all
     ids = HeadTail(0.3, 1.0, "w30 w{n}").shorten(CHAT, prompt, past, 50)
@@ -102,7 +104,7 @@ def test_the_shares_of_head_and_tail_by_hand() -> None:
     assert HeadTail(note="w30").shorten(CHAT, prompt, past, 9) is None
 
 
-def test_any_chat_template_carries_a_shortened_history() -> None:
+def test_shortened_history_works_with_any_chat_template() -> None:
     chat: ChatFormat = TemplateChat(byte_level(CHATML))
     prompt = Prompt("begin", "be brief", None, chat.start("begin", system="be brief"))
     past = [
@@ -115,7 +117,7 @@ def test_any_chat_template_carries_a_shortened_history() -> None:
     assert "be brief" in text and "begin" in text and "seen 7" in text and "seen 0" not in text
 
 
-def test_without_room_for_an_action_it_is_refused_and_without_any_the_episode_is_truncated() -> None:
+def test_no_room_for_an_action_is_rejected_and_no_room_at_all_truncates() -> None:
     with pytest.raises(ConfigurationError, match="max_new_tokens"):
         play(NOTE, max_tokens=30, max_new_tokens=30)
     for episode in play(NOTE, max_tokens=24, max_new_tokens=4):
@@ -126,7 +128,7 @@ def test_without_room_for_an_action_it_is_refused_and_without_any_the_episode_is
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_what_is_learnt_from_is_what_was_read(pack: bool) -> None:
+def test_training_samples_equal_the_contexts_that_were_read(pack: bool) -> None:
     batch = Batch.of([*play(NOTE), *play(None, max_tokens=120)])
     assert int(batch.sample_starts.sum()) > batch.n_sequences == 6
     seen = take_snapshot(MODEL, batch, microbatch_tokens=150, pack=pack)
@@ -135,7 +137,7 @@ def test_what_is_learnt_from_is_what_was_read(pack: bool) -> None:
     )
 
 
-def test_a_sample_that_begins_with_an_action_is_refused() -> None:
+def test_sample_that_begins_with_an_action_is_rejected() -> None:
     good = made([1, 2, 3, 4], [False, True, False, True])
     for starts in ((1,), (0, 3)):
         with pytest.raises(ShapeError, match="samples begin"):

@@ -1,7 +1,9 @@
-"""Trees: every end is an episode that could have been played alone, and forks are where they part."""
+"""Trees: every leaf equals an episode played alone, and branches share their tokens up to the fork."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -14,13 +16,13 @@ from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.errors import ConfigurationError, RolloutError
 from swe_trainers.learning.advantages import tree_advantages
 from swe_trainers.learning.batch import Batch
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.recording import read_trajectories, write_trajectories
+from swe_trainers.model.chat import CompactChat
 from swe_trainers.rollout.adapters import AnyText
-from swe_trainers.rollout.collect import collect
+from swe_trainers.rollout.environments import EnvPool
 from swe_trainers.rollout.history import HeadTail
-from swe_trainers.rollout.plan import Branching, EpisodeStart, Limits
-from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.rollout.play import play as play_episodes
+from swe_trainers.rollout.settings import Branching, EpisodeStart, Limits
+from swe_trainers.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
 from tests.trainers.tiny import full_logprobs, tiny_model
 
 MODEL = tiny_model("llama", seed=3)
@@ -28,7 +30,7 @@ CHAT = CompactChat(MODEL.tokenizer)
 
 
 class Walk(gymnasium.Env[str, str]):
-    """Adds up the lengths of what it is told, shows the sum and a number drawn at the start; ends after 4 turns."""
+    """Shows the total length of the actions and a number drawn at reset; ends after 4 turns."""
 
     observation_space = AnyText()
     action_space = AnyText()
@@ -78,19 +80,19 @@ class Forgetful(Walk):
 
 
 def play(
-    envs: list[Any], *, n: int = 3, branching: int = 2, max_depth: int = 2, every: int = 1, **options: Any
+    envs: Sequence[Any], *, n: int = 3, branching: int = 2, max_depth: int = 2, every: int = 1, **options: Any
 ) -> list[Trajectory]:
     engine = EmbeddedEngine(MODEL, n_slots=len(envs), max_tokens=options.pop("max_tokens", 150))
     limits = options.pop("limits", Limits(max_new_tokens=5))
     starts = [EpisodeStart(seed, group=seed) for seed in options.pop("seeds", range(n))]
     forks = Branching(branching, max_depth, every)
-    played = collect(engine, CHAT, envs, starts, limits=limits, branching=forks, **options)
+    played = play_episodes(engine, CHAT, envs, starts, limits=limits, branching=forks, **options)
     assert [engine.open() for _ in envs] == list(range(len(envs)))
     return played
 
 
 @pytest.mark.parametrize("kind", [Walk, Keeping])
-def test_every_end_is_an_episode_of_its_own_that_shares_its_beginning_up_to_the_fork(kind: type[Walk]) -> None:
+def test_branches_share_their_prefix_up_to_the_fork(kind: type[Walk]) -> None:
     played = play([kind(), kind()], branching=2, max_depth=3, every=1)
     assert [t.group for t in played] == [0] * 8 + [1] * 8 + [2] * 8
     for episode in played:
@@ -99,12 +101,12 @@ def test_every_end_is_an_episode_of_its_own_that_shares_its_beginning_up_to_the_
         truth = full_logprobs(MODEL, ids)
         mask = torch.from_numpy(episode.action_mask)
         torch.testing.assert_close(torch.from_numpy(episode.rollout_logprobs)[mask], truth[mask], rtol=1e-4, atol=1e-4)
-        # What the environment said follows from what this very episode told it.
+        # The observations follow from the actions of this very episode.
         alone = Walk()
-        said, _ = alone.reset(seed=episode.seed)
+        observation, _ = alone.reset(seed=episode.seed)
         for turn in episode.turns:
-            assert turn.observation == said
-            said, reward, *_ = alone.step(turn.action)
+            assert turn.observation == observation
+            observation, reward, *_ = alone.step(turn.action)
             assert turn.reward == reward
     tree = played[:8]
     for one in tree:
@@ -117,7 +119,7 @@ def test_every_end_is_an_episode_of_its_own_that_shares_its_beginning_up_to_the_
     assert Keeping.kept == 0
 
 
-def test_an_environment_that_goes_back_is_not_played_again_and_its_wrappers_go_back_with_it() -> None:
+def test_snapshots_restore_environment_and_wrappers_without_a_reset() -> None:
     env = Keeping()
     played = play([TimeLimit(env, 3)], n=1, branching=3, max_depth=2)
     assert env.resets == 1
@@ -128,12 +130,12 @@ def test_an_environment_that_goes_back_is_not_played_again_and_its_wrappers_go_b
     assert again.resets == 9
 
 
-def test_the_tree_depends_on_neither_timing_nor_the_way_back() -> None:
+def test_tree_is_independent_of_timing_and_of_snapshots() -> None:
     runs = [play(envs, seed=4) for envs in ([Walk()], [Keeping(), Keeping(), Keeping()])]
     assert [t.token_ids.tolist() for t in runs[0]] == [t.token_ids.tolist() for t in runs[1]]
 
 
-def test_a_history_is_shortened_in_trees_too() -> None:
+def test_history_is_shortened_in_trees() -> None:
     history = HeadTail(note="w30 w{n}")
     played = play([Walk()], n=2, max_tokens=26, history=history, every=2, limits=Limits(max_new_tokens=3))
     assert any(len(t.sample_starts) > 1 for t in played)
@@ -146,14 +148,14 @@ def test_a_history_is_shortened_in_trees_too() -> None:
             torch.testing.assert_close(got[mask], truth[mask], rtol=1e-4, atol=1e-4)
 
 
-def test_an_environment_that_does_not_follow_from_its_seed_is_refused() -> None:
-    with pytest.raises(RolloutError, match="played again"):
+def test_nondeterministic_environment_is_rejected() -> None:
+    with pytest.raises(RolloutError, match="actions are repeated"):
         play([Forgetful()])
     with pytest.raises(RolloutError, match="without a seed"):
         play([Walk()], seeds=[None])
 
 
-def test_an_end_that_fails_costs_that_end_alone() -> None:
+def test_failure_invalidates_one_branch_only() -> None:
     class Frail(Walk):
         steps = 0
 
@@ -168,7 +170,52 @@ def test_an_end_that_fails_costs_that_end_alone() -> None:
     assert "gone" in played[0].failure_reason
 
 
-def test_the_worth_of_branches_by_hand() -> None:
+@pytest.mark.parametrize("failure", [OSError("the server is gone"), SystemExit(3)])
+def test_snapshot_that_cannot_be_discarded_costs_no_episode_and_is_noted(failure: BaseException) -> None:
+    class Stubborn(Keeping):
+        def snapshot(self) -> Kept:
+            kept = super().snapshot()
+            if self.turn == 1:
+                kept.discard = refuse  # type: ignore[method-assign]
+            return kept
+
+    def refuse() -> None:
+        raise failure
+
+    pool = EnvPool([Stubborn(), Stubborn()])
+    played = play(pool)
+    assert [t.valid for t in played] == [True] * 12
+    assert [t.token_ids.tolist() for t in played] == [t.token_ids.tolist() for t in play([Keeping()])]
+    assert Stubborn.kept == 6  # two of each tree; the others were discarded
+    (noted,) = pool.failures
+    assert noted.reason == f"a snapshot was not discarded: {type(failure).__name__}: {failure}"
+
+
+def test_discarding_a_snapshot_delays_no_other_environment() -> None:
+    hung, returned = threading.Event(), threading.Event()
+
+    class Slow(Keeping):
+        def snapshot(self) -> Kept:
+            kept = super().snapshot()
+            kept.discard = hang  # type: ignore[method-assign]
+            return kept
+
+    def hang() -> None:
+        hung.set()
+        assert returned.wait(20), "the other environment's episodes waited for this call"
+
+    class Other(Walk):
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            if hung.is_set():
+                returned.set()
+            return super().step(action)
+
+    pool = EnvPool([Slow(), Other()])
+    played = play(pool, n=12)
+    assert all(t.valid for t in played) and not pool.failures
+
+
+def test_tree_advantages_match_hand_computed_values() -> None:
     # One tree, two ways at each of two forks. Tokens: o a o a; rewards on the actions:
     #   first way  (reward 1): then 2 or 4      worth 1 + (2 + 4) / 2 = 4
     #   second way (reward 0): then 6 or, not valid, left out: worth 6
@@ -183,7 +230,7 @@ def test_the_worth_of_branches_by_hand() -> None:
     assert not apart.any()
 
 
-def test_the_branches_of_played_trees_are_worth_what_came_after_them() -> None:
+def test_tree_advantages_of_one_fork_are_leave_one_out() -> None:
     played = play([Walk()], n=2, branching=3, max_depth=1)
     batch = Batch.of(played)
     advantages = tree_advantages(batch.rewards, batch.action_mask, batch.offsets, batch.group, batch.forks)
@@ -192,7 +239,7 @@ def test_the_branches_of_played_trees_are_worth_what_came_after_them() -> None:
     torch.testing.assert_close(advantages, batch.spread(expected))
 
 
-def test_trees_are_written_and_read_back(tmp_path: Any) -> None:
+def test_trees_round_trip_through_files(tmp_path: Any) -> None:
     played = play([Walk()], n=1)
     write_trajectories(tmp_path / "trees.jsonl", played)
     (first, *_), again = played, read_trajectories(tmp_path / "trees.jsonl")
@@ -200,7 +247,7 @@ def test_trees_are_written_and_read_back(tmp_path: Any) -> None:
     assert again[0].sample_starts == first.sample_starts
 
 
-def test_settings_that_fit_no_tree_are_refused() -> None:
+def test_invalid_tree_settings_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="multiple of the ends of a tree"):
         MonteCarloTree(branching=3, max_depth=2, episodes_per_update=64)
     with pytest.raises(ConfigurationError, match="branching: got 1"):

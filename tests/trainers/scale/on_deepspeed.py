@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO learns what one process learns, and goes on from its checkpoints: `make test-deepspeed`."""
+"""Training with DeepSpeed's ZeRO equals training in one process, and resumes its checkpoints: `make test-deepspeed`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from accelerate.state import AcceleratorState
 from swe_trainers.errors import CheckpointError
 from swe_trainers.learning.learner import Learner
 from tests.trainers.ranks import on_ranks
-from tests.trainers.scale import test_sharding
 from tests.trainers.scale.test_sharding import LORA, PACKED, Case, checkpoints_of, episodes, learner_of, whole
 
 
 def fresh(case: Case) -> Learner:
-    """A learner as a new process makes it; Accelerate otherwise allows one with DeepSpeed a process."""
+    """A learner as in a new process; Accelerate otherwise allows one with DeepSpeed per process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     return learner_of(case)
 
@@ -26,14 +25,14 @@ def fresh(case: Case) -> Learner:
 def updates(case: Case, first: int, last: int, learner: Learner):
     found = {}
     for update in range(first, last):
-        metrics = test_sharding.ppo_update(learner, episodes(update), case.settings)
+        metrics = case.settings.update(learner, episodes(update))
         learner.updates += 1
         found |= {f"{update}/{name}": value for name, value in metrics.items()}
     model = getattr(learner.model, "whole", learner.model)
     return learner, found | {f"weight/{name}": whole(p) for name, p in model.named_parameters()}
 
 
-def learn_save_and_go_on(folder: Path, cases: list[Case]) -> None:
+def train_save_and_resume(folder: Path, cases: list[Case]) -> None:
     results = []
     for number, case in enumerate(cases):
         learner, _ = updates(case, 0, 1, fresh(case))
@@ -53,9 +52,9 @@ def resume_alone(folder: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("kind", ["zero1", "zero2"])
-def test_zero_learns_what_one_process_learns_and_goes_on_from_its_checkpoint(kind: str, tmp_path: Path) -> None:
+def test_zero_updates_equal_those_of_one_process_and_resume(kind: str, tmp_path: Path) -> None:
     cases = [PACKED.on(accelerate=kind), LORA.on(accelerate=kind)]
-    on_ranks(2, tmp_path, learn_save_and_go_on, cases)
+    on_ranks(2, tmp_path, train_save_and_resume, cases)
     for case, (straight, resumed) in zip(cases, torch.load(tmp_path / "results.pt", weights_only=True), strict=True):
         learner, _ = updates(replace(case, scale=None), 0, 1, learner_of(replace(case, scale=None)))
         _, expected = updates(replace(case, scale=None), 1, 2, learner)

@@ -17,7 +17,7 @@ WORDS = ("a", "b", "c", "d")
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Three turns; in each a word is shown, and 1 is the reward for saying it back.
+    """Three turns; each has a reward of 1 for repeating the shown word.
 
     Args:
         wait_s: of each step, as a sandbox's tests would.
@@ -37,12 +37,12 @@ class Echo(gymnasium.Env[str, str]):
         return self._show(), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        told = [] if self.deadly is None else sorted(Path(self.deadly).iterdir())
-        slow = any(file.name == "slow" for file in told)
+        files = [] if self.deadly is None else sorted(Path(self.deadly).iterdir())
+        slow = any(file.name == "slow" for file in files)
         time.sleep(0.5 if slow else self.wait_s)
-        if told and not slow and self.marked and self.turn == 1:
+        if files and not slow and self.marked and self.turn == 1:
             with suppress(FileNotFoundError):  # another process was faster
-                told[0].unlink()
+                files[0].unlink()
                 os.kill(os.getpid(), signal.SIGKILL)
         reward = float(action == self.shown)
         self.turn += 1

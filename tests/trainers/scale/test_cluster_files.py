@@ -1,4 +1,4 @@
-"""What a cluster is given: the job scripts and the definition of the training container."""
+"""The SLURM job scripts and the definition of the training container."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def launch(folder: Path, *options: str, script: Path = LAUNCH, **variables: str)
     )  # fmt: skip
 
 
-def test_the_model_s_file_is_laid_over_the_run_s(tmp_path: Path) -> None:
+def test_model_file_overrides_the_run_file(tmp_path: Path) -> None:
     model = tmp_path / "model.yaml"
     model.write_text("model: {architecture: {hidden_size: 128}, dtype: bfloat16}\n")
     ran = launch(
@@ -37,13 +37,13 @@ def test_the_model_s_file_is_laid_over_the_run_s(tmp_path: Path) -> None:
     command = ran.stdout.splitlines()
     assert command[0] == "srun" and command[command.index("--nproc-per-node") + 1] == "8"
     assert command[command.index("--max-restarts") + 1] == "3"
-    at = command.index("swe_trainers.cli")
+    at = command.index("swe_trainers.cli.main")
     config = run_config(read_config(command[at + 1], command[at + 2 :]))
     assert (config.model.architecture["hidden_size"], config.model.dtype) == (128, "bfloat16")
     assert config.model.architecture["model_type"] == "llama" and config.scale.fsdp and config.seed == 3
 
 
-def test_one_node_needs_no_srun_and_a_container_is_entered(tmp_path: Path) -> None:
+def test_one_node_runs_without_srun_and_inside_the_container(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "slurm" / "small.sbatch"
     settings = {"CONFIG": "examples/configs/frozen_lake.yaml", "CONTAINER": "training.sif"}
     command = launch(
@@ -56,12 +56,12 @@ def test_one_node_needs_no_srun_and_a_container_is_entered(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "variables", [{}, {"CONFIG": "nowhere.yaml"}, {"CONFIG": "Makefile", "MODEL_CONFIG": "no.yaml"}]
 )
-def test_what_is_missing_is_named(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_missing_files_are_named(tmp_path: Path, variables: dict[str, str]) -> None:
     ran = launch(tmp_path, **variables)
     assert ran.returncode != 0 and "CONFIG" in ran.stderr and len(ran.stderr.splitlines()) == 1
 
 
-def test_job_scripts_ask_slurm_for_what_they_say() -> None:
+def test_job_scripts_request_the_documented_resources() -> None:
     for name, nodes, gpus in (("small", 1, 1), ("medium", 1, 8), ("large", 8, 8)):
         text = (ROOT / "scripts" / "slurm" / f"{name}.sbatch").read_text()
         asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", text, re.MULTILINE))
@@ -70,7 +70,7 @@ def test_job_scripts_ask_slurm_for_what_they_say() -> None:
         assert "#SBATCH" in before and "#SBATCH" not in after  # sbatch reads no directive after the first command
 
 
-def test_the_container_s_parts_are_there_and_its_steps_are_shell(tmp_path: Path) -> None:
+def test_container_definition_has_its_sections_in_valid_shell(tmp_path: Path) -> None:
     text = DEFINITION.read_text()
     assert text.startswith("Bootstrap: docker\nFrom: ")
     parts = re.split(r"^%(\w+)\n", text, flags=re.MULTILINE)
@@ -85,16 +85,16 @@ def test_the_container_s_parts_are_there_and_its_steps_are_shell(tmp_path: Path)
         subprocess.run(["sh", "-n", script], check=True)
 
 
-def test_what_the_container_is_given_is_all_that_its_steps_need(tmp_path: Path) -> None:
+def test_container_definition_copies_every_file_that_its_steps_use(tmp_path: Path) -> None:
     files = DEFINITION.read_text().partition("%files\n")[2].partition("%post")[0]
     for source, _, target in (line.strip().partition(" ") for line in files.splitlines() if line.strip()):
         (tmp_path / Path(target).name).symlink_to(ROOT / source)
     (tmp_path / "built").mkdir()
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for step in (
-        ["setup.py", "-q", "egg_info", "--egg-base", "built"],  # what pip asks of the project first
-        ["-c", "import swe_trainers.cli, swegym_env; print(swe_trainers.cli.__file__)"],
-        ["-m", "swe_trainers.cli", "--help"],
+        ["setup.py", "-q", "egg_info", "--egg-base", "built"],  # pip's first step
+        ["-c", "import swe_trainers.cli.main, swegym_env; print(swe_trainers.cli.main.__file__)"],
+        ["-m", "swe_trainers.cli.main", "--help"],
     ):
         ran = subprocess.run(
             [sys.executable, *step], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

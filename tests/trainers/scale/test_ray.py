@@ -1,4 +1,4 @@
-"""Rollouts on a cluster of two nodes, simulated on this machine: what they play, and what their deaths cost."""
+"""Rollouts on a Ray cluster of two nodes, simulated on this machine, and the deaths of workers and nodes."""
 
 from __future__ import annotations
 
@@ -24,33 +24,32 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.experiment import run_experiment
 from swe_trainers.logging import read_metrics
-from swe_trainers.policy.chat import CompactChat
-from swe_trainers.policy.language_model import LanguageModel
-from swe_trainers.policy.word_tokenizer import WordTokenizer
-from swe_trainers.rollout.collect import collect
-from swe_trainers.rollout.crew import Manner
-from swe_trainers.rollout.plan import EpisodeStart, Limits
+from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import WordTokenizer
+from swe_trainers.rollout.play import play
+from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.scale.ray_cluster import RayConfig
 from swe_trainers.scale.ray_crew import RayCrew
 from swe_trainers.scale.ray_worker import Workplace, pack, unpack
 from tests.trainers.engines.served import served
 from tests.trainers.scale.rays import Echo
-from tests.trainers.scale.test_torchrun import configured, said_by, torchrun
+from tests.trainers.scale.test_torchrun import configured, output_of, torchrun
 from tests.trainers.test_playing_ahead import configuration
 from tests.trainers.tiny import TINY, full_logprobs
 
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
-NOTICES_SOON = {  # that nobody is there any more, by default after a quarter of a minute; a slow answer is one
+DEAD_NODE_DETECTION = {  # faster than the default of 15 s; slow responses still count
     "health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_timeout_ms": 10_000,
     "health_check_failure_threshold": 3,
 }  # fmt: skip
-MANNER = Manner(Limits(max_new_tokens=3), Sampling())
+SETTINGS = EpisodeSettings(Limits(max_new_tokens=3), Sampling())
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": NOTICES_SOON})
+    made = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": DEAD_NODE_DETECTION})
     made.add_node(**NODE)
     yield made
     made.shutdown()
@@ -67,7 +66,7 @@ def policy() -> LanguageModel:
 
 
 class Environments:
-    """Some that kill their worker where the folder says so; Ray carries it to the workers."""
+    """Environments that kill their worker if the folder contains files; Ray sends this object to the workers."""
 
     def __init__(self, deadly: Path) -> None:
         self.deadly = deadly
@@ -107,7 +106,7 @@ def shaken(model: LanguageModel) -> None:
             parameter.add_(torch.randn_like(parameter))
 
 
-def test_no_cluster_and_too_small_a_cluster_are_one_line(cluster: Cluster, tmp_path: Path) -> None:
+def test_missing_or_too_small_cluster_is_a_one_line_error(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"scale\.ray\.address '127\.0\.0\.1:1'"):
         run_experiment(configuration(tmp_path, scale={"ray": {"address": "127.0.0.1:1"}}), console=False)
     assert not (tmp_path / "run").exists()
@@ -116,16 +115,16 @@ def test_no_cluster_and_too_small_a_cluster_are_one_line(cluster: Cluster, tmp_p
         run_experiment(configuration(tmp_path, scale=scale), console=False)
 
 
-def test_what_a_cluster_plays_is_what_this_process_plays_with_the_weights_of_the_moment(
+def test_rollouts_of_a_cluster_equal_local_rollouts_with_the_current_weights(
     crew: RayCrew, policy: LanguageModel
 ) -> None:
     workers = set()
     for version in range(2):
         crew.prepare(version, Sampling())
         for evaluation in (False, True):
-            found = crew.play(starts(14), Manner(MANNER.limits, MANNER.sampling, evaluation=evaluation))
+            found = crew.play(starts(14), EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=evaluation))
             engine = EmbeddedEngine(policy, n_slots=2, max_tokens=64)
-            here = collect(engine, CompactChat(policy.tokenizer), [Echo(), Echo()], starts(14), limits=MANNER.limits)
+            here = play(engine, CompactChat(policy.tokenizer), [Echo(), Echo()], starts(14), limits=SETTINGS.limits)
             assert [t.token_ids.tolist() for t in found] == [t.token_ids.tolist() for t in here]
             assert all(set(t.weight_versions) == {-1, version} for t in found)
             workers |= {t.info["pid"] for t in found}
@@ -135,9 +134,9 @@ def test_what_a_cluster_plays_is_what_this_process_plays_with_the_weights_of_the
     assert metrics["ray/workers"] == 2 and metrics["ray/deaths"] == 0 and metrics["engine/sampled_tokens"] > 0
 
 
-def test_weights_change_under_episodes_that_go_on(crew: RayCrew, policy: LanguageModel) -> None:
+def test_weights_can_change_during_episodes(crew: RayCrew, policy: LanguageModel) -> None:
     weights, found = {}, {}
-    player = crew.ahead(MANNER)
+    player = crew.ahead(SETTINGS)
     for version in range(10, 16):
         weights[version] = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
         with player.paused(between_episodes=False):
@@ -162,47 +161,47 @@ def test_weights_change_under_episodes_that_go_on(crew: RayCrew, policy: Languag
     assert mixed > 0
 
 
-def test_a_killed_worker_is_replaced_and_its_episodes_are_played_anew(crew: RayCrew, deadly: Path) -> None:
+def test_killed_worker_is_replaced_and_its_episodes_are_replayed(crew: RayCrew, deadly: Path) -> None:
     crew.prepare(20, Sampling())
-    whole = crew.play(starts(12), MANNER)
+    whole = crew.play(starts(12), SETTINGS)
     (deadly / "once").touch()
-    again = crew.play(starts(12), MANNER)
+    again = crew.play(starts(12), SETTINGS)
     assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
     assert all(t.valid for t in again)
     metrics = crew.metrics()
     assert metrics["ray/deaths"] == 1 and metrics["ray/episodes_replayed"] >= 1
 
 
-def test_a_node_that_dies_costs_time_and_no_episode(crew: RayCrew, cluster: Cluster, deadly: Path) -> None:
+def test_death_of_a_node_loses_no_episode(crew: RayCrew, cluster: Cluster, deadly: Path) -> None:
     crew.prepare(30, Sampling())
-    whole = crew.play(starts(12), MANNER)
+    whole = crew.play(starts(12), SETTINGS)
     before = crew.metrics()["ray/deaths"]
     (deadly / "slow").touch()
     second = next(iter(cluster.worker_nodes))
     killer = threading.Timer(0.7, cluster.remove_node, [second], {"allow_graceful": False})
     killer.start()
-    again = crew.play(starts(12), MANNER)
+    again = crew.play(starts(12), SETTINGS)
     killer.join()
     (deadly / "slow").unlink()
     assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
     assert all(t.valid for t in again) and crew.metrics()["ray/deaths"] == before + 1
     cluster.add_node(**NODE)
-    wait_for_workers(crew)  # its place is taken where there is one again
+    wait_for_workers(crew)  # a worker starts on the new node
 
 
-def test_an_episode_that_kills_every_worker_is_given_up_and_the_run_ends_where_too_many_die(
+def test_episode_that_kills_three_workers_is_invalid_and_too_many_deaths_end_the_run(
     crew: RayCrew, deadly: Path
 ) -> None:
     for number in range(3):
         (deadly / str(number)).touch()
-    (alone,) = crew.play([EpisodeStart(seed=5)], MANNER)
+    (alone,) = crew.play([EpisodeStart(seed=5)], SETTINGS)
     assert not alone.valid and "3 rollout workers died" in alone.failure_reason
     (deadly / "more").touch()
     with pytest.raises(TrainerError, match=r"6 workers died, scale\.ray\.restarts allows 5"):
-        crew.play([EpisodeStart(seed=5)], MANNER)
+        crew.play([EpisodeStart(seed=5)], SETTINGS)
 
 
-def test_workers_ask_one_server_whose_weights_the_learner_changes(
+def test_workers_share_a_server_that_receives_the_learners_weights(
     cluster: Cluster, policy: LanguageModel, tmp_path: Path
 ) -> None:
     model = policy.copy()
@@ -214,16 +213,19 @@ def test_workers_ask_one_server_whose_weights_the_learner_changes(
         crew = RayCrew(config, lambda: workplace, stack, generation=generation)
         for version in range(2):
             crew.prepare(version, Sampling())
-            for trajectory in crew.play(starts(6), Manner(MANNER.limits, MANNER.sampling, evaluation=True)):
+            for trajectory in crew.play(
+                starts(6), EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=True)
+            ):
                 assert set(trajectory.weight_versions) == {-1, version}
                 truth = full_logprobs(model, trajectory.token_ids.tolist()).numpy()
-                said = np.where(trajectory.action_mask, truth, 0.0)
-                np.testing.assert_allclose(trajectory.rollout_logprobs, said, rtol=1e-3, atol=1e-3)
+                expected = np.where(trajectory.action_mask, truth, 0.0)
+                np.testing.assert_allclose(trajectory.rollout_logprobs, expected, rtol=1e-3, atol=1e-3)
             assert crew.metrics()["engine/probe_gap"] < 1e-3
             shaken(model)
 
 
-def test_two_ranks_that_learn_while_a_cluster_plays(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.campaign
+def test_two_ranks_train_on_rollouts_of_a_cluster(cluster: Cluster, tmp_path: Path, swe_train_program: Path) -> None:
     path = configured(
         tmp_path,
         {"max_updates": 3, "correction": "truncate"},
@@ -231,21 +233,21 @@ def test_two_ranks_that_learn_while_a_cluster_plays(cluster: Cluster, tmp_path: 
         evaluation={"episodes": 5, "every": 2},
         scale={"ray": {"address": cluster.address, "workers": 1, "cpus_per_worker": 0}},
     )
-    said_by(torchrun(2, path))
+    output_of(torchrun(2, swe_train_program, path))
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert [row["update"] for row in rows] == [0, 1, 2, 3]
     assert all(row["episodes"] == 7 and row["staleness/max"] <= 1 and row["ray/workers"] == 1 for row in rows[1:])
-    assert rows[1]["engine_logprob_gap"] < 1e-4  # weights that were sharded have come to the workers whole
+    assert rows[1]["logprob_gap"] < 1e-4  # workers have the gathered weights
     assert [row["eval/episodes"] for row in rows if "eval/episodes" in row] == [5, 5, 5]
 
 
-def test_a_refusal_is_the_same_in_the_learner_s_process() -> None:
-    told = pickle.loads(pickle.dumps(RefusedError("http://a/b: 404: no such model", 404, 2.5)))
-    assert (str(told), told.status, told.retry_after_s) == ("http://a/b: 404: no such model", 404, 2.5)
+def test_refused_error_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(RefusedError("http://a/b: 404: no such model", 404, 2.5)))
+    assert (str(error), error.status, error.retry_after_s) == ("http://a/b: 404: no such model", 404, 2.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_come_out_of_the_store_as_they_went_in(policy: LanguageModel, dtype: Any) -> None:
+def test_packed_weights_round_trip_exactly(policy: LanguageModel, dtype: Any) -> None:
     model = policy.copy().to(dtype)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     packed = pack(model)

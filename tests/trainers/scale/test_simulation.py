@@ -1,7 +1,8 @@
-"""The simulation of fleets, against what can be said of them by hand."""
+"""The simulation of clusters against queueing theory and hand-computed cases."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks.scale_simulation import Assumptions, Costs, closed_rate, measured, simulate
 from benchmarks.simulation import Process, Station, World, erlang_c_wait_s, m_m_c
+from tests.programs import ROOT
 
 COSTS = Costs(reset=0.0, step=0.0, grading=0.0, lease=0.0)
 ONE = Assumptions(
@@ -18,7 +20,7 @@ ONE = Assumptions(
 )  # fmt: skip
 
 
-def test_a_queue_of_one_server_is_as_busy_as_its_load() -> None:
+def test_utilization_of_a_single_server_equals_its_load() -> None:
     """M/D/1 at load 0.5: busy half of the time, and the mean wait is half a service (Pollaczek and Khinchine)."""
     world, station = World(0), Station(1)
 
@@ -44,26 +46,26 @@ def test_a_queue_of_one_server_is_as_busy_as_its_load() -> None:
         (4, 0.75, 0.50943 / 4 / 0.25),  # P(wait) of Erlang's tables: 0.5094
     ],
 )
-def test_queues_wait_as_long_as_erlang_says(servers: int, load: float, wait: float) -> None:
+def test_waiting_times_match_erlang_c(servers: int, load: float, wait: float) -> None:
     assert erlang_c_wait_s(servers, servers * load, 1.0) == pytest.approx(wait, rel=1e-3)
     assert m_m_c(servers, servers * load, 1.0, seconds=120_000 / servers, seed=1) == pytest.approx(wait, rel=0.1)
     with pytest.raises(ValueError, match="load below"):
         erlang_c_wait_s(servers, servers, 1.0)
 
 
-def test_a_closed_load_is_what_the_machine_can_carry() -> None:
-    """Two cores and 64 clients that never rest: 2 / (0.2 + 0.3 ms) commands a second."""
+def test_closed_queue_reaches_the_capacity_of_the_machine() -> None:
+    """Two cores and 64 clients without think time: 2 / (0.2 + 0.3 ms) commands a second."""
     assert closed_rate(64, [2e-4, 3e-4], 2, seconds=10, seed=0) == pytest.approx(4000, rel=0.02)
 
 
-def test_an_episode_nothing_holds_up_takes_its_own_time() -> None:
+def test_episode_without_contention_takes_its_service_time() -> None:
     """10 turns of 100 tokens at 10 tokens a second and slot, and 10 s of tests: 110 s."""
     found = simulate(1, 2, COSTS, ONE, images_there=True, hours=100, seed=0)
     assert found["episodes_per_hour"] == pytest.approx(3600 / 110, rel=0.02)
     assert found["invalid_share"] == 0
 
 
-def test_the_scarce_thing_is_found() -> None:
+def test_bottleneck_is_identified() -> None:
     few_slots = replace(ONE, slots_per_server=1, tokens_per_s=10.0, sandboxes_per_host=20)
     assert simulate(2, 2, COSTS, few_slots, images_there=True, hours=2, seed=0)["bottleneck"] == "generation"
     few_cores = replace(ONE, cores_per_host=1, sandboxes_per_host=20, tests_s=100.0)
@@ -72,14 +74,14 @@ def test_the_scarce_thing_is_found() -> None:
     assert simulate(5, 2, COSTS, slow_registry, images_there=False, hours=2, seed=0)["bottleneck"] == "registry"
 
 
-def test_hosts_that_die_lose_their_episodes() -> None:
+def test_dying_hosts_lose_their_episodes() -> None:
     """A host that dies every hour cuts an episode of 110 s short with probability about 1 − exp(−110/3600)."""
     given = replace(ONE, host_hours_between_failures=1.0, host_away_s=0.0)
     found = simulate(20, 2, COSTS, given, images_there=True, hours=50, seed=0)
     assert found["invalid_share"] == pytest.approx(0.030, abs=0.006)
 
 
-def test_a_host_that_is_away_plays_nothing() -> None:
+def test_host_that_is_down_plays_no_episodes() -> None:
     """Failures every hour, each of half an hour: it is up where none came within the last half hour, exp(−1/2)."""
     given = replace(ONE, host_hours_between_failures=1.0, host_away_s=1800.0)
     always = simulate(20, 2, COSTS, ONE, images_there=True, hours=60, seed=0)["episodes_per_hour"]
@@ -87,5 +89,20 @@ def test_a_host_that_is_away_plays_nothing() -> None:
     assert found / always == pytest.approx(math.exp(-0.5), abs=0.04)
 
 
-def test_the_measured_costs_are_those_of_the_committed_results() -> None:
-    assert all(0 < seconds < 1 for seconds in asdict(measured()).values())
+def test_measured_costs_equal_the_committed_results() -> None:
+    """Each cost is the median of one row of a results file, converted to seconds by the row's own unit."""
+    sources = {
+        "reset": ("env", "apptainer", "reset, 6,000 files"),
+        "step": ("env", "apptainer", "step, two files changed"),
+        "grading": ("grading", "official", "beyond the tests, controls apart"),
+        "lease": ("remote", "pool", "lease, pool"),
+        "relayed": ("remote", "relay", "command, pool"),
+    }
+    costs = asdict(measured())
+    assert set(costs) == set(sources)
+    for name, (file, case, metric) in sources.items():
+        rows = json.loads((ROOT / f"benchmarks/results/{file}.json").read_text(encoding="utf-8"))["rows"]
+        (row,) = (row for row in rows if (row["case"], row["metric"]) == (case, metric))
+        assert costs[name] == pytest.approx(row["median"] * {"s": 1.0, "ms": 1e-3, "ms of CPU": 1e-3}[row["unit"]]), (
+            name
+        )

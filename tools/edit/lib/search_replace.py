@@ -1,1 +1,1 @@
-../../../swegym_env/interaction/search_replace.py
+../../../swegym_env/agent/search_replace.py

@@ -17,7 +17,7 @@ import unittest
 
 
 class Debugger(pdb.Pdb):
-    """pdb with its usual prompt, that reads no configuration file and can be brought to a place without a word."""
+    """pdb with its usual prompt and without configuration files, which can be moved to a position silently."""
 
     def __init__(self):
         pdb.Pdb.__init__(self, readrc=False)
@@ -25,12 +25,12 @@ class Debugger(pdb.Pdb):
         self.skipped = 0
 
     def run_to(self, path, line):
-        """Make the first stop that of this line."""
+        """Stop first at this line."""
         self.set_break(os.path.abspath(path), line, temporary=True)
         self.starting = True
 
     def after(self, trace, skipped):
-        """Stop where `trace` ends, less the `skipped` innermost frames."""
+        """Stop at the end of `trace`, without the `skipped` innermost frames."""
         self.reset()
         self.skipped = skipped
         self.interaction(None, trace)
@@ -61,7 +61,7 @@ class Debugger(pdb.Pdb):
         return ended
 
     def get_stack(self, f, t):
-        """Before 3.10 the line of a frame once traced is that of its last stop; the instruction knows better."""
+        """The line of a frame. Before 3.10, a traced frame has the line of its last stop; its instruction is exact."""
         stack, current = pdb.Pdb.get_stack(self, f, t)
         if sys.version_info < (3, 10) and f is None:
             places = []
@@ -75,7 +75,7 @@ class Debugger(pdb.Pdb):
 
 def main():
     target, arguments = sys.argv[1], sys.argv[2:]
-    sys.path[0] = os.getcwd()  # as `python -m` has it; this file's own directory is no place to import from
+    sys.path[0] = os.getcwd()  # as with `python -m`, instead of the directory of this file
     path, _, within = target.partition("::")
     if within and has_pytest():
         return run_pytest(target, arguments)
@@ -121,11 +121,11 @@ def run_unittest(name):
         if type(test).__name__ == "_FailedTest":
             try:
                 test.debug()
-            except Exception as error:  # noqa: BLE001 - the import's own failure, whatever it is, is what there is to say
+            except Exception as error:  # noqa: BLE001 - any failure of the import is reported
                 print(f"pdb: {name} cannot be loaded: {error}")
             return 2
         debugger = Debugger()
-        method = inspect.unwrap(getattr(type(test), test._testMethodName))  # noqa: SLF001 - unittest tells it in no other way
+        method = inspect.unwrap(getattr(type(test), test._testMethodName))  # noqa: SLF001 - unittest has no public attribute for it
         debugger.run_to(inspect.getsourcefile(method), first_line(method.__code__))
         code = run(debugger, test.debug, lambda frame: "__unittest" in frame.f_globals)
         if code:
@@ -135,7 +135,7 @@ def run_unittest(name):
 
 
 def first_line(code):
-    """The first line of a function's body that does something: it may begin with a decorator and a docstring."""
+    """The first statement of a function's body, after decorators and docstring."""
     later = [line for _, line in dis.findlinestarts(code) if line and line > code.co_firstlineno]
     return later[0] if later else code.co_firstlineno
 
@@ -149,7 +149,7 @@ def flat(suite):
 
 
 def run(debugger, function, is_framework):
-    """Run `function` under the debugger; where it raises, stop there once more, outside of the framework's frames."""
+    """Run `function` under the debugger; if it raises, stop again at that place, outside of the framework's frames."""
     try:
         debugger.runcall(function)
     except bdb.BdbQuit:
@@ -160,7 +160,7 @@ def run(debugger, function, is_framework):
     except unittest.SkipTest as reason:
         print(f"The test is skipped: {reason}")
         return 0
-    except BaseException:  # noqa: BLE001 - whatever a program raises is what its debugger is for
+    except BaseException:  # noqa: BLE001 - the debugger handles everything that a program raises
         kind, value, trace = sys.exc_info()
         frames = []
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, bdb.__file__, pdb.__file__):

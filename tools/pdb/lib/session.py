@@ -1,9 +1,9 @@
-"""The server behind `pdb`: a debugger in a pseudo-terminal, and a socket on which its lines are asked for.
+"""The server of `pdb`: a debugger in a pseudo-terminal, controlled over a socket.
 
     session.py SOCKET TARGET [ARGUMENT…]
 
-A request is its length and then `SECONDS wait`, `SECONDS line TEXT` or `SECONDS stop`; the answer is one byte, the exit
-code for the shell, and the text. The server ends with the debugger, with `stop`, or when nobody has asked for an hour.
+A request is its length, then `SECONDS wait`, `SECONDS line TEXT` or `SECONDS stop`; the response is one byte, the exit
+code for the shell, then the output. The server ends with the debugger, with `stop`, or after an hour without requests.
 """
 
 import errno
@@ -21,7 +21,7 @@ import time
 
 PROMPT = re.compile(rb"(?:^|\n)(?:\(Pdb(?:\+\+)?\)|\(\(Pdb\)\)|ipdb>) $")
 WAITING_S = 1.0
-QUIET_S = 0.03  # a prompt is one when nothing follows it for so long
+QUIET_S = 0.03  # a prompt counts when no output follows it for this long
 INTERRUPTED_S = 3.0
 IDLE_S = 3600.0
 MOST_BYTES = 1 << 20
@@ -41,30 +41,30 @@ class Debugger:
                 os._exit(127)
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 1000, 160, 0, 0))
         settings = termios.tcgetattr(self.terminal)
-        settings[3] &= ~termios.ECHO  # what is typed is known; readline does not echo either where this is off
+        settings[3] &= ~termios.ECHO  # no echo of the input; readline follows this setting too
         settings[1] &= ~termios.ONLCR
         termios.tcsetattr(self.terminal, termios.TCSANOW, settings)
-        self.ended = None  # how it ended, in words
+        self.ended = None  # description of how it ended
         self.waits = False  # whether the program, not the debugger, waits for a line
 
     def read(self, timeout):
-        """What it says until it asks for the next line: (text, whether it asks)."""
-        said = b""
+        """The output until the next prompt or the timeout: (output, whether there is a prompt)."""
+        output = b""
         dropped = 0
         deadline = time.time() + timeout
         self.waits = False
         while True:
-            asks = PROMPT.search(said[-64:]) is not None
-            left = QUIET_S if asks else min(WAITING_S, deadline - time.time())
+            prompted = PROMPT.search(output[-64:]) is not None
+            left = QUIET_S if prompted else min(WAITING_S, deadline - time.time())
             if left <= 0:
-                return self.told(said, dropped), False
+                return self.trimmed(output, dropped), False
             before = self.cpu_ticks()
             ready, _, _ = select.select([self.terminal], [], [], left)
             if not ready:
-                # A line begun and nothing computed for a while: it asks something of its own, by input().
-                self.waits = said[-1:] not in (b"", b"\n") and left == WAITING_S and self.cpu_ticks() == before
-                if asks or self.waits:
-                    return self.told(said, dropped), asks
+                # An unfinished line and no processor time used: the program itself waits in input().
+                self.waits = output[-1:] not in (b"", b"\n") and left == WAITING_S and self.cpu_ticks() == before
+                if prompted or self.waits:
+                    return self.trimmed(output, dropped), prompted
                 continue
             try:
                 piece = os.read(self.terminal, 65536)
@@ -74,24 +74,24 @@ class Debugger:
                 piece = b""
             if not piece:
                 self.reap()
-                return self.told(said, dropped), False
-            said += piece
-            if len(said) > 2 * MOST_BYTES:
-                dropped += len(said) - MOST_BYTES
-                said = said[: MOST_BYTES // 2] + said[-MOST_BYTES // 2 :]
+                return self.trimmed(output, dropped), False
+            output += piece
+            if len(output) > 2 * MOST_BYTES:
+                dropped += len(output) - MOST_BYTES
+                output = output[: MOST_BYTES // 2] + output[-MOST_BYTES // 2 :]
 
     def cpu_ticks(self):
-        """The processor time that it has used; "" where it is gone."""
+        """The processor time that the process has used; "" if it has ended."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 return file.read().rpartition(b")")[2].split()[11:13]
         except OSError:
             return ""
 
-    def told(self, said, dropped):
+    def trimmed(self, output, dropped):
         note = f"\n[... {dropped} bytes left out ...]\n".encode() if dropped else b""
         half = MOST_BYTES // 2
-        return PROMPT.sub(b"", said[:half] + note + said[half:] if dropped else said).strip(b"\r\n")
+        return PROMPT.sub(b"", output[:half] + note + output[half:] if dropped else output).strip(b"\r\n")
 
     def write(self, line):
         os.write(self.terminal, line + b"\n")
@@ -115,7 +115,7 @@ class Debugger:
 
 
 def command_for(target):
-    """How the target is run under the debugger: a script, a test of pytest, or one of unittest."""
+    """The command that runs the target (a script, or a test of pytest or unittest) under the debugger."""
     python = next((name for name in ("python3", "python") if on_path(name)), sys.executable)
     driver = os.path.join(os.path.dirname(os.path.realpath(__file__)), "driver.py")
     return [python, driver] + target
@@ -126,7 +126,7 @@ def on_path(name):
 
 
 def answer(debugger, request):
-    """(exit code, text) for one request."""
+    """(exit code, output) for one request."""
     seconds, _, rest = request.partition(b" ")
     timeout = float(seconds)
     kind, _, line = rest.partition(b" ")
@@ -136,19 +136,19 @@ def answer(debugger, request):
         return 0, b"The session is closed.\n"
     if kind == b"line":
         debugger.write(line)
-    said, asks = debugger.read(timeout)
+    output, prompted = debugger.read(timeout)
     note = b""
-    if debugger.waits and not asks:
-        return 0, said + b"\n[the program waits for input: the next text goes to it]\n"
-    if not asks and debugger.ended is None:
+    if debugger.waits and not prompted:
+        return 0, output + b"\n[the program waits for input: the next text goes to it]\n"
+    if not prompted and debugger.ended is None:
         debugger.interrupt()
-        more, asks = debugger.read(INTERRUPTED_S)
-        said = said + b"\n" + more if more else said
-        state = "interrupted" if asks else "sent an interrupt, but goes on: pdb stop ends it"
+        more, prompted = debugger.read(INTERRUPTED_S)
+        output = output + b"\n" + more if more else output
+        state = "interrupted" if prompted else "sent an interrupt, but goes on: pdb stop ends it"
         note = f"[no prompt within {timeout:g} s: the program was {state}]\n".encode()
     if debugger.ended is not None:
         note += f"[the program {debugger.ended}; the session is over]\n".encode()
-    return (0 if asks else 1 if debugger.ended is None else 3), (said + b"\n" if said else b"") + note
+    return (0 if prompted else 1 if debugger.ended is None else 3), (output + b"\n" if output else b"") + note
 
 
 def receive(client):
@@ -182,7 +182,7 @@ def main():
                     code, text = answer(debugger, receive(client))
                     client.sendall(bytes([code]) + text)
                 except (EOFError, OSError):
-                    continue  # whoever asked is gone, or only looked whether somebody listens
+                    continue  # the client has left, or only checked for a listener
     except socket.timeout:
         debugger.kill()
     finally:

@@ -1,0 +1,405 @@
+"""What all algorithms share that are trained on rewards: how a batch is observed, and the epochs of steps on it.
+
+    play episodes → look at them with the current policy → ADVANTAGES → a few epochs of steps on a POLICY LOSS
+
+An algorithm's own file chooses what is in capitals. Every quantity is one number an action token, never an observation.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from swe_trainers.algorithms.algorithm import (
+    ABOVE_ONE,
+    AT_LEAST_ONE,
+    BETWEEN,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Algorithm,
+    RolloutPlan,
+    ranged,
+)
+from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.learning.batch import Batch
+from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot, take_values
+from swe_trainers.learning.learner import Learner
+from swe_trainers.learning.losses import (
+    AdaptiveKL,
+    Aggregation,
+    Correction,
+    KLEstimator,
+    RatioLevel,
+    clipped_policy_loss,
+    kl_estimate,
+    policy_log_ratio,
+    rollout_weights,
+    score_function_loss,
+)
+from swe_trainers.learning.update import TokenLoss, optimise
+from swe_trainers.model.attention import to_device
+from swe_trainers.ranks import n_ranks
+from swe_trainers.rollout.settings import Branching
+from swe_trainers.rollout.trajectory import Trajectory
+
+__all__ = ["Clipped", "Experience", "PolicyGradient"]
+
+
+@dataclass
+class Experience:
+    """Episodes with everything that an update knows of them; S trajectories of N tokens.
+
+    Attributes:
+        batch: the episodes that can be trained on.
+        old: log-probabilities and values under the policy before the update.
+        rewards: (N,) float32, scaled, less a divergence that is penalised in the reward.
+        correction: (N,) float32, importance weights for the difference between engine and trainer.
+        reference_logprobs: (N,) float32; None where no sampled estimate of a divergence is penalised.
+        advantages: (N,) float32; 0 before they are computed.
+        returns: (N,) float32, what a critic should predict; None where there is no critic.
+    """
+
+    batch: Batch
+    old: Snapshot
+    rewards: Tensor
+    correction: Tensor
+    reference_logprobs: Tensor | None
+    advantages: Tensor
+    returns: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PolicyGradient(Algorithm):
+    """What every algorithm has that is trained on rewards.
+
+    Attributes:
+        max_updates: updates in all.
+        episodes_per_update: episodes played for each update.
+        minibatches: optimizer steps an epoch; fewer where invalid episodes leave too few.
+        reward_scale: rewards are multiplied by it for training; reported rewards are not.
+        entropy_coefficient: of the entropy bonus.
+        kl_coefficient: of the divergence from the reference; 0 for no reference at all.
+        kl_placement: penalise the divergence in the `reward` or in the `loss`.
+        kl_estimator: `k1` in the reward; `k2`, `k3` or `full` (exact over the vocabulary) in the loss; null takes k1 in
+            the reward and k3 in the loss.
+        kl_target: nats a token at which an adaptive coefficient holds the divergence; null for a fixed coefficient.
+        kl_horizon: episodes over which the coefficient adapts.
+        stop_kl: stop an update once a minibatch is this far from the old policy, nats a token.
+        correction: importance weights of the policy loss for the difference between engine and trainer: `truncate`,
+            `mask`, or `none`.
+        correction_level: weights of each `token`, of a `sequence` by its geometric mean, or of a whole `trajectory`.
+        correction_cap: the greatest weight; null takes 2.
+        temperature: tokens are sampled at it, and all probabilities are computed at it.
+        aggregation: how tokens are averaged: every `token`, `sequence` or `prompt` counts the same, or `constant`.
+        aggregation_length: tokens that `constant` divides by, in addition to the number of episodes.
+    """
+
+    epochs: int = 2
+    max_updates: int = ranged(100, AT_LEAST_ONE)
+    episodes_per_update: int = ranged(64, AT_LEAST_ONE)
+    minibatches: int = ranged(2, AT_LEAST_ONE)
+    reward_scale: float = ranged(1.0, POSITIVE)
+    entropy_coefficient: float = ranged(0.0, NOT_NEGATIVE)
+    kl_coefficient: float = ranged(0.0, NOT_NEGATIVE)
+    kl_placement: Literal["reward", "loss"] = "loss"
+    kl_estimator: KLEstimator | None = None
+    kl_target: float | None = ranged(None, POSITIVE)
+    kl_horizon: int = ranged(1000, AT_LEAST_ONE)
+    stop_kl: float | None = ranged(None, POSITIVE)
+    correction: Correction = "none"
+    correction_level: RatioLevel = "token"
+    correction_cap: float | None = ranged(None, ABOVE_ONE)
+    temperature: float = ranged(1.0, POSITIVE)
+    aggregation: Aggregation = "token"
+    aggregation_length: int | None = ranged(None, AT_LEAST_ONE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.minibatches > self.episodes_per_update:
+            raise ConfigurationError(
+                f"minibatches: got {self.minibatches}, expected at most episodes_per_update "
+                f"({self.episodes_per_update}): each has an episode at least"
+            )
+        if (self.kl_placement == "reward") != (self.estimator == "k1"):
+            wanted = {"reward": "k1", "loss": "k2, k3 or full"}[self.kl_placement]
+            place = f"{self.estimator} in the {self.kl_placement}"
+            raise ConfigurationError(f"kl_estimator: {place} does not pull towards the reference. Try: {wanted}")
+        if self.kl_target is not None and not self.kl_coefficient:
+            raise ConfigurationError("kl_target: has no effect with kl_coefficient 0. Try: a positive kl_coefficient")
+        if (self.aggregation == "constant") != (self.aggregation_length is not None):
+            raise ConfigurationError(
+                "aggregation_length: needed by aggregation constant, which divides by it, and without effect elsewhere"
+            )
+        if self.correction == "none" and (self.correction_cap is not None or self.correction_level != "token"):
+            raise ConfigurationError("correction_cap, correction_level: have no effect with correction none")
+
+    @abstractmethod
+    def advantages(self, experience: Experience) -> Tensor:
+        """The advantage of each token, (N,) float32; 0 where no action is."""
+
+    def policy_loss(
+        self, policy_logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence_of_token: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The surrogate of the expected return: by default the plain score function, which nothing clips.
+
+        Args:
+            policy_logprobs, old_logprobs, advantages: (A,) float32. sequence_of_token: (A,) int64, on the CPU.
+        Returns:
+            The loss a token (A,), and where clipping cut the gradient off, (A,) bool.
+        """
+        del old_logprobs, sequence_of_token
+        return score_function_loss(policy_logprobs, advantages), torch.zeros_like(advantages, dtype=torch.bool)
+
+    def critic_loss(self, tokens: ActionTokens, experience: Experience) -> tuple[Tensor, float] | None:
+        """The critic's loss a token (A,) and its coefficient; None without a critic."""
+        del tokens, experience
+        return None
+
+    def trained_sequences(self, batch: Batch) -> Tensor | None:
+        """(R,) int64, the trajectories in the loss; None for all."""
+        del batch
+        return None
+
+    def measure(self, experience: Experience) -> dict[str, float]:
+        """Metrics of this algorithm alone."""
+        del experience
+        return {}
+
+    def update(self, learner: Learner, episodes: Sequence[Trajectory] | Batch) -> dict[str, float]:
+        """Observe episodes, compute advantages, and take a few epochs of steps; see `Algorithm.update`.
+
+        The loss a token is: policy loss − entropy bonus (+ divergence from the reference) (+ critic loss).
+        """
+        experience = self.observe(learner, episodes)
+        experience.advantages = self.advantages(experience)
+        learning_rate = self.schedule(learner, self.max_updates)
+        batch, acted, kl_coefficient = experience.batch, experience.batch.action_mask, learner.kl.coefficient
+        metrics = optimise(
+            learner.model,
+            learner.optimizer,
+            batch,
+            lambda tokens: self.token_loss(tokens, experience, kl_coefficient),
+            epochs=self.epochs,
+            minibatches=self.minibatches,
+            microbatch_tokens=self.microbatch_tokens,
+            max_grad_norm=self.max_grad_norm,
+            generator=learner.generator,
+            temperature=self.temperature,
+            aggregation=self.aggregation,
+            aggregation_length=self.aggregation_length,
+            pack=self.pack,
+            share=self.share_prefixes,
+            stop_above=None if self.stop_kl is None else ("kl/old", self.stop_kl),
+            critic=learner.critic,
+            reference=learner.reference if self.estimator == "full" else None,
+            sequences=self.trained_sequences(batch),
+        )
+        if "ratio" in metrics:
+            # In the first minibatch a ratio other than 1 is rounding or a defect.
+            metrics["ratio_error_first"] = metrics["first/ratio_error_max"]
+            metrics["effective_sample_fraction"] = metrics["ratio"] ** 2 / metrics.pop("ratio_squared")
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("first/")}
+        rewards = batch.total(batch.rewards)
+        metrics |= {
+            "reward_mean": float(rewards.mean()),
+            "reward_std": float(rewards.std(correction=0)),
+            "advantage_std": float(experience.advantages[acted].std(correction=0)),
+            "logprob_gap": float((batch.rollout_logprobs - experience.old.settle().logprobs)[acted].abs().nanmean()),
+            "kl/coefficient": kl_coefficient,
+            "learning_rate": learning_rate,
+            "episodes": float(batch.n_sequences),
+            "episodes_invalid": float(batch.n_excluded),
+            "truncated_fraction": float(batch.truncated.float().mean()),
+            "turns_mean": sum(len(trajectory.turns) for trajectory in batch.episodes if trajectory.valid)
+            / batch.n_sequences,
+            "tokens": float(len(batch.token_ids)),
+            "action_tokens": float(acted.sum()),
+        }
+        if "kl/reference" in metrics:
+            learner.kl.observe(metrics["kl/reference"], batch.n_sequences)
+        learner.episodes += batch.n_sequences
+        return metrics | self.measure(experience)
+
+    def observe(self, learner: Learner, episodes: Sequence[Trajectory] | Batch) -> Experience:
+        """Look at episodes with the policy as it is before the update, and with the reference.
+
+        The old log-probabilities need no pass of their own where the first step of the update is on the whole batch:
+        its forward pass computes them.
+
+        Args:
+            learner: whose policy played them.
+            episodes: those that are invalid, or without an action, are excluded and counted.
+        Raises:
+            TrainerError: none of the episodes can be trained on.
+        """
+        batch = Batch.of(episodes)
+        if not batch.n_sequences:
+            why = "; ".join(sorted({t.failure_reason for t in batch.episodes if not t.valid})) or "no actions"
+            raise TrainerError(f"none of {len(batch.episodes)} episodes can be trained on: {why}")
+
+        def look(model: Policy, critic: Policy | None = None) -> Snapshot:
+            return take_snapshot(
+                model,
+                batch,
+                microbatch_tokens=self.microbatch_tokens,
+                temperature=self.temperature,
+                pack=self.pack,
+                share=self.share_prefixes,
+                critic=critic,
+            )
+
+        if self.needs_old_logprobs or n_ranks() > 1:
+            old = look(learner.model, learner.critic)
+        elif self.needs_values:
+            critic = learner.critic or learner.model
+            old = take_values(
+                critic, batch, microbatch_tokens=self.microbatch_tokens, pack=self.pack, share=self.share_prefixes
+            )
+        else:
+            old = Snapshot.pending(batch)
+        rewards, reference_logprobs = self.reward_scale * batch.rewards, None
+        if learner.reference is not None and self.estimator != "full":
+            reference_logprobs = look(learner.reference).logprobs
+            if self.kl_placement == "reward":
+                penalty = kl_estimate(old.logprobs, reference_logprobs, self.estimator)
+                rewards = rewards - learner.kl.coefficient * penalty
+        acted = batch.action_mask
+        weights = rollout_weights(
+            old.logprobs[acted],
+            batch.rollout_logprobs[acted],
+            batch.sequence_of_token[acted],
+            kind=self.correction,
+            level=self.correction_level,
+            cap=self.correction_cap or 2.0,
+        )
+        correction = torch.zeros_like(old.logprobs).masked_scatter(acted, weights)
+        return Experience(batch, old, rewards, correction, reference_logprobs, torch.zeros_like(rewards))
+
+    def token_loss(self, tokens: ActionTokens, experience: Experience, kl_coefficient: float) -> TokenLoss:
+        """The loss of some action tokens, with what is reported of them.
+
+        Args:
+            tokens: what the policy computes for A tokens at present.
+            experience: of the update.
+            kl_coefficient: of the divergence from the reference.
+        """
+        at, device = tokens.index, tokens.logprobs.device
+        old_logprobs = experience.old.logprobs_at(at, tokens.logprobs)
+        correction = to_device(experience.correction[at], device)
+        policy_loss, clipped = self.policy_loss(
+            tokens.logprobs,
+            old_logprobs,
+            to_device(experience.advantages[at], device),
+            experience.batch.sequence_of_token[at],
+        )
+        means = {"policy_loss": policy_loss, "entropy": tokens.entropy}
+        loss = correction * policy_loss - self.entropy_coefficient * tokens.entropy
+        if self.correction != "none":
+            means["correction"] = correction
+        critic = self.critic_loss(tokens, experience)
+        if critic is not None:
+            means["value_loss"], coefficient = critic
+            loss = loss + coefficient * means["value_loss"]
+        if tokens.kl is not None:
+            means["kl/reference"] = tokens.kl
+        elif experience.reference_logprobs is not None:
+            reference_logprobs = to_device(experience.reference_logprobs[at], device)
+            means["kl/reference"] = kl_estimate(tokens.logprobs, reference_logprobs, self.estimator)
+        if "kl/reference" in means and self.kl_placement == "loss":
+            loss = loss + kl_coefficient * means["kl/reference"]
+        with torch.no_grad():
+            ratio = (tokens.logprobs - old_logprobs).exp()
+            # Tokens are the old policy's, hence KL(old ‖ policy) with the ratio inverted.
+            means |= {"kl/old": kl_estimate(old_logprobs, tokens.logprobs, "k3"), "clip_fraction": clipped.float()}
+            means |= {"ratio": ratio, "ratio_squared": ratio.square()}
+            maxima = {"ratio_max": ratio, "ratio_error_max": (ratio - 1).abs()}
+        return TokenLoss(loss, means, maxima)
+
+    @property
+    def estimator(self) -> KLEstimator:
+        """The estimator of the divergence from the reference."""
+        return self.kl_estimator or ("k1" if self.kl_placement == "reward" else "k3")
+
+    @property
+    def episodes_per_start(self) -> int:
+        """How many episodes begin at the same state."""
+        return 1
+
+    @property
+    def forks(self) -> Branching | None:
+        """Where episodes fork; None where no trees are played."""
+        return None
+
+    @property
+    def needs_old_logprobs(self) -> bool:
+        """Whether the old log-probabilities must be known before the first step."""
+        in_reward = self.kl_coefficient != 0 and self.kl_placement == "reward"
+        return self.minibatches > 1 or self.correction != "none" or in_reward
+
+    @property
+    def needs_values(self) -> bool:
+        """Whether the values of states must be known before the first step, for advantages."""
+        return False
+
+    @property
+    def rollout_plan(self) -> RolloutPlan:
+        """See `Algorithm.rollout_plan`."""
+        return RolloutPlan(
+            self.episodes_per_update, self.temperature, self.episodes_per_start, self.forks, self.max_updates
+        )
+
+    @property
+    def needs_reference(self) -> bool:
+        """Where a divergence from it is penalised."""
+        return self.kl_coefficient != 0
+
+    @property
+    def corrects_staleness(self) -> bool:
+        """With importance weights."""
+        return self.correction != "none"
+
+    @property
+    def may_stop_early(self) -> bool:
+        """Where the divergence from the old policy is limited."""
+        return self.stop_kl is not None
+
+    def kl_control(self) -> AdaptiveKL:
+        """See `Algorithm.kl_control`."""
+        return AdaptiveKL(self.kl_coefficient, self.kl_target, self.kl_horizon)
+
+    def total_updates(self, episodes: Batch | None = None) -> int:
+        """`max_updates`."""
+        del episodes
+        return self.max_updates
+
+
+@dataclass(frozen=True)
+class Clipped(PolicyGradient):
+    """What algorithms with PPO's clipped surrogate have in addition.
+
+    Attributes:
+        ratio: the probability ratio that is clipped: of each `token`, the geometric mean of a `sequence`, or of the
+            whole `trajectory`.
+        clip_low: the ratio is clipped below 1 − clip_low.
+        clip_high: the ratio is clipped above 1 + clip_high.
+        dual_clip: bound on the loss where the advantage is negative, in advantages; above 1.
+    """
+
+    ratio: RatioLevel = "token"
+    clip_low: float = ranged(0.2, BETWEEN)
+    clip_high: float = ranged(0.2, POSITIVE)
+    dual_clip: float | None = ranged(None, ABOVE_ONE)
+
+    def policy_loss(
+        self, policy_logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence_of_token: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """PPO's surrogate of the algorithm's ratio; see `PolicyGradient.policy_loss`."""
+        log_ratio = policy_log_ratio(policy_logprobs, old_logprobs, sequence_of_token, self.ratio)
+        return clipped_policy_loss(
+            log_ratio, advantages, clip_low=self.clip_low, clip_high=self.clip_high, dual_clip=self.dual_clip
+        )

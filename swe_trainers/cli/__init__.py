@@ -1,0 +1,1 @@
+"""The command line: `swe-train`, `swe-eval`, `swe-serve`."""

@@ -1,0 +1,89 @@
+"""`swe-serve FOLDER`: a trained model behind an OpenAI-compatible address."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from swe_trainers import __version__
+from swe_trainers.cli.completion import add_print_completion
+from swe_trainers.errors import ConfigurationError, TrainerError
+
+__all__ = ["main"]
+
+_EXAMPLE = """\
+example:
+  swe-serve runs/frozen_lake/model --port 8001
+  curl -s localhost:8001/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
+
+If SWE_SERVE_KEY is set, every request must carry it as a bearer token.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `swe-serve`.
+
+    Returns:
+        0; 2 if the model cannot be loaded or the address cannot be used (one line on stderr); 130 after Ctrl-C.
+    """
+    parser = argparse.ArgumentParser(
+        prog="swe-serve",
+        description="Serve a trained model with OpenAI's completions and chat completions.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", help="folder of the model, e.g. RUN/model")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s); 0 takes a free one")
+    parser.add_argument("--slots", type=int, default=16, help="requests generated at once (%(default)s)")
+    parser.add_argument("--max-tokens", type=int, help="longest sequence in tokens; default: the model's limit")
+    parser.add_argument("--threads", type=int, help="CPU threads of PyTorch; default: PyTorch's choice")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_print_completion(parser)
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    try:
+        _serve(options)
+    except TrainerError as error:
+        print(f"swe-serve: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> None:
+    import torch
+
+    try:
+        from swe_trainers.engines.serving import ModelServer
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[serve]'") from error
+    from swe_trainers.model.chat import CompactChat, TemplateChat
+    from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
+
+    def chat(tokenizer: Tokenizer) -> CompactChat | TemplateChat:
+        if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.inner.chat_template:
+            return TemplateChat(tokenizer)
+        return CompactChat(tokenizer)
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    server = ModelServer(
+        options.folder,
+        chat,
+        host=options.host,
+        port=options.port,
+        n_slots=options.slots,
+        max_tokens=options.max_tokens,
+        api_key=os.environ.get("SWE_SERVE_KEY", ""),
+    )
+    with server:
+        print(f"swe-serve: {server.name} at {server.url}", flush=True)
+        server.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Which row kernels compute: Triton's or PyTorch's."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.kernels import torch_rows
+
+__all__ = ["BACKENDS", "row_kernels"]
+
+BACKENDS = ("triton", "torch", "reference")
+"""`triton` needs a GPU, `torch` runs on every device, `reference` is exact in float64, for tests and diagnosis."""
+
+
+def row_kernels(backend: str | None, rows: Tensor) -> ModuleType:
+    """`triton_rows` or `torch_rows`, by the back end's name or, if it is None, by the tensors.
+
+    Raises:
+        ConfigurationError: the name is unknown, or the back end does not support these tensors.
+    """
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigurationError(f"backend: got {backend!r}, expected one of {', '.join(BACKENDS)}, or None")
+    problem = ""
+    if not _has_triton():
+        problem = "the package triton is not installed (pip install triton)"
+    elif rows.dtype == torch.float64:
+        problem = "its kernels compute in float32, and these tensors are float64"
+    elif not rows.is_cuda:
+        import triton
+
+        if not triton.knobs.runtime.interpret:  # TRITON_INTERPRET=1 runs the kernels on a CPU, for tests
+            problem = f"these tensors are on {rows.device}, not on a GPU"
+    if backend == "triton" and problem:
+        raise ConfigurationError(f"backend: triton does not work here: {problem}. Try: torch")
+    if backend == "torch" or problem or (backend is None and not rows.is_cuda):
+        return torch_rows
+    from swe_trainers.kernels import triton_rows
+
+    return triton_rows
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

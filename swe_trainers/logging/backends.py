@@ -1,0 +1,67 @@
+"""The logging back ends for metrics. Adding one: a file with its class, and a line in `LOGGERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from swe_trainers.config import named, nearest
+from swe_trainers.errors import ConfigurationError
+
+__all__ = ["EXTRAS", "LOGGERS", "MetricsLogger", "logger_class", "open_logger"]
+
+LOGGERS = {
+    "tensorboard": "swe_trainers.logging.tensorboard:TensorBoard",
+    "wandb": "swe_trainers.logging.wandb:WeightsAndBiases",
+}
+EXTRAS = {"wandb": "'swegym-env[wandb]'"}
+"""What pip is given for a package that is not installed, where that is not its name."""
+
+
+class MetricsLogger(Protocol):
+    """A logging back end; constructed as `Class(directory, **options)`, with the options of the configuration.
+
+    Attributes:
+        package: the package that it needs.
+    """
+
+    package: ClassVar[str]
+
+    def log(self, update: int, metrics: Mapping[str, float]) -> None:
+        """Record the finite numbers of an update."""
+        ...
+
+    def close(self) -> None:
+        """Flush and close."""
+        ...
+
+
+def logger_class(name: str) -> Any:
+    """The class of a back end: one of `LOGGERS`, or `module:Class`.
+
+    Raises:
+        ConfigurationError: there is no such back end.
+    """
+    if ":" not in name and name not in LOGGERS:
+        raise ConfigurationError(f"loggers: no back end {name!r}{nearest(name, LOGGERS)}")
+    return named(LOGGERS.get(name, name), "logger")
+
+
+def open_logger(name: str, directory: Path, options: Mapping[str, Any]) -> MetricsLogger:
+    """Open a back end for a run.
+
+    Raises:
+        ConfigurationError: there is no such back end, its package is not installed, or it does not take the options.
+    """
+    backend = logger_class(name)
+    try:
+        opened: MetricsLogger = backend(directory, **options)
+    except ImportError as error:
+        missing, wanted = error.name or "a package", EXTRAS.get(backend.package, backend.package)
+        raise ConfigurationError(
+            f"{name}: needs {missing}, which is not installed. Try: pip install {wanted}"
+        ) from error
+    except TypeError as error:
+        raise ConfigurationError(f"loggers.{name}: {error}") from error
+    return opened

@@ -1,0 +1,265 @@
+"""Layers of the known model families (Llama, Mistral, Qwen2, Qwen3) in fewer passes over memory.
+
+Transformers writes root-mean-square norms and rotary positions as many elementary operations, each with several more in
+the backward pass: on a CPU they take as much of a small model's update as its matrix products. The functions here
+compute the same formulas, equal up to rounding, in one forward and one backward function each.
+
+`last_hidden` runs a trunk for generation, where only the last token of each row is needed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from swe_trainers.model.attention import LayerMasks
+
+if TYPE_CHECKING:
+    from swe_trainers.model.language_model import LanguageModel
+
+__all__ = ["Attention", "RMSNorm", "fuse_layers", "is_known_trunk", "last_hidden", "rms_norm", "rotate"]
+
+_Rotation: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of the positions, each (B, T, D); the two halves of D are equal."""
+
+
+class _Family(NamedTuple):
+    """The classes of one family in transformers; all known families compute the same with theirs."""
+
+    norm: type[nn.Module]
+    attention: type[nn.Module]
+    layer: type[nn.Module]
+    trunk: type[nn.Module]
+
+
+@functools.cache
+def _families() -> tuple[_Family, ...]:
+    from transformers.models.llama import modeling_llama as llama
+    from transformers.models.mistral import modeling_mistral as mistral
+    from transformers.models.qwen2 import modeling_qwen2 as qwen2
+    from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+    known = {"Llama": llama, "Mistral": mistral, "Qwen2": qwen2, "Qwen3": qwen3}
+    parts = ("RMSNorm", "Attention", "DecoderLayer", "Model")
+    return tuple(_Family(*(getattr(module, name + part) for part in parts)) for name, module in known.items())
+
+
+def fuse_layers(causal_lm: nn.Module) -> bool:
+    """Replace the norms and the attention of a known family by those defined here; other models are not changed.
+
+    Modules keep their names, parameters and hooks, and the modules that they call (projections, adapters on them).
+
+    Returns:
+        Whether the model is of a known family.
+    """
+    norms, attentions = {family.norm for family in _families()}, {family.attention for family in _families()}
+    for module in causal_lm.modules():
+        if type(module) in norms:
+            module.__class__ = RMSNorm
+        elif type(module) in attentions:
+            module.__class__ = Attention
+    return any(type(module) is Attention for module in causal_lm.modules())
+
+
+class RMSNorm(nn.Module):
+    """Replaces a family's norm, which has a `weight` (D,) and a `variance_epsilon`."""
+
+    weight: Tensor
+    variance_epsilon: float
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(…, D) to (…, D)."""
+        return rms_norm(hidden, self.weight, self.variance_epsilon)
+
+    def extra_repr(self) -> str:
+        """The same text as the families' own norms."""
+        return f"{tuple(self.weight.shape)}, eps={self.variance_epsilon}"
+
+
+class Attention(nn.Module):
+    """Replaces a family's attention, which has four projections and, in some families, norms of queries and keys."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: _Rotation,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        *,
+        only: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) to (B, T, D); the names of the arguments are those that transformers passes.
+
+        With `only`, (B,) int64, the output is (B, 1, D): that token of each row is the only query, and
+        `attention_mask` is the mask of that query.
+        """
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        own: Any = self
+        asking, (cosines, sines) = hidden_states, position_embeddings
+        if only is not None:
+            rows = torch.arange(len(only), device=only.device)
+            asking, cosines, sines = (part[rows, only][:, None] for part in (asking, cosines, sines))
+        shape = asking.shape[:-1]
+        query = own.q_proj(asking).view(*shape, -1, own.head_dim)
+        key, value = (
+            project(hidden_states).view(*hidden_states.shape[:-1], -1, own.head_dim)
+            for project in (own.k_proj, own.v_proj)
+        )
+        if hasattr(self, "q_norm"):
+            query, key = own.q_norm(query), own.k_norm(key)
+        query, key = rotate(query, cosines, sines).transpose(1, 2), rotate(key, *position_embeddings).transpose(1, 2)
+        value = value.transpose(1, 2)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, own.layer_idx)
+        attend = ALL_ATTENTION_FUNCTIONS[own.config._attn_implementation]  # noqa: SLF001 - where the families look it up
+        # Qwen sets the window by layer, Mistral for the whole model.
+        window = own.sliding_window if hasattr(self, "sliding_window") else getattr(own.config, "sliding_window", None)
+        attended, weights = attend(
+            self, query, key, value, attention_mask, scaling=own.scaling, sliding_window=window, **options
+        )
+        return own.o_proj(attended.reshape(*shape, -1)), weights
+
+
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """X / sqrt(mean x² + ε) · weight, computed in at least float32 (Zhang and Sennrich 2019, arXiv:1910.07467).
+
+    Args:
+        x: (…, D) floating. weight: (D,). epsilon: ε.
+    Returns:
+        (…, D), in the dtype of x · weight.
+    """
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        normed: Tensor = _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
+        return normed
+    return _scaled(_exact(x), x.dtype, weight, epsilon)[0]
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotate each pair (x_i, x_{i + D/2}) by the angle of its position (Su et al. 2021, arXiv:2104.09864).
+
+    Args:
+        x: (B, T, H, D). cosines, sines: (B, T, D); the two halves of D are equal.
+    Returns:
+        (B, T, H, D).
+    """
+    if torch.is_grad_enabled() and x.requires_grad:
+        rotated: Tensor = _Rotate.apply(x, cosines, sines)  # type: ignore[no-untyped-call]
+        return rotated
+    return _rotated(x, cosines, sines, inverse=False)
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _scaled(exact: Tensor, dtype: torch.dtype, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The normed x (…, D), and the factor by which x was multiplied (…, 1)."""
+    length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+    scale = length.square_().mul_(1 / exact.shape[-1]).add_(epsilon).rsqrt_()
+    normed = (exact * scale).to(dtype)
+    return (normed.mul_(weight) if weight.dtype == dtype else normed * weight), scale
+
+
+class _RMSNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        normed, scale = _scaled(_exact(x), x.dtype, weight, epsilon)
+        ctx.save_for_backward(x, weight, scale)
+        return normed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """With u = x · scale: dw = Σ g u, dx = scale (g w − u mean(g w u))."""
+        x, weight, scale = ctx.saved_tensors
+        grad, unit, gain = grad.to(scale.dtype), x * scale, weight.to(scale.dtype)
+        product = grad * unit
+        grad_weight = product.reshape(-1, len(weight)).sum(0).to(weight.dtype) if ctx.needs_input_grad[1] else None
+        if not ctx.needs_input_grad[0]:
+            return None, grad_weight, None
+        mean = (product @ gain).mul_(1 / len(weight)).unsqueeze(-1)
+        # Reuses memory: on a CPU a new tensor of this size costs more than the operation.
+        torch.mul(grad, gain, out=product)
+        return product.addcmul_(unit, mean, value=-1).mul_(scale).to(x.dtype), grad_weight, None
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        ctx.save_for_backward(cosines, sines)
+        return _rotated(x, cosines, sines, inverse=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _rotated(grad, *ctx.saved_tensors, inverse=True), None, None
+
+
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor, *, inverse: bool) -> Tensor:
+    half = x.shape[-1] // 2
+    sines = sines[:, :, None, :half]
+    rotated = x * cosines[:, :, None]
+    rotated[..., :half].addcmul_(x[..., half:], sines, value=1 if inverse else -1)
+    rotated[..., half:].addcmul_(x[..., :half], sines, value=-1 if inverse else 1)
+    return rotated
+
+
+def is_known_trunk(trunk: nn.Module) -> bool:
+    """Whether a trunk is embeddings, layers of a known family and a norm, none of them wrapped or hooked."""
+    layer_type = next((family.layer for family in _families() if type(trunk) is family.trunk), None)
+    if layer_type is None:
+        return False
+    layers: Any = trunk.layers
+    return _is_bare(trunk) and all(
+        type(layer) is layer_type and type(layer.self_attn) is Attention and _is_bare(layer) for layer in layers
+    )
+
+
+def _is_bare(module: nn.Module) -> bool:
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))  # noqa: SLF001
+
+
+def last_hidden(
+    model: LanguageModel, ids: Tensor, positions: Tensor, masks: LayerMasks, last: Tensor, cache: Any
+) -> Tensor:
+    """Final, normed hidden states of the last token of each row.
+
+    In a known family the last layer computes only keys and values for the other tokens.
+
+    Args:
+        model: the policy.
+        ids, positions: (B, T) int64.
+        masks: added to the attention scores; None if each row starts here.
+        last: (B,) int64, the column of each row's last token; only padding follows it.
+        cache: holds keys and values; the new ones are added to it.
+    Returns:
+        (B, D).
+    """
+    trunk: Any = model.trunk
+    rows = torch.arange(len(last), device=last.device)
+    if not is_known_trunk(trunk):
+        return model.run_trunk(ids, positions, masks, cache=cache)[rows, last]
+    hidden = trunk.embed_tokens(ids)
+    rotation = trunk.rotary_emb(hidden, positions)
+    final = len(trunk.layers) - 1
+    for number, layer in enumerate(trunk.layers):
+        mask = masks[trunk.config.layer_types[number]] if isinstance(masks, dict) else masks
+        if number < final or ids.shape[1] == 1:
+            hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
+            continue
+        if mask is None:
+            column = torch.arange(hidden.shape[1], device=hidden.device)
+            visible = torch.where(column <= last[:, None], 0.0, -torch.inf)[:, None, None].to(hidden.dtype)
+        else:
+            visible = mask[rows, :, last][:, :, None]  # (B, 1, 1, K)
+        attended, _ = layer.self_attn(layer.input_layernorm(hidden), rotation, visible, cache, only=last)
+        hidden = hidden[rows, last][:, None] + attended  # (B, 1, D)
+        hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+    normed: Tensor = trunk.norm(hidden[:, 0])
+    return normed

@@ -1,0 +1,81 @@
+"""How a model was trained to play, in its folder: the environment, its arguments, its action format and its prompt.
+
+`environment.yaml` is a part of a run's configuration: the section `environment`, and `model.chat`. A model that is
+evaluated elsewhere takes its habits from there, not from the defaults of the environment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from swe_trainers.config import build, plain, read_config
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.files import write_whole
+from swe_trainers.run_config import EnvironmentConfig
+
+__all__ = ["ENVIRONMENT", "OF_THE_MACHINE", "Provenance", "read_provenance", "write_provenance"]
+
+ENVIRONMENT = "environment.yaml"
+OF_THE_MACHINE = frozenset({"sandbox", "repos", "pool", "limits"})
+"""Arguments of an environment that say where it runs, not what a model meets in it."""
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How a model was trained to play.
+
+    Attributes:
+        source: the file that says so.
+        environment: with the wrappers that are also in evaluations.
+        chat: of the model's configuration.
+    """
+
+    source: Path
+    environment: EnvironmentConfig
+    chat: str | None = None
+
+
+def write_provenance(folder: Path, environment: EnvironmentConfig, chat: str | None) -> None:
+    """Write `environment.yaml` beside a model.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = {
+        "format": _FORMAT,
+        "environment": plain(replace(environment, training_wrappers=())),
+        "model": {"chat": chat},
+    }
+    head = "# How this model was trained to play. swe-eval plays it so, unless it is told otherwise.\n"
+    write_whole(folder / ENVIRONMENT, head + OmegaConf.to_yaml(OmegaConf.create(content)))
+
+
+def read_provenance(folder: Path) -> Provenance | None:
+    """How the model in a folder, or in `model` of the folder of a run, was trained to play; None if nothing says so.
+
+    Models of older versions have no `environment.yaml`: the `config.yaml` of their run says the same.
+
+    Raises:
+        ConfigurationError: what says so cannot be read, or was written by a newer version.
+    """
+    parent = folder if (folder / "model").is_dir() else folder.parent if folder.name == "model" else None
+    candidates = [folder / ENVIRONMENT, folder / "model" / ENVIRONMENT, *([parent / "config.yaml"] if parent else [])]
+    for path in candidates:
+        if not path.is_file():
+            continue
+        values = read_config(path)
+        if path.name == ENVIRONMENT and values.get("format") != _FORMAT:
+            raise ConfigurationError(f"{path}: of format {values.get('format')!r}, this version reads {_FORMAT}")
+        section: Any = values.get("environment")
+        if not isinstance(section, dict):
+            continue  # the configuration of something else, such as the demo
+        model = values.get("model")
+        chat = model.get("chat") if isinstance(model, dict) else None
+        environment = replace(build(EnvironmentConfig, section, f"{path}: environment"), training_wrappers=())
+        return Provenance(path, environment, chat)
+    return None

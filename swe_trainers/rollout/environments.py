@@ -1,0 +1,424 @@
+"""Text environments: made by id, called on one thread each, replaced where they hang, and held to their contract.
+
+A slow environment delays nothing else. One that does not answer in time is never used again, and neither is its thread.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+from weakref import WeakKeyDictionary, WeakSet
+
+import gymnasium
+import numpy as np
+
+from swe_trainers.errors import ConfigurationError, RolloutError, TrainerError
+
+__all__ = [
+    "ContractError",
+    "EnvPool",
+    "EnvThreads",
+    "Failure",
+    "Returned",
+    "checked_reset",
+    "checked_step",
+    "ends_the_run",
+    "make_text_env",
+]
+
+Env = gymnasium.Env[str, str]
+
+_CLOSE_TIMEOUT_S = 60.0
+_TRACEBACK_CHARACTERS = 8000
+
+_in_use: WeakKeyDictionary[Env, threading.Lock] = WeakKeyDictionary()
+_abandoned: WeakSet[Env] = WeakSet()
+_guard = threading.Lock()  # of these two
+
+
+def make_text_env(
+    name: str,
+    arguments: Mapping[str, Any],
+    wrap: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = lambda env: env,
+    *,
+    hint: str,
+) -> gymnasium.Env[str, str]:
+    """Make an environment with text observations and actions.
+
+    Args:
+        name: Gymnasium id; `module:Id` imports the module first.
+        arguments: for `gymnasium.make`.
+        wrap: adds wrappers.
+        hint: what the error suggests if the observation space is not text.
+    Raises:
+        ConfigurationError: no such environment or wrapper, arguments that it does not accept, or no text space.
+    """
+    try:
+        env = wrap(gymnasium.make(name, disable_env_checker=True, **arguments))
+    except ConfigurationError:
+        raise
+    except (gymnasium.error.Error, ImportError, LookupError, OSError, TypeError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigurationError(f"environment {name}: {reason}") from error
+    if not isinstance(env.observation_space, gymnasium.spaces.Text):
+        raise ConfigurationError(f"environment {name} observes {env.observation_space}. Try: {hint}")
+    return env
+
+
+class ContractError(RolloutError):
+    """An environment returned what no environment may return; the text says what."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an episode is invalid, an environment was not closed, or a snapshot not discarded.
+
+    Attributes:
+        reason: in one line.
+        traceback: of what the environment raised; "" if it raised nothing.
+    """
+
+    reason: str
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure that an exception of an environment is."""
+        if isinstance(error, ContractError):
+            return cls(str(error))
+        try:
+            text = " ".join(str(error).split())
+        except Exception as second:  # noqa: BLE001 - an exception that cannot be written is a failure as any other
+            text = f"(its text cannot be had: {type(second).__name__})"
+        told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return cls(f"{type(error).__name__}: {text}"[:500], told[-_TRACEBACK_CHARACTERS:])
+
+
+@dataclass(eq=False)
+class _Place:
+    """One place of a pool, and the environment in it; it is used by whoever holds the lock.
+
+    Attributes:
+        env: None where it is made by the first call.
+    """
+
+    env: Env | None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    abandoned: bool = False
+    closed: bool = False
+
+    def close(self) -> None:
+        """Close the environment, once. Raises what it raises."""
+        with self.lock:
+            if self.env is not None and not self.closed:
+                self.closed = True
+                self.env.close()
+
+
+class EnvPool(Sequence[Env]):
+    """Text environments, of which one that hangs is abandoned, and replaced by a new one.
+
+    Args:
+        envs: the environments; each is used by one thread at a time, also by other pools.
+        make: makes another one, on the thread that calls it; without it the place of one that hangs stays empty.
+        size: how many there are to be; those that are missing are made when they are called first.
+
+    Attributes:
+        failures: to close an environment, or to discard a snapshot of one.
+    """
+
+    def __init__(self, envs: Iterable[Env], make: Callable[[], Env] | None = None, *, size: int = 0) -> None:
+        self._make = make
+        self._places = [_Place(env, _lock_of(env), env in _abandoned) for env in envs]
+        self._places += [_Place(None) for _ in range(size - len(self._places))]
+        self.failures: list[Failure] = []
+
+    @classmethod
+    def of(cls, envs: Sequence[Env]) -> EnvPool:
+        """A pool of these environments; a pool is returned as it is."""
+        return envs if isinstance(envs, EnvPool) else cls(envs)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it makes environments, and therefore closes them too."""
+        return self._make is not None
+
+    @property
+    def usable(self) -> list[int]:
+        """The numbers of the environments that can be called."""
+        return [number for number, place in enumerate(self._places) if not place.abandoned]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, number: int) -> Env: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Env]: ...
+    def __getitem__(self, number: int | slice) -> Env | Sequence[Env]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        return self.made(self._places[number])
+
+    def place(self, number: int) -> _Place:
+        """The place of a number at present."""
+        return self._places[number]
+
+    def made(self, place: _Place) -> Env:
+        """The environment of a place, made where it is not there yet. Raises what making it raises."""
+        if place.env is None:
+            assert self._make is not None
+            place.env = self._make()
+        return place.env
+
+    def abandon(self, number: int) -> None:
+        """Never use an environment again; its place is free for a new one where those can be made."""
+        place = self._places[number]
+        place.abandoned = True
+        if place.env is not None:
+            with _guard:
+                _abandoned.add(place.env)
+        if self._make is not None:
+            self._places[number] = _Place(None)
+
+    def close_abandoned(self, place: _Place) -> None:
+        """Close an environment that was abandoned and has answered at last; on its thread."""
+        if self._make is not None:
+            self._close(place)
+
+    def discard(self, snapshot: Any, _env: Env) -> None:
+        """Free a snapshot of an environment, on its thread. A failure costs no episode; each is noted once."""
+        try:
+            snapshot.discard()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the episodes go on
+            failure = _failed("a snapshot was not discarded", error)
+            if failure.reason not in {each.reason for each in self.failures}:
+                self.failures.append(failure)
+
+    def _close(self, place: _Place) -> None:
+        try:
+            place.close()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the other environments are closed
+            self.failures.append(_failed("an environment was not closed", error))
+
+    def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Close all environments, each on a thread of its own; one that hangs is left behind. What fails is noted.
+
+        Args:
+            timeout_s: of all together.
+        """
+        places = [place for place in self._places if place.env is not None and not place.closed]
+        threads = [
+            threading.Thread(target=self._close, args=(place,), name="env-close", daemon=True) for place in places
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + timeout_s
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        waiting = sum(thread.is_alive() for thread in threads)
+        self.failures += [
+            Failure(f"an environment was not closed: it was still running after {timeout_s:g} s")
+        ] * waiting
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The result of a call to an environment.
+
+    Attributes:
+        env: number of the environment.
+        ticket: as returned by `call`; 0 for `wake`.
+        result: what the call returned. error: what it raised instead.
+        at: `time.monotonic()` when it returned.
+    """
+
+    env: int
+    ticket: int
+    result: Any
+    error: BaseException | None
+    at: float = field(default_factory=time.monotonic)
+
+
+class EnvThreads:
+    """One thread per environment; each starts with the first call.
+
+    Args:
+        pool: each environment is used by one thread at a time, also by other instances of this class.
+
+    Attributes:
+        returned: finished calls, in the order in which they finished.
+    """
+
+    def __init__(self, pool: EnvPool) -> None:
+        self.returned: queue.SimpleQueue[Returned] = queue.SimpleQueue()
+        self._pool = pool
+        self._threads: dict[int, _EnvThread] = {}
+        self._n_calls = 0
+
+    def call(self, env: int, function: Callable[[Env], Any]) -> int:
+        """Call a function with an environment, on its thread; returns the ticket of its `Returned`."""
+        place, thread = self._pool.place(env), self._threads.get(env)
+        if thread is None or thread.place is not place:  # another user of the pool may have abandoned it
+            if thread is not None:
+                thread.calls.put(None)
+            thread = self._threads[env] = _EnvThread(self._pool, env, self.returned)
+        self._n_calls += 1
+        thread.calls.put((self._n_calls, function))
+        return self._n_calls
+
+    def wake(self) -> None:
+        """Make a reader of `returned` return, although no call has finished."""
+        self.returned.put(Returned(-1, 0, None, None))
+
+    def abandon(self, env: int) -> None:
+        """Use neither this environment nor its thread again; the thread closes it if it ever returns."""
+        self._pool.abandon(env)
+        self._threads.pop(env).calls.put(None)
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the threads; waits for running calls.
+
+        Args:
+            timeout_s: of all together; what has not returned by then is abandoned. None for no limit.
+        """
+        for thread in self._threads.values():
+            thread.calls.put(None)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for env, thread in self._threads.items():
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            if thread.is_alive() and self._pool.place(env) is thread.place:
+                self._pool.abandon(env)
+        self._threads = {}
+
+
+class _EnvThread(threading.Thread):
+    """The thread of one environment. A daemon: a call that never returns must not keep the process alive."""
+
+    def __init__(self, pool: EnvPool, number: int, returned: queue.SimpleQueue[Returned]) -> None:
+        super().__init__(name=f"env-{number}", daemon=True)
+        self.place = pool.place(number)
+        self.calls: queue.SimpleQueue[tuple[int, Callable[[Env], Any]] | None] = queue.SimpleQueue()
+        self._pool, self._number, self._returned = pool, number, returned
+        self.start()
+
+    def run(self) -> None:
+        place = self.place
+        while (task := self.calls.get()) is not None:
+            ticket, function = task
+            with place.lock:
+                try:
+                    returned = Returned(self._number, ticket, function(self._pool.made(place)), None)
+                except BaseException as error:  # noqa: BLE001 - the one place; `SystemExit` would end the thread unseen
+                    returned = Returned(self._number, ticket, None, error)
+            self._returned.put(returned)
+        if place.abandoned:
+            self._pool.close_abandoned(place)
+
+
+def ends_the_run(error: BaseException) -> bool:
+    """Whether an exception that reaches the player ends the run, instead of making one episode invalid.
+
+    These are the trainer's own errors, and any whose class is named `ConfigurationError`: the environment was asked for
+    something that it does not have, and would be again. Everything else that an environment raises is a failure of one
+    episode; the run ends where too many of them fail.
+    """
+    if isinstance(error, ContractError):
+        return False
+    return isinstance(error, TrainerError) or "ConfigurationError" in {kind.__name__ for kind in type(error).__mro__}
+
+
+def checked_reset(result: Any) -> tuple[str, Mapping[str, Any]]:
+    """What `reset` returned, if it is an observation and an info. Raises ContractError."""
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        raise ContractError(f"reset returned {_shape(result)}, expected (observation, info)")
+    return _checked_text("reset", result[0]), _checked_info("reset", result[1])
+
+
+def checked_step(result: Any) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
+    """What `step` returned, if it is what a step returns: a text, a finite number, two truth values and an info.
+
+    Raises:
+        ContractError: it is not; the message says which part.
+    """
+    if not isinstance(result, (tuple, list)) or len(result) != 5:
+        raise ContractError(
+            f"step returned {_shape(result)}, expected (observation, reward, terminated, truncated, info)"
+        )
+    observation, reward, terminated, truncated, info = result
+    return (
+        _checked_text("step", observation),
+        _checked_number("step: the reward", reward),
+        _checked_truth("step: terminated", terminated),
+        _checked_truth("step: truncated", truncated),
+        _checked_info("step", info),
+    )
+
+
+def _failed(what: str, error: BaseException) -> Failure:
+    failure = Failure.of(error)
+    return Failure(f"{what}: {failure.reason}", failure.traceback)
+
+
+def _shape(value: Any) -> str:
+    return f"{len(value)} values" if isinstance(value, (tuple, list)) else type(value).__name__
+
+
+def _checked_text(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ContractError(
+            f"{where}: the observation is {type(value).__name__}, expected str; an environment with numbers can be "
+            "wrapped in TextAdapter"
+        )
+    return value
+
+
+def _checked_number(what: str, value: Any) -> float:
+    number = None
+    no_number = isinstance(value, (str, bytes, bytearray, memoryview, complex, np.complexfloating))
+    if not no_number and getattr(value, "shape", ()) == ():  # NumPy's scalars, and arrays without a dimension
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None
+    if number is None:
+        raise ContractError(f"{what} is {type(value).__name__}, expected a finite number")
+    if not np.isfinite(number):
+        raise ContractError(f"{what} is {number}, expected a finite number")
+    return number
+
+
+def _checked_truth(what: str, value: Any) -> bool:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
+    if isinstance(plain, int) and plain in (0, 1):
+        return bool(plain)
+    raise ContractError(f"{what} is {type(value).__name__}, expected bool")
+
+
+def _checked_info(where: str, info: Any) -> Mapping[str, Any]:
+    if not isinstance(info, Mapping):
+        raise ContractError(f"{where}: info is {type(info).__name__}, expected dict")
+    if not isinstance(info.get("system_prompt"), (str, type(None))):
+        raise ContractError(f"{where}: info['system_prompt'] is {type(info['system_prompt']).__name__}, expected str")
+    tools = info.get("tools")
+    if tools is not None and not (isinstance(tools, (list, tuple)) and all(isinstance(t, Mapping) for t in tools)):
+        raise ContractError(f"{where}: info['tools'] is {type(tools).__name__}, expected a list of function schemas")
+    if info.get("valid") is not None:
+        _checked_truth(f"{where}: info['valid']", info["valid"])
+    parts = info.get("reward")
+    if isinstance(parts, Mapping):
+        for name, value in parts.items():
+            _checked_number(f"{where}: info['reward'][{str(name)[:40]!r}]", value)
+    return info
+
+
+def _lock_of(env: Env) -> threading.Lock:
+    with _guard:
+        return _in_use.setdefault(env, threading.Lock())

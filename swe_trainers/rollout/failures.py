@@ -1,0 +1,86 @@
+"""Invalid episodes by their cause: each cause told once with its traceback, and too many of them end a run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from swe_trainers.errors import RolloutError
+from swe_trainers.rollout.trajectory import Trajectory
+
+__all__ = ["Failures"]
+
+_CAUSE_CHARACTERS = 200
+
+
+class Failures:
+    """Counts the invalid episodes of a run.
+
+    Args:
+        max_fraction: the greatest fraction of a batch's episodes that may be invalid.
+        setting: what the user calls that, for errors.
+        log: where tracebacks are written, for errors.
+
+    Attributes:
+        counts: invalid episodes by their cause, in the words of its first.
+    """
+
+    def __init__(self, max_fraction: float, *, setting: str, log: str) -> None:
+        self._max_fraction, self._setting, self._log = max_fraction, setting, log
+        self._words: dict[str, str] = {}  # cause → its first reason
+        self.counts: Counter[str] = Counter()
+
+    def add(self, episodes: Sequence[Trajectory]) -> list[Trajectory]:
+        """Count the invalid ones; returns the first of each cause that was not seen before."""
+        new = []
+        for episode in episodes:
+            if not episode.valid:
+                cause = _cause(episode)
+                if cause not in self._words:
+                    self._words[cause] = episode.failure_reason
+                    new.append(episode)
+                self.counts[self._words[cause]] += 1
+        return new
+
+    def too_many(self, invalid: int, episodes: int) -> bool:
+        """Whether more of these episodes are invalid than may be."""
+        return invalid > self._max_fraction * episodes
+
+    def check(self, what: str, episodes: Sequence[Trajectory]) -> None:
+        """Raise where too many episodes are invalid.
+
+        Args:
+            what: the episodes are, for the error.
+            episodes: of one update or one evaluation, all of them counted by `add`.
+        Raises:
+            RolloutError: more are invalid than may be.
+        """
+        reasons = Counter(self._words[_cause(each)] for each in episodes if not each.valid)
+        if self.too_many(reasons.total(), len(episodes)):
+            raise self.error(what, reasons, len(episodes))
+
+    def error(self, what: str, reasons: Counter[str], episodes: int, *, hint: str = "") -> RolloutError:
+        """What to raise where too many episodes are invalid.
+
+        Args:
+            what: the episodes are.
+            reasons: how often each occurred.
+            episodes: in all.
+            hint: what to do.
+        """
+        (reason, count), *others = reasons.most_common()
+        more = f"; {len(others)} other causes" if others else ""
+        return RolloutError(
+            f"{what}: {reasons.total()} of {episodes} episodes are invalid, {self._setting} allows "
+            f"{self._max_fraction:g} of them. {count} times: {reason}{more}. Tracebacks are in {self._log}"
+            + (f". {hint}" if hint else "")
+        )
+
+
+def _cause(episode: Trajectory) -> str:
+    """Equal for failures of one cause: the same place in the code, or the same words but for numbers."""
+    if episode.failure_traceback:
+        places = re.findall(r'^ *File "[^"\n]*", line \d+', episode.failure_traceback, re.MULTILINE)
+        return "\n".join([episode.failure_reason.partition(":")[0], *places])
+    return re.sub(r"\d+", "0", episode.failure_reason)[:_CAUSE_CHARACTERS]

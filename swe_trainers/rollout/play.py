@@ -1,0 +1,552 @@
+"""Environments × engine → trajectories: while some environments are busy, the engine generates for the others."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, cast
+
+import gymnasium
+import numpy as np
+
+from swe_trainers.engines.protocol import Engine, MessageEngine, Sample
+from swe_trainers.engines.sampling import Sampling
+from swe_trainers.errors import ConfigurationError, RolloutError, TrainerError
+from swe_trainers.model.chat import ChatFormat
+from swe_trainers.rollout.environments import (
+    EnvPool,
+    EnvThreads,
+    Failure,
+    Returned,
+    checked_reset,
+    checked_step,
+    ends_the_run,
+)
+from swe_trainers.rollout.episode import Episode
+from swe_trainers.rollout.history import HeadTail, Prompt
+from swe_trainers.rollout.rate import Rate
+from swe_trainers.rollout.settings import Branching, EpisodeSettings, EpisodeStart, Limits
+from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.rollout.tree import Tree
+
+__all__ = ["Ended", "Player", "iter_episodes", "play"]
+
+
+class Ended(NamedTuple):
+    """What was played from one start.
+
+    Attributes:
+        number: of the start.
+        env: that played it, and whose next episode starts later; None if it could not be made.
+        trajectories: one, or one for each end of a tree.
+    """
+
+    number: int
+    env: gymnasium.Env[str, str] | None
+    trajectories: list[Trajectory]
+
+
+_CLOSE_TIMEOUT_S = 30.0
+"""Wait for environments in the middle of a call, before they are abandoned."""
+_INTERRUPT_TIMEOUT_S = 2.0
+"""The same where the environments are closed in the middle of episodes: playing was interrupted."""
+_MEMORY = "/proc/meminfo"
+_SPARE_MEMORY = 0.05
+"""With less than this fraction of the machine's memory available, no episode begins while another is under way."""
+
+
+def play(
+    engine: Engine,
+    chat: ChatFormat,
+    envs: Sequence[gymnasium.Env[str, str]],
+    starts: Iterable[EpisodeStart],
+    *,
+    limits: Limits,
+    sampling: Sampling | None = None,
+    history: HeadTail | None = None,
+    branching: Branching | None = None,
+    seed: int = 0,
+    lockstep: bool = False,
+) -> list[Trajectory]:
+    """Play episodes.
+
+    Args:
+        engine: with at least as many free slots as there are environments.
+        chat: turns conversations into tokens.
+        envs: text environments, each used by one thread at a time and left open.
+        starts: one per episode, or per tree; read as environments become free.
+        limits: of actions and episodes.
+        sampling: how tokens are sampled; temperature 1 without truncation by default.
+        history: how a history is shortened that has outgrown `limits.max_tokens`; None ends the episode there.
+        branching: where episodes fork; None for one episode per start. An environment with `snapshot` and `restore`
+            goes back by them, any other by repeating the same actions from its seed.
+        seed: with an episode's place in `starts` it determines the episode's random generator. What is sampled depends
+            on neither timing nor the other episodes, except for rounding in the last digits of the logits.
+        lockstep: environments and engine take turns, all at once: slower, but batches have the same composition in
+            every run, so that two runs are bitwise equal.
+
+    Returns:
+        One trajectory per start (for a tree one per end), in the order of `starts`; with `valid=False` if the
+        infrastructure failed or timed out, the environment raised something or broke its contract, the prompt leaves no
+        room for an action, or `info["valid"]` is false.
+
+    Raises:
+        RolloutError: none of the environments responds any more.
+        TrainerError: what ends a run, see `ends_the_run`.
+    """
+    settings = EpisodeSettings(limits, sampling or Sampling(), history, branching)
+    ended = sorted(iter_episodes(engine, chat, envs, starts, settings, seed=seed, lockstep=lockstep), key=itemgetter(0))
+    return [trajectory for each in ended for trajectory in each.trajectories]
+
+
+def iter_episodes(
+    engine: Engine | MessageEngine,
+    chat: ChatFormat | None,
+    envs: Sequence[gymnasium.Env[str, str]],
+    starts: Iterable[EpisodeStart],
+    settings: EpisodeSettings,
+    *,
+    seed: int = 0,
+    lockstep: bool = False,
+    close_envs: bool = False,
+    rate: Rate | None = None,
+) -> Generator[Ended]:
+    """Play episodes; yields each start's trajectories as soon as they have ended, before its environment is reset.
+
+    Args:
+        engine, chat, envs, starts, seed, lockstep: as in `play`; an engine that takes messages needs no `chat`.
+        settings: how episodes are played.
+        close_envs: close the environments at the end.
+        rate: adds up how fast episodes are played.
+    Raises:
+        TrainerError: as `play`.
+    """
+    player = Player(engine, chat, envs, settings, seed=seed, lockstep=lockstep, rate=rate)
+    waiting = iter(starts)
+    more = True
+    try:
+        while True:
+            while more and player.n_free:
+                start = next(waiting, None)
+                if start is None:
+                    more = False
+                else:
+                    player.start(start)
+            if player.n_playing:
+                yield from player.advance()
+            elif more and next(waiting, None) is not None:
+                raise player.none_left()
+            else:
+                return
+    finally:
+        player.close(close_envs=close_envs)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call to an environment that has not returned."""
+
+    ticket: int
+    at: float
+    deadline: float
+    limit: str
+
+
+class Player:
+    """Episodes under way. Environments run on threads of their own, everything else on the caller's.
+
+    Args:
+        engine, chat, envs, seed, lockstep: as in `play`; an engine that takes messages needs no `chat`.
+        settings: how episodes are played.
+        rate: adds up how fast episodes are played; by default the player's own.
+
+    Raises:
+        ConfigurationError: there are no environments, or more than the engine has slots; a shortened history would
+            leave no room for an action; or a setting has no effect on an engine that takes messages.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | MessageEngine,
+        chat: ChatFormat | None,
+        envs: Sequence[gymnasium.Env[str, str]],
+        settings: EpisodeSettings,
+        *,
+        seed: int = 0,
+        lockstep: bool = False,
+        rate: Rate | None = None,
+    ) -> None:
+        self.rate = rate or Rate()
+        self.engine, self._chat, self._envs, self._settings = engine, chat, EnvPool.of(envs), settings
+        self._tokens, self._messages = cast(Engine, engine), cast(MessageEngine, engine)  # `chat` decides which it is
+        self._seed, self._lockstep = seed, lockstep
+        limits = settings.limits
+        if not envs:
+            raise ConfigurationError("play: no environments")
+        if engine.n_slots < len(envs):
+            raise ConfigurationError(
+                f"play: {len(envs)} environments, but the engine has {engine.n_slots} slots; it needs one for each"
+            )
+        if chat is None:
+            self._max_context = 0
+            if settings.history is not None or settings.branching is not None:
+                raise ConfigurationError("history, branching: need an engine that takes token ids")
+        else:
+            self._max_context = min(limits.max_tokens or self._tokens.max_tokens, self._tokens.max_tokens)
+            if settings.history is not None and limits.max_new_tokens >= self._max_context:
+                raise ConfigurationError(
+                    f"a shortened history leaves room for an action of {limits.max_new_tokens} tokens "
+                    f"(max_new_tokens), but a context has {self._max_context} in all (max_tokens)"
+                )
+        self._threads = EnvThreads(self._envs)
+        self._free = self._envs.usable
+        self._episodes: dict[int, Episode] = {}  # by number of the start
+        self._trees: dict[int, Tree] = {}
+        self._finished: dict[int, list[Trajectory]] = {}  # ends of trees that are still being played
+        self._calls: dict[int, _Call] = {}  # by number of the start
+        self._idle_since: dict[int, float] = {}  # by number of the start: when its environment returned
+        self._slots: dict[int, int] = {}  # slot → number of the start
+        self._held: dict[int, list[int]] = {}  # tokens that each slot holds
+        self._ended: list[Ended] = []
+        self._n_started = 0
+        self._last_failure = "none"
+
+    @property
+    def n_free(self) -> int:
+        """Environments that can start an episode; none while the machine is short of memory, but for a first one."""
+        self._free = [env for env in self._free if not self._envs.place(env).abandoned]  # another player may have
+        if self._free and self._episodes and not self._lockstep and _available_memory() < _SPARE_MEMORY:
+            return 0
+        return len(self._free)
+
+    @property
+    def n_playing(self) -> int:
+        """Episodes under way."""
+        return len(self._episodes)
+
+    def start(self, start: EpisodeStart) -> int:
+        """Start an episode in a free environment; returns its number, counted from 0."""
+        number, env = self._n_started, self._free.pop(0)
+        self._n_started += 1
+        if not self._episodes:
+            self.rate.begin()
+        stream = (self._seed, number) if start.stream is None else start.stream
+        self._episodes[number] = Episode(start, env, stream, _generator(stream), time.monotonic())
+        self._finished[number] = []
+        if self._settings.branching is not None:
+            self._trees[number] = Tree(self._settings.branching)
+
+        def reset(env: gymnasium.Env[str, str]) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
+            options = None if start.options is None else dict(start.options)
+            observation, info = checked_reset(env.reset(seed=start.seed, options=options))
+            return observation, 0.0, False, False, info
+
+        self._call(number, reset, "reset")
+        return number
+
+    def advance(self, *, new_actions: bool = True) -> list[Ended]:
+        """Process what environments have returned, and generate a little.
+
+        Args:
+            new_actions: False leaves the environments' results for later: each would request another action.
+        Returns:
+            What has ended. It may be empty.
+        Raises:
+            Exception: as `play`.
+        """
+        if new_actions:
+            for number, returned in self._returned():
+                self._receive(number, returned)
+        samples = self.engine.step()
+        while self._lockstep and self.engine.busy:
+            samples += self.engine.step()
+        for sample in samples:
+            self._act(sample)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def none_left(self) -> RolloutError:
+        """What to raise where episodes wait, and no environment is left to play them."""
+        return RolloutError(
+            f"none of {len(self._envs)} environments responds; the last failure is: {self._last_failure}. Try: a "
+            "function that makes environments, so that they can be replaced, or a longer rollout.step_timeout_s"
+        )
+
+    def wake(self) -> None:
+        """Make a waiting `advance` return; from another thread."""
+        self._threads.wake()
+
+    def close(self, *, close_envs: bool = False) -> None:
+        """Drop the episodes under way, and end the threads; waits a while for running calls, see `_CLOSE_TIMEOUT_S`.
+
+        Args:
+            close_envs: close the environments; if episodes are under way the waits are short.
+        """
+        hurries = close_envs and bool(self._episodes)
+        for number, tree in self._trees.items():
+            tree.close()
+            self._discard(self._episodes[number].env, tree)
+        self._threads.close(_INTERRUPT_TIMEOUT_S if hurries else _CLOSE_TIMEOUT_S)
+        if close_envs:
+            self._envs.close(_INTERRUPT_TIMEOUT_S if hurries else _CLOSE_TIMEOUT_S)
+        for slot in self._slots:
+            self.engine.close(slot)
+        if self._episodes:
+            self.rate.end()
+        self._episodes, self._trees, self._slots = {}, {}, {}
+
+    def _call(
+        self, number: int, function: Callable[[gymnasium.Env[str, str]], Any], what: Literal["reset", "step"]
+    ) -> None:
+        env, limits = self._episodes[number].env, self._settings.limits
+        limit_s = (limits.reset_timeout_s if what == "reset" else limits.step_timeout_s) or float("inf")
+        now = time.monotonic()
+        self.rate.model_s += now - self._idle_since.pop(number, now)
+        self._calls[number] = _Call(self._threads.call(env, function), now, now + limit_s, f"{what} for {limit_s:g} s")
+
+    def _discard(self, env: int, tree: Tree) -> None:
+        """Free what a tree does not need any more on its environment's thread: that may fail, or take long."""
+        for snapshot in tree.unneeded:
+            self._threads.call(env, functools.partial(self._envs.discard, snapshot))
+        tree.unneeded.clear()
+
+    def _returned(self) -> list[tuple[int, Returned]]:
+        """Calls that have returned, by episode; waits for one if the engine is idle, in lockstep for all."""
+        ready: list[tuple[int, Returned]] = []
+        while self._calls:
+            must_wait = self._lockstep or not (ready or self.engine.busy)
+            left_s = min(call.deadline for call in self._calls.values()) - time.monotonic()
+            try:
+                timeout = None if left_s == float("inf") else max(0.0, left_s)
+                returned = self._threads.returned.get(block=must_wait, timeout=timeout)
+            except queue.Empty:
+                if left_s > 0 and not must_wait:
+                    break
+                self._time_out()
+                if not self._calls or not must_wait:
+                    break
+                continue
+            if not returned.ticket:
+                break
+            number = next((n for n, call in self._calls.items() if call.ticket == returned.ticket), None)
+            if number is not None:  # else a snapshot was discarded, or an environment abandoned meanwhile
+                call = self._calls.pop(number)
+                info = returned.result[4] if returned.result is not None else None
+                self.rate.called(returned.at - call.at, info)
+                self._idle_since[number] = returned.at
+                ready.append((number, returned))
+        return sorted(ready, key=lambda pair: pair[0])
+
+    def _time_out(self) -> None:
+        """End the episodes whose environments have not returned in time."""
+        now = time.monotonic()
+        for number in [n for n, call in self._calls.items() if call.deadline <= now]:
+            call = self._calls.pop(number)
+            self.rate.called(now - call.at, None)
+            reason = f"the environment did not respond to {call.limit}"
+            self._finish(number, "environment", Failure(reason), timed_out=True)
+
+    def _receive(self, number: int, returned: Returned) -> None:
+        """Process the result of a reset, a step or a restore."""
+        episode = self._episodes[number]
+        if returned.error is not None:
+            error = returned.error
+            if not ends_the_run(error):
+                self._finish(number, "environment", Failure.of(error))
+                return
+            raise error if isinstance(error, TrainerError) else ConfigurationError(f"environment: {error}") from error
+        if returned.result is None:  # restored to a fork
+            self._request(number)
+            return
+        observation, reward, terminated, truncated, info = returned.result
+        episode.update_info(info)
+        ids: list[int] = []
+        if not episode.turns:
+            system, tools = info.get("system_prompt"), info.get("tools")
+            if self._chat is not None:
+                ids = self._chat.start(observation, system=system, tools=tools)
+            episode.prompt = Prompt(observation, system, tools, ids)
+        else:
+            if self._chat is not None and not terminated:
+                ids = self._chat.observe(observation, closed=episode.closed)
+            episode.respond(reward, observation, ids)
+        if terminated:
+            episode.terminated = True
+            self._finish(number)
+        elif truncated:
+            self._truncate(number, "", observation, ids)
+        else:
+            self._continue(number, observation, ids)
+
+    def _continue(self, number: int, observation: str, ids: list[int]) -> None:
+        """Request the next action, unless a limit ends the episode."""
+        episode, limits = self._episodes[number], self._settings.limits
+        if episode.last_turn:
+            return self._truncate(number, "tokens", observation, ids)
+        if episode.turns and limits.max_turns is not None and len(episode.turns) >= limits.max_turns:
+            return self._truncate(number, "max_turns", observation, ids)
+        seconds = time.monotonic() - episode.started_at
+        if episode.turns and limits.episode_timeout_s is not None and seconds >= limits.episode_timeout_s:
+            return self._truncate(number, "time", observation, ids)
+        if self._chat is not None:
+            shortened = self._shortened(episode, len(ids))
+            if shortened is None and episode.context_size + len(ids) >= self._max_context:
+                size = episode.context_size + len(ids)
+                reason = f"the context has {size} tokens, max_tokens is {self._max_context}"
+                return self._full(number, observation, ids, reason)
+            if shortened is None:
+                episode.observe(observation, ids)
+            else:
+                episode.start_sample(observation, shortened)
+        else:
+            episode.observe(observation, ids)
+        if episode.slot is None:
+            episode.slot = self.engine.open()
+            self._slots[episode.slot] = number
+        if number in self._trees:
+            self._trees[number].reach(episode)
+        return self._request(number)
+
+    def _shortened(self, episode: Episode, n_new: int) -> list[int] | None:
+        """A shortened context, if the next action might not fit otherwise; None to keep the context."""
+        assert self._chat is not None
+        budget = self._max_context - self._settings.limits.max_new_tokens
+        if self._settings.history is None or not episode.past or episode.context_size + n_new <= budget:
+            return None
+        assert episode.prompt is not None
+        return self._settings.history.shorten(self._chat, episode.prompt, episode.past, budget)
+
+    def _full(self, number: int, observation: str, ids: list[int], reason: str) -> None:
+        """End an episode whose context has no room for another action."""
+        episode = self._episodes[number]
+        if self._settings.grade_when_full:
+            if not episode.last_turn and self._envs[episode.env].has_wrapper_attr("last_turn"):
+                episode.last_turn = True
+                episode.observe(observation, ids[: max(0, self._max_context - episode.context_size)])
+                episode.act(Sample(-1, (), (), "context", notes={"no_room": reason}), "")
+                self._call(number, _last_step, "step")
+                return
+        elif not episode.turns:
+            self._finish(number, "tokens", Failure(f"no room for an action: {reason}"))
+            return
+        self._truncate(number, "tokens", observation, ids)
+
+    def _truncate(self, number: int, end_reason: str, observation: str, ids: list[int]) -> None:
+        episode = self._episodes[number]
+        episode.truncated = True
+        episode.observe(observation, ids[: max(0, self._max_context - episode.context_size)])
+        self._finish(number, end_reason)
+
+    def _request(self, number: int) -> None:
+        """Request an action; the engine is given only what its slot does not hold."""
+        episode, limits = self._episodes[number], self._settings.limits
+        assert episode.slot is not None
+        if self._chat is None:
+            assert episode.prompt is not None
+            system, tools = episode.prompt.system or "", episode.prompt.tools or ()
+            self._messages.ask(episode.slot, episode.observation, system=system, tools=tools)
+            return
+        context, held = episode.context, self._held.get(episode.slot, [])
+        kept = len(held)
+        if episode.rewritten:
+            kept = _common_prefix(held, context[:-1])  # the engine needs a token to continue from
+            self._tokens.rewind(episode.slot, kept)
+            episode.rewritten = False
+        self._tokens.submit(
+            episode.slot,
+            context[kept:],
+            max_new_tokens=min(limits.max_new_tokens, self._max_context - len(context)),
+            stop_ids=self._chat.stop_ids,
+            sampling=self._settings.sampling,
+            random=episode.random,
+            stop_strings=limits.stop_strings,
+        )
+
+    def _act(self, sample: Sample) -> None:
+        """Pass a finished action to its environment."""
+        number = self._slots[sample.slot]
+        episode, tree = self._episodes[number], self._trees.get(number)
+        if sample.failure is not None:
+            self._finish(number, "engine", Failure(f"{type(sample.failure).__name__}: {sample.failure}"))
+            return
+        if self._chat is None:
+            if sample.end == "context":
+                self._full(number, episode.observation, [], str(sample.notes.get("no_room", "")))
+                return
+            text = sample.text
+        else:
+            text = self._chat.action_text(sample.token_ids)
+        episode.act(sample, text)
+        self._held[sample.slot] = episode.context
+
+        def step(env: gymnasium.Env[str, str]) -> Any:
+            if tree is not None:
+                tree.save(env)
+            return checked_step(env.step(text))
+
+        self._call(number, step, "step")
+
+    def _finish(
+        self, number: int, end_reason: str = "", failure: Failure | None = None, *, timed_out: bool = False
+    ) -> None:
+        """Record the end of an episode; continue its tree, or release its environment unless that has timed out."""
+        episode, tree = self._episodes[number], self._trees.get(number)
+        episode.end_reason = end_reason
+        self._finished[number].append(episode.trajectory(failure))
+        if failure is not None:
+            self._last_failure = failure.reason
+        node = None if tree is None or timed_out else tree.backtrack()
+        if tree is not None:
+            if node is None:
+                self._trees.pop(number).close()
+            self._discard(episode.env, tree)
+        if tree is not None and node is not None:
+            branch = node.episode.copy()
+            branch.slot, branch.rewritten = episode.slot, True
+            branch.random = _generator((*episode.stream, tree.leaf))
+            self._episodes[number] = branch
+            self._call(number, lambda env: tree.restore(env, node), "reset")
+            return
+        del self._episodes[number]
+        self._idle_since.pop(number, None)
+        self.rate.episodes += 1
+        if not self._episodes:
+            self.rate.end()
+        if episode.slot is not None:
+            self.engine.close(episode.slot)
+            del self._slots[episode.slot]
+            self._held.pop(episode.slot, None)
+        env = self._envs.place(episode.env).env
+        if timed_out:
+            self._threads.abandon(episode.env)
+        if not timed_out or self._envs.replaces:
+            self._free.append(episode.env)
+        self._ended.append(Ended(number, env, self._finished.pop(number)))
+
+
+def _available_memory() -> float:
+    """The fraction of the machine's memory that programs can still take, from 0 to 1; 1 where the kernel tells none."""
+    try:
+        with open(_MEMORY, encoding="ascii") as file:
+            kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}
+        return kilobytes["MemAvailable"] / kilobytes["MemTotal"]
+    except (OSError, KeyError):
+        return 1.0
+
+
+def _last_step(env: gymnasium.Env[str, str]) -> Any:
+    env.get_wrapper_attr("last_turn")("tokens")
+    return checked_step(env.step(""))
+
+
+def _generator(stream: tuple[int, ...]) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(stream)))
+
+
+def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common prefix of two sequences."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,94 @@
+"""How many episodes are played a second, and what limits them: the model, the sandboxes, or the tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+__all__ = ["Rate", "pace"]
+
+
+@dataclass
+class Rate:
+    """Where the time of episodes goes, measured at every call of an environment.
+
+    An episode is at any moment at one of three stations: it waits for an action, it is in its environment, or it is
+    being graded there. The number of episodes under way is fixed, so they queue at the slowest station: where an
+    episode spends most of its time is what limits the rate.
+
+    Attributes:
+        episodes: that have ended.
+        seconds: of wall clock in which an episode was under way.
+        model_s: summed over the episodes: from the return of an environment to the next call of it.
+        sandboxes_s: likewise, in `reset` and `step`, less grading.
+        tests_s: likewise, of grading, as `grading_s` in `info["timing"]` of a step says; 0 where nothing says it.
+    """
+
+    episodes: int = 0
+    seconds: float = 0.0
+    model_s: float = 0.0
+    sandboxes_s: float = 0.0
+    tests_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """An episode is under way, and none was before."""
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """No episode is under way any more."""
+        self.seconds, self._since = self._elapsed(), None
+
+    def called(self, seconds: float, info: Mapping[str, Any] | None) -> None:
+        """Count a call of an environment.
+
+        Args:
+            seconds: from the call to its return.
+            info: that a step returned; None of any other call.
+        """
+        timing = None if info is None else info.get("timing")
+        told = timing.get("grading_s") if isinstance(timing, Mapping) else getattr(timing, "grading_s", None)
+        graded = min(max(float(told), 0.0), seconds) if isinstance(told, (int, float)) else 0.0
+        self.tests_s += graded
+        self.sandboxes_s += seconds - graded
+
+    def until_now(self) -> Rate:
+        """A copy, with the seconds of episodes that are under way."""
+        return replace(self, seconds=self._elapsed())
+
+    def since(self, before: Rate) -> Rate:
+        """What was added since a copy was made by `until_now`."""
+        now = self.until_now()
+        return Rate(**{f.name: getattr(now, f.name) - getattr(before, f.name) for f in fields(Rate)})
+
+    def metrics(self) -> dict[str, float]:
+        """`episodes_per_second`, and the share of each station as `episode_time/STATION`; empty before any call."""
+        spent = {"model": self.model_s, "sandboxes": self.sandboxes_s, "tests": self.tests_s}
+        total, seconds = sum(spent.values()), self._elapsed()
+        if total <= 0 or seconds <= 0:
+            return {}
+        shares = {f"episode_time/{station}": share / total for station, share in spent.items()}
+        return {"episodes_per_second": self.episodes / seconds, **shares}
+
+    def _elapsed(self) -> float:
+        return self.seconds + (0.0 if self._since is None else time.monotonic() - self._since)
+
+
+def pace(metrics: Mapping[str, Any]) -> str:
+    """A line of `Rate.metrics`: `14.2 episodes/s, limited by sandboxes (61 % of an episode; model 24 %, tests 15 %)`.
+
+    Args:
+        metrics: also with others; "" where these are not among them.
+    """
+    prefix = "episode_time/"
+    shares = [(value, name.removeprefix(prefix)) for name, value in metrics.items() if name.startswith(prefix)]
+    if not shares or "episodes_per_second" not in metrics:
+        return ""
+    (most, first), *others = sorted(shares, key=lambda pair: -pair[0])
+    rest = ", ".join(f"{station} {share * 100:.0f} %" for share, station in others)
+    per_second = metrics["episodes_per_second"]
+    return f"{per_second:.1f} episodes/s, limited by {first} ({most * 100:.0f} % of an episode; {rest})"

@@ -1,0 +1,446 @@
+"""The training loop: play → update → log, evaluate, save.
+
+```python
+trainer = Trainer(LanguageModel.load("Qwen/Qwen3-0.6B"), "CartPole-v1", PPO(learning_rate=1e-5))
+for metrics in trainer.iterate(updates=100):
+    print(metrics["reward_mean"])
+```
+
+`swe-train` is a caller of the same class; see `swe_trainers.experiment`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from swe_trainers.algorithms import name_of
+from swe_trainers.algorithms.algorithm import Algorithm
+from swe_trainers.checkpoint import Checkpoints, one_line
+from swe_trainers.config import plain
+from swe_trainers.engines.sampling import Sampling
+from swe_trainers.errors import CheckpointError, ConfigurationError
+from swe_trainers.kernels import comparing
+from swe_trainers.learning.batch import Batch
+from swe_trainers.learning.learner import Learner
+from swe_trainers.logging import Run
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.ranks import broadcast
+from swe_trainers.resume import Former, Resume, Settings
+from swe_trainers.rollout.adapters import TextAdapter
+from swe_trainers.rollout.environments import EnvPool
+from swe_trainers.rollout.failures import Failures
+from swe_trainers.rollout.rate import pace
+from swe_trainers.rollout.rollouts import LocalWorkers, Rollouts
+from swe_trainers.rollout.statistics import environment_statistics, episode_statistics, staleness_statistics
+from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.run_config import EvaluationConfig, RolloutConfig
+
+__all__ = ["Callback", "Evaluate", "Play", "Rewards", "Trainer", "rollouts_in"]
+
+Callback = Callable[["Trainer", dict[str, Any]], object]
+"""Called after each update with the trainer and the update's metrics, before they are recorded; it may add some."""
+Play = Callable[[int, int], Sequence[Trajectory]]
+"""Plays episodes for the update of this number, in its round of this number; for users with their own rollouts."""
+Rewards = Callable[[list[Trajectory]], list[Trajectory]]
+"""From played episodes to the same with other rewards."""
+Evaluate = Callable[[Learner], Mapping[str, float]]
+"""Measures the policy without changing it."""
+
+
+class Trainer:
+    """Trains a language model with an algorithm in an environment, or on recorded episodes.
+
+    A run with an `output_dir` that dies at any moment continues from its last checkpoint when it is started again with
+    the same settings. On the CPU it then computes bit for bit what it would have computed.
+
+    Args:
+        model: the policy, or the reward model to be.
+        env: where it plays: an id of Gymnasium, a function that makes an environment, an environment, or `Rollouts`.
+            Number spaces are put in words. None for an algorithm that trains on `demonstrations`, whose policy is then
+            not evaluated, and where `play` is given.
+        algorithm: how it is trained.
+        callbacks: called after each update.
+        rollout: how episodes are sampled in training; the defaults where not given.
+        demonstrations: episodes for an algorithm that trains on recorded ones.
+        play: plays the episodes of an update instead of the environment.
+        rewards: replaces the rewards of played episodes before the update, such as `partial(judged, judge=…)`; see
+            `swe_trainers.learning.rewards`.
+        evaluation: how many episodes evaluate the policy, and when; by default no evaluation during training.
+        evaluate: measures the policy instead of playing episodes in the environment.
+        output_dir: where metrics, a log, the settings and checkpoints are written; None for nowhere.
+        resume: what becomes of a run in `output_dir`: "same" refuses changed settings, "changed" goes on with them and
+            records where in `changes.jsonl`, "never" moves the run to `replaced-N` and begins anew. Functions, models
+            and environments that have no id are not compared.
+        console: log to the terminal as well; only with `output_dir`.
+        seed: of episodes, sampling and shuffling.
+        max_seconds: no update begins after them, those before a resume included.
+        checkpoint_every: updates between checkpoints.
+        keep_checkpoints: how many of the newest checkpoints are kept.
+        log_every: updates between log lines; `metrics.jsonl` has all updates.
+        compare_kernels_every: updates between those whose log-probabilities, entropies and gradients two kernel back
+            ends compute; their largest relative differences are recorded as `kernels/…`. 0 for none.
+        name: of the stage, in logs and checkpoints; by default the algorithm's.
+        learner: instead of one that the algorithm starts.
+        run: an open run instead of `output_dir`.
+        checkpoints: where checkpoints are kept instead of `checkpoints/NAME` of the run.
+        environment_options: `parallel`, `max_turns`, `max_tokens`, `max_new_tokens` and `lockstep`; see `rollouts_in`.
+
+    Attributes:
+        learner: everything that changes: the model, its optimizer, the number of updates, …
+        episodes: played for the last update.
+        stopped: whether `stop` was called; a resumed run does not continue then.
+
+    Raises:
+        ConfigurationError: neither environment nor demonstrations fit the algorithm, something cannot be had here, or
+            the run in `output_dir` has other settings.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        env: str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | Rollouts | None = None,
+        algorithm: Algorithm | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        rollout: RolloutConfig | None = None,
+        demonstrations: Sequence[Trajectory] | Batch | None = None,
+        play: Play | None = None,
+        rewards: Rewards | None = None,
+        evaluation: EvaluationConfig | None = None,
+        evaluate: Evaluate | None = None,
+        output_dir: str | Path | None = None,
+        resume: Resume = "same",
+        console: bool = False,
+        seed: int = 0,
+        max_seconds: float = math.inf,
+        checkpoint_every: int = 10,
+        keep_checkpoints: int = 2,
+        log_every: int = 1,
+        compare_kernels_every: int = 0,
+        name: str | None = None,
+        learner: Learner | None = None,
+        run: Run | None = None,
+        checkpoints: Checkpoints | None = None,
+        **environment_options: Any,
+    ) -> None:
+        if algorithm is None:
+            raise ConfigurationError("algorithm: missing. Try: PPO()")
+        plays = algorithm.rollout_plan is not None
+        if plays == (demonstrations is not None):
+            raise ConfigurationError("demonstrations: needed by algorithms that play no episodes, and by no others")
+        for setting, value in (
+            ("checkpoint_every", checkpoint_every),
+            ("keep_checkpoints", keep_checkpoints),
+            ("log_every", log_every),
+        ):
+            if value < 1:
+                raise ConfigurationError(f"{setting}: got {value}, expected at least 1")
+        if plays and env is None and play is None:
+            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as CartPole-v1")
+        self.model, self.algorithm, self.callbacks = model, algorithm, tuple(callbacks)
+        self.name = name or name_of(algorithm)
+        self._rollout, self._evaluation = rollout or RolloutConfig(), evaluation or EvaluationConfig()
+        self._resumes: Resume = resume
+        self._settings: Settings | None = None
+        if output_dir is not None and run is None:
+            sections = {
+                "trainer": {"algorithm": self.name, **plain(algorithm)},
+                "env": {**({"id": env} if isinstance(env, str) else {}), **environment_options},
+                "rollout": self._rollout,
+                "evaluation": self._evaluation,
+                "seed": seed,
+                "max_seconds": None if math.isinf(max_seconds) else max_seconds,
+                "compare_kernels_every": compare_kernels_every,
+            }
+            self._settings = Settings.in_python(output_dir, sections)
+            if resume == "same":
+                self._settings.refuse_changes()
+        self.rollouts = env if isinstance(env, Rollouts) or env is None else None
+        if env is not None and self.rollouts is None:
+            assert not isinstance(env, Rollouts)
+            self.rollouts = rollouts_in(env, model, seed=seed, rollout=rollout, **environment_options)
+        elif environment_options:
+            raise ConfigurationError(f"{', '.join(environment_options)}: have no effect without an environment to make")
+        self.demonstrations = None if demonstrations is None else Batch.of(demonstrations)
+        self.learner = learner or algorithm.start(model, seed=seed)
+        self.episodes: Sequence[Trajectory] = ()
+        self._play, self._rewards = play, rewards
+        self._measure = evaluate
+        self._output_dir, self._console, self._run, self._checkpoints = output_dir, console, run, checkpoints
+        self._max_seconds, self._log_every = max_seconds, log_every
+        self._checkpoint_every, self._keep_checkpoints = checkpoint_every, keep_checkpoints
+        self._compare_kernels_every = compare_kernels_every
+        self._log: Run | None = None
+        self._failures = Failures(
+            self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
+        )
+        self.stopped = False
+
+    def train(self, updates: int | None = None) -> Learner:
+        """Train to the end; see `iterate`."""
+        for _ in self.iterate(updates):
+            pass
+        return self.learner
+
+    def iterate(self, updates: int | None = None) -> Iterator[dict[str, Any]]:
+        """Train, one update at a time.
+
+        Args:
+            updates: train until so many updates are done in all, those before a resume included; by default as many as
+                the algorithm is configured with.
+        Yields:
+            The metrics of each update.
+        Raises:
+            TrainerError: an update failed, or a checkpoint cannot be read or written, or does not fit the model.
+        """
+        total = self.algorithm.total_updates(self.demonstrations) if updates is None else updates
+        learner = self.learner
+        with ExitStack() as stack:
+            run, former = self._opened(stack)
+            self._log = run
+            checkpoints = self._checkpoints
+            if checkpoints is None and run is not None:
+                checkpoints = Checkpoints(run.directory / "checkpoints" / self.name, keep=self._keep_checkpoints)
+            if checkpoints is not None and run is not None:
+                self._resume(checkpoints, run)
+            if learner.updates == 0 and self._evaluates and run is not None:
+                run.record(0, {"stage": self.name, **self._evaluated()})
+            bar = None if run is None else stack.enter_context(run.progress(self.name, total, done=learner.updates))
+            while not self._finished(total):
+                metrics = self.step()
+                former.record(learner.updates)
+                every = self._evaluation.every
+                due = self._finished(total) or (every > 0 and learner.updates % every == 0)
+                evaluated = self._evaluates and due
+                if evaluated:
+                    metrics |= self._evaluated()
+                for callback in self.callbacks:
+                    callback(self, metrics)
+                bar_to_reach = self._evaluation.stop_at_success
+                if bar_to_reach is not None and metrics.get("eval/success", 0.0) >= bar_to_reach:
+                    self.stop()
+                last = self._finished(total)
+                if last and self._evaluates and not evaluated:
+                    metrics |= self._evaluated()
+                if run is not None and bar is not None:
+                    row = {"stage": self.name, **metrics, "seconds": round(learner.seconds, 3)}
+                    run.record(learner.updates, row)
+                    if last or learner.updates % self._log_every == 0:
+                        run.info(self._line(total, metrics))
+                    bar.describe(f"{self.name} {pace(metrics)}".rstrip())
+                    bar.advance()
+                if checkpoints is not None and (last or learner.updates % self._checkpoint_every == 0):
+                    state = {"learner": learner.state_dict(), "stopped": self.stopped}
+                    checkpoints.save(learner.updates, state)
+                yield metrics
+            if run is not None:
+                former.close(run)
+
+    def _opened(self, stack: ExitStack) -> tuple[Run | None, Former]:
+        """The run, if there is one, and what is changed in it."""
+        settings = self._settings
+        if self._output_dir is None or settings is None:
+            return self._run, Former(settings, {})
+        former = Former(settings, settings.settle(self._resumes))
+        self._resumes = "same"  # another call goes on with what this one began
+        run = stack.enter_context(Run(self._output_dir, console=self._console))
+        settings.write(run)
+        return run, former
+
+    def step(self) -> dict[str, Any]:
+        """One update: play episodes, and train on them; its metrics."""
+        learner, started = self.learner, time.monotonic()
+        compare = self._compare_kernels_every > 0 and learner.updates % self._compare_kernels_every == 0
+        with comparing() if compare else nullcontext() as comparison:
+            episodes = self.play() if self.demonstrations is None else self.demonstrations
+            played = time.monotonic()
+            metrics: dict[str, Any] = dict(self.algorithm.update(learner, episodes))
+        updated = time.monotonic()
+        metrics |= {"seconds/rollout": played - started, "seconds/update": updated - played}
+        if "tokens" in metrics:
+            metrics["tokens_per_second"] = metrics["tokens"] / max(updated - started, 1e-9)
+        if comparison is not None:
+            metrics |= {f"kernels/{name}_error": error for name, error in comparison.errors.items()}
+        if self.demonstrations is None:
+            metrics |= self._rollout_metrics()
+        learner.updates += 1
+        learner.seconds = broadcast(learner.seconds + time.monotonic() - started)
+        return metrics
+
+    def play(self) -> list[Trajectory]:
+        """The episodes of the next update, played by the policy as it is now."""
+        plan, update, played = self.algorithm.rollout_plan, self.learner.updates, list[Trajectory]()
+        assert plan is not None
+        attempt = 0
+        while not attempt or self.algorithm.wants_more(played, attempt):
+            if self._play is not None:
+                found = self._play(update, attempt)
+            else:
+                assert self.rollouts is not None
+                staleness = self._rollout.max_staleness
+                found = self.rollouts.play(
+                    plan.episodes,
+                    self._rollout.sampling(plan.temperature),
+                    update=update,
+                    attempt=attempt,
+                    episodes_per_start=plan.episodes_per_start,
+                    branching=plan.branching,
+                    ahead=min(staleness, plan.updates - 1 - update) if staleness else None,
+                )
+            # Groups of different rounds are different groups.
+            first = 1 + max((trajectory.group for trajectory in played), default=-1)
+            played += [replace(each, group=each.group + first) for each in found] if first else found
+            attempt += 1
+        self.episodes = played
+        self._check_failures(f"update {update}", played)
+        return played if self._rewards is None else self._rewards(played)
+
+    def evaluate(self, episodes: int | None = None) -> dict[str, float]:
+        """Evaluate the policy as it is now.
+
+        Args:
+            episodes: how many to play; by default those of the configured evaluation.
+        Returns:
+            `return`, `turns`, `episodes`, … and `success` where the evaluation defines it; see `episode_statistics`.
+        """
+        if self._measure is not None and episodes is None:
+            return dict(self._measure(self.learner))
+        if self.rollouts is None:
+            raise ConfigurationError("evaluate: needs an environment. Try: Trainer(model, env, …)")
+        sampling = Sampling(temperature=self._evaluation.temperature)
+        number = self._evaluation.episodes if episodes is None else episodes
+        played = self.rollouts.play(number, sampling, update=self.learner.updates, evaluation=True)
+        self._check_failures(f"evaluation after update {self.learner.updates}", played)
+        return episode_statistics(played, success_above=self._evaluation.success_above)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model, its value head and its tokenizer in Hugging Face's format.
+
+        Raises:
+            CheckpointError: it cannot be written; nothing of it is left.
+        """
+        self.model.save_pretrained(folder)
+
+    def stop(self) -> None:
+        """End training after the current update; for callbacks. A resumed run does not continue."""
+        self.stopped = True
+
+    def _finished(self, total: int) -> bool:
+        return self.stopped or self.learner.updates >= total or self.learner.seconds >= self._max_seconds
+
+    @property
+    def _evaluates(self) -> bool:
+        return self._measure is not None or self._evaluation.episodes > 0
+
+    def _evaluated(self) -> dict[str, float]:
+        started = time.monotonic()
+        measured = {f"eval/{name}": value for name, value in self.evaluate().items()}
+        return {**measured, "seconds/evaluate": time.monotonic() - started}
+
+    def _rollout_metrics(self) -> dict[str, float]:
+        """Of the engine, the environment's infos, the age of tokens, and rewards before they are replaced."""
+        metrics = environment_statistics(self.episodes)
+        if self.rollouts is not None:
+            metrics = {**self.rollouts.metrics(), **metrics}
+            if self._rollout.max_staleness:
+                metrics |= staleness_statistics(self.episodes, self.learner.updates)
+        if self._rewards is not None:
+            returns = [float(each.rewards.sum()) for each in self.episodes if each.valid]
+            metrics["environment_reward_mean"] = sum(returns) / max(1, len(returns))
+        return metrics
+
+    def _check_failures(self, what: str, episodes: Sequence[Trajectory]) -> None:
+        """Log why episodes are invalid, a traceback once for each cause. Raises RolloutError where too many are."""
+        new = self._failures.add(episodes)
+        invalid = [each.failure_reason for each in episodes if not each.valid]
+        if self._log is not None and invalid:
+            self._log.warning(f"{what}: {len(invalid)} of {len(episodes)} episodes are invalid: {invalid[0]}")
+            for each in new:
+                self._log.detail(f"a new cause of invalid episodes: {each.failure_reason}\n{each.failure_traceback}")
+            self._log.detail(f"invalid episodes so far: {dict(self._failures.counts)}")
+        self._failures.check(what, episodes)
+
+    def _resume(self, checkpoints: Checkpoints, run: Run) -> None:
+        """Continue from the newest checkpoint, if there is one."""
+        found = checkpoints.newest()
+        if found is None:
+            run.rewind(self.name, -1)  # the evaluation before the first update is repeated too
+            return
+        for note in found.notes:
+            run.warning(note)
+        try:
+            self.learner.load_state_dict(found.state["learner"])
+            self.stopped = bool(found.state["stopped"])
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{found.path}: does not fit this model and optimizer: {one_line(error)}") from error
+        run.rewind(self.name, self.learner.updates)
+        run.info(
+            f"{self.name}: resumed from {found.path.name} ({self.learner.updates} updates, "
+            f"{self.learner.seconds:.0f} s)"
+        )
+
+    def _line(self, total: int, metrics: Mapping[str, Any]) -> str:
+        """The log line of an update."""
+        shown = ["loss", "reward_mean", "kl/old", "entropy", "explained_variance", "grad_norm"]
+        shown += [metric for metric in metrics if metric.startswith("eval/")]
+        parts = [f"{metric} {metrics[metric]:.4g}" for metric in shown if metric in metrics]
+        updates, seconds = self.learner.updates, self.learner.seconds
+        parts += filter(None, [pace(metrics)])
+        return f"{self.name} {updates}/{total}  {'  '.join(parts)}  ({seconds:.0f} s)"
+
+
+def rollouts_in(
+    env: str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any],
+    model: LanguageModel,
+    *,
+    seed: int = 0,
+    parallel: int = 8,
+    max_turns: int | None = None,
+    max_tokens: int = 1024,
+    max_new_tokens: int = 256,
+    lockstep: bool = False,
+    rollout: RolloutConfig | None = None,
+) -> Rollouts:
+    """Rollouts of a model in any Gymnasium environment, with an engine in this process.
+
+    Args:
+        env: an id, a function that makes an environment, or one environment. Number spaces are put in words by
+            `TextAdapter`.
+        model: the policy.
+        seed: of the episodes and of sampling.
+        parallel: environments that are made and stepped at once; one environment is used alone.
+        max_turns: of one episode; None leaves it to the environment.
+        max_tokens: of one episode, observations included.
+        max_new_tokens: of one action.
+        lockstep: environments and engine take turns, so that two runs are equal to the last bit; slower.
+        rollout: how episodes are sampled; asynchronous rollouts need an engine of their own, see `make_players`.
+    Raises:
+        ConfigurationError: the environment's spaces cannot be put in words.
+    """
+    rollout = rollout or RolloutConfig()
+    if parallel < 1:
+        raise ConfigurationError(f"parallel: got {parallel}, expected at least 1")
+    if rollout.max_staleness:
+        raise ConfigurationError("rollout.max_staleness: needs `Rollouts` as env, with an engine of their own")
+
+    def in_text(made: gymnasium.Env[Any, Any]) -> gymnasium.Env[str, str]:
+        speaks = isinstance(made.observation_space, gymnasium.spaces.Text)
+        return made if speaks and isinstance(made.action_space, gymnasium.spaces.Text) else TextAdapter(made)
+
+    if isinstance(env, gymnasium.Env):
+        envs = EnvPool([in_text(env)])
+    else:
+        maker = partial(gymnasium.make, env, disable_env_checker=True) if isinstance(env, str) else env
+        envs = EnvPool([in_text(maker()) for _ in range(parallel)], lambda: in_text(maker()))
+    workers = LocalWorkers.embedded(model, model.chat_format(), envs, max_tokens=max_tokens, lockstep=lockstep)
+    limits = rollout.limits(max_new_tokens, max_tokens, max_turns)
+    return Rollouts(workers, limits, seed=seed, history=rollout.history)

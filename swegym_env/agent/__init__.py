@@ -1,0 +1,1 @@
+"""The interface of an agent: actions and their formats, tools, prompts, observations."""

@@ -1,0 +1,1 @@
+"""How far the verdicts on a task can be trusted."""

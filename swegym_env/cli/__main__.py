@@ -1,0 +1,8 @@
+"""`python -m swegym_env.cli` is `swegym`."""
+
+import sys
+
+from swegym_env.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

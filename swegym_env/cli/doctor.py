@@ -1,0 +1,400 @@
+"""`swegym doctor`: try what this machine can do; for what does not work, say what is lost and how to get it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from swegym_env.cli.options import add_command, add_json
+from swegym_env.errors import SwegymError
+from swegym_env.paths import run_dir, work_dir
+from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
+from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
+from swegym_env.sandbox.client import disabled_features
+from swegym_env.sandbox.filters import profile_path
+from swegym_env.sandbox.identity import own_users
+from swegym_env.sandbox.linux.cgroups import make_group
+from swegym_env.sandbox.linux.container import MASKED, READ_ONLY, SHARED_MEMORY_BYTES
+from swegym_env.sandbox.linux.kernel import can_charge_others
+from swegym_env.sandbox.linux.users import why_shared
+from swegym_env.sandbox.local import LocalBackend
+
+__all__ = ["Finding", "add_parser", "can_run", "diagnose", "render"]
+
+_TOOL_TIMEOUT_S = 20.0
+_FREE_BYTES = 1 << 30
+
+
+def add_parser(commands: Any) -> None:
+    """Add `doctor` to the commands of `swegym`."""
+    parser = add_command(
+        commands, "doctor", _run, "try what this machine can do, and report what is missing", "swegym doctor"
+    )
+    add_json(parser, "finding")
+
+
+def _run(options: argparse.Namespace) -> int:
+    findings = diagnose()
+    if options.json:
+        for finding in findings:
+            print(json.dumps(dataclasses.asdict(finding)))
+    else:
+        print(render(findings))
+    return 0 if can_run(findings) else 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        name: of the check.
+        ok: whether it works.
+        detail: a version, a path, a time, or the reason of the failure.
+        remedy: if it does not work, what is lost and what to do; else "".
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+
+
+_FEATURE_OF = {
+    "overlay": "overlay",
+    "cgroups": "cgroups",
+    "CPU shares": "cgroups",
+    "user ids": "users",
+}
+"""Check → the word of `SWEGYM_WITHOUT` that switches off what it checks."""
+
+
+def diagnose() -> list[Finding]:
+    """Try everything that matters by using it. Takes about a second."""
+    with contextlib.ExitStack() as stack:
+        return _diagnose(functools.cache(lambda: _trial(stack)))
+
+
+def _diagnose(trial: Callable[[], Sandbox]) -> list[Finding]:
+    def inside(check: Callable[[Sandbox], str]) -> str:
+        return check(trial())
+
+    checks: list[tuple[str, Callable[[], str], str]] = [
+        ("Python", lambda: f"{sys.version.split()[0]} at {sys.executable}", "nothing runs"),
+        ("git", partial(_run_tool, "git", "--version"), "repositories cannot be read. Install git"),
+        ("work directory", lambda: _write_to(work_dir()), "images and layers cannot be stored. Set SWEGYM_WORKDIR"),
+        (
+            "run directory",
+            _run_directory,
+            "sandboxes cannot be stored. Set SWEGYM_RUNDIR to a directory that supports user xattrs",
+        ),
+        (
+            "user namespaces",
+            _user_namespaces,
+            (
+                "no sandbox without Apptainer. Try: sysctl user.max_user_namespaces=65536; on Ubuntu "
+                "kernel.apparmor_restrict_unprivileged_userns=0"
+            ),
+        ),
+        (
+            "overlay",
+            _overlay,
+            (
+                "ordinary users cannot stack layers. It needs Linux 5.11, and a SWEGYM_RUNDIR on tmpfs, ext4, xfs "
+                "or btrfs"
+            ),
+        ),
+        ("network isolation", _network_isolation, "sandboxes cannot be disconnected from the network"),
+        (
+            "apptainer",
+            partial(_run_tool, "apptainer", "--version"),
+            "images cannot be pulled or built. Try: scripts/install_apptainer.sh",
+        ),
+        *((f"{name} sandboxes", partial(_sandbox, name), make_backend(name).remedy) for name in LOCAL_BACKENDS),
+        (
+            "squashfs-tools",
+            partial(_run_tool, "unsquashfs", "-version"),
+            ".sif images cannot be unpacked. Install squashfs-tools",
+        ),
+        (
+            "FUSE",
+            _fuse,
+            (
+                "ordinary users cannot mount SIF images, and kernels without unprivileged overlay have no alternative. "
+                "Install fuse-overlayfs, and check that /dev/fuse can be opened"
+            ),
+        ),
+        ("images", _images, "images are pulled again. Set SWEGYM_WORKDIR to a directory that can be read"),
+        (
+            "cgroups",
+            partial(_controller, "memory"),
+            "memory is limited per process, not for a whole sandbox. Run as root, or delegate a cgroup",
+        ),
+        (
+            "CPU shares",
+            partial(_controller, "cpu"),
+            (
+                "one sandbox with many processes slows the others down, and limits of `cpus` have no effect. Run as "
+                "root, or delegate a cgroup with the cpu controller"
+            ),
+        ),
+        (
+            "system call filter",
+            partial(inside, _filter),
+            "agents reach all of the kernel. It needs CONFIG_SECCOMP_FILTER, and no SWEGYM_WITHOUT=seccomp",
+        ),
+        ("masked /proc", partial(inside, _masked_proc), "agents read interrupts, keys and timers of the machine"),
+        (
+            "shared memory",
+            partial(inside, _shared_memory),
+            "/dev/shm of a sandbox grows to half of the machine's memory",
+        ),
+        (
+            "cgroup namespace",
+            partial(inside, partial(_own_namespace, "cgroup")),
+            "agents read the names of control groups. It needs Linux 4.6",
+        ),
+        (
+            "time namespace",
+            partial(inside, partial(_own_namespace, "time")),
+            "agents read how long the machine has been running. It needs Linux 6.3 with CONFIG_TIME_NS",
+        ),
+        (
+            "user ids",
+            _user_ids,
+            "sandboxes share a user: one can take what the kernel counts by user (inotify, pipes, …) from all others",
+        ),
+        (
+            "user charges",
+            _user_charges,
+            "watches of files and queued signals of all sandboxes together are limited. Run as root",
+        ),
+        (
+            "GPU",
+            partial(_run_tool, "nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"),
+            "models train on the CPU",
+        ),
+    ]
+    findings = []
+    off = disabled_features()
+    switched_off = f"switched off by SWEGYM_WITHOUT={os.environ['SWEGYM_WITHOUT']}" if off else ""
+    if "tmpfs" in off:
+        remedy = "what a sandbox writes has no file system of its own: its disk limit is measured from time to time"
+        findings.append(Finding("writable layers", False, switched_off, remedy))
+    for name, check, remedy in checks:
+        if _FEATURE_OF.get(name) in off:
+            findings.append(Finding(name, False, switched_off, remedy))
+            continue
+        try:
+            findings.append(Finding(name, True, check()))
+        except (_UnavailableError, SwegymError, OSError, subprocess.SubprocessError) as error:
+            findings.append(Finding(name, False, " ".join(str(error).split()), remedy))
+    return findings
+
+
+def can_run(findings: list[Finding]) -> bool:
+    """Whether an episode can be played here: git, work and run directory, and at least one back end work."""
+    ok = {finding.name for finding in findings if finding.ok}
+    return {"git", "work directory", "run directory"} <= ok and any(
+        f"{name} sandboxes" in ok for name in LOCAL_BACKENDS
+    )
+
+
+def render(findings: list[Finding]) -> str:
+    """The findings as a table: one line each, with the remedy below a failed check."""
+    width = max(len(finding.name) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{'ok' if finding.ok else '--'}  {finding.name:{width}}  {finding.detail}")
+        if finding.remedy:
+            lines.append(f"    {'':{width}}  without it: {finding.remedy}")
+    return "\n".join(lines)
+
+
+class _UnavailableError(Exception):
+    """The check failed; the message says why."""
+
+
+def _run_tool(*command: str) -> str:
+    """The first line that a program prints."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise _UnavailableError(f"no `{command[0]}` on PATH")
+    done = _run_quietly(program, *command[1:])
+    lines = (done.stdout or done.stderr).strip().splitlines() or [""]
+    if done.returncode not in (0, 1) or not lines[0]:  # unsquashfs -version exits with 1
+        raise _UnavailableError(f"`{' '.join(command)}` exited with {done.returncode}: {lines[-1]}")
+    return lines[0]
+
+
+def _run_quietly(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def _write_to(directory: Path) -> str:
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".doctor-") as file:
+        file.write(b"x")
+        file.flush()
+    free = shutil.disk_usage(directory).free
+    if free < _FREE_BYTES:
+        raise _UnavailableError(f"{directory} has {free >> 20} MiB free, less than {_FREE_BYTES >> 20}")
+    return f"{directory}, {free >> 30} GiB free"
+
+
+def _run_directory() -> str:
+    directory = run_dir()
+    written = _write_to(directory)
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".doctor-") as file:
+        os.setxattr(file.name, "user.swegym", b"y")
+    return f"{written}, supports user xattrs"
+
+
+def _sandbox(backend: str) -> str:
+    """Start, use and close two sandboxes: the first one also prepares what the others share."""
+    tried = make_backend(backend)
+    took = []
+    for _ in range(2):
+        begin = time.monotonic()
+        problem = tried.problem(fresh=True)
+        if problem:
+            raise _UnavailableError(problem)
+        took.append((time.monotonic() - begin) * 1000)
+    manner = tried.manner() if isinstance(tried, LocalBackend) else ""
+    detail = f"started, used without network and closed in {took[1]:.0f} ms, the first one in {took[0]:.0f} ms"
+    return f"{detail}; {manner}" if manner else detail
+
+
+def _unshare(what: str, *command: str) -> None:
+    """Run a command as root of a new user namespace."""
+    _run_tool("unshare", "--version")
+    done = _run_quietly("unshare", "--user", "--map-root-user", *command)
+    if done.returncode != 0:
+        raise _UnavailableError(f"{what}: {(done.stderr.strip().splitlines() or ['refused'])[-1]}")
+
+
+def _user_namespaces() -> str:
+    _unshare("a user namespace cannot be created", "true")
+    return "can be created"
+
+
+def _overlay() -> str:
+    """Mount an overlay in a user namespace, in the run directory, and write through it."""
+    directory = run_dir()
+    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".doctor-") as place:
+        script = (
+            'cd "$0" && mkdir lower upper work root && mkdir lower/a && '
+            "mount -t overlay -o userxattr,lowerdir=lower,upperdir=upper,workdir=work none root && "
+            "rmdir root/a && mkdir root/a && touch root/a/b && rm -r root/a && umount root && chmod 700 work/work"
+        )
+        _unshare("an overlay cannot be mounted", "--mount", "sh", "-c", script, place)
+    return f"of the kernel, in {directory}, unprivileged (Linux {os.uname().release})"
+
+
+def _network_isolation() -> str:
+    _unshare("no network namespace can be created", "--net", "sh", "-c", "! tail -n +3 /proc/net/dev | grep -v ' lo:'")
+    return "a new network namespace has only loopback"
+
+
+def _fuse() -> str:
+    with open("/dev/fuse", "r+b", buffering=0):
+        pass
+    program = shutil.which("fuse-overlayfs")
+    if program is None:
+        raise _UnavailableError("no `fuse-overlayfs` on PATH")
+    return f"/dev/fuse opens (mode {os.stat('/dev/fuse').st_mode & 0o777:o}), {program}"
+
+
+def _images() -> str:
+    from swegym_env.sandbox.images import image_store
+
+    stored = image_store().inventory()
+    size = sum(image.size_bytes for image in stored)
+    settings = [
+        f"{name}={os.environ[name]}"
+        for name in ("SWEGYM_IMAGE_BUDGET", "SWEGYM_REGISTRY_MIRROR", "APPTAINER_CACHEDIR")
+        if os.environ.get(name)
+    ]
+    return ", ".join([f"{len(stored)} in {work_dir() / 'images'}, {size / (1 << 30):.1f} GiB", *settings])
+
+
+def _controller(name: str) -> str:
+    """Make a control group for a sandbox, and remove it."""
+    limits = Limits()
+    group = make_group(f"doctor-{os.getpid()}", limits.memory_bytes, limits.processes, limits.cpus)
+    group.remove()
+    if name not in group.directories:
+        raise _UnavailableError(f"no cgroup that can limit {name} can be created")
+    return f"{name} can be limited under {os.path.dirname(group.directories[name])}"
+
+
+def _trial(stack: contextlib.ExitStack) -> Sandbox:
+    """A sandbox of the first back end that works."""
+    sandbox = stack.enter_context(contextlib.closing(open_sandbox(SandboxSpec(workdir="/tmp"))))
+    sandbox.start()
+    return sandbox
+
+
+def _filter(sandbox: Sandbox) -> str:
+    mode = sandbox.run("sed -n 's/^Seccomp:[^0-9]*//p' /proc/self/status").output.strip()
+    if mode != "2":
+        raise _UnavailableError(f"no filter is installed (mode {mode or 'unknown'})")
+    return f"installed, from {profile_path()}"
+
+
+def _masked_proc(sandbox: Sandbox) -> str:
+    mounted = {line.split()[4] for line in sandbox.run("cat /proc/self/mountinfo").output.splitlines()}
+    missing = {READ_ONLY, *MASKED} - mounted
+    if missing:
+        raise _UnavailableError(f"not masked: {', '.join(sorted(missing))}")
+    return f"{READ_ONLY} is read-only, and {len(MASKED)} others are empty"
+
+
+def _shared_memory(sandbox: Sandbox) -> str:
+    blocks, block_bytes = map(int, sandbox.run("stat -f -c '%b %S' /dev/shm").output.split())
+    if blocks * block_bytes != SHARED_MEMORY_BYTES:
+        raise _UnavailableError(f"/dev/shm has {blocks * block_bytes >> 20} MiB, expected {SHARED_MEMORY_BYTES >> 20}")
+    return f"/dev/shm has {SHARED_MEMORY_BYTES >> 20} MiB"
+
+
+def _own_namespace(kind: str, sandbox: Sandbox) -> str:
+    place = f"/proc/self/ns/{kind}"
+    if not os.path.exists(place):
+        raise _UnavailableError(f"Linux {os.uname().release} has no {kind} namespaces")
+    if sandbox.run(f"readlink {place}").output.strip() == os.readlink(place):
+        raise _UnavailableError("a sandbox has that of its owner")
+    return "each sandbox has its own"
+
+
+def _user_ids() -> str:
+    if not own_users():
+        reason = "needs root" if os.geteuid() else f"needs Linux 5.19, this is {os.uname().release}"
+        raise _UnavailableError(f"a user for every sandbox {reason}")
+    first, count, on_disk = own_users()
+    places = [str(place) for place in (run_dir(), work_dir()) if place.is_dir()]
+    if problem := why_shared(first, count, on_disk, places):
+        raise _UnavailableError(f"a user for every sandbox: {problem}")
+    return f"one for every sandbox, of the {count} from {first} on"
+
+
+def _user_charges() -> str:
+    if not can_charge_others():
+        raise _UnavailableError("all sandboxes count for this user")
+    return "count for each sandbox's user"

@@ -1,0 +1,113 @@
+"""`swegym`: the command line. A command is one file beside this one, with `add_parser`, and an entry in `COMMANDS`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from swegym_env import __version__
+from swegym_env.errors import SwegymError
+
+__all__ = ["COMMANDS", "build_parser", "main"]
+
+COMMANDS = (
+    "doctor",
+    "tasks",
+    "run",
+    "grade",
+    "certify",
+    "make-tasks",
+    "images",
+    "export",
+    "replay",
+    "view",
+    "tools",
+    "serve",
+    "pool",
+    "gc",
+    "completion",
+)
+"""The commands in the order of `swegym --help`; `make-tasks` is in `make_tasks.py`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `swegym` with these arguments (by default those of the process).
+
+    Returns:
+        0 on success; 1 if the answer is no (a task is not sound, a replay diverged, no sandbox can run here) or an
+        episode ended without a submission; 2 if the request is wrong or cannot be fulfilled here (one line on standard
+        error says why); 130 after Ctrl-C; 141 if standard output is closed.
+    """
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # otherwise each of its retries prints a line
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # tasks contain characters that a terminal may not have
+    options = build_parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        code = command(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        _flush_output()
+        return 128 + signal.SIGPIPE
+    except (SwegymError, OSError) as error:
+        if options.debug:
+            traceback.print_exc()
+        if getattr(options, "json_logs", False):
+            logging.getLogger("swegym").log(logging.ERROR, _one_line(error))
+        else:
+            print(f"swegym: {_one_line(error)}", file=sys.stderr)
+        _flush_output()
+        return 2
+    except KeyboardInterrupt:
+        from swegym_env.sandbox.client import end_all
+
+        end_all()
+        print("swegym: interrupted; its sandboxes are removed", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _flush_output() -> None:
+    """Flush standard output; if it is closed or full, replace it, so that Python does not complain at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong argument in one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}. Try: {self.prog} --help\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `swegym` with all of its commands."""
+    parser = _Parser(prog="swegym", description="Software engineering tasks in sandboxes, for agents.")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        importlib.import_module(f"swegym_env.cli.{name.replace('-', '_')}").add_parser(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

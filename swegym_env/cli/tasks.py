@@ -1,0 +1,37 @@
+"""`swegym tasks`: list the tasks of a dataset, or show one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from swegym_env.cli.options import DATASETS, add_command, add_dataset_arguments, add_json, find_task, load_chosen
+from swegym_env.tasks.task import task_to_row
+
+__all__ = ["add_parser"]
+
+
+def add_parser(commands: Any) -> None:
+    """Add `tasks` to the commands of `swegym`."""
+    parser = add_command(
+        commands, "tasks", _run, "list the tasks of a dataset, or show one", "swegym tasks --dataset mini"
+    )
+    parser.add_argument("--dataset", default="mini", help=DATASETS)
+    add_dataset_arguments(parser)
+    parser.add_argument("--instance", help="show this task as a row of a dataset; --json: in one line of JSONL")
+    add_json(parser, "task")
+
+
+def _run(options: argparse.Namespace) -> int:
+    tasks = load_chosen(options, options.dataset)
+    if options.instance:
+        print(json.dumps(task_to_row(find_task(tasks, options.instance)), indent=None if options.json else 2))
+        return 0
+    for task in tasks:
+        title = task.problem_statement.strip().partition("\n")[0]
+        if options.json:
+            print(json.dumps({"instance_id": task.instance_id, "repo": task.repo, "problem_statement": title}))
+        else:
+            print(f"{task.instance_id:40}  {title[:100]}")
+    return 0

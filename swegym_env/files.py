@@ -1,0 +1,66 @@
+"""Files that stay whole: written atomically, or appended to line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["append_json_line", "read_json_lines", "write_atomically"]
+
+
+def write_atomically(path: Path, text: str) -> Path:
+    """Write a file in UTF-8, so that a reader finds the former content or the new one, never a part of it.
+
+    Several processes may write it at once. A lone surrogate is escaped. The parent directory must exist.
+
+    Returns:
+        The path.
+    Raises:
+        OSError: it cannot be written. The former content stays, and nothing else is left.
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        return partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def append_json_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a file of JSON lines. Processes and threads may append at once; lines are never mixed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    line = (json.dumps(row) + "\n").encode()
+    with path.open("ab+") as file:
+        with contextlib.suppress(OSError):  # refused by some shared file systems
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            line = b"\n" + line  # keep a line that a crash cut off apart from this one
+        file.write(line)
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """The rows of a file of JSON lines; [] if there is no file. A line that a crash cut off is skipped.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    rows = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows

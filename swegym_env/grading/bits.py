@@ -1,0 +1,334 @@
+"""How much a blind comparison proves: the bits of an expected value that somebody would have to guess.
+
+A value holds as many bits as it takes to write it for a reader who knows the issue, the repository at the base commit
+and the tests as they are inside the sandbox. The formula is deliberately low:
+
+True, False, None             1
+an integer n                  1 + log2(1 + |n|), at most 20; at most 4 if it stands in the issue or the tests
+integers in equal steps       the first one, the step, and how many
+a float                       3.3 per significant digit, at most 40; with a tolerance, log2 of how many values it tells
+                              apart up to its own size
+text                          4 per character of a word that is found nowhere; a word that the issue or the tests hold:
+                              at most 8; one that the repository holds: at most 12; one that follows the same word as
+                              there: at most 4; a run of words that stands in the issue or the tests: 4; other
+                              characters: 1 each, at most 4 in a row. Letter case does not count.
+text that stands there whole  at most 4 if in the issue or the tests, at most 8 if in the repository
+a pattern                     of what it requires: not what is optional, an alternative or looked ahead for
+a value that the base commit  at most log2(1 + how many different values it sends)
+sends too
+a value that a test inside    0
+still holds
+a container                   the sum over its different leaves; for a set, or where the order does not count, less
+                              log2(n!); if the base commit sends all of its leaves, at most their order
+counts of outcomes            at most 2 each
+
+The same leaf counts once, however often it is expected. What is searched loses log2 of the length of the text for each
+piece that can be found anywhere in it (`pieces`); one of n loses log2 n.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+__all__ = ["Knowledge", "Ledger", "leaves", "pieces"]
+
+_TOKEN = re.compile(r"[^\W_]+|\s+|_+|[^\w\s]+")
+_WORDS = re.compile(rb"[0-9a-z\x80-\xff]+")
+_NEAR_WORD, _FAR_WORD, _NEAR_TEXT, _FAR_TEXT, _NEXT_WORD, _NUMBER = 8.0, 12.0, 4.0, 8.0, 4.0, 20.0
+_MAX_LEAVES, _MAX_TOKENS = 10_000, 2_000
+_LONG_TEXT, _MOST_LONG_TEXTS = 4, 200  # different words; texts that are looked for in parts
+_parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """The values in nested containers that are no containers, keys of dictionaries included."""
+    waiting, count = [value], 0
+    for item in waiting:  # grows during the iteration
+        if isinstance(item, dict):
+            waiting += [*item.keys(), *item.values()]
+        elif isinstance(item, list | tuple | set | frozenset):
+            waiting += item
+        else:
+            yield _as_number(item) if isinstance(item, Decimal | Fraction) else item
+            count += 1
+        if count > _MAX_LEAVES:
+            return
+
+
+def _as_number(value: Decimal | Fraction) -> float:
+    """The builtin number that a number of the standard library has its bits of."""
+    try:
+        near = float(value)
+    except (OverflowError, ValueError):  # too large; a signalling NaN
+        return math.nan
+    return int(near) if near.is_integer() and abs(near) < 1 << 53 else near
+
+
+def _folded(text: str) -> bytes:
+    return text.encode("utf-8", "replace").lower()
+
+
+def _words(text: str) -> list[bytes]:
+    return _WORDS.findall(_folded(text))
+
+
+class Knowledge:
+    """What a reader without the expected values knows.
+
+    Args:
+        values: the expected values, of builtin types; nothing is kept of what has no bearing on them.
+        near: texts that lie at hand: the issue, the tests as they are inside.
+        far: contents of the files of the repository.
+    """
+
+    def __init__(self, values: Iterable[Any], near: Iterable[str], far: Iterable[bytes]) -> None:
+        texts = sorted({text for value in values for leaf in leaves(value) for text in _texts(leaf)})
+        words = {text: _words(text) for text in texts}
+        wanted = {word for found in words.values() for word in found}
+        self._near = _folded("\n".join(near))
+        listed = _WORDS.findall(self._near)
+        self._near_words = wanted & set(listed)
+        pairs = {pair for found in words.values() for pair in itertools.pairwise(found)}
+        self._pairs = pairs & set(itertools.pairwise(listed))
+        missing = wanted - self._near_words
+        long = [set(found) for found in words.values() if len(set(found)) >= _LONG_TEXT][:_MOST_LONG_TEXTS]
+        searched = {_folded(text.strip()) for text in texts if len(text.strip()) > 2}
+        self._far_words: set[bytes] = set()
+        self._far_texts: set[bytes] = set()
+        for content in far:
+            if not (missing or searched or long):
+                break
+            lowered = content.lower()
+            if missing or long:
+                ordered = _WORDS.findall(lowered)
+                here = set(ordered)
+                self._far_words |= missing & here
+                missing -= here
+                if any(len(text & here) * 5 >= len(text) * 3 for text in long):
+                    self._pairs |= pairs & set(itertools.pairwise(ordered))
+            found = {data for data in searched if data in lowered}
+            self._far_texts |= found
+            searched -= found
+
+    def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
+        """The bits of one value that is no container; a number counts if it differs by more than `tolerance`."""
+        if leaf is None or isinstance(leaf, bool):
+            return 1.0
+        if isinstance(leaf, int | float | complex):
+            own = self._number_bits(leaf)
+            size = abs(leaf) if math.isfinite(abs(leaf)) else 0.0
+            return min(own, math.log2(1 + size / (2 * tolerance))) if tolerance else own
+        return sum(self._text_bits(text) for text in _texts(leaf))
+
+    def _number_bits(self, number: complex) -> float:
+        if isinstance(number, int):
+            own = 1.0 + math.log2(1 + min(abs(number), 1 << 64))
+            return min(own, _NEAR_TEXT if abs(number) > 9 and self._holds_number(str(abs(number))) else _NUMBER)
+        digits = sum(len(part.strip("0")) for part in re.findall(r"\d+", repr(number).partition("e")[0]))
+        own = 1.0 + math.log2(10) * digits
+        return min(own, _NEAR_TEXT if digits > 1 and self._holds_number(repr(number).lstrip("-")) else 40.0)
+
+    def _holds_number(self, text: str) -> bool:
+        return re.search(rb"(?<![\w.])" + re.escape(text.encode()) + rb"(?!\w)", self._near) is not None
+
+    def _text_bits(self, text: str) -> float:
+        own = self._cost(text)
+        whole = _folded(text.strip())
+        if whole and whole in self._near:
+            return min(own, _NEAR_TEXT)
+        return min(own, _FAR_TEXT) if whole in self._far_texts else own
+
+    def _cost(self, text: str) -> float:
+        """The least bits of a text that is written word by word, or as runs that stand in the issue or the tests."""
+        tokens = [_folded(token) for token in _TOKEN.findall(text)[:_MAX_TOKENS]]
+        single: list[float] = []
+        before = b""
+        for token in tokens:
+            single.append(self._token_bits(token, before))
+            if _WORDS.fullmatch(token):
+                before = token
+        ends, end = [], 0  # where the longest run that stands there ends, for each beginning
+        for begin in range(len(tokens)):
+            end = max(end, begin)
+            while end < len(tokens) and b"".join(tokens[begin : end + 1]) in self._near:
+                end += 1
+            ends.append(end)
+        costs = [0.0] * (len(tokens) + 1)
+        for begin in reversed(range(len(tokens))):
+            costs[begin] = single[begin] + costs[begin + 1]
+            if ends[begin] > begin + 1:
+                costs[begin] = min(costs[begin], _NEAR_TEXT + costs[ends[begin]])
+        return costs[0]
+
+    def _token_bits(self, token: bytes, before: bytes) -> float:
+        if not _WORDS.fullmatch(token):
+            return float(min(len(token), 4))
+        known = _NEAR_WORD if token in self._near_words else _FAR_WORD if token in self._far_words else math.inf
+        if (before, token) in self._pairs:
+            known = _NEXT_WORD
+        return min(4.0 * len(token.decode("utf-8", "replace")), known)
+
+
+def _texts(leaf: Any) -> list[str]:
+    if isinstance(leaf, bytes):
+        return [leaf.decode("latin-1")]
+    return [leaf] if isinstance(leaf, str) else []
+
+
+class Ledger:
+    """The bits of the comparisons of one task, each different leaf counted once.
+
+    Args:
+        knowledge: what a reader knows.
+        sent: the leaves that the base commit sends.
+        readable: values that the tests inside still hold.
+    """
+
+    def __init__(self, knowledge: Knowledge, sent: Collection[Any] = (), readable: Iterable[Any] = ()) -> None:
+        self._knowledge = knowledge
+        self._sent = {_key(leaf) for leaf in sent}
+        self._counted: set[object] = {_key(leaf) for value in readable for leaf in leaves(value)}
+
+    def add(self, kind: str, value: Any, options: Mapping[str, float] | None = None) -> float:
+        """The bits that a comparison adds; see the module.
+
+        Args:
+            kind: of the comparison.
+            value: the expected one.
+            options: tolerances, by name.
+        """
+        if kind == "of" or (kind in ("start", "end") and isinstance(value, tuple)):  # one of these is enough
+            choices = list(value.keys() if isinstance(value, dict) else value)
+            if isinstance(value, str) or not choices:
+                return 0.0
+            return max(0.0, min(self._sum(choice) for choice in choices) - math.log2(len(choices)))
+        if kind == "search":
+            return self._sum_required(_parsed(value))
+        if kind == "lines":
+            return self._sum(_parts(value))
+        if kind == "outcomes":
+            found = [("outcome", name, count) for name, count in value.items() if count]
+            fresh = [one for one in found if one not in self._counted]
+            self._counted.update(fresh)
+            return sum(min(2.0, math.log2(1 + abs(count))) for _, _, count in fresh)
+        if kind in ("approx", "almost", "close"):
+            return self._sum(value, kind, options or {})
+        total = self._sum(value)
+        if kind == "count" and hasattr(value, "__len__"):
+            total = max(0.0, total - _order_bits(len(value)))
+        return total
+
+    def _sum(self, value: Any, kind: str = "", options: Mapping[str, float] | None = None) -> float:
+        if isinstance(value, set | frozenset):
+            return max(0.0, self._sum(sorted(value, key=repr), kind, options) - _order_bits(len(value)))
+        found = list(leaves(value))
+        if _in_steps(found):
+            found = [found[0], found[1] - found[0], len(found)]
+        total = 0.0
+        for leaf in found:
+            key = _key(leaf)
+            if key not in self._counted:
+                self._counted.add(key)
+                limit = math.log2(1 + len(self._sent)) if key in self._sent else math.inf
+                tolerance = _tolerance(kind, leaf, options) if kind and options is not None else 0.0
+                total += min(self._knowledge.bits(leaf, tolerance), limit)
+        if len(found) > 1 and all(_key(leaf) in self._sent for leaf in found):
+            total = min(total, math.log2(1 + len(self._sent)) + _order_bits(len(found)))
+        return total
+
+    def _sum_required(self, parsed: Sequence[Any]) -> float:
+        """The bits of what every match of a parsed pattern contains."""
+        total, literal = 0.0, ""
+        for operator, argument in [*parsed, (None, None)]:
+            name = str(operator)
+            if name == "LITERAL":
+                literal += chr(argument)
+                continue
+            total, literal = total + (self._sum(literal) if literal else 0.0), ""
+            if name == "SUBPATTERN":
+                total += self._sum_required(argument[-1])
+            elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] > 0:
+                total += self._sum_required(argument[2])
+            elif name == "ATOMIC_GROUP":
+                total += self._sum_required(argument)
+            elif name == "BRANCH":
+                total += min(self._sum_required(branch) for branch in argument[1])
+        return total
+
+
+def pieces(kind: str, value: Any) -> int:
+    """How many pieces of an expected text each may stand anywhere in the text that is searched."""
+    if kind == "lines":
+        return max(1, len(_parts(value)))
+    return max(1, _runs(_parsed(value))) if kind == "search" else 1
+
+
+def _parts(patterns: Any) -> list[str]:
+    """The texts in patterns of lines, without wildcards."""
+    lines = patterns.split("\n") if isinstance(patterns, str) else patterns
+    return [part for line in lines for part in re.split(r"[*?]+|\[[^\]]*\]", str(line)) if part]
+
+
+def _runs(parsed: Sequence[Any]) -> int:
+    """The runs of characters that every match of a parsed pattern contains."""
+    names = [str(operator) for operator, _ in parsed]
+    begins = [name == "LITERAL" and before != "LITERAL" for before, name in zip(["", *names], names, strict=False)]
+    inner = 0
+    for name, (_, argument) in zip(names, parsed, strict=True):
+        if name == "SUBPATTERN":
+            inner += _runs(argument[-1])
+        elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] > 0:
+            inner += _runs(argument[2])
+        elif name == "BRANCH":
+            inner += max(map(_runs, argument[1]))
+    return sum(begins) + inner
+
+
+def _parsed(pattern: Any) -> Sequence[Any]:
+    if not isinstance(pattern, str):
+        return ()
+    try:
+        return list(_parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return ()
+
+
+def _order_bits(count: int) -> float:
+    return math.lgamma(count + 1) / math.log(2)
+
+
+def _in_steps(found: Sequence[Any]) -> bool:
+    """Whether these are at least three integers in equal steps."""
+    if len(found) < 3 or any(type(one) is not int for one in found):
+        return False
+    return len({later - one for one, later in itertools.pairwise(found)}) == 1
+
+
+def _tolerance(kind: str, expected: Any, options: Mapping[str, float]) -> float:
+    """How far a number may be from the expected one."""
+    if isinstance(expected, bool) or not isinstance(expected, int | float | complex):
+        return 0.0
+    size = abs(expected)
+    if not math.isfinite(size):
+        return 0.0
+    if kind == "approx":
+        return max(options.get("rel", 1e-6 if "abs" not in options else 0.0) * size, options.get("abs", 1e-12))
+    if kind == "almost":
+        return options.get("delta", 0.5 * math.pow(10.0, -options.get("places", 7.0)))
+    if "decimal" in options:
+        return 1.5 * math.pow(10.0, -options["decimal"])
+    if "significant" in options:
+        return size * math.pow(10.0, 1 - options["significant"]) / 2
+    return options.get("atol", 0.0) + options.get("rtol", 0.0) * size
+
+
+def _key(leaf: Any) -> tuple[str, str]:
+    return type(leaf).__name__, repr(leaf)

@@ -1,0 +1,602 @@
+"""Blind runs: the tests with their expected values outside of the sandbox, and what such a run proves.
+
+`Language.make_blind` rewrites the tests so that they send the values that they compare. A blind run puts the rewritten
+tests into a fresh sandbox in place of the task's own, which never enter it: neither files nor the test patch. After the
+run, this process compares what was sent with the expected values. A test whose comparison does not hold, or was never
+sent, has failed. The tests themselves go on after a comparison as if it held.
+
+Whether the rewritten tests behave as the originals is measured once per task and kept (`calibrate`): with the gold
+patch all of them pass and every comparison holds; comparisons for which that is not so are left as they were. With the
+empty patch the tests of FAIL_TO_PASS fail. A comparison counts only if the empty patch does not send the expected
+value; its bits are those of `grading.bits`.
+
+Where negative controls leave a patch unproven, the tests run blind once more with every condition of computed values
+rewritten too (`computed`). What these expect is what the gold patch sends, in the canonical form of known types, the
+same in two runs. A repair may well send something else there; then nothing is proved by it, and nothing is rejected.
+
+A verdict has the proof "blind" if the counted comparisons hold at least 20 bits, and each test of FAIL_TO_PASS has one
+that the empty patch fails, or one of at least 8 bits that it does not reach. A comparison counts in a run if it holds,
+each of its tests reached it as often as with the gold patch, and a text that is searched is not much longer than
+there; a test in which one of them is not so is not covered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from swegym_env.files import write_atomically
+from swegym_env.grading.bits import Knowledge, Ledger, leaves, pieces
+from swegym_env.grading.comparisons import (
+    Foreign,
+    Record,
+    canonical,
+    error_class,
+    holds,
+    opened,
+    plain_value,
+    read_records,
+)
+from swegym_env.grading.task_tests import Run, TaskTests
+from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
+from swegym_env.languages import Blinded, Expectation, language_of
+from swegym_env.repo.patches import parse_patch
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task, task_to_row
+
+__all__ = ["PROOF_BITS", "BlindTests", "Pair", "calibrate", "known_blind_tests"]
+
+PROOF_BITS = 20.0
+_UNREACHED_BITS = 8.0
+_ROUNDS = 5
+_VERSION = 9
+_OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
+_ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
+_SEARCHED = ("in", "search", "lines")
+# Comparisons that hold for one value of a known type only, or for numbers near it.
+_OF_ONE_VALUE = frozenset({"eq", "is", "of", "rows", "count", "approx", "almost", "close", "raised"})
+_MOST_LONGER, _MOST_CHARS = 4, 400
+_FILE_BYTES, _REPOSITORY_BYTES = 1 << 20, 256 << 20
+_PASSED = ("PASSED", "XFAIL")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A comparison and one of its expected values, as the gold patch and the empty patch showed them.
+
+    Attributes:
+        names: the task's tests that reach it with the gold patch.
+        kind: of the comparison.
+        bits: of the expected value; 0 if the empty patch sends it, or if another pair holds them already.
+        shows: whether it shows the repair: the empty patch sends another value, or none where the expected one has at
+            least 8 bits.
+        forms: `canonical` of what the gold patch sends where that is no builtin value; see `holds`.
+        counts: test → how often it reaches the comparison with the gold patch; the tests that are known by name.
+        length: of the longest text that the gold patch sends.
+        own_bits: `bits`, if no other pair held any.
+        pieces: of a text that is searched, see `grading.bits`.
+        decides: whether the empty patch sends another value, or none.
+        is_strict: whether it holds for one value only, of what the test computes.
+    """
+
+    names: tuple[str, ...]
+    kind: str
+    bits: float
+    shows: bool
+    forms: tuple[str, ...]
+    counts: Mapping[str, int]
+    length: int
+    own_bits: float = 0.0
+    pieces: int = 1
+    decides: bool = False
+    is_strict: bool = False
+
+    @property
+    def sure_bits(self) -> float:
+        """`bits` without what the longest text that counts may contain by chance, each piece anywhere in it."""
+        return max(0.0, self.bits - self.met_by_chance(self.longest_text)) if self.kind in _SEARCHED else self.bits
+
+    @property
+    def longest_text(self) -> int:
+        """Characters of the longest text in which a search counts: a repair may say more than the gold patch."""
+        return _MOST_LONGER * self.length + _MOST_CHARS
+
+    def met_by_chance(self, length: int) -> float:
+        """The bits that a search in a text of so many characters loses."""
+        return self.pieces * math.log2(max(1, length))
+
+
+@dataclass(frozen=True)
+class BlindTests:
+    """How the tests of a task run blind; without pairs they do not.
+
+    Attributes:
+        files: path → text of the test files as the task has them.
+        left: places that are not rewritten.
+        pairs: name → each comparison with each of its expected values that must be sent.
+        open: those of FAIL_TO_PASS whose tests have assertions that are not compared outside, or in part only.
+        computed: whether conditions of computed values are rewritten too.
+    """
+
+    files: Mapping[str, str]
+    left: frozenset[str]
+    pairs: Mapping[str, Pair]
+    open: frozenset[str] = frozenset()
+    computed: bool = False
+
+    def run(self, tests: TaskTests, patch: str, *, alone: bool = False) -> tuple[Run, Verdict]:
+        """Run the tests blind on a patch. Raises as `TaskTests.run`.
+
+        Args:
+            alone: whether the tests have not run as they are: then they do so too where they would compare by an
+                equality that the patch may define.
+        """
+        blinded = _blinded(tests.task, self.files, self.left, computed=self.computed)
+        assert blinded is not None, "tests with pairs can be rewritten"
+        run = tests.run(patch, blinded=blinded)
+        verdict = tests.verdict(run)
+        result = run.result
+        if result is not None:
+            seen = _observed(blinded, run.sent)
+            verdict, covered = self._judged(tests.task, verdict, seen)
+            run = dataclasses.replace(run, covered=covered)
+            if result.timed_out and not verdict.resolved:
+                verdict = tests.explained(verdict, result)
+            if alone and verdict.resolved and any(one.record.foreign for sent in seen.values() for one in sent):
+                plain = tests.verdict(tests.run(patch))
+                verdict = verdict if plain.resolved else plain
+        return dataclasses.replace(run, files=self.files), verdict
+
+    def _judged(self, task: Task, verdict: Verdict, seen: Mapping[str, list[_Sent]]) -> tuple[Verdict, frozenset[str]]:
+        """The verdict, and the tests whose comparisons all count, one of which the base commit does not meet."""
+        known = (*task.fail_to_pass, *task.pass_to_pass)
+        failed: set[str] = set()
+        unsent = 0
+        others: list[_Sent] = []
+        bits = 0.0
+        shown: set[str] = set()
+        deciding: set[str] = set()
+        uncovered: set[str] = set()
+        for name, pair in self.pairs.items():
+            sent = seen.get(name, [])
+            wrong = [one for one in sent if not one.holds(frozenset(pair.forms))]
+            same = pair.kind not in _OF_GOLD or {canonical(one.record.value) for one in sent} == {*pair.forms}
+            if not same and not self.computed:  # an error that is derived from the expected one, and from others
+                wrong = [one for one in sent if not one.is_expected_error]
+                uncovered |= set(pair.names)
+            elif not same:
+                wrong = sent
+            unsent += not sent
+            others += wrong
+            if wrong or not sent:
+                named = frozenset().union(*(_names_of(one.record, pair.names, one.texts) for one in wrong))
+                failed |= named or set(pair.names)
+                continue
+            longest = max(_length(plain_value(one.record.value)) for one in sent)
+            counts = _counts(sent, pair.names)
+            short = {test for test, count in pair.counts.items() if counts.get(test, 0) < count}
+            if pair.kind in _SEARCHED and longest > pair.longest_text:
+                short |= set(pair.names)  # such a text holds anything
+            uncovered |= short
+            if short:
+                continue
+            bits += max(0.0, pair.bits - (pair.met_by_chance(longest) if pair.kind in _SEARCHED else 0.0))
+            shown |= set(pair.names) if pair.shows else set()
+            deciding |= set(pair.names) if pair.decides else set()
+        for name in seen.keys() - self.pairs.keys():
+            wrong = [one for one in seen[name] if not one.holds()]
+            others += wrong
+            failed |= {test for one in wrong for test in one.expectation.names}
+        statuses = {**verdict.tests, **{name: "FAILED" for name in failed if verdict.tests.get(name) in _PASSED}}
+        outcomes = [
+            names_by_outcome(names, statuses, task.eval_type, "strict")
+            for names in (task.fail_to_pass, task.pass_to_pass)
+        ]
+        log = verdict.log
+        if others:
+            log += f"\nCompared outside of the sandbox, and not as expected: {', '.join(sorted(failed))}\n"
+        reason = verdict.failure_reason
+        if verdict.resolved and unsent:
+            reason = f"{FORGED}the tests passed without {unsent} of the comparisons that they make"
+        elif verdict.resolved and others and all(_holds_foreign(one.record.value) for one in others):
+            reason = UNPROVEN  # the tests may know that such an object equals the expected value
+        resolved = verdict.resolved and not reason and not failed.intersection(known)
+        proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered)
+        proof_bits = round(bits, 1) if resolved else 0.0
+        is_proof = resolved and proof_bits >= PROOF_BITS and len(proved) == len(task.fail_to_pass) > 0
+        verdict = dataclasses.replace(
+            verdict,
+            resolved=resolved,
+            failure_reason=reason,
+            tests=statuses,
+            fail_to_pass=(len(outcomes[0][0]), len(task.fail_to_pass)),
+            pass_to_pass=(len(outcomes[1][0]), len(task.pass_to_pass)),
+            proof="blind" if is_proof else "none",
+            proof_bits=proof_bits,
+            proof_tests=proved,
+            forgery_chance=2.0 ** -min(proof_bits, 1000.0) if is_proof else None,
+            log=log,
+        )
+        return verdict, frozenset(deciding - uncovered)
+
+    def proves(self, verdict: Verdict, names: Iterable[str]) -> bool:
+        """Whether the verdict of a blind run proves each of these tests, whatever else the test checks."""
+        return verdict.proof == "blind" and all(
+            name in verdict.proof_tests
+            and sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names) >= PROOF_BITS / 2
+            for name in names
+        )
+
+    def settled(self, run: Run, verdict: Verdict) -> dict[str, float]:
+        """Tests of FAIL_TO_PASS in which a blind run leaves nothing to examine → the chance to guess their values.
+
+        Nothing of such a test is compared inside: there is no assertion to make lenient and no value to read, and each
+        comparison outside holds for one value only, of a known type. A control could tell no more of it.
+        """
+        found: dict[str, float] = {}
+        if not verdict.resolved or any(record.foreign for record in read_records(run.sent)):
+            return found
+        for name in run.covered:
+            pairs = [pair for pair in self.pairs.values() if name in pair.names]
+            if name not in self.open and all(pair.is_strict for pair in pairs):
+                bits = max(sum(pair.bits for pair in pairs), *(pair.own_bits for pair in pairs))
+                found[name] = 2.0 ** -min(bits, 1000.0)
+        return found
+
+    def chance(self, name: str) -> float:
+        """The chance to send all that the test `name` compares without the repair, if the verdict is resolved.
+
+        1 if the base commit sends the same, or if what is not compared outside could be forged beside a good guess.
+        """
+        bits = sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names)
+        if name in self.open and not (bits >= PROOF_BITS and self.covers(name)):
+            return 1.0
+        return 2.0 ** -min(bits, 1000.0)
+
+    def covers(self, name: str) -> bool:
+        """Whether a comparison shows that the test `name` fails without the repair and passes with it."""
+        return any(name in pair.names and pair.shows for pair in self.pairs.values())
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """One record and what it is to be compared with."""
+
+    record: Record
+    expectation: Expectation
+    expected: Any
+    texts: Mapping[str, str]
+    is_expected_error: bool = False
+
+    def holds(self, forms: frozenset[str] = frozenset()) -> bool:
+        return holds(self.expectation, self.expected, self.record.value, forms)
+
+
+def _blinded(task: Task, files: Mapping[str, str], left: frozenset[str], *, computed: bool) -> Blinded | None:
+    return language_of(task).make_blind(files, task.fail_to_pass, left, secrets.randbits(64), computed=computed)
+
+
+def _pair_name(blinded: Blinded, key: str, placeholder: str | None) -> str:
+    value = f"|{blinded.placeholders[placeholder].place}" if placeholder else ""
+    return blinded.expectations[key].place + value
+
+
+def _observed(blinded: Blinded, content: bytes) -> dict[str, list[_Sent]]:
+    """Name of each pair → what was sent of it; records of unknown keys and placeholders are skipped."""
+    texts = {name: mark.text for name, mark in blinded.placeholders.items() if mark.text is not None}
+    found: dict[str, list[_Sent]] = {}
+    for record in read_records(content):
+        expectation = blinded.expectations.get(record.key)
+        if expectation is None or expectation.constant != (record.placeholder is None):
+            continue
+        if record.placeholder is not None and record.placeholder not in blinded.placeholders:
+            continue
+        expected = blinded.placeholders[record.placeholder].value if record.placeholder else expectation.value
+        is_error = isinstance(record.value, list) and f"builtins.{expected}" in record.value
+        if expectation.kind == "raised":
+            record = dataclasses.replace(record, value=error_class(record.value, expected))
+        name = _pair_name(blinded, record.key, record.placeholder)
+        found.setdefault(name, []).append(_Sent(record, expectation, expected, texts, is_error))
+    return found
+
+
+def _compared_inside(blinded: Blinded, content: bytes) -> frozenset[str]:
+    """The tests in which a comparison met no placeholder."""
+    keys = {record.key for record in read_records(content) if record.placeholder == ""}
+    return frozenset().union(*(blinded.expectations[key].names for key in keys & blinded.expectations.keys()))
+
+
+def _names_of(record: Record, names: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
+    """Those of `names` that a record belongs to, by what it says of its test; none if it says nothing that fits."""
+    test = record.test.rpartition(" (")[0]
+    for placeholder, text in texts.items():
+        test = test.replace(placeholder, text)
+    exact = {name for name in names if test and name == (test.split() or [""])[0]}
+    if exact or not record.function:
+        return frozenset(exact)
+    here = f"{record.owner}.{record.function}"
+    return frozenset(
+        name
+        for name in names
+        if (there := _dotted(name)) and (f".{here}".endswith(f".{there}") or f".{there}".endswith(f".{here}"))
+    )
+
+
+def _dotted(name: str) -> str:
+    """The name of a test as module.Class.function, as far as it says them; empty if it says none."""
+    plain = name.partition("[")[0]
+    if match := re.fullmatch(r"(\w+) \(([\w.]+)\)", plain):
+        return match[2] if match[2].endswith(f".{match[1]}") else f"{match[2]}.{match[1]}"
+    path, _, inner = plain.partition("::")
+    dotted = f"{path.removesuffix('.py').replace('/', '.')}.{inner.replace('::', '.')}" if inner else plain
+    return dotted if re.fullmatch(r"[\w.-]+", dotted) else ""
+
+
+def _counts(sent: Iterable[_Sent], names: Iterable[str]) -> dict[str, int]:
+    """Test → how many of these records belong to it."""
+    known = tuple(names)
+    counts: dict[str, int] = {}
+    for one in sent:
+        for name in _names_of(one.record, known, one.texts):
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _length(value: Any) -> int:
+    """Characters of the texts in a value, each other item as one."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_length(key) + _length(item) for key, item in value.items())
+    return sum(map(_length, value)) if isinstance(value, list | tuple | set | frozenset) else 1
+
+
+_locks: dict[str, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def _digest(task: Task, *, computed: bool) -> str:
+    text = json.dumps([_VERSION, computed, task_to_row(task)], sort_keys=True)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _place(task: Task, store: LayerStore | None, *, computed: bool) -> Path:
+    return (store or LayerStore()).root.parent / "blind" / f"{_digest(task, computed=computed)}.json"
+
+
+def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = False) -> BlindTests | None:
+    """What `calibrate` has found out about a task on this machine; None if it was not called."""
+    place = _place(task, store, computed=computed)
+    try:
+        return _read(place, place.stat().st_mtime_ns)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(place: Path, _changed: int) -> BlindTests:
+    data = json.loads(place.read_text(encoding="utf-8"))
+    pairs = {
+        name: Pair(tuple(names), kind, bits, shows, tuple(forms), *more)
+        for name, (names, kind, bits, shows, forms, *more) in data["pairs"].items()
+    }
+    return BlindTests(data["files"], frozenset(data["left"]), pairs, frozenset(data["open"]), data["computed"])
+
+
+def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed: bool = False) -> BlindTests:
+    """Find out which comparisons of the task's tests can be blind, with runs of the gold patch and the empty patch.
+
+    The result is kept beside the layers, for all processes of this machine.
+
+    Raises:
+        InfrastructureError: the machine failed, or the task's own tests cannot run.
+    """
+    place = _place(tests.task, store, computed=computed)
+    with _lock:
+        lock = _locks.setdefault(str(place), threading.Lock())
+    with lock:
+        known = known_blind_tests(tests.task, store, computed=computed)
+        if known is not None:
+            return known
+        found = _calibrated(tests, gold, computed=computed)
+        pairs = {name: dataclasses.astuple(pair) for name, pair in found.pairs.items()}
+        files = dict(found.files) if pairs else {}
+        left, unread = sorted(found.left), sorted(found.open)
+        data = {"files": files, "left": left, "pairs": pairs, "open": unread, "computed": computed}
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, json.dumps(data))
+        return found
+
+
+def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
+    task = tests.task
+    none = BlindTests({}, frozenset(), {}, computed=computed)
+    files = tests.read_files("", language_of(task).control_files(task))
+    if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
+        return none  # not UTF-8: would not survive being kept
+    left: frozenset[str] = frozenset()
+    for turn in range(2):
+        found = _behaving(tests, gold, files, left, computed=computed)
+        if found is None:
+            return none
+        blinded, seen, left, inside = found
+        forms = {name: _forms(sent) for name, sent in seen.items()}
+        empty = tests.run("", blinded=blinded)
+        before, base = tests.verdict(empty), _observed(blinded, empty.sent)
+        same = {name for name, sent in base.items() if name in seen and all(one.holds(forms[name]) for one in sent)}
+        # The side of an equality that the base commit computes as well is the expected one.
+        other = {seen[name][0].expectation.place for name in same if "sides" in seen[name][0].expectation.options}
+        if turn or not other:
+            break
+        left |= {f"{place}~" for place in other}
+    for test in task.fail_to_pass:
+        places = {e.place for e in blinded.expectations.values() if test in e.names}
+        shows = any(name not in same for name in seen if name.partition("|")[0] in places)
+        if before.tests.get(test) in _PASSED and not shows:  # it fails where it holds its expected values
+            left |= places
+    kept = {name: sent for name, sent in seen.items() if not {*name.split("|")} & left}
+    if not kept:
+        return none
+    pairs = _pairs(tests, blinded, files, kept, base, forms, computed=computed)
+    last = _blinded(task, files, left, computed=computed)
+    unread = last.open | inside if last is not None else frozenset()
+    return BlindTests(files, left, pairs, unread, computed)
+
+
+def _behaving(
+    tests: TaskTests, gold: str, files: Mapping[str, str], left: frozenset[str], *, computed: bool
+) -> tuple[Blinded, dict[str, list[_Sent]], frozenset[str], frozenset[str]] | None:
+    """The tests rewritten so that the gold patch passes them, or None.
+
+    Returns:
+        The tests, what the gold patch sends, the places that are left, and the tests that compare inside too.
+    """
+    task = tests.task
+    for _ in range(_ROUNDS):
+        blinded = _blinded(task, files, left, computed=computed)
+        if blinded is None:
+            return None
+        run = tests.run(gold, blinded=blinded)
+        verdict = tests.verdict(run)
+        seen = _observed(blinded, run.sent)
+        forms = {name: _forms(sent) for name, sent in seen.items()}
+        wrong = {name for name, sent in seen.items() if not all(one.holds(forms[name]) for one in sent)}
+        wrong |= {
+            name
+            for name, sent in seen.items()
+            if sent[0].expectation.kind == "raised" and not computed and not all(one.is_expected_error for one in sent)
+        }
+        more = {name.partition("|")[2] or name for name in wrong}
+        if not verdict.resolved and not more:  # a comparison that goes on as if it held breaks its test
+            passed = {name for name, status in verdict.tests.items() if status in _PASSED}
+            failed = {name for name in (*task.fail_to_pass, *task.pass_to_pass) if name not in passed}
+            more |= {
+                e.place
+                for e in blinded.expectations.values()
+                if e.names & failed or any(re.search(rf"\b{re.escape(e.function)}\b", name) for name in failed)
+            }
+        elif computed and not more:  # what gold computes has to be the same once more
+            again = _observed(blinded, tests.run(gold, blinded=blinded).sent)
+            more = {
+                name
+                for name, sent in seen.items()
+                if sent[0].expectation.kind in _OF_GOLD and _forms(again.get(name, [])) != forms[name]
+            }
+        if not more:
+            break
+        left |= more
+    else:
+        return None
+    if not verdict.resolved:
+        return None
+    # Comparisons that the gold patch does not reach say nothing.
+    reached = {name.partition("|")[0] for name in seen}
+    left |= {e.place for e in blinded.expectations.values() if e.place not in reached}
+    return blinded, seen, left, _compared_inside(blinded, run.sent)
+
+
+def _forms(sent: list[_Sent]) -> frozenset[str]:
+    """`canonical` of the gold patch's values that builtin semantics do not know."""
+    return frozenset(
+        form
+        for one in sent
+        if one.expectation.kind in ("same", *_OF_GOLD)
+        or (one.expectation.kind == "eq" and _holds_foreign(one.record.value))
+        if not one.holds() and (form := canonical(one.record.value))
+    )
+
+
+def _expected(sent: list[_Sent]) -> Any:
+    """The expected value of a comparison, or the gold patch's values."""
+    if sent[0].expectation.kind in _OF_GOLD:
+        return [opened(one.record.value) for one in sent]
+    return sent[0].expected
+
+
+def _holds_foreign(value: Any) -> bool:
+    return any(isinstance(leaf, Foreign) for leaf in leaves(value))
+
+
+def _pairs(
+    tests: TaskTests,
+    blinded: Blinded,
+    files: Mapping[str, str],
+    seen: Mapping[str, list[_Sent]],
+    base: Mapping[str, list[_Sent]],
+    forms: Mapping[str, frozenset[str]],
+    *,
+    computed: bool,
+) -> dict[str, Pair]:
+    task = tests.task
+    inside = [*{**files, **blinded.files}.values()]
+    inside += [str(leaf) for e in blinded.expectations.values() for leaf in leaves(list(e.readable))]
+    patched = [part.text for part in parse_patch(task.test_patch) if not part.paths & blinded.files.keys()]
+    values = [_expected(sent) for sent in seen.values()]
+    knowledge = Knowledge(values, [task.problem_statement, *inside, *patched], _contents(tests.workspace.base))
+    sent_by_base = [leaf for sent in base.values() for one in sent for leaf in leaves(one.record.value)]
+    readable = [value for sent in seen.values() for value in sent[0].expectation.readable]
+    ledgers: dict[str, Ledger] = {}
+    known = (*task.fail_to_pass, *task.pass_to_pass)
+    pairs: dict[str, Pair] = {}
+    for name, sent in sorted(seen.items()):
+        kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
+        # What one test holds counts for this test alone, or once for all tests together.
+        own_ledger = sent[0].expectation.function if computed else ""
+        ledger = ledgers.setdefault(own_ledger, Ledger(knowledge, sent_by_base, readable))
+        named = frozenset().union(*(_names_of(one.record, known, one.texts) for one in sent))
+        counts = _counts(sent, named)
+        alone = bool(named) or len(sent[0].expectation.names) == 1
+        named = named or sent[0].expectation.names
+        differs = any(not one.holds(forms[name]) for one in base.get(name, ()))
+        bits, own, shows = 0.0, 0.0, False
+        if (differs or name not in base) and named & {*task.fail_to_pass}:
+            bits = ledger.add(kind, expected, options)
+            bits = min(bits, _ERROR_BITS) if kind == "raised" else bits
+            own = Ledger(knowledge, sent_by_base, readable).add(kind, expected, options)
+            own = min(own, _ERROR_BITS) if kind == "raised" else own
+            shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS)
+        length = max(_length(plain_value(one.record.value)) for one in sent)
+        pairs[name] = Pair(
+            tuple(sorted(named)),
+            kind,
+            round(bits, 2),
+            shows,
+            tuple(sorted(forms[name])),
+            counts,
+            length,
+            round(own, 2),
+            pieces(kind, expected),
+            alone and own > 0,
+            kind in _OF_ONE_VALUE and "loose" not in options,
+        )
+    return pairs
+
+
+def _contents(base: Path) -> Iterator[bytes]:
+    """The contents of the files of a repository, without its history."""
+    total = 0
+    for directory, folders, names in os.walk(base):
+        folders[:] = sorted(folder for folder in folders if folder != ".git")
+        for name in sorted(names):
+            path = Path(directory, name)
+            try:
+                if path.is_symlink() or not path.is_file() or path.stat().st_size > _FILE_BYTES:
+                    continue
+                content = path.read_bytes()
+            except OSError:
+                continue
+            total += len(content)
+            if total > _REPOSITORY_BYTES:
+                return
+            yield content

@@ -1,0 +1,358 @@
+"""Is the verdict on a patch that passed the tests proved, or could the patch have passed without the repair?
+
+The code under test shares a process with the tests and can make them pass in many ways. It cannot know which expected
+values are right. So the tests run once more, in a fresh sandbox, as a lineup (`Language.make_lineup`): copies of the
+tests that must be repaired, each with one expected value, right in some and a decoy in the others. A repair passes the
+right ones and fails the others. A patch without one has to guess, for every copy, and the order of the runs, which a
+patch may learn from the page cache or a clock, is of no use to it: there is no run in which it pays to do nothing.
+
+Only expected values that decide are in the lineup: before, the gold patch and the base commit ran on one right copy
+and one decoy of each (a probe, made once for a task). Gold passed the right copy and failed the decoy, and the base
+commit failed both. See docs/verdicts.md for the model and what it leaves out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from swegym_env.grading.task_tests import Run, TaskTests
+from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict
+from swegym_env.languages import Copy, ExpectedValue, Language, Lineup, Scrutiny, language_of
+from swegym_env.repo.patches import added_lines
+
+__all__ = ["Probe", "chance_left", "examine", "shares_of"]
+
+_MOST_COPIES, _MOST_COPIES_REQUIRED = 160, 6000
+_LINEUPS = 2  # a test may fail for a reason of its own, once
+_LEAST_COPIES, _LEAST_COPIES_REQUIRED = 64, 2500  # however long the tests take: enough for one in 1,000
+_COPIES_S = 5.0  # for copies, beside as many seconds as the tests take
+_SEPARATE_RUNS, _SEPARATE_RUNS_REQUIRED = 2, 14  # half of them with a wrong value
+_MOST_PROBES = 4096
+_probes: dict[str, Probe] = {}
+_lock = threading.Lock()
+
+Shares = dict[ExpectedValue, tuple[int, int]]  # how many decoys, and how many copies with each of the values
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the gold patch and the base commit did in a lineup.
+
+    Attributes:
+        deciding: the expectations that gold meets and the base commit does not, and whose decoys gold does not meet.
+        one_by_one: whether the base commit could run the tests, so that each of these is known to decide by itself.
+        names: of all tests that must be examined.
+        copy_s: seconds that one copy takes, by the difference of the two runs; 0: not measurable.
+    """
+
+    deciding: tuple[ExpectedValue, ...]
+    one_by_one: bool
+    names: frozenset[str]
+    copy_s: float = 0.0
+
+
+def examine(
+    tests: TaskTests,
+    patch: str,
+    gold: str,
+    run: Run,
+    verdict: Verdict,
+    scrutiny: Scrutiny,
+    settled: Collection[str] = (),
+) -> tuple[Verdict, Mapping[str, float]]:
+    """The verdict on a patch that passed, after the further runs that `scrutiny` asks for, and each test's chance left.
+
+    Args:
+        tests: of the task.
+        patch: what is graded of the agent's patch.
+        gold: what is graded of the gold patch.
+        run: in which the patch passed, with the texts of `Language.control_files`.
+        verdict: on that run.
+        scrutiny: how closely to examine.
+        settled: tests that need not be examined.
+    """
+    if scrutiny.chance >= 1:
+        return verdict, {}
+    task, language = tests.task, language_of(tests.task)
+    names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
+    examination = _Examination(tests, language, patch, gold, run.files, names)
+    probe = examination.probe()
+    deciding = tuple(one for one in probe.deciding if not one.names <= {*settled})
+    probe = dataclasses.replace(probe, deciding=deciding, names=probe.names - {*settled})
+    most = _MOST_COPIES_REQUIRED if scrutiny.required else _MOST_COPIES
+    if probe.copy_s:
+        seconds = tests.timeout_s / 2 if scrutiny.required else _COPIES_S + verdict.test_duration_s
+        least = _LEAST_COPIES_REQUIRED if scrutiny.required else _LEAST_COPIES
+        most = min(most, max(least, int(seconds / probe.copy_s)))
+        probe = dataclasses.replace(probe, deciding=_drawn(probe.deciding, most // 4))
+    left, shares, failed, tried = probe.deciding, Shares(), 0, 0
+    while left:
+        tried += 1
+        shares = shares_of(left, scrutiny, one_by_one=probe.one_by_one, most_copies=most)
+        lineup = examination.lineup(shares)
+        wrong, unsound = examination.judge(lineup)
+        if any(not copy.right for copy in wrong):
+            reason = f"{FORGED}the tests passed with a wrong expected value too"
+            return dataclasses.replace(verdict, resolved=False, failure_reason=reason), {}
+        if wrong and tried == _LINEUPS:
+            if _never_passed(lineup, wrong):
+                reason = f"{FORGED}the tests passed, and no copy of one of them did"
+            else:
+                reason = f"the tests passed once and not again: {len(wrong)} copies of {len(lineup.copies)} failed"
+            return dataclasses.replace(verdict, resolved=False, failure_reason=reason), {}
+        left = tuple(one for one in left if one not in unsound)
+        shares = {one: share for one, share in shares.items() if one not in unsound}
+        if not wrong:
+            failed = sum(not copy.right and copy.expectation in shares for copy in lineup.copies)
+            break
+    chances = chance_left(shares, probe.names, scrutiny, one_by_one=probe.one_by_one)
+    chances = {name: min(1.0, chance * tried) if tried else chance for name, chance in chances.items()}
+    copied = frozenset().union(*(one.names for one in shares))
+    without = tuple(sorted(name for name, chance in chances.items() if chance >= 1 and name not in copied))
+    if without:
+        # Tests that cannot be copied: they run as they are, in some runs with a wrong expected value.
+        runs = _SEPARATE_RUNS_REQUIRED if scrutiny.required and not scrutiny.reads else _SEPARATE_RUNS
+        known, reason, controls = examination.run_separately(without, runs, reads=scrutiny.reads)
+        if reason:
+            return dataclasses.replace(verdict, resolved=False, failure_reason=reason), {}
+        failed += controls
+        chances |= known
+    chance = max(chances.values(), default=1.0)
+    verdict = dataclasses.replace(
+        verdict, controls=failed, proof="controls" if chance < 1 else "none", forgery_chance=chance
+    )
+    if chance > scrutiny.chance and scrutiny.required:
+        verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
+    return verdict, chances
+
+
+def _drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedValue, ...]:
+    """At most so many of these, or one for each test, drawn anew for each verdict."""
+    draw = secrets.SystemRandom()
+    shuffled = draw.sample(expectations, len(expectations))
+    firsts = {one.names: one for one in shuffled}.values()
+    chosen = [*firsts, *(one for one in shuffled if one not in firsts)][: max(most, len(firsts))]
+    return tuple(one for one in expectations if one in chosen)
+
+
+def _never_passed(lineup: Lineup, wrong: list[Copy]) -> bool:
+    """Whether all copies with the right value of one expectation are among the wrong ones."""
+    right = Counter(copy.expectation for copy in lineup.copies if copy.right)
+    return any(right[one] == count for one, count in Counter(copy.expectation for copy in wrong).items())
+
+
+def shares_of(
+    expectations: Iterable[ExpectedValue], scrutiny: Scrutiny, *, one_by_one: bool, most_copies: int
+) -> Shares:
+    """How many decoys and copies each expectation gets, so that a guess succeeds with `scrutiny.chance` at most."""
+    chosen: list[ExpectedValue] = []
+    by_test: dict[frozenset[str], list[ExpectedValue]] = {}
+    for one in expectations:
+        by_test.setdefault(one.names, []).append(one)
+    for group in by_test.values():
+        values = [one for one in group if not one.last_resort]
+        chosen += values or group
+    shares: Shares = {}
+    for group in by_test.values():
+        mine = {one: (min(one.usual, one.decoys), 1) for one in group if one in chosen}
+        least = _reader_chance({one: (one.decoys, 1) for one in mine})
+        while scrutiny.reads and _reader_chance(mine) > max(scrutiny.chance, least):
+            more = {one: (min(one.decoys, decoys + 1 + decoys // 8), 1) for one, (decoys, _) in mine.items()}
+            if _count(shares | more) > most_copies:
+                break
+            mine = more
+        while _test_chance(mine, one_by_one) > scrutiny.chance:
+            more = {one: (decoys, repeats + 1) for one, (decoys, repeats) in mine.items()}
+            if _count(shares | more) > most_copies:
+                break
+            mine = more
+        shares |= mine
+    return shares
+
+
+def _count(shares: Shares) -> int:
+    return sum((decoys + 1) * repeats for decoys, repeats in shares.values())
+
+
+def chance_left(
+    shares: Mapping[ExpectedValue, tuple[int, int]], names: Iterable[str], scrutiny: Scrutiny, *, one_by_one: bool
+) -> dict[str, float]:
+    """Name of each test → the chance that a patch that cannot repair it gets all of its copies right by guessing."""
+    found = dict.fromkeys(names, 1.0)
+    by_test: dict[frozenset[str], Shares] = {}
+    for one, share in shares.items():
+        by_test.setdefault(one.names, {})[one] = share
+    for tests, mine in by_test.items():
+        reader = _reader_chance(mine) if scrutiny.reads else 0.0
+        for name in tests:
+            found[name] = min(
+                found.get(name, 1.0), max(_test_chance(mine, one_by_one), _guess_chance(mine, one_by_one), reader)
+            )
+    return found
+
+
+def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:
+    """Of a patch that does not see the values: of all ways to pass as many copies, one is right."""
+    chances = [1 / math.comb((decoys + 1) * repeats, repeats) for decoys, repeats in shares.values()]
+    return (math.prod(chances) if one_by_one else max(chances)) if chances else 1.0
+
+
+def _reader_chance(shares: Mapping[ExpectedValue, tuple[int, int]]) -> float:
+    """Of a patch that sees the values and chooses the most natural one; equal ones are chosen together."""
+    return math.prod(_by_text({one: max(one.guess, one.read, 1 / (decoys + 1)) for one, (decoys, _) in shares.items()}))
+
+
+def _guess_chance(expectations: Iterable[ExpectedValue], one_by_one: bool) -> float:
+    """Of a patch that answers what is natural without having seen anything."""
+    chances = _by_text({one: one.guess for one in expectations})
+    return math.prod(chances) if one_by_one else max(chances, default=1.0)
+
+
+def _by_text(chances: Mapping[ExpectedValue, float]) -> Iterable[float]:
+    found: dict[str, float] = {}
+    for one, chance in chances.items():
+        found[one.text] = min(found.get(one.text, 1.0), chance)
+    return found.values()
+
+
+@dataclass(frozen=True)
+class _Examination:
+    """The further runs of one patch."""
+
+    tests: TaskTests
+    language: Language
+    patch: str
+    gold: str
+    files: Mapping[str, str]
+    names: tuple[str, ...]
+
+    def lineup(self, shares: Shares) -> Lineup:
+        added = added_lines(self.tests.task.test_patch)
+        return self.language.make_lineup(self.files, self.names, added, shares, secrets.randbits(64))
+
+    def judge(self, lineup: Lineup) -> tuple[list[Copy], set[ExpectedValue]]:
+        """The copies on which the patch is wrong and gold is not, and the expectations on which gold is wrong too."""
+        passed = self._passed(self.patch, lineup)
+        wrong = [copy for copy in lineup.copies if passed.get(copy, False) != copy.right]
+        if not wrong or self.patch == self.gold:
+            return [], {copy.expectation for copy in wrong}
+        sound = self._passed(self.gold, lineup)
+        unsound = {copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right}
+        return [copy for copy in wrong if copy.expectation not in unsound], unsound
+
+    def probe(self) -> Probe:
+        """The task's probe, from an earlier verdict of this process if there was one."""
+        task = self.tests.task
+        parts = (task.instance_id, task.base_commit, task.test_patch, self.gold, self.tests.evaluation.tests)
+        key = hashlib.sha256(
+            repr((parts, self.names, sorted(self.files.items()))).encode("utf-8", "replace")
+        ).hexdigest()
+        with _lock:
+            known = _probes.get(key)
+        if known is None:
+            known = self._probe()
+            with _lock:
+                if len(_probes) >= _MOST_PROBES:
+                    _probes.clear()
+                _probes[key] = known
+        return known
+
+    def _probe(self) -> Probe:
+        found = self.language.expectations(self.files, self.names, added_lines(self.tests.task.test_patch))
+        matched = frozenset().union(*(one.names for one in found)) if found else frozenset()
+        names = matched | frozenset(self.names) if matched & set(self.names) or not matched else matched
+        if not found or not self.gold:
+            return Probe((), True, names)
+        lineup = self.lineup(dict.fromkeys(found, (1, 1)))
+        run = self._run(self.gold, lineup)
+        passed = self._outcomes(run, lineup)
+        unsound = {copy.expectation for copy in lineup.copies if passed.get(copy, False) != copy.right}
+        sound = [one for one in found if one not in unsound]
+        if not sound:
+            return Probe((), True, names)
+        rights = self.lineup(dict.fromkeys(sound, (0, 1)))
+        base_run = self._run("", rights)
+        base = self._outcomes(base_run, rights)
+        deciding = tuple(copy.expectation for copy in rights.copies if not base.get(copy, False))
+        return Probe(
+            tuple(sorted(deciding, key=lambda one: one.number)),
+            bool(base),
+            names,
+            _copy_s(_duration_s(run), _duration_s(base_run), len(lineup.copies) - len(rights.copies)),
+        )
+
+    def run_separately(self, names: tuple[str, ...], runs: int, *, reads: bool) -> tuple[dict[str, float], str, int]:
+        """Run the tests as they are; each of `names` has a wrong expected value in half of the runs, drawn by itself.
+
+        Returns:
+            Name → the chance left; why the patch is not resolved, else empty; how many changed tests failed.
+        """
+        added = added_lines(self.tests.task.test_patch)
+        chances, failed = dict.fromkeys(names, 1.0), 0
+        sources = [name for name in names if name in self.names] or list(self.names)
+        if self.language.make_control(self.files, sources, added, 0) is None:
+            return chances, "", 0
+        draw = secrets.SystemRandom()
+        drawn = {name: set(draw.sample(range(runs), runs // 2)) for name in sources}
+        together = drawn[sources[0]]  # of tests whose names are not found in the files
+        unsound: set[str] = set()
+        weak: set[str] = set()
+        matched: set[str] = set()
+        for number in range(runs):
+            chosen = [name for name in sources if number in drawn[name]]
+            control = self.language.make_control(self.files, chosen, added, secrets.randbits(64)) if chosen else None
+            if control is not None and not control.names and number not in together:
+                control = None
+            changed = control.names if control is not None else frozenset()
+            files = control.files if control is not None else {}
+            matched |= changed
+            weak |= control.without_value if control is not None else frozenset()
+            wrong = self._wrong_in(self.patch, files, changed, sources)
+            sound = self._wrong_in(self.gold, files, changed, sources) if wrong and self.patch != self.gold else wrong
+            unsound |= sound.keys()
+            wrong = {name: passed for name, passed in wrong.items() if name not in sound}
+            if any(wrong.values()):
+                return chances, f"{FORGED}the tests passed with a wrong expected value too", failed
+            if wrong:
+                return chances, f"the tests passed once and not again: {next(iter(wrong))} failed", failed
+            failed += len(changed - sound.keys()) or bool(files and not changed and not sound)
+        for name in names:
+            if name in matched - unsound or (not matched and not unsound and name not in self.names):
+                # A reader has two values to choose from; of a condition that is turned, one is the more natural.
+                chances[name] = 0.5 if name in weak or reads or not matched else 1 / math.comb(runs, runs // 2)
+        return chances, "", failed
+
+    def _wrong_in(
+        self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Iterable[str]
+    ) -> dict[str, bool]:
+        """Test → whether it passed, of the tests that did what no repair does."""
+        verdict = self.tests.verdict(self.tests.run(patch, rewritten=files, watched=tuple(self.files)))
+        passed = {name: verdict.tests.get(name) == "PASSED" for name in names}
+        if files and not changed:  # which tests were changed is not known by name: not all may pass
+            return {name: True for name in passed if all(passed.values())}
+        return {name: has for name, has in passed.items() if has == (name in changed)}
+
+    def _run(self, patch: str, lineup: Lineup) -> Run:
+        return self.tests.run(patch, rewritten=lineup.files, watched=tuple(self.files))
+
+    def _outcomes(self, run: Run, lineup: Lineup) -> Mapping[Copy, bool]:
+        return self.language.copies_passed(lineup, self.tests.verdict(run).tests)
+
+    def _passed(self, patch: str, lineup: Lineup) -> Mapping[Copy, bool]:
+        return self._outcomes(self._run(patch, lineup), lineup)
+
+
+def _copy_s(long_s: float, short_s: float, copies: int) -> float:
+    """Seconds of one of the copies that one run has beyond another; a small difference is that of a busy machine."""
+    return (long_s - short_s) / copies if copies and long_s > max(1.0, 1.5 * short_s) else 0.0
+
+
+def _duration_s(run: Run) -> float:
+    return run.result.duration_s if run.result is not None else 0.0

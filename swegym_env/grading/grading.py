@@ -1,0 +1,343 @@
+"""Grading: the verdict on a patch, from its task's own tests in fresh sandboxes.
+
+The agent's sandbox is never used: nothing that an agent left running, installed or hid takes part. The method is
+`grade`, top to bottom: exclude what no patch may change, apply the rest to a fresh checkout, run the tests, read the
+log. Under the policy `strict`, a patch that passes is proved further, as closely as its lines ask for
+(`Language.scrutiny_of`): by blind expectations (`blind`), else by negative controls (`examination`).
+
+What `strict` guarantees: changes to tests, to the test runner's configuration, to what is loaded before them and to
+what they judge with are not graded. A log that contradicts itself or the exit code is rejected. A patch that makes
+hidden tests pass without the expected value, from a forged log to an object that equals all, is `invalid:
+forged`. What it does not guarantee is in docs/verdicts.md: a patch that solves exactly the hidden tests and no more
+counts as a solution; languages without controls have none. And a sandbox is not a virtual machine: see `sandbox`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from swegym_env.errors import ConfigurationError, InfrastructureError
+from swegym_env.grading.blind import calibrate, known_blind_tests
+from swegym_env.grading.examination import examine
+from swegym_env.grading.remote import grade_remotely
+from swegym_env.grading.task_tests import Run, TaskTests, judges
+from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
+from swegym_env.languages import CHANCE, Scrutiny, language_of
+from swegym_env.prepare import prepare_locally
+from swegym_env.repo.patches import parse_patch, refusal, touched_paths
+from swegym_env.sandbox.backends import find_backend
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+
+__all__ = ["Verdict", "exclude_paths", "grade", "grade_log", "grade_many"]
+
+
+def grade(
+    task: Task,
+    patch: str,
+    *,
+    repos: str | os.PathLike[str] | None = None,
+    backend: str = "auto",
+    store: LayerStore | None = None,
+    timeout_s: float | None = None,
+    policy: Policy = "strict",
+    scrutiny: Scrutiny | None = None,
+) -> Verdict:
+    """Grade one patch on fresh layers.
+
+    Args:
+        patch: git diff against the base commit; empty for none. A refused one (`repo.patches.refusal`) fails.
+        repos: where the repository comes from, see `repository_layer`.
+        backend: of the sandboxes; a server grades itself.
+        store: of the layers.
+        timeout_s: for the tests; by default the task's own.
+        policy: `strict` excludes changes of tests and of the test runner's configuration and examines what passes;
+            `official` grades as the SWE-bench harness does.
+        scrutiny: how closely `strict` examines; None: as closely as the patch asks for.
+
+    Raises:
+        InfrastructureError: the machine failed, or the task's own tests cannot run; the patch is not at fault.
+    """
+    server = find_backend(backend).server
+    if server is not None:
+        if repos is not None or store is not None or scrutiny is not None:
+            raise ConfigurationError(
+                f"{backend}: repos, store and scrutiny are set on the server (swegym serve --repos)"
+            )
+        return grade_remotely(task, patch, server, timeout_s=timeout_s, policy=policy)
+    begin = time.monotonic()
+    language = language_of(task)
+    workspace = prepare_locally(task, repos=repos, store=store, backend=backend)
+    tests = TaskTests(task, workspace, policy, backend, task.test_timeout_s if timeout_s is None else timeout_s)
+
+    kept, set_aside = exclude_paths(task, patch, workspace.base, policy, tests.evaluation.tests)
+    refused = refusal(patch)
+    # Who asks for a number of runs gets these.
+    can_be_blind = policy == "strict" and scrutiny is None and bool(task.patch and kept) and not refused
+    if policy == "official":
+        scrutiny = Scrutiny(1.0)
+    elif scrutiny is None:
+        scrutiny = language.scrutiny_of(kept, workspace.base, task.patch)
+        can_be_blind = can_be_blind and not scrutiny.harmless
+
+    watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
+    blind = known_blind_tests(task, store) if can_be_blind else None
+    if blind is not None and blind.pairs:
+        run, verdict = blind.run(tests, kept, alone=True)
+    else:
+        run = Run(f"there is no patch: {refused}") if refused else tests.run(kept, watched=watched)
+        verdict = tests.verdict(run)
+    if run.result is not None and not verdict.tests:
+        tests.require_named_tests(empty=not kept)
+
+    tested_at = time.monotonic()
+    if blind is not None and blind.pairs and not verdict.resolved:
+        # What the tests say may differ from what they sent: a wrong patch, a forged log, or an object that the test
+        # knows how to compare?
+        if (scrutiny.required or verdict.failure_reason == UNPROVEN) and tests.verdict(run).resolved:
+            verdict = _compared(tests.verdict(tests.run(kept)), verdict)
+    elif verdict.resolved and can_be_blind and blind is None:
+        blind = calibrate(tests, _gold(tests), store)
+        if blind.pairs:
+            run, sent = blind.run(tests, kept)
+            verdict = _compared(verdict, sent) if scrutiny.required else sent
+    # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
+    # it does, the least edit may be one of what the tests compare by.
+    settled = blind.settled(run, verdict) if blind is not None and not scrutiny.required else {}
+    if verdict.resolved and settled and settled.keys() >= {*task.fail_to_pass}:
+        chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
+        verdict = dataclasses.replace(verdict, proof="blind", proof_tests=task.fail_to_pass, forgery_chance=chance)
+    elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
+        scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
+        gold = _gold(tests)
+        examined, chances = examine(tests, kept, gold, run, verdict, scrutiny, settled)
+        weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
+        is_open = can_be_blind and examined.failure_reason == UNPROVEN
+        verdict = (
+            _without_expected_values(tests, kept, gold, store, examined, chances, weak)
+            if is_open and not (blind and blind.proves(verdict, weak))
+            else _with_blind_proof(verdict, examined, settled)
+        )
+    if verdict.resolved and policy == "strict":
+        verdict = _without_other_expected_failures(verdict, tests)
+    return dataclasses.replace(
+        verdict,
+        set_aside=set_aside,
+        duration_s=time.monotonic() - begin,
+        control_duration_s=time.monotonic() - tested_at,
+    )
+
+
+def _gold(tests: TaskTests) -> str:
+    """What is graded of the gold patch."""
+    task = tests.task
+    return exclude_paths(task, task.patch, tests.workspace.base, tests.policy, tests.evaluation.tests)[0]
+
+
+_expected_failures: dict[str, frozenset[str]] = {}
+_lock = threading.Lock()
+
+
+def _without_other_expected_failures(verdict: Verdict, tests: TaskTests) -> Verdict:
+    """The verdict if a test with the status XFAIL counts only where the gold patch gives it that status too.
+
+    The code under test can declare any failure expected. A task without a gold patch is compared with its base commit.
+    """
+    task = tests.task
+    claimed = {name for name in (*task.fail_to_pass, *task.pass_to_pass) if verdict.tests.get(name) == "XFAIL"}
+    if not claimed:
+        return verdict
+    gold = _gold(tests)
+    key = hashlib.sha256(repr((task.instance_id, task.base_commit, task.test_patch, gold)).encode()).hexdigest()
+    with _lock:
+        known = _expected_failures.get(key)
+    if known is None:
+        found = tests.verdict(tests.run(gold)).tests
+        known = frozenset(name for name, status in found.items() if status == "XFAIL")
+        with _lock:
+            _expected_failures[key] = known
+    others = claimed - known
+    if not others:
+        return verdict
+    passed = [
+        (len([name for name in names if name not in others]), len(names))
+        for names in (task.fail_to_pass, task.pass_to_pass)
+    ]
+    statuses = {name: "FAILED" if name in others else status for name, status in verdict.tests.items()}
+    return dataclasses.replace(
+        verdict,
+        resolved=False,
+        tests=statuses,
+        fail_to_pass=passed[0],
+        pass_to_pass=passed[1],
+        proof="none",
+        proof_bits=0.0,
+        proof_tests=(),
+        forgery_chance=None,
+    )
+
+
+def _with_blind_proof(blind: Verdict, examined: Verdict, settled: Mapping[str, float]) -> Verdict:
+    """The verdict on a blind run, after the examination of all that its comparisons leave open.
+
+    A test has other assertions than those that are compared outside, and these can be forged. So a blind proof replaces
+    what an examination could not decide, and not what it found.
+    """
+    if settled and examined.forgery_chance is not None:
+        chance = max(examined.forgery_chance, *settled.values())
+        examined = dataclasses.replace(examined, forgery_chance=chance)
+    if blind.proof != "blind" or not (examined.resolved or examined.failure_reason == UNPROVEN):
+        return examined
+    return dataclasses.replace(blind, controls=examined.controls)
+
+
+def _without_expected_values(
+    tests: TaskTests,
+    patch: str,
+    gold: str,
+    store: LayerStore | None,
+    unproven: Verdict,
+    chances: Mapping[str, float],
+    weak: tuple[str, ...],
+) -> Verdict:
+    """The verdict on a patch that controls leave unproven: does it compute what gold does, where nothing is to read?
+
+    Whoever passes then has the values, by a repair or by a guess. A guess counts as a repair (docs/verdicts.md), so
+    few bits do not reject; the chance says how few there are.
+    """
+    blind = calibrate(tests, gold, store, computed=True)
+    if not blind.pairs:
+        return unproven
+    _, verdict = blind.run(tests, patch)
+    if not verdict.resolved:
+        return unproven  # it may compute other values that are as good, or be a forgery
+    largest = max(map(blind.chance, weak))
+    if largest >= 1:
+        return unproven
+    return dataclasses.replace(
+        unproven,
+        resolved=True,
+        failure_reason="",
+        proof="blind",
+        proof_bits=round(-math.log2(largest), 1),
+        proof_tests=tuple(sorted(weak)),
+        forgery_chance=max(min(chance, blind.chance(name)) for name, chance in chances.items()),
+    )
+
+
+def _compared(plain: Verdict, blind: Verdict) -> Verdict:
+    """The verdict of a blind run, beside that of a run in which the tests held their expected values."""
+    if plain.resolved and not blind.resolved and not blind.failure_reason:
+        reason = f"{FORGED}the tests passed only where they held the expected values"
+        return dataclasses.replace(blind, failure_reason=reason)
+    if not plain.resolved and blind.failure_reason == UNPROVEN:
+        return dataclasses.replace(blind, failure_reason="")  # a wrong object
+    return blind
+
+
+def exclude_paths(
+    task: Task, patch: str, base: Path, policy: Policy = "strict", command: str = ""
+) -> tuple[str, tuple[str, ...]]:
+    """Exclude the sections of a patch that could change the verdict instead of the code.
+
+    `strict` (rewards use it) excludes changes to tests, to what configures the test runner and to what is loaded before
+    the tests (`Language.is_protected`), and to what the tests judge with (`Language.test_machinery`); a file that the
+    gold patch changes stays allowed. `official` excludes nothing, as the SWE-bench harness.
+
+    Args:
+        base: the repository at the base commit, to distinguish new files from changed ones.
+        command: what runs the tests; files of the repository that it names are excluded.
+
+    Returns:
+        The patch to grade, empty if no section remains; the excluded paths, sorted.
+    """
+    sections = parse_patch(patch)
+    if policy == "official":
+        return "".join(section.text for section in sections), ()
+    language = language_of(task)
+    allowed = touched_paths(task.patch)
+    tested = touched_paths(task.test_patch)
+    machinery = language.test_machinery(task, base)
+    kept: list[str] = []
+    excluded: set[str] = set()
+    for section in sections:
+        paths = section.paths
+        bad = {
+            path
+            for path in paths - allowed
+            if path in tested or language.is_protected(path, base, command) or judges(path, machinery)
+        }
+        if bad or not paths:
+            excluded |= bad or {section.header.split("\n", 1)[0]}
+        else:
+            kept.append(section.text if section.text.endswith("\n") else section.text + "\n")
+    return "".join(kept), tuple(sorted(excluded))
+
+
+def grade_many(
+    patches: Iterable[tuple[Task, str]],
+    *,
+    jobs: int = 1,
+    on_verdict: Callable[[Verdict], None] | None = None,
+    repos: str | os.PathLike[str] | None = None,
+    backend: str = "auto",
+    store: LayerStore | None = None,
+    timeout_s: float | None = None,
+    policy: Policy = "strict",
+    ordered: bool = True,
+) -> Iterator[Verdict]:
+    """Grade many patches, `jobs` at a time; the verdicts come in the order of `patches`, or as they are known.
+
+    An infrastructure failure becomes a verdict that is not `valid`, with its reason. `on_verdict` is called for each
+    verdict as soon as it is known, for progress.
+    """
+    store = store or (None if find_backend(backend).server else LayerStore())
+
+    def grade_one(task: Task, patch: str) -> Verdict:
+        begin = time.monotonic()
+        try:
+            verdict = grade(task, patch, repos=repos, backend=backend, store=store, timeout_s=timeout_s, policy=policy)
+        except InfrastructureError as error:
+            verdict = Verdict(
+                task.instance_id,
+                False,
+                valid=False,
+                failure_reason=str(error),
+                patch_applied=False,
+                duration_s=time.monotonic() - begin,
+            )
+        if on_verdict is not None:
+            on_verdict(verdict)
+        return verdict
+
+    pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="grade")
+    pending: list[Future[Verdict]] = []
+
+    def known() -> Iterator[Verdict]:
+        """The verdicts that can be given now; waits for the first one."""
+        wait(pending[:1] if ordered else pending, return_when=FIRST_COMPLETED)
+        for future in list(pending):
+            if future.done():
+                pending.remove(future)
+                yield future.result()
+            elif ordered:
+                break
+
+    try:
+        for task, patch in patches:
+            pending.append(pool.submit(grade_one, task, patch))
+            if len(pending) >= 4 * max(1, jobs) or any(future.done() for future in pending):
+                yield from known()
+        while pending:
+            yield from known()
+    finally:
+        # An error or Ctrl-C in the caller does not wait for tests that may run for minutes.
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,381 @@
+"""Runs of a task's tests on patches, each in a fresh sandbox that nothing else has used.
+
+Where the tests could not be run at all after a patch was applied, a run without the patch decides: if the tests can be
+run then, the patch is at fault, otherwise the machine or the task. Before the patch is applied nothing is its fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from swegym_env.errors import GradingError, InfrastructureError, SandboxBrokenError
+from swegym_env.grading.evaluation import Evaluation, evaluation_of
+from swegym_env.grading.verdict import FORGED, Policy, Verdict, grade_log
+from swegym_env.languages import Blinded, language_of
+from swegym_env.prepare import LocalWorkspace
+from swegym_env.repo.applying import Checkout, PlainFile, apply_plainly
+from swegym_env.repo.patches import parse_patch, touched_paths
+from swegym_env.sandbox import CommandResult, Sandbox, open_sandbox
+from swegym_env.sandbox.images import resolve_image
+from swegym_env.sandbox.leases import storage_error
+from swegym_env.tasks.task import Task
+
+__all__ = ["Run", "TaskTests", "judges"]
+
+_LOG_BYTES = 64 << 20
+_PATCH = "/tmp/.swegym-patch"
+_APPLY_TIMEOUT_S = 120.0
+_NAMED: set[tuple[object, ...]] = set()
+"""Tasks whose tests were named in a log without a patch in this process; such a run is not repeated."""
+_NO_GIT = 69  # EX_UNAVAILABLE, which neither git nor patch exits with
+
+# As the SWE-bench harness tries them; `git apply --3way` works on the index, so a partial application can be undone.
+_APPLY = f"""\
+if git apply --whitespace=nowarn {_PATCH}; then exit 0; fi
+if git apply --whitespace=nowarn --3way {_PATCH}; then git reset -q; exit 0; fi
+git reset -q --hard
+if git apply --whitespace=nowarn --reject {_PATCH}; then exit 0; fi
+git reset -q --hard
+"""
+_APPLY_OFFICIAL = f"""\
+if git apply --verbose {_PATCH}; then exit 0; fi
+if git apply --verbose --reject {_PATCH}; then exit 0; fi
+"""
+# `-u`: without it, patch accepts ed scripts too, which run commands.
+_APPLY_FUZZY = f"patch -u --batch --fuzz=5 -p1 -i {_PATCH}"
+
+
+class _NotRunnableError(GradingError):
+    """The tests could not be run after the patch was applied: the patch, the task or the machine is at fault."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of one run.
+
+    Attributes:
+        problem: why the tests did not run, which is the patch's fault; else empty.
+        result: of the test command; None if it did not run.
+        applied: whether the patch applied.
+        files: path → text of the requested test files, as the task has them.
+        sent: what the tests of a blind run sent, see `grading.blind`.
+        covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
+    """
+
+    problem: str = ""
+    result: CommandResult | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    applied: bool = False
+    sent: bytes = b""
+    covered: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class TaskTests:
+    """The tests of one task, to run on patches.
+
+    Attributes:
+        task: whose tests.
+        workspace: of the task.
+        policy: decides how patches are applied and logs are read.
+        backend: of the sandboxes.
+        timeout_s: for the tests.
+    """
+
+    task: Task
+    workspace: LocalWorkspace
+    policy: Policy
+    backend: str
+    timeout_s: float
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The commands that run the tests."""
+        return evaluation_of(self.task, self.workspace.test_command)
+
+    def run(
+        self,
+        patch: str,
+        *,
+        rewritten: Mapping[str, str] | None = None,
+        watched: tuple[str, ...] = (),
+        blinded: Blinded | None = None,
+    ) -> Run:
+        """Apply `patch` and the task's tests to a fresh checkout, and run the tests.
+
+        Args:
+            patch: what is graded of the agent's patch.
+            rewritten: path → text of test files to run in place of the task's own.
+            watched: test files whose text is returned. They are written anew in every run, with the task's own text
+                unless `rewritten` has another, so that no file date distinguishes a control from the tests.
+            blinded: tests to run in place of the task's own, which are then not in the sandbox at any time.
+
+        Raises:
+            InfrastructureError: the machine failed, or the task's own tests cannot run.
+        """
+        evaluation = self.evaluation
+        try:
+            with self._patched(patch, blinded) as (sandbox, problem):
+                if problem:
+                    return Run(problem)
+                files = _read(sandbox, watched)
+                for path, text in files.items():
+                    self._write_over_patch(sandbox, f"/testbed/{path}", _encoded((rewritten or {}).get(path, text)))
+                for path, text in ({**blinded.files, **blinded.support} if blinded is not None else {}).items():
+                    self._write_over_patch(sandbox, os.path.join("/testbed", path), _encoded(text))
+                if evaluation.settings:
+                    sandbox.run(f"cd /testbed\n{evaluation.settings}", timeout_s=_APPLY_TIMEOUT_S)
+                script = f"(\ncd /testbed\n{evaluation.tests}\n)"
+                result = sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
+                self._require_not_starved(result, "the tests", self.timeout_s)
+                if result.exit_code == 127:
+                    self._require_runner(sandbox)
+                sent = b""
+                if blinded is not None:
+                    with contextlib.suppress(OSError, SandboxBrokenError):  # nothing was sent, or too much
+                        sent = sandbox.read(blinded.output)
+                    result = dataclasses.replace(result, output=_with_texts(result.output, blinded))
+        except (_NotRunnableError, SandboxBrokenError) as failure:
+            if not patch:
+                raise
+            try:
+                self.run("", watched=watched)
+            except InfrastructureError:
+                raise failure from None
+            return Run(f"the tests can be run without the patch, and not with it: {failure}", applied=True)
+        return Run("", result, files, applied=True, sent=sent)
+
+    def _write_over_patch(self, sandbox: Sandbox, path: str, content: bytes, mode: int = 0o644) -> None:
+        try:
+            sandbox.write(path, content, mode=mode)
+        except OSError as error:
+            reason = error.strerror or error
+            raise _NotRunnableError(f"{self.task.instance_id}: {path} cannot be written: {reason}") from error
+
+    def read_files(self, patch: str, paths: tuple[str, ...]) -> Mapping[str, str]:
+        """Path → text of the task's test files as they are beside `patch`; no test runs. Raises as `run`."""
+        with self._patched(patch) as (sandbox, problem):
+            return {} if problem else _read(sandbox, paths)
+
+    def verdict(self, run: Run) -> Verdict:
+        """The verdict that follows from one run alone."""
+        task, result = self.task, run.result
+        if result is None:
+            return Verdict(
+                task.instance_id,
+                False,
+                failure_reason=run.problem,
+                fail_to_pass=(0, len(task.fail_to_pass)),
+                pass_to_pass=(0, len(task.pass_to_pass)),
+                patch_applied=run.applied,
+            )
+        verdict = grade_log(
+            task, result.output, exit_code=result.exit_code, policy=self.policy, command=self.evaluation.tests
+        )
+        verdict = dataclasses.replace(verdict, test_duration_s=result.duration_s)
+        return dataclasses.replace(verdict, failure_reason="") if verdict.resolved else self.explained(verdict, result)
+
+    def explained(self, unresolved: Verdict, result: CommandResult) -> Verdict:
+        """The verdict with the limit that ended its run as the reason, if one did."""
+        reason = unresolved.failure_reason
+        if result.timed_out:
+            reason = f"the tests did not end within {self.timeout_s:g} s"
+        elif result.limit == "disk":
+            reason = ": ".join(filter(None, (reason, "the tests filled the sandbox's disk")))
+        return dataclasses.replace(unresolved, failure_reason=reason)
+
+    def require_named_tests(self, *, empty: bool) -> None:
+        """Raise GradingError unless the log of the tests names some without a patch: else they never ran here.
+
+        Args:
+            empty: whether the run whose log names no test had no patch either; it then decides.
+        """
+        key = (self.task.instance_id, self.workspace.spec.image, self.workspace.spec.layers, self.evaluation.tests)
+        if key in _NAMED:
+            return
+        patient = dataclasses.replace(self, timeout_s=max(self.timeout_s, self.task.test_timeout_s))
+        if empty or not patient.verdict(patient.run("")).tests:
+            raise GradingError(
+                f"{self.task.instance_id}: the log of the tests names no test, without a patch either: they cannot run "
+                f"here. Try: set-up commands for {self.task.repo} {self.task.version} that work, or the row's own image"
+            )
+        _NAMED.add(key)
+
+    @contextlib.contextmanager
+    def _patched(self, patch: str, blinded: Blinded | None = None) -> Iterator[tuple[Sandbox, str]]:
+        """A fresh sandbox with both patches applied, and why they do not apply if that is the agent's fault.
+
+        Of the test patch, files that `blinded` has are left out.
+        """
+        sandbox = open_sandbox(self.workspace.spec, backend=self.backend)
+        try:
+            sandbox.start()
+            apart = frozenset(blinded.files if blinded is not None else ())
+            plain = self._plain_files(patch, {})
+            problem = self._apply_agent_patch(sandbox, patch, plain)
+            yield sandbox, problem or self._apply_test_patch(sandbox, patch, plain, apart)
+        finally:
+            sandbox.close()
+
+    def _plain_files(self, patch: str, changed: Mapping[str, PlainFile]) -> Mapping[str, PlainFile] | None:
+        """The files that a patch changes as git would leave them, where that is certain; see `repo.applying`.
+
+        Args:
+            changed: the files that were changed before.
+        """
+        if not patch:
+            return {}
+        spec = self.workspace.spec
+        try:
+            layers = (resolve_image(spec.image), *spec.layers)
+            return apply_plainly(patch, Checkout(layers, spec.workdir.strip("/"), spec.env, changed).read)
+        except OSError:
+            return None
+
+    def _apply_agent_patch(self, sandbox: Sandbox, patch: str, plain: Mapping[str, PlainFile] | None) -> str:
+        """Apply what is graded of the agent's patch; returns why it does not apply, else "".
+
+        Args:
+            plain: the files that it changes; None: git applies it.
+        """
+        if not patch:
+            return ""
+        if plain is None:
+            problem = self._apply_by_git(sandbox, patch)
+            if problem or self.policy == "official":
+                return problem
+        else:
+            for path, file in plain.items():
+                _write(sandbox, f"/testbed/{path}", file.content, file.mode)
+        if self.policy == "official":
+            return ""
+        # The files that did change count, not how the patch was read.
+        task, language = self.task, language_of(self.task)
+        allowed = touched_paths(task.patch)
+        machinery = language.test_machinery(task, self.workspace.base)
+        beyond = [
+            change.path
+            for change in sandbox.changes("/testbed")
+            if change.path not in allowed
+            and (
+                language.is_protected(change.path, self.workspace.base, self.evaluation.tests)
+                or judges(change.path, machinery)
+            )
+        ]
+        return f"{FORGED}the patch changes {beyond[0]} in disguise" if beyond else ""
+
+    def _apply_by_git(self, sandbox: Sandbox, patch: str) -> str:
+        """Apply the agent's patch as the SWE-bench harness does; returns why it does not apply, else ""."""
+        task = self.task
+        _write(sandbox, _PATCH, _encoded(patch))
+        script = _APPLY if self.policy == "strict" else _APPLY_OFFICIAL
+        if self.policy == "official" or ".git/" not in patch:  # git refuses to write there, patch does not
+            script += _APPLY_FUZZY
+        result = sandbox.run(
+            f"(\ncd /testbed\ncommand -v git >/dev/null || exit {_NO_GIT}\n{script}\n)", timeout_s=_APPLY_TIMEOUT_S
+        )
+        self._require_not_starved(result, "the programs that apply the patch", _APPLY_TIMEOUT_S)
+        if result.exit_code == _NO_GIT:
+            raise GradingError(f"{task.instance_id}: image {task.image} has no git, which patches are applied with")
+        if result.exit_code != 0:
+            last = [line for line in result.output.splitlines() if line.strip()][-1:]
+            return f"the patch does not apply: {last[0] if last else 'no message'}"
+        return ""
+
+    def _apply_test_patch(
+        self, sandbox: Sandbox, agent_patch: str, plain: Mapping[str, PlainFile] | None, apart: frozenset[str]
+    ) -> str:
+        """Reset the test patch's files to the base commit and apply it; returns why the agent's patch prevents it.
+
+        Args:
+            plain: the files that the agent's patch changed; None: git applied it.
+            apart: files of the test patch to leave out.
+        """
+        task, official = self.task, self.policy == "official"
+        if not task.test_patch:
+            return ""
+        paths = sorted(touched_paths(task.test_patch))
+        known = [path for path in paths if os.path.lexists(self.workspace.base / path)]
+        steps = []
+        if touched_paths(agent_patch).intersection(paths):
+            # The harness keeps the agent's version of files that the test patch adds, and then cannot apply it.
+            steps = [] if official else [f"rm -rf -- {shlex.join(paths)}"]
+            steps += [f"git checkout -q HEAD -- {shlex.join(known)}"] if known else []
+        sections = [part.text for part in parse_patch(task.test_patch) if not part.paths <= apart]
+        test_patch = "".join(sections) if apart else task.test_patch
+        tests = None if steps or plain is None else self._plain_files(test_patch, plain)
+        if tests is not None:
+            for path, file in tests.items():
+                self._write_over_patch(sandbox, f"/testbed/{path}", file.content, file.mode)
+            return ""
+        if test_patch:
+            self._write_over_patch(sandbox, _PATCH, _encoded(test_patch))
+            steps.append(f"git apply --whitespace=nowarn {_PATCH}")
+        script = "(\n" + " &&\n".join(["cd /testbed", *steps]) + f"\n) && rm -f {_PATCH}"
+        result = sandbox.run(script, timeout_s=_APPLY_TIMEOUT_S)
+        self._require_not_starved(result, "the programs that apply the test patch", _APPLY_TIMEOUT_S)
+        if result.exit_code == 0 or (official and agent_patch):
+            return ""
+        if agent_patch:
+            return f"the test patch does not apply over the agent's: {result.output.strip()[-300:]}"
+        raise GradingError(
+            f"{task.instance_id}: the task's own test patch does not apply to {task.base_commit or 'its files'}: "
+            f"{result.output.strip()[-300:]}"
+        )
+
+    def _require_not_starved(self, result: CommandResult, what: str, timeout_s: float) -> None:
+        """A timeout that the machine caused is no verdict."""
+        if result.starved:
+            raise GradingError(
+                f"{self.task.instance_id}: {what} did not end within {timeout_s:g} s, and waited for a processor "
+                "meanwhile: this machine is too busy. Try: fewer jobs at a time, or a longer timeout (--timeout)"
+            )
+
+    def _require_runner(self, sandbox: Sandbox) -> None:
+        """Raise _NotRunnableError if there is no such command as the one that runs the tests."""
+        task, last = self.task, self.evaluation.tests.splitlines()[-1]
+        command = next((word for word in shlex.split(last, comments=True) if "=" not in word), "")
+        if sandbox.run(f"command -v -- {shlex.quote(command)}").exit_code != 0:
+            raise _NotRunnableError(
+                f"{task.instance_id}: the tests cannot be run: {command}: command not found. "
+                f"Try: set-up commands for {task.repo} {task.version} that install it"
+            )
+
+
+def judges(path: str, machinery: frozenset[str]) -> bool:
+    """Whether the file at `path` belongs to the test machinery (`Language.test_machinery`)."""
+    return path in machinery or any(place.endswith("/") and path.startswith(place) for place in machinery)
+
+
+def _read(sandbox: Sandbox, paths: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path in paths:
+        # Absent: a file that the test patch removes, or that was only guessed from a test's name.
+        with contextlib.suppress(OSError):
+            found[path] = sandbox.read(f"/testbed/{path}").decode("utf-8", "surrogateescape")
+    return found
+
+
+def _with_texts(log: str, blinded: Blinded) -> str:
+    """A log with the names that the tests have, in which placeholders stand for values."""
+    texts = {name: mark.text for name, mark in blinded.placeholders.items() if mark.text is not None}
+    if not texts:
+        return log
+    return re.sub("|".join(map(re.escape, texts)), lambda found: texts[found[0]], log)
+
+
+def _write(sandbox: Sandbox, path: str, content: bytes, mode: int = 0o644) -> None:
+    try:
+        sandbox.write(path, content, mode=mode)
+    except OSError as error:
+        raise storage_error(error) from error
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,1 +1,0 @@
-"""How an agent acts and sees: actions, observations, prompts."""

@@ -1,0 +1,506 @@
+"""Languages: what set-up, grading and certification must know about the language that a task's tests are written in.
+
+A language is one module (or package) with a `Language` in it, and one line in `LANGUAGES`. No other part of the package
+knows a test runner, its logs or its configuration files.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+from swegym_env.errors import ConfigurationError
+from swegym_env.languages.official import official_parser, official_parsers
+from swegym_env.registry import resolve
+from swegym_env.repo.patches import touched_paths
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+
+__all__ = [
+    "CHANCE",
+    "LANGUAGES",
+    "Blinded",
+    "Comparison",
+    "Control",
+    "Copy",
+    "Expectation",
+    "ExpectedValue",
+    "Installation",
+    "Language",
+    "Lineup",
+    "LogParser",
+    "Placeholder",
+    "Recipe",
+    "RunnerReport",
+    "Scrutiny",
+    "Status",
+    "Variation",
+    "all_languages",
+    "language_of",
+    "log_parser",
+]
+
+LANGUAGES: Mapping[str, str] = {
+    "python": "swegym_env.languages.python:Python",
+}
+"""Name → "module:attribute" of each `Language`. The first one is taken for tasks whose files have an unknown suffix."""
+
+Status = Literal["PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL"]
+LogParser = Callable[[str], dict[str, str]]
+"""Log of the tests → name of each test and its `Status`."""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """How a task is installed, as `languages.setup_layers` carries it out.
+
+    Attributes:
+        layers: bring the toolchain (an interpreter, a compiler) into the sandbox, bottom first.
+        env: variables of the commands and of every sandbox of the task.
+        environment: bash commands that make what all commits of a version share.
+        repository: bash commands in `/testbed` that install the repository: once for the version, and again for each
+            base commit.
+        key: names the layers, besides the image, the repository and `env`.
+    """
+
+    layers: tuple[Path, ...]
+    env: Mapping[str, str]
+    environment: tuple[str, ...]
+    repository: tuple[str, ...]
+    key: tuple[str, ...]
+
+
+class Recipe(Protocol):
+    """How the repository of a task is installed and its tests are run."""
+
+    def installation(self, task: Task, store: LayerStore) -> Installation:
+        """Plan the installation. Raises LayerError: the machine lacks the toolchain."""
+
+    def tests_of(self, task: Task) -> str:
+        """The command that runs the tests of the task; empty if the recipe has none."""
+
+
+@dataclass(frozen=True)
+class RunnerReport:
+    """What a test runner reports at the end of its log.
+
+    Attributes:
+        passed_at_most: tests that can have passed.
+        success: whether it reports neither a failure nor an error.
+        statuses: test → status as its summary lists them; None if it lists none.
+    """
+
+    passed_at_most: int
+    success: bool
+    statuses: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Scrutiny:
+    """How closely grading examines a patch that passes the tests.
+
+    Attributes:
+        chance: the most that may be left of the chance to pass by forgery; 1: the patch cannot reach the test runner.
+        reads: the patch may read, while the tests run, what they expect.
+        required: the patch has means of forgery that the gold patch has not: a verdict with more chance left is no
+            proof that it is a repair.
+        harmless: nothing is examined: the patch cannot change how values compare either.
+    """
+
+    chance: float
+    reads: bool = False
+    required: bool = False
+    harmless: bool = False
+
+
+@dataclass(frozen=True)
+class ExpectedValue:
+    """One expected value in a hidden test, that can be changed for decoys.
+
+    Attributes:
+        names: those of the tests to examine that hold it.
+        number: among all expectations of the files.
+        text: what is expected, as source; equal for values that a reader would recognise as the same.
+        decoys: how many values of the same look there are.
+        last_resort: no value, but that the test runs to its end at all.
+        usual: how many decoys it gets at least, if there are as many.
+        guess: the chance that somebody who expects what tests usually expect names this value.
+        read: the chance that somebody who sees it among its decoys, however many, finds it.
+    """
+
+    names: frozenset[str]
+    number: int
+    text: str
+    decoys: int
+    last_resort: bool = False
+    usual: int = 3
+    guess: float = 0.0
+    read: float = 0.0
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a hidden test that checks a single expectation.
+
+    Attributes:
+        name: of its function, which no other function in the files has.
+        expectation: what it checks.
+        right: whether it expects the right value; otherwise a decoy, and no honest patch passes it.
+    """
+
+    name: str
+    expectation: ExpectedValue
+    right: bool
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """Test files that hold, in place of their tests, copies with right values among copies with decoys.
+
+    Attributes:
+        files: path → text.
+        copies: all of them.
+    """
+
+    files: Mapping[str, str]
+    copies: tuple[Copy, ...]
+
+
+@dataclass(frozen=True)
+class Control:
+    """A negative control: test files with wrong expected values, to run in place of the task's own.
+
+    Attributes:
+        files: path → text, only of the files that differ from the task's own.
+        names: those of FAIL_TO_PASS whose tests were changed one by one: none of them may pass. If empty, the changed
+            tests could not be matched to names, and not all of FAIL_TO_PASS may pass.
+        without_value: those of `names` in which no expected value was changed but a condition was turned, or one was
+            added: they say less.
+    """
+
+    files: Mapping[str, str]
+    names: frozenset[str]
+    without_value: frozenset[str] = frozenset()
+
+
+Comparison = Literal[
+    "eq",
+    "is",
+    "in",
+    "of",
+    "count",
+    "rows",
+    "approx",
+    "close",
+    "almost",
+    "search",
+    "start",
+    "end",
+    "json",
+    "same",
+    "lines",
+    "outcomes",
+    "gold",
+    "raised",
+]
+"""How the value that a test sends compares with the expected one; `grading.comparisons` defines each."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """A comparison of a hidden test whose expected value stays outside of the sandbox.
+
+    Attributes:
+        place: file, line and column of the assertion; the same in every rewriting.
+        kind: how it compares.
+        names: those of FAIL_TO_PASS whose tests contain it or call a function that does.
+        function: the name of the function that contains it.
+        constant: whether `value` is the expected value. If not, the sent placeholder says which one is.
+        value: the expected value, of builtin types.
+        options: tolerances, by name.
+        readable: values that `value` is made of and that the rewritten tests still hold.
+    """
+
+    place: str
+    kind: Comparison
+    names: frozenset[str]
+    function: str
+    constant: bool
+    value: Any
+    options: Mapping[str, float]
+    readable: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """What stands in the tests for one expected value.
+
+    Attributes:
+        place: file, line and column of the value.
+        value: of builtin types.
+        text: how the test runner names a test by the value; None if the placeholder is in no test's name.
+    """
+
+    place: str
+    value: Any
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Blinded:
+    """Hidden tests whose expected values are not in them.
+
+    Attributes:
+        files: path → text, only of the files that differ from the task's own.
+        support: absolute path in the sandbox → text of what the tests use to send values.
+        output: absolute path of the file that the records are appended to.
+        expectations: key, drawn anew for each rewriting → the comparison.
+        placeholders: name, drawn anew for each rewriting → what it stands for.
+        open: those of FAIL_TO_PASS whose tests have assertions that are not rewritten.
+    """
+
+    files: Mapping[str, str]
+    support: Mapping[str, str]
+    output: str
+    expectations: Mapping[str, Expectation]
+    placeholders: Mapping[str, Placeholder]
+    open: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What makes a sandbox run the same tests under other conditions.
+
+    Attributes:
+        files: absolute path in the sandbox → text. They have no effect without `env`.
+        env: all variables of the sandbox.
+    """
+
+    files: Mapping[str, str]
+    env: Mapping[str, str]
+
+
+CHANCE = 1 / 1000
+"""The most that is left of the chance to pass by forgery where it can be made as small: see docs/verdicts.md."""
+
+_NEVER_GRADED = frozenset({".gitattributes", ".gitmodules", "Makefile", ".env", ".envrc", ".travis.yml"})
+
+
+class Language(ABC):
+    """One language: all that differs from another one.
+
+    Methods that are not abstract have a default that is safe: without negative controls and without other orders of the
+    tests, with the closest examination of every patch.
+
+    Attributes:
+        name: its key in `LANGUAGES`.
+        suffixes: of its source files.
+        parsers: name → parser of test logs.
+        repository_parsers: repository → name of the parser that the SWE-bench harness reads its logs with.
+        nested_logs: repositories whose own tests print logs of test runners: a report in their log proves nothing.
+        reporting_runners: matches the test commands whose runner always ends its log with a report (`runner_report`).
+        installing_lines: matches the lines of an official evaluation script that install the project: they are left out
+            where a set-up layer has done so.
+        test_directories: directories of tests, which no patch may change.
+        protected_files: matches names of other files that no patch may change: tests, what configures the test runner,
+            what is loaded before the code under test.
+        protected_directories: matches names of directories of installed packages, caches and the like.
+        deterministic_env: variables that make programs of the language repeatable.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    parsers: Mapping[str, LogParser]
+    repository_parsers: Mapping[str, str] = MappingProxyType({})
+    nested_logs: frozenset[str] = frozenset()
+    reporting_runners: re.Pattern[str]
+    installing_lines: re.Pattern[str]
+    test_directories: frozenset[str] = frozenset({"test", "tests", "__tests__", "testcases"})
+    protected_files: re.Pattern[str]
+    protected_directories: re.Pattern[str]
+    deterministic_env: Mapping[str, str] = MappingProxyType({})
+
+    @abstractmethod
+    def find_recipe(self, task: Task) -> Recipe | None:
+        """How to install `task`; None if neither the task nor the language's table says how.
+
+        Raises:
+            ConfigurationError: the table is malformed.
+        """
+
+    @abstractmethod
+    def parser_of_command(self, command: str) -> LogParser:
+        """The parser for the log of a test command."""
+
+    @abstractmethod
+    def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
+        """What the test runner reports at the end of `log`; None if it did not reach its end."""
+
+    def is_protected(self, path: str, base: Path, command: str = "") -> bool:
+        """Whether a change of `path` could change the verdict instead of the code.
+
+        Args:
+            path: relative to the repository.
+            base: the repository at the base commit.
+            command: what runs the tests; the files that it names are protected too.
+        """
+        parts = path.split("/")
+        if ".git" in (part.lower() for part in parts) or ".." in parts or path.startswith("/"):
+            return True
+        if parts[-1] in _NEVER_GRADED or "node_modules" in parts or self.test_directories.intersection(parts):
+            return True
+        if self.protected_files.search(parts[-1]) or any(map(self.protected_directories.fullmatch, parts)):
+            return True
+        if path in {word.removeprefix("./") for word in re.split(r"[\s;&|()<>'\"=]+", command)}:
+            return True
+        return self.shadows_module(parts, base)
+
+    def shadows_module(self, parts: list[str], base: Path) -> bool:
+        """Whether a new file at this path (its parts) hides a module that the test runner needs."""
+        return False
+
+    def test_machinery(self, task: Task, base: Path) -> frozenset[str]:
+        """Files, and directories with a slash at the end, of the product that the hidden tests use to judge."""
+        return frozenset()
+
+    def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
+        """How closely to examine `patch` if it passes.
+
+        Args:
+            patch: what is graded of the agent's patch.
+            base: the repository at the base commit.
+            gold: the reference solution: what it uses too is nothing to suspect.
+        """
+        return Scrutiny(CHANCE, reads=True)
+
+    def control_files(self, task: Task) -> tuple[str, ...]:
+        """Paths of the test files that a control may change."""
+        return ()
+
+    def make_control(
+        self,
+        files: Mapping[str, str],
+        names: Iterable[str],
+        added_lines: Mapping[str, frozenset[int]],
+        seed: int,
+    ) -> Control | None:
+        """Change one expected value, or what is as good, in each of the tests, so that no honest patch passes them.
+
+        Args:
+            files: path → text of the test files as the task has them.
+            names: of the tests to change, as the log parser gives them.
+            added_lines: path → numbers of the lines that the test patch adds: they find the tests that `names` do not.
+            seed: of the random choices.
+        Returns:
+            None if there is no test that can be changed.
+        """
+        return None
+
+    def expectations(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+    ) -> tuple[ExpectedValue, ...]:
+        """All that the tests expect and that a lineup can examine. Arguments as of `make_control`."""
+        return ()
+
+    def make_lineup(
+        self,
+        files: Mapping[str, str],
+        names: Iterable[str],
+        added_lines: Mapping[str, frozenset[int]],
+        shares: Mapping[ExpectedValue, tuple[int, int]],
+        seed: int,
+    ) -> Lineup:
+        """Put copies of tests in the place of all tests of their files.
+
+        Args:
+            files, names, added_lines: as of `expectations`.
+            shares: what to examine → how many decoys, and how many copies with each of the values.
+            seed: of the random choices.
+        """
+        raise NotImplementedError(f"{self.name} has no expectations")
+
+    def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
+        """Copy → whether it passed, by the tests of the log and their status; copies that did not run are absent."""
+        return {}
+
+    def make_blind(
+        self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
+    ) -> Blinded | None:
+        """Rewrite tests so that they send the values that they compare with constants, which are then not in them.
+
+        Args:
+            files: path → text of the test files as the task has them.
+            names: of the tests to rewrite, as the log parser gives them.
+            left: places of comparisons and of values that stay as they are; with "~" after it, a place at which the
+                other side of a computed comparison is sent.
+            seed: of keys and placeholders.
+            computed: rewrite conditions of computed values and expected errors too. What they expect is what the gold
+                patch sends ("gold", "raised"); the rewritten tests do not check them.
+        Returns:
+            None if nothing can be rewritten.
+        """
+        return None
+
+    def vary(self, env: Mapping[str, str], *, order: str, seed: int, busy: int) -> Variation:
+        """How to run the same tests under other conditions.
+
+        Args:
+            env: variables of the sandbox.
+            order: of the tests: "own", "reversed" or "shuffled".
+            seed: of hashes, and of the shuffled order.
+            busy: processes that keep the machine busy beside the tests.
+        """
+        return Variation({}, env)
+
+
+@cache
+def all_languages() -> tuple[Language, ...]:
+    """One object of every registered language, in the order of the registry."""
+    return tuple(resolve(place, "language")() for place in LANGUAGES.values())
+
+
+def language_of(task: Task) -> Language:
+    """The language of most files of the test patch, else of the gold patch; the first one if no suffix is known."""
+    for patch in (task.test_patch, task.patch):
+        suffixes = Counter(PurePosixPath(path).suffix for path in touched_paths(patch))
+        counts = {language: sum(suffixes[suffix] for suffix in language.suffixes) for language in all_languages()}
+        if any(counts.values()):
+            return max(counts, key=lambda language: counts[language])
+    return all_languages()[0]
+
+
+def log_parser(task: Task) -> LogParser:
+    """The parser for the log of a task's tests.
+
+    It is the one that the task names; else, if the task has no test command of its own, the one that the SWE-bench
+    harness uses for the repository; else the one for the test command. Parsers that are not built in are taken from the
+    package `swebench`.
+
+    Raises:
+        ConfigurationError: the named parser is neither built in nor in the installed `swebench`.
+    """
+    languages = all_languages()
+    name = task.log_parser
+    if not name and not task.test_command:
+        known = [language.repository_parsers.get(task.repo, "") for language in languages]
+        name = next(filter(None, known), "") or official_parsers().get(task.repo, "")
+    if not name:
+        return language_of(task).parser_of_command(task.test_command)
+    for language in languages:
+        if name in language.parsers:
+            return language.parsers[name]
+    official = official_parser(name, repo=task.repo, instance_id=task.instance_id)
+    if official is None:
+        built_in = sorted({name for language in languages for name in language.parsers})
+        raise ConfigurationError(
+            f"no parser named {name!r} for test logs; built in are {', '.join(built_in)}. "
+            "Try: pip install 'swegym-env[swebench]'"
+        )
+    return official

@@ -1,0 +1,102 @@
+"""The host's package index settings, for the sandboxes with network access, which run set-up commands.
+
+The configuration of pip and uv (files, `PIP_*`, `UV_*`), proxies and certificates are passed as environment variables.
+Local directories that they name (`find-links`, `file://` indexes, certificates) are mounted read-only. No other sandbox
+has any of this.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["PackageIndex", "package_index"]
+
+_USED = re.compile(
+    r"^(PIP_.*|UV_.*|(https?|all|no|ftp)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO)$",
+    re.IGNORECASE,
+)
+_IGNORED = frozenset(
+    {
+        "PIP_CONFIG_FILE",
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+        "PIP_REQUIRE_VIRTUALENV",
+        "PIP_PYTHON",
+        "PIP_LOG",
+        "PIP_CACHE_DIR",
+    }
+)
+_PATH = re.compile(r"(?:^|(?<=\s)|(?<=file://))/[^\s]+")
+
+
+@dataclass(frozen=True)
+class PackageIndex:
+    """Attributes: env: variables for pip, uv and the like; binds: host path → path inside, of the files they name."""
+
+    env: Mapping[str, str]
+    binds: Mapping[str, str]
+
+
+def package_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
+    """Read the host's settings; `environ`: the variables to use instead of the process's own."""
+    environ = os.environ if environ is None else environ
+    env = _configured(environ) | _uv_configured(environ)
+    env |= {name: value for name, value in environ.items() if _USED.match(name) and name.upper() not in _IGNORED}
+    paths = {path.rstrip("/") for value in env.values() for path in _PATH.findall(value)}
+    # A local index refers to packages beside it (`../files/…`), so the whole directory is mounted.
+    indexes = {
+        os.path.dirname(path.rstrip("/")) for value in env.values() for path in re.findall(r"file://(/\S+)", value)
+    }
+    paths |= {path for path in indexes if path.count("/") > 1 and path != environ.get("HOME")}
+    paths = {path for path in paths if not any(path.startswith(f"{other}/") for other in paths)}
+    binds = {
+        path: path
+        for path in sorted(paths)
+        if os.path.exists(path) and not path.startswith(("/usr/", "/dev/", "/proc/"))
+    }
+    # A cache that is removed with the sandbox: old versions of pip fail with PIP_NO_CACHE_DIR.
+    return PackageIndex(
+        {**env, "PIP_CONFIG_FILE": os.devnull, "PIP_CACHE_DIR": "/tmp/pip-cache", "PIP_NO_INPUT": "1"}, binds
+    )
+
+
+def _uv_configured(environ: Mapping[str, str]) -> dict[str, str]:
+    """The configuration file of uv, which is mounted at the same path."""
+    home = Path(environ.get("HOME", "/nonexistent"))
+    config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    for file in (config_home / "uv/uv.toml", Path("/etc/uv/uv.toml")):
+        if file.is_file():
+            return {"UV_CONFIG_FILE": str(file)}
+    return {}
+
+
+def _configured(environ: Mapping[str, str]) -> dict[str, str]:
+    """The configuration files of pip, least specific first, as equivalent variables."""
+    home = Path(environ.get("HOME", "/nonexistent"))
+    config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [
+        Path("/etc/pip.conf"),
+        home / ".pip/pip.conf",
+        config_home / "pip/pip.conf",
+        Path(environ.get("PIP_CONFIG_FILE") or os.devnull),
+    ]
+    found: dict[str, str] = {}
+    for file in files:
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file)
+        except (OSError, configparser.Error):
+            continue  # pip itself reports what is wrong with it
+        for section in ("global", "install"):
+            if parser.has_section(section):
+                found |= {
+                    f"PIP_{name.upper().replace('-', '_')}": " ".join(value.split())
+                    for name, value in parser.items(section)
+                }
+    return {name: value for name, value in found.items() if name not in _IGNORED}

@@ -1,0 +1,144 @@
+"""Python: virtual environments, pytest, unittest and the runners of Django and SymPy."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from swegym_env.languages import (
+    Blinded,
+    Control,
+    Copy,
+    ExpectedValue,
+    Language,
+    Lineup,
+    LogParser,
+    RunnerReport,
+    Scrutiny,
+    Variation,
+)
+from swegym_env.languages.python.blind import make_blind
+from swegym_env.languages.python.controls import control_files, make_control
+from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
+from swegym_env.languages.python.logs import (
+    PARSERS,
+    REPOSITORY_PARSERS,
+    parse_pytest,
+    parse_unittest,
+    runner_report,
+)
+from swegym_env.languages.python.machinery import test_machinery
+from swegym_env.languages.python.screening import scrutiny_of
+from swegym_env.languages.python.setup import PythonRecipe, find_recipe
+from swegym_env.tasks.task import Task
+
+__all__ = ["Python"]
+
+# What pytest, unittest, coverage, nox, git's hooks and the interpreter itself read before the tests.
+_RUNNER_FILES = (
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
+    *("pyproject.toml", ".coveragerc", "noxfile.py", "pyvenv.cfg", ".python-version", "pytest_plugins.py"),
+    *("sitecustomize.py", "usercustomize.py"),
+)
+_RUNNER_MODULES = frozenset(
+    (
+        *("pytest", "_pytest", "py", "pluggy", "iniconfig", "nose", "xdist", "pytest_cov"),
+        *("hypothesis", "_hypothesis_pytestplugin", "pkg_resources", "setuptools"),
+    )
+)
+_SOURCE_ROOTS = frozenset({"src", "lib"})
+_INSIDE = Path(__file__).with_name("inside")
+_INSIDE_PLACE = "/opt/swegym-certify"
+
+
+class Python(Language):
+    """See the module."""
+
+    name = "python"
+    suffixes = (".py", ".pyi", ".pyx")
+    parsers = PARSERS
+    repository_parsers = REPOSITORY_PARSERS
+    nested_logs = frozenset({"pytest-dev/pytest"})  # its published lists hold names from the logs that its tests print
+    reporting_runners = re.compile(r"\b(pytest|py\.test|unittest)\b")
+    installing_lines = re.compile(r"conda |(python -m )?pip install|python setup\.py (install|develop)")
+    protected_files = re.compile(
+        r"^(test_.*|.*_tests?|tests?)\.py$"
+        rf"|^({'|'.join(map(re.escape, _RUNNER_FILES))})\Z"
+        r"|\.(pth|pyc|pyo|so|pyd|egg-link)$"
+    )
+    protected_directories = re.compile(
+        r"__pycache__|(site|dist)-packages|\.?venv|\.tox|\.nox|\.eggs|.*\.(egg|dist)-info"
+    )
+    deterministic_env: Mapping[str, str] = {"PYTHONHASHSEED": "0"}
+
+    def find_recipe(self, task: Task) -> PythonRecipe | None:
+        return find_recipe(task)
+
+    def parser_of_command(self, command: str) -> LogParser:
+        return parse_unittest if re.search(r"\bunittest\b", command) else parse_pytest
+
+    def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
+        return runner_report(log, parser)
+
+    def shadows_module(self, parts: list[str], base: Path) -> bool:
+        """Whether the path begins a new module where imports look first, one that Python or a test runner needs."""
+        if parts[0] in _SOURCE_ROOTS and len(parts) > 1:
+            base, parts = base / parts[0], parts[1:]
+        module = parts[0].removesuffix(".py")
+        importable = len(parts) > 1 or parts[0].endswith(".py")
+        needed = module in sys.stdlib_module_names or module in _RUNNER_MODULES
+        return importable and needed and not (base / parts[0]).exists()
+
+    def test_machinery(self, task: Task, base: Path) -> frozenset[str]:
+        return test_machinery(task.test_patch, control_files(task), base)
+
+    def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
+        return scrutiny_of(patch, base, gold)
+
+    def control_files(self, task: Task) -> tuple[str, ...]:
+        return control_files(task)
+
+    def make_control(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
+    ) -> Control | None:
+        return make_control(files, names, added_lines, seed)
+
+    def expectations(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+    ) -> tuple[ExpectedValue, ...]:
+        return expectations(files, names, added_lines)
+
+    def make_lineup(
+        self,
+        files: Mapping[str, str],
+        names: Iterable[str],
+        added_lines: Mapping[str, frozenset[int]],
+        shares: Mapping[ExpectedValue, tuple[int, int]],
+        seed: int,
+    ) -> Lineup:
+        return make_lineup(files, names, added_lines, shares, seed)
+
+    def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
+        return copies_passed(lineup, tests)
+
+    def make_blind(
+        self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
+    ) -> Blinded | None:
+        return make_blind(files, names, left, seed, computed=computed)
+
+    def vary(self, env: Mapping[str, str], *, order: str, seed: int, busy: int) -> Variation:
+        """See `Language.vary`; unittest is reordered by a `sitecustomize`, pytest by a plugin, both in `inside/`."""
+        files = {
+            f"{_INSIDE_PLACE}/{path.name}": path.read_text(encoding="utf-8") for path in sorted(_INSIDE.glob("*.py"))
+        }
+        varied = {**env, "PYTHONHASHSEED": str(seed)}
+        if busy:
+            varied["SWEGYM_LOAD"] = str(busy)
+        if order != "own":
+            varied["SWEGYM_ORDER"] = order if order == "reversed" else f"{order} {seed}"
+            varied["PYTEST_ADDOPTS"] = f"{env.get('PYTEST_ADDOPTS', '')} -p swegym_order".strip()
+        if busy or order != "own":
+            varied["PYTHONPATH"] = ":".join(filter(None, [_INSIDE_PLACE, env.get("PYTHONPATH", "")]))
+        return Variation(files, varied)

@@ -1,0 +1,192 @@
+"""Constant expressions of Python source: displays, operators and a few methods of constants, by the syntax tree alone.
+
+Nothing of the source is executed. Sizes are bounded, so no expression costs more than a moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import operator
+import string
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+__all__ = ["NotConstantError", "fold", "names_in"]
+
+_LIMIT = 1 << 20
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.BitOr: operator.or_,
+    ast.LShift: operator.lshift,
+}
+_METHODS = frozenset(
+    (
+        *("dedent", "cleandoc", "join", "format", "strip", "lstrip", "rstrip", "lower", "upper", "title", "replace"),
+        *("encode", "decode", "split", "splitlines", "copy"),
+    )
+)
+_BUILDERS: Mapping[str, Callable[..., Any]] = {
+    "dedent": textwrap.dedent,
+    "cleandoc": inspect.cleandoc,
+    "set": set,
+    "frozenset": frozenset,
+    "list": list,
+    "tuple": tuple,
+    "dict": dict,
+    "OrderedDict": dict,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "len": len,
+    "array": list,
+    "asarray": list,
+    "u": str,
+    "ensure_str": str,
+}
+_OF_MODULES = frozenset({"dedent", "cleandoc", "OrderedDict", "array", "asarray", "u", "ensure_str"})
+_NUMBERS = {"nan": math.nan, "inf": math.inf, "pi": math.pi}
+_NUMERIC_MODULES = frozenset({"np", "numpy", "math", "xp"})
+
+
+class NotConstantError(Exception):
+    """The expression is not constant, or not of a kind that is folded."""
+
+
+def fold(node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
+    """The value of a constant expression, of builtin types only.
+
+    Args:
+        node: the expression.
+        names: name → its value.
+
+    Raises:
+        NotConstantError: the value does not follow from constants and `names` alone.
+    """
+    try:
+        value = _fold(node, names or {})
+    except NotConstantError:
+        raise
+    except Exception as error:
+        raise NotConstantError from error
+    return value
+
+
+def names_in(node: ast.AST) -> Iterator[ast.Name]:
+    """The names that an expression reads."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
+            yield inner
+
+
+def _fold(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Constant):
+        if node.value is ...:
+            raise NotConstantError
+        return node.value
+    if isinstance(node, ast.Name | ast.Attribute):
+        return _named(node, names)
+    if isinstance(node, ast.List):
+        return [_fold(item, names) for item in _plain(node.elts)]
+    if isinstance(node, ast.Tuple):
+        return tuple(_fold(item, names) for item in _plain(node.elts))
+    if isinstance(node, ast.Set):
+        return {_fold(item, names) for item in _plain(node.elts)}
+    if isinstance(node, ast.Dict):
+        return {_fold(key, names): _fold(item, names) for key, item in zip(_plain(node.keys), node.values, strict=True)}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd | ast.Not):
+        value = _fold(node.operand, names)
+        return -value if isinstance(node.op, ast.USub) else +value if isinstance(node.op, ast.UAdd) else not value
+    if isinstance(node, ast.BinOp):
+        return _operate(node.op, _fold(node.left, names), _fold(node.right, names))
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_formatted(part, names) for part in node.values)
+    if isinstance(node, ast.Call):
+        return _called(node, names)
+    raise NotConstantError
+
+
+def _named(node: ast.Name | ast.Attribute, names: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+        raise NotConstantError
+    if node.value.id not in _NUMERIC_MODULES or node.attr not in _NUMBERS:
+        raise NotConstantError
+    return _NUMBERS[node.attr]
+
+
+def _plain(items: list[Any]) -> list[ast.expr]:
+    if any(item is None or isinstance(item, ast.Starred) for item in items):
+        raise NotConstantError
+    return items
+
+
+def _operate(kind: ast.operator, left: Any, right: Any) -> Any:
+    if type(kind) not in _OPERATORS:
+        raise NotConstantError
+    if isinstance(kind, ast.Pow | ast.LShift) and not (
+        isinstance(left, int | float) and isinstance(right, int) and abs(left) <= 1 << 20 and -64 <= right <= 128
+    ):
+        raise NotConstantError
+    if isinstance(kind, ast.Mult):
+        sizes = [len(side) if hasattr(side, "__len__") else abs(side) for side in (left, right)]
+        numbers = all(isinstance(side, int | float | complex) for side in (left, right))
+        if not numbers and sizes[0] * sizes[1] > _LIMIT:
+            raise NotConstantError
+    if isinstance(kind, ast.Mod) and isinstance(left, str | bytes) and _is_wide(str(left)):
+        raise NotConstantError
+    return _OPERATORS[type(kind)](left, right)
+
+
+def _is_wide(template: str) -> bool:
+    """Whether a format asks for a width or precision of many digits, or of an argument."""
+    return (
+        any(len(word) > 4 for word in "".join(c if c.isdigit() else " " for c in template).split()) or "*" in template
+    )
+
+
+def _formatted(part: ast.expr, names: Mapping[str, Any]) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    if not isinstance(part, ast.FormattedValue) or part.format_spec is not None:
+        raise NotConstantError
+    value = _fold(part.value, names)
+    if part.conversion == ord("r"):
+        return repr(value)
+    return ascii(value) if part.conversion == ord("a") else str(value)
+
+
+def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
+    arguments = [_fold(item, names) for item in _plain(list(node.args))]
+    if any(keyword.arg is None for keyword in node.keywords):
+        raise NotConstantError
+    keywords = [keyword for keyword in node.keywords if keyword.arg != "dtype"]
+    named = {str(keyword.arg): _fold(keyword.value, names) for keyword in keywords}
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    module = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    if isinstance(node.func, ast.Name) or (module and name in _OF_MODULES):
+        if name not in _BUILDERS or (name == "bytes" and not isinstance((arguments or [b""])[0], bytes | list)):
+            raise NotConstantError
+        return _BUILDERS[name](*arguments, **named)
+    if not isinstance(node.func, ast.Attribute) or name not in _METHODS:
+        raise NotConstantError
+    receiver = _fold(node.func.value, names)
+    if not isinstance(receiver, str | bytes | list | dict) or (name == "format" and _is_wide(str(receiver))):
+        raise NotConstantError
+    if name == "format" and any(set(".[") & set(found[1] or "") for found in string.Formatter().parse(str(receiver))):
+        raise NotConstantError  # a field that reads an attribute
+    if name == "replace" and len(receiver) * max(map(len, arguments[:2]), default=0) > _LIMIT:
+        raise NotConstantError
+    result = getattr(receiver, name)(*arguments, **named)
+    if hasattr(result, "__len__") and len(result) > _LIMIT:
+        raise NotConstantError
+    return result

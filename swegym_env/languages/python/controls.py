@@ -1,0 +1,230 @@
+"""Negative controls for Python: hidden tests with a wrong expected value each, which no honest patch passes.
+
+The code under test shares an interpreter with the test runner. It can print the runner's whole log and exit, rewrite
+the runner, return an object that equals everything, or read the expected value from the test that calls it. No secret
+can be kept from it there. But it cannot learn which expected value is right: in a control, `assert area(2, 3) == 6`
+reads `== 7`, in a fresh sandbox in which everything else is the same. To fail there and pass here, a patch must know
+that six is right, and such a patch has solved the task. A patch that makes tests pass without this knowledge passes the
+control too, and is detected.
+
+A control changes only what a passing test is sure to execute, and only so that the test must then fail. The choice is
+random. A test without a suitable assertion (it must only not raise, for example) begins with an assertion that fails.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import string
+from collections.abc import Iterable, Iterator, Mapping
+
+from swegym_env.languages import Control
+from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, reached, target_tests
+from swegym_env.repo.patches import touched_paths
+from swegym_env.tasks.task import Task
+
+__all__ = ["control_files", "make_control"]
+
+_Span = tuple[int, int, int, int]  # first line and column, last line and column, as in the syntax tree
+_Edit = tuple[_Span, str]  # the replaced span, its new source
+
+# unittest's assertions, and those that hold exactly when they do not.
+_OPPOSITES = {
+    "assertEqual": "assertNotEqual",
+    "assertEquals": "assertNotEqual",
+    "assertTrue": "assertFalse",
+    "assertIs": "assertIsNot",
+    "assertIsNone": "assertIsNotNone",
+    "assertIn": "assertNotIn",
+    "assertIsInstance": "assertNotIsInstance",
+    "assertAlmostEqual": "assertNotAlmostEqual",
+    "assertLess": "assertGreaterEqual",
+    "assertGreater": "assertLessEqual",
+    "assertRegex": "assertNotRegex",
+}
+_OPPOSITES |= {opposite: name for name, opposite in _OPPOSITES.items() if name != "assertEquals"}
+_EQUALITIES = frozenset(
+    {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
+    | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}
+)
+_OTHER_ERRORS = ("ZeroDivisionError", "BufferError", "ReferenceError", "UnboundLocalError")
+
+
+def make_control(
+    files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
+) -> Control | None:
+    """See `Language.make_control`. Files that are not Python are skipped.
+
+    If `names` match no test (names of Django's tests may be sentences), every test with an added line is changed.
+    """
+    choice = random.Random(seed)
+    chosen, named = target_tests(files, names, added_lines)
+    changed: dict[str, str] = {}
+    without_value: set[str] = set()
+    for path, functions in chosen.items():
+        edits = []
+        for classes, function in functions.values():
+            is_value, edit = _edit(function, files[path], choice)
+            edits.append(edit)
+            if not is_value:
+                places = {name: place_of(name) for name in named}
+                without_value |= {
+                    name for name, place in places.items() if place and place.fits(path, classes, function.name)
+                }
+        changed[path] = _spliced(files[path], edits)
+    return Control(changed, named, frozenset(without_value)) if changed else None
+
+
+def control_files(task: Task) -> tuple[str, ...]:
+    """See `Language.control_files`: the test patch's Python files, else the files that FAIL_TO_PASS names."""
+    patched = tuple(sorted(path for path in touched_paths(task.test_patch) if path.endswith(".py")))
+    if patched:
+        return patched
+    found: set[str] = set()
+    for place in map(place_of, task.fail_to_pass):
+        if place is not None and place.path:
+            found.add(place.path)
+        elif place is not None and place.dotted:
+            found |= {f"{'/'.join(place.classes[:length])}.py" for length in range(1, len(place.classes) + 1)}
+    return tuple(sorted(found))
+
+
+def _edit(function: Function, text: str, choice: random.Random) -> tuple[bool, _Edit]:
+    """One change of `function` that makes it fail if it passes now, and whether it changes an expected value."""
+    sites = [site for statement in reached(function.body) for site in _sites(statement, text, choice)]
+    equalities = [edit for is_equality, edit in sites if is_equality]
+    if sites:
+        # An expected value is preferred: an object that equals everything would fail a negated equality, undetected.
+        return bool(equalities), choice.choice(equalities or [edit for _, edit in sites])
+    return False, _refusal(function, text, choice)
+
+
+def _refusal(function: Function, text: str, choice: random.Random) -> _Edit:
+    """An assertion that fails, before the first statement of `function` after its docstring."""
+    first = function.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1:
+        first = function.body[1]
+    line, column = first.lineno, first.col_offset
+    for decorator in getattr(first, "decorator_list", [])[:1]:
+        line, column = decorator.lineno, decorator.col_offset - 1  # at its @
+    length = choice.randrange(3, 20)
+    refusal = f"assert len({_word(choice, length)!r}) == {length + choice.randrange(1, 4)}"
+    indentation = _lines(text)[line - 1][:column].decode()
+    separator = f"\n{indentation}" if hasattr(first, "body") else "; "  # a compound statement needs its own line
+    return (line, column, line, column), refusal + separator
+
+
+def _sites(statement: ast.stmt, text: str, choice: random.Random) -> Iterator[tuple[bool, _Edit]]:
+    """The possible changes of one statement, and whether each changes an expected value."""
+    if isinstance(statement, ast.Assert):
+        yield from _conditions(statement.test, text, choice)
+    elif isinstance(statement, ast.With | ast.AsyncWith):
+        for item in statement.items:
+            yield from _expected_errors(item.context_expr, choice)
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call, name = statement.value, called(statement.value)
+        if not isinstance(call.func, ast.Attribute) or any(isinstance(item, ast.Starred) for item in call.args):
+            return
+        if name in _EQUALITIES and len(call.args) >= 2:
+            yield True, _unequal(call.args[0], call.args[1], choice)
+        elif name == "assertTrue" and call.args and isinstance(call.args[0], ast.Compare):
+            yield from _conditions(call.args[0], text, choice)
+        elif name in _OPPOSITES and len(call.args) in (1, 2, 3):
+            receiver = ast.get_source_segment(text, call.func.value)
+            yield False, (_span(call.func), f"{receiver}.{_OPPOSITES[name]}")
+        yield from _expected_errors(call, choice)
+
+
+def _conditions(test: ast.expr, text: str, choice: random.Random) -> Iterator[tuple[bool, _Edit]]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        for part in test.values:
+            yield from _conditions(part, text, choice)
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        yield True, _unequal(test.left, test.comparators[0], choice)
+    else:
+        yield False, (_span(test), f"(not ({ast.get_source_segment(text, test)}))")
+
+
+def _expected_errors(expression: ast.expr, choice: random.Random) -> Iterator[tuple[bool, _Edit]]:
+    if called(expression) in EXPECTS_ERROR and isinstance(expression, ast.Call) and expression.args:
+        wanted = {node.id for node in ast.walk(expression.args[0]) if isinstance(node, ast.Name)}
+        yield False, (_span(expression.args[0]), choice.choice([name for name in _OTHER_ERRORS if name not in wanted]))
+
+
+def _unequal(left: ast.expr, right: ast.expr, choice: random.Random) -> _Edit:
+    """Change one side of an equality, preferably a constant of the side without calls, which is the expected one."""
+    sides = sorted((right, left), key=lambda side: any(isinstance(node, ast.Call) for node in ast.walk(side)))
+    for side in sides:
+        constants = list(_constants(side))
+        if constants:
+            constant = choice.choice(constants)
+            return _span(constant), _other(constant.value, choice)
+    return _span(sides[0]), choice.choice([repr(_word(choice, 5)), str(choice.randrange(1000, 10_000))])
+
+
+def _span(node: ast.expr) -> _Span:
+    return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+
+
+def _constants(node: ast.expr) -> Iterator[ast.Constant]:
+    """The constants in `node`: itself, or the elements of a list, tuple, set or dictionary display."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, int | float | str | bytes):
+            yield node
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        for item in node.elts:
+            yield from _constants(item)
+    elif isinstance(node, ast.Dict):
+        for value in node.values:
+            yield from _constants(value)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield from _constants(node.operand)
+
+
+def _other(value: object, choice: random.Random) -> str:
+    """The source of a value of the same type that is clearly unequal to `value`."""
+    if isinstance(value, bool):
+        return repr(not value)
+    if isinstance(value, int):
+        return repr(value + choice.randrange(1, 4))
+    if isinstance(value, float):
+        return repr(value * 1.5 + choice.randrange(1, 4))
+    if isinstance(value, bytes):
+        return repr(_other_text(value.decode("latin-1"), choice).encode("latin-1"))
+    return repr(_other_text(str(value), choice))
+
+
+def _other_text(text: str, choice: random.Random) -> str:
+    letters = [place for place, letter in enumerate(text) if letter in string.ascii_letters + string.digits]
+    if not letters:
+        return text + _word(choice, 1)
+    place = choice.choice(letters)
+    kinds = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
+    kind = next(kind for kind in kinds if text[place] in kind)
+    others = [letter for letter in kind if letter.lower() != text[place].lower()]
+    return text[:place] + choice.choice(others) + text[place + 1 :]
+
+
+def _word(choice: random.Random, length: int) -> str:
+    return "".join(choice.choices(string.ascii_lowercase, k=length))
+
+
+def _spliced(text: str, edits: Iterable[_Edit]) -> str:
+    """`text` with each span replaced; columns count UTF-8 bytes."""
+    lines = _lines(text)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    data = b"".join(lines)
+    spans = [
+        (starts[line - 1] + column, starts[end_line - 1] + end_column, new)
+        for (line, column, end_line, end_column), new in edits
+    ]
+    for begin, end, new in sorted(spans, reverse=True):
+        data = data[:begin] + new.encode() + data[end:]
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _lines(text: str) -> list[bytes]:
+    """Lines as the syntax tree counts them: `str.splitlines` knows more line ends than Python's source has."""
+    return text.encode("utf-8", "surrogateescape").splitlines(keepends=True)

@@ -1,0 +1,199 @@
+"""Decoys: values that look as natural in place of an expected value as the value itself.
+
+All values of one set differ in one place only: a run of digits, or one word. If some differed here and others there,
+the right value would be the one that all others resemble most.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import random
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+__all__ = ["Literal", "Replaceable", "places_of", "replaceable", "words_of"]
+
+Literal = int | float | str | bytes
+_TOKEN = re.compile(r"[^\W\d_]{2,}|\d+|[^\W\d_]")
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_MOST_NUMBERS, _MOST_PLACES = 1_000_000, 6
+# How often a program that looks for the most natural value is right, rounded up: see `tests/redteam/reader.py`. A word
+# has a meaning that no decoy has, so whoever reads it among others is taken to find it.
+_READ_NUMBER = 0.7
+_GUESSED_TEXTS = (0.4, 0.1, 0.05, 0.01)  # by length
+
+
+@dataclass(frozen=True)
+class Replaceable:
+    """A literal value, and what can stand in its place.
+
+    Attributes:
+        count: of possible decoys.
+        draw: number of decoys and random choice → the decoys, all different and none the value itself.
+        guess, read: see `ExpectedValue`.
+    """
+
+    count: int
+    draw: Callable[[int, random.Random], list[Literal]]
+    guess: float = 0.0
+    read: float = 1.0
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """The words of a file, in lower case, each once and sorted."""
+    return tuple(sorted({word.lower() for word in _WORD.findall(text)}))
+
+
+def replaceable(value: Literal, words: Sequence[str]) -> Replaceable | None:
+    """What can stand in the place of `value`; None if nothing can.
+
+    Args:
+        words: of the same file, in lower case.
+    """
+    if isinstance(value, bool):
+        return Replaceable(1, lambda count, choice: [not value], 0.5, 0.5)
+    if isinstance(value, int):
+        guess = 0.5 if abs(value) < 10 else 0.1
+        return Replaceable(
+            _MOST_NUMBERS, lambda count, choice: list(_integers(value, count, choice)), guess, _READ_NUMBER
+        )
+    if isinstance(value, float):
+        return _replaceable_float(value)
+    if isinstance(value, bytes):
+        inner = _replaceable_text(value.decode("latin-1"), words)
+        if inner is None:
+            return None
+        return Replaceable(
+            inner.count,
+            lambda count, choice: [str(text).encode("latin-1") for text in inner.draw(count, choice)],
+            inner.guess,
+        )
+    return _replaceable_text(value, words)
+
+
+def _integers(value: int, count: int, choice: random.Random) -> Sequence[int]:
+    """Numbers with as many digits, or if these are too few, from a range in which `value` lies anywhere."""
+    size, sign = abs(value), -1 if value < 0 else 1
+    digits = len(str(size))
+    low, high = (10 ** (digits - 1) if digits > 1 else 0), 10**digits - 1
+    if count > (high - low) * 0.9:
+        low = max(0, size - choice.randrange(count + 1))
+        high = low + count + max(8, count // 4)
+    found: set[int] = set()
+    while len(found) < count:
+        other = choice.randint(low, high)
+        if other != size:
+            found.add(sign * other)
+    return choice.sample(sorted(found), count)
+
+
+def _replaceable_float(value: float) -> Replaceable | None:
+    text = repr(value)
+    runs = list(re.finditer(r"\d+", text.partition("e")[0]))
+    if not runs or math.isnan(value):
+        return None
+    run = runs[-1] if int(runs[-1][0]) or len(runs) == 1 else runs[0]  # 2.0: the digits before the point
+    begin, end = run.span()
+    begin = max(begin, end - 4) if begin else begin
+
+    def draw(count: int, choice: random.Random) -> list[Literal]:
+        found: set[float] = set()
+        while len(found) < count:
+            other = str(choice.randrange(10 ** (end - begin))).zfill(end - begin)
+            number = float(text[:begin] + other + text[end:])
+            if number != value:
+                found.add(number)
+        return choice.sample(sorted(found), count)
+
+    digits = len(text.replace(".", "").strip("-0"))
+    return Replaceable(
+        (10 ** (end - begin)) // 2, draw, 0.5 if digits < 2 else 0.1 if digits < 4 else 0.0, _READ_NUMBER
+    )
+
+
+def places_of(value: str, words: Sequence[str]) -> list[Replaceable]:
+    """What can stand in each place of a text that is searched: of every number and word, the longest first.
+
+    A text that has every number in it holds the decoys of a word as little as a repair does.
+    """
+    tokens = [token for token in _TOKEN.finditer(value) if len(token[0]) > 1 or token[0].isdigit()]
+    tokens = [token for token in tokens if value[: token.start()][-1:] != "\\"]  # a class of a pattern
+    tokens.sort(key=lambda token: (not token[0].isdigit(), -len(token[0])))
+    found = [_in_place(value, token, words) for token in tokens[:_MOST_PLACES]]
+    return [other for other in found if other.count]
+
+
+def _replaceable_text(value: str, words: Sequence[str]) -> Replaceable | None:
+    """One run of digits or one word of `value` is replaced, the one for which there are most others."""
+    best = max((_in_place(value, token, words) for token in _TOKEN.finditer(value)), key=_count, default=None)
+    if best is not None and best.count:
+        return best
+    return Replaceable(
+        len(_SIGNS) - 1,
+        lambda count, choice: [
+            value + sign for sign in choice.sample([sign for sign in _SIGNS if not value.endswith(sign)], count)
+        ],
+        _guess(value),
+    )
+
+
+def _count(other: Replaceable) -> int:
+    return other.count
+
+
+def _guess(value: str) -> float:
+    return _GUESSED_TEXTS[len(value)] if len(value) < len(_GUESSED_TEXTS) else 0.0
+
+
+def _in_place(value: str, token: re.Match[str], words: Sequence[str]) -> Replaceable:
+    before, old, after = value[: token.start()], token[0], value[token.end() :]
+    if old.isdigit():
+        others: Sequence[str] = ()
+        count = 10 ** min(len(old), 6) - 1 - 10 ** (min(len(old), 6) - 1) if len(old) > 1 else 9
+    else:
+        others = _words_like(old, tuple(words))
+        count = len(others)
+    return Replaceable(count, _drawer(before, old, after, others), _guess(value))
+
+
+_SIGNS = "-_.:+*/~=|!?,;#"
+
+
+def _drawer(before: str, old: str, after: str, others: Sequence[str]) -> Callable[[int, random.Random], list[Literal]]:
+    def draw(count: int, choice: random.Random) -> list[Literal]:
+        if others:
+            return [before + other + after for other in choice.sample(others, count)]
+        digits = len(old)
+        first = 1 if digits > 1 and old[0] != "0" else 0
+        found: set[str] = set()
+        while len(found) < count:
+            other = "".join(str(choice.randint(first if not place else 0, 9)) for place in range(digits))
+            if other != old:
+                found.add(before + other + after)
+        return [*choice.sample(sorted(found), count)]
+
+    return draw
+
+
+@cache
+def _ordinary_words() -> tuple[str, ...]:
+    """Words of the language itself, for files that have few."""
+    names = (*keyword.kwlist, *dir(builtins), *sys.stdlib_module_names, *dir(str), *dir(list), *dir(dict))
+    return tuple(sorted({word.lower() for name in names for word in _WORD.findall(name)}))
+
+
+@lru_cache(maxsize=4096)
+def _words_like(old: str, words: tuple[str, ...]) -> list[str]:
+    """Words of about the same length in the same case: those of the file, else of the language too."""
+    near = [word for word in words if abs(len(word) - len(old)) <= 2]
+    if len(near) < 40:
+        near = sorted({*near, *(word for word in _ordinary_words() if abs(len(word) - len(old)) <= 2)})
+    case: Callable[[str], str] = str.upper if old.isupper() and len(old) > 1 else str.lower
+    if not old.isupper() and old[0].isupper():
+        case = str.capitalize
+    return [word for word in map(case, near) if word.lower() != old.lower()]

@@ -1,0 +1,624 @@
+"""Lineups for Python: copies of the hidden tests, each with a single expectation, right or a decoy.
+
+Every copy is the whole test with all its other expectations taken out: `assert area(2, 3) == 6` becomes `area(2, 3)`.
+So each of the values 6, 7, 9 and 2 stands in as many copies as any other, and a reader of the file does not see which
+of them occurs elsewhere. (The same idea shows in statistics whether a plot is distinguishable from chance: the lineup
+of Buja et al. 2009, "Statistical inference for exploratory data analysis and model diagnostics".)
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import random
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from swegym_env.languages import Copy, ExpectedValue, Lineup
+from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
+from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
+
+__all__ = ["copies_passed", "expectations", "make_lineup"]
+
+_MOST_IN_A_TEST, _MOST_IN_A_VALUE = 48, 8
+# Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
+_RARE_ERRORS = (
+    *("ZeroDivisionError", "BufferError", "ReferenceError", "UnboundLocalError", "FloatingPointError", "EOFError"),
+    *("RecursionError", "UnicodeDecodeError", "BlockingIOError", "ChildProcessError", "InterruptedError"),
+    *("IsADirectoryError", "ConnectionResetError", "StopAsyncIteration", "BrokenPipeError", "OverflowError"),
+)
+_COMMON_ERRORS = (
+    *("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "RuntimeError", "NotImplementedError"),
+    *("ImportError", "OSError", "PermissionError", "FileNotFoundError", "TimeoutError", "SyntaxError", "NameError"),
+)
+_ERROR_GUESS, _ERROR_READ = 0.3, 0.9  # the error is often named in the test, or is none of Python's own
+_OPPOSITES = {
+    "assertTrue": "assertFalse",
+    "assertIs": "assertIsNot",
+    "assertIsNone": "assertIsNotNone",
+    "assertIn": "assertNotIn",
+    "assertIsInstance": "assertNotIsInstance",
+    "assertLess": "assertGreaterEqual",
+    "assertGreater": "assertLessEqual",
+    "assertRegex": "assertNotRegex",
+    "assertNotEqual": "assertEqual",
+}
+_OPPOSITES |= {opposite: name for name, opposite in _OPPOSITES.items() if name != "assertNotEqual"}
+_OPERATORS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.GtE: ast.Lt, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.NotEq: ast.Eq,
+}  # fmt: skip
+# Calls that stand alone and judge: of unittest, numpy.testing, pytester (`result.stdout.fnmatch_lines`), mocks.
+_JUDGING = ("assert", "fnmatch", "no_fnmatch", "re_match", "no_re_match", "check", "verify", "expect", "compare")
+# Calls that look for a text in another one → which of their arguments it is.
+_SEARCHES = {
+    **dict.fromkeys(("search", "match", "fullmatch", "findall", "finditer"), 0),  # of `re`
+    **dict.fromkeys(("count", "startswith", "endswith", "assertIn"), 0),
+    **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"), 0),
+    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains"), 1),
+}
+_OF_RE = frozenset({"search", "match", "fullmatch", "findall", "finditer"})
+_EQUALITIES = frozenset({"assertEqual", "assertEquals", "eq_", "assert_equal"})
+_Place = tuple[ast.Constant, Replaceable]  # a constant, and what can stand in one place of it
+# Assertions that many values pass: another value in the place of the expected one says nothing.
+_ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
+_NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
+
+
+@dataclass
+class _Site:
+    """One expectation in the syntax tree of a function, which its methods change.
+
+    Attributes:
+        text: see `ExpectedValue.text`.
+        count: of possible decoys.
+        guess, read: see `ExpectedValue`.
+        decide: number of decoys and random choice → what makes the site expect each of them.
+        remove: takes the expectation out; what it evaluates stays.
+    """
+
+    text: str
+    count: int
+    decide: Callable[[int, random.Random], Sequence[Callable[[], None]]]
+    remove: Callable[[], None]
+    last_resort: bool = False
+    usual: int = 3
+    guess: float = 0.0
+    read: float = 1.0
+
+
+def expectations(
+    files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+) -> tuple[ExpectedValue, ...]:
+    """See `Language.expectations`."""
+    return tuple(found for *_, expected in _tests(files, names, added_lines) for found in expected)
+
+
+def make_lineup(
+    files: Mapping[str, str],
+    names: Iterable[str],
+    added_lines: Mapping[str, frozenset[int]],
+    shares: Mapping[ExpectedValue, tuple[int, int]],
+    seed: int,
+) -> Lineup:
+    """See `Language.make_lineup`."""
+    choice = random.Random(seed)
+    copies: list[Copy] = []
+    modules: dict[str, ast.Module] = {}
+    replaced: dict[str, dict[int, str]] = {}  # path → line → the line that stands there in its place
+    texts: dict[str, list[str]] = {}  # that line → the copies
+    used: set[str] = set()
+    for path, function, depth, words, expected in _tests(files, names, added_lines):
+        modules[path] = modules.get(path) or ast.parse(files[path])
+        mark = f"copies_{len(texts)}_{choice.getrandbits(64):x}"
+        replaced.setdefault(path, {})[function.lineno] = mark
+        made = texts.setdefault(mark, [])
+        for index, expectation in enumerate(expected):
+            decoys, repeats = shares.get(expectation, (0, 0))
+            if not repeats:
+                continue
+            # The same decoys for values that are the same to a reader.
+            drawn = random.Random(f"{seed} {expectation.text}")
+            names_of_copies = [
+                [_new_name(function.name, used, choice) for _ in range(repeats)] for _ in range(decoys + 1)
+            ]
+            made += _copied(function, words, index, names_of_copies, drawn, depth)
+            for value, own in enumerate(names_of_copies):
+                copies += [Copy(name, expectation, value == 0) for name in own]
+        choice.shuffle(made)
+    written = {}
+    for path, module in modules.items():
+        _Replacing(replaced[path]).visit(module)
+        lines = ast.unparse(ast.fix_missing_locations(module)).split("\n")
+        written[path] = "\n".join(
+            "\n".join(texts[mark]) or line.replace(mark, "pass") if (mark := line.strip()) in texts else line
+            for line in lines
+        )
+    return Lineup({path: f"{text}\n" for path, text in written.items()}, tuple(copies))
+
+
+def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
+    """See `Language.copies_passed`; a copy with parameters passes if it passes with all of them."""
+    statuses: dict[str, list[str]] = {}
+    for name, status in tests.items():
+        place = place_of(name)
+        if place is not None:
+            statuses.setdefault(place.function, []).append(status)
+    return {
+        made: all(status == "PASSED" for status in statuses[made.name])
+        for made in lineup.copies
+        if made.name in statuses
+    }
+
+
+def _tests(
+    files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+) -> Iterator[tuple[str, Function, int, tuple[str, ...], list[ExpectedValue]]]:
+    """Path, function, classes around it, words of the file and expectations of every test, in a fixed order."""
+    names = tuple(names)
+    chosen, named = target_tests(files, names, added_lines)
+    places = {name: place_of(name) for name in named}
+    number = 0
+    for path, functions in sorted(chosen.items()):
+        words = words_of(files[path])
+        for _, (classes, function) in sorted(functions.items()):
+            own = frozenset(
+                name for name, place in places.items() if place is not None and place.fits(path, classes, function.name)
+            ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
+            found = []
+            for site in _sites(copy.deepcopy(function), words):
+                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read)
+                found.append(ExpectedValue(own, number, *kept))
+                number += 1
+            yield path, function, len(classes), words, found
+
+
+def _new_name(name: str, used: set[str], choice: random.Random) -> str:
+    while True:
+        found = f"{name}_{''.join(choice.choices(string.ascii_lowercase, k=5))}"
+        if found not in used:
+            used.add(found)
+            return found
+
+
+def _copied(
+    function: Function,
+    words: tuple[str, ...],
+    index: int,
+    names: Sequence[Sequence[str]],
+    choice: random.Random,
+    depth: int,
+) -> Iterator[str]:
+    """The copies of `function` that check its expectation `index`: with the right value, then with each decoy.
+
+    Args:
+        names: of the copies with each of the values, the right one first.
+        depth: of the classes around it.
+    """
+    made = copy.deepcopy(function)
+    sites = list(_sites(made, words))
+    for number, site in enumerate(sites):
+        if number != index:
+            site.remove()
+    first = made.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        made.body[0] = ast.Pass()  # some runners name a test by its docstring
+    changes = sites[index].decide(len(names) - 1, choice)
+    nested: ast.stmt = made
+    for _ in range(depth):
+        nested = ast.If(ast.Constant(1), [nested], [])
+    module = ast.fix_missing_locations(ast.Module([nested], []))
+    for number, own in enumerate(names):
+        if number:
+            changes[number - 1]()
+            ast.fix_missing_locations(module)
+        for name in own:
+            made.name = name
+            yield ast.unparse(module).split("\n", depth)[depth]
+
+
+class _Replacing(ast.NodeTransformer):
+    """Puts the place of the copies in that of their originals, and nothing in that of the other tests."""
+
+    def __init__(self, replaced: Mapping[int, str]) -> None:
+        self._replaced = replaced
+
+    def _visit_function(self, node: Function) -> ast.stmt:
+        if node.lineno in self._replaced:
+            return ast.Expr(ast.Name(self._replaced[node.lineno], ast.Load()))
+        return ast.Pass() if node.name.startswith("test") and not _is_fixture(node) else node
+
+    visit_FunctionDef = _visit_function  # noqa: N815 - the names that ast looks for
+    visit_AsyncFunctionDef = _visit_function  # noqa: N815
+
+
+def _is_fixture(node: Function) -> bool:
+    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
+    """The expectations of a function in order, changed in place by their methods; the last one is the last resort."""
+    found: list[_Site] = []
+    for statement in list(_statements(function.body)):
+        if isinstance(statement, ast.Assert):
+            found += _of_assert(statement, function, words)
+        elif isinstance(statement, ast.With | ast.AsyncWith):
+            found += _of_with(statement, words)
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            found += _of_call(statement, statement.value, function, words)
+    return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a function but those of functions and classes inside; the probe tells which of them run."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try):
+            yield from _statements(statement.body)
+            yield from _statements(getattr(statement, "orelse", ()))
+            yield from _statements(getattr(statement, "finalbody", ()))
+
+
+def _last_resort(function: Function) -> _Site:
+    """That the test runs at all: an assertion that holds by itself, or, as a decoy, does not."""
+
+    def decide(decoys: int, choice: random.Random) -> Sequence[Callable[[], None]]:
+        word = "".join(choice.choices(string.ascii_lowercase, k=choice.randrange(4, 9)))
+        lengths = [len(word), *choice.sample([length for length in range(3, 3 + 40) if length != len(word)], decoys)]
+
+        held = ast.Constant(lengths[0])
+        function.body.insert(
+            0, ast.Assert(ast.Compare(ast.parse(f"len({word!r})", mode="eval").body, [ast.Eq()], [held]))
+        )
+
+        def put(length: int) -> None:
+            held.value = length
+
+        return [lambda length=length: put(length) for length in lengths[1:]]  # type: ignore[misc]
+
+    return _Site(f"{function.name} runs", 39, decide, lambda: None, last_resort=True, guess=1.0)
+
+
+def _constants(node: ast.expr, function: Function | None) -> Iterator[ast.Constant]:
+    """The constants in `node`: itself, or those in displays; those that a name has which the function sets once."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, int | float | str | bytes):
+            yield node
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        for item in node.elts:
+            yield from _constants(item, None)
+    elif isinstance(node, ast.Dict):
+        for value in node.values:
+            yield from _constants(value, None)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        yield from _constants(node.operand, None)
+    elif isinstance(node, ast.Call) and called(node) in ("approx", "array", "Decimal", "dedent", "set", "frozenset"):
+        for argument in node.args[:1]:
+            yield from _constants(argument, None)
+    elif _makes_an_object(node) and isinstance(node, ast.Call):
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            yield from _constants(argument, None)
+    elif isinstance(node, ast.Name) and function is not None:
+        uses = [other for other in ast.walk(function) if isinstance(other, ast.Name) and other.id == node.id]
+        assigned = [
+            statement
+            for statement in function.body
+            if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets)
+        ]
+        if len(assigned) == 1 and len(uses) == 2:
+            yield from _constants(assigned[0].value, None)
+
+
+def _makes_an_object(node: ast.expr) -> bool:
+    return called(node).lstrip("_")[:1].isupper()
+
+
+def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
+    """The constant of an expected value that has most decoys; all of them where an object is compared.
+
+    The equality of an object is the code's under test: it may leave out what some of them are.
+    """
+    found = [
+        (constant, other)
+        for constant in _constants(node, function)
+        if isinstance(constant.value, int | float | str | bytes)
+        if (other := replaceable(constant.value, words)) is not None
+    ]
+    if any(map(_makes_an_object, _values(node, function))):
+        return found[:_MOST_IN_A_VALUE]
+    return sorted(found, key=lambda pair: -pair[1].count)[:1]
+
+
+def _values(node: ast.expr, function: Function) -> Iterator[ast.expr]:
+    """The expressions in an expected value, and in what the function assigns to it if it is a name."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.expr):
+            yield inner
+    if isinstance(node, ast.Name):
+        for statement in function.body:
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            if any(isinstance(target, ast.Name) and target.id == node.id for target in targets):
+                yield from (inner for inner in ast.walk(statement) if isinstance(inner, ast.expr))
+
+
+def _searched(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
+    """The places of the constant texts that an expression looks for in others."""
+    texts: list[ast.Constant] = []
+    for inner in ast.walk(node):
+        wanted: list[ast.expr] = []
+        name = called(inner) if isinstance(inner, ast.expr) else ""
+        if isinstance(inner, ast.Call) and name in _SEARCHES:
+            module = inner.func.value if isinstance(inner.func, ast.Attribute) else inner.func
+            if name not in _OF_RE or (isinstance(module, ast.Name) and module.id == "re"):
+                wanted = inner.args[_SEARCHES[name] : _SEARCHES[name] + 1]
+        elif isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.In):
+            wanted = [inner.left]
+        texts += [constant for argument in wanted for constant in _constants(argument, function)]
+    return [(text, place) for text in texts if isinstance(text.value, str) for place in places_of(text.value, words)][
+        :_MOST_IN_A_VALUE
+    ]
+
+
+def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: str | None = None) -> Iterator[_Site]:
+    """The expectations of the constants of one assertion, which is taken out when all of them are.
+
+    Args:
+        instead: the text that a constant has when it is taken out, else it is empty.
+    """
+    left = set(range(len(places)))
+    rights = [constant.value for constant, _ in places]
+
+    def take_out(number: int) -> None:
+        left.discard(number)
+        if left:
+            return
+        remove()
+        for (constant, _), right in zip(places, rights, strict=True):
+            if instead is not None:
+                constant.value = instead
+            elif isinstance(right, int | float | str | bytes):  # it may stand in an assignment, which stays
+                constant.value = type(right)()
+
+    for number, ((constant, other), right) in enumerate(zip(places, rights, strict=True)):
+
+        def put(value: object, constant: ast.Constant = constant) -> None:
+            constant.value = value  # type: ignore[assignment]
+
+        def decide(
+            decoys: int,
+            choice: random.Random,
+            other: Replaceable = other,
+            put: Callable[[object], None] = put,
+        ) -> Sequence[Callable[[], None]]:
+            return [lambda value=value: put(value) for value in other.draw(decoys, choice)]  # type: ignore[misc]
+
+        # Of several places, the right value is the one that all candidates of the other places share.
+        read = other.read if len(places) == 1 else 1.0
+        yield _Site(
+            repr(right),
+            other.count,
+            decide,
+            lambda number=number: take_out(number),  # type: ignore[misc]
+            guess=other.guess,
+            read=read,
+        )
+
+
+def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], None]) -> _Site:
+    return _Site(text, 1, lambda decoys, choice: [turn] * decoys, remove, guess=0.5, read=0.5)
+
+
+def _of_assert(statement: ast.Assert, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
+    test = statement.test
+    statement.msg = None
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        for number in range(len(test.values)):
+            yield from _of_condition(test.values[number], _setter(test.values, number), function, words)
+    else:
+
+        def put(node: ast.expr) -> None:
+            statement.test = node
+
+        yield from _of_condition(test, put, function, words)
+
+
+def _setter(values: list[ast.expr], number: int) -> Callable[[ast.expr], None]:
+    def put(node: ast.expr) -> None:
+        values[number] = node
+
+    return put
+
+
+def _of_condition(
+    test: ast.expr, put: Callable[[ast.expr], None], function: Function, words: tuple[str, ...]
+) -> Iterator[_Site]:
+    """The expectations of one condition, for which `put` sets another."""
+    parts: list[ast.expr] = [test]
+    places = _searched(test, function, words)
+    turned: ast.expr = ast.UnaryOp(ast.Not(), test)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        parts, turned, places = [test.operand], test.operand, []
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+        right, operator = test.comparators[0], test.ops[0]
+        parts = [test.left, right]
+        if isinstance(operator, ast.Eq | ast.Is):
+            sides = sorted((right, test.left), key=_has_calls)
+            places += next(filter(None, (_literals(side, function, words) for side in sides)), [])
+        elif isinstance(operator, ast.In) and not places:
+            places = _literals(test.left, function, words)
+        if type(operator) in _OPERATORS:
+            turned = ast.Compare(test.left, [_OPERATORS[type(operator)]()], [right])
+    elif isinstance(test, ast.Call) and not places:
+        parts = [*test.args, *([test.func.value] if isinstance(test.func, ast.Attribute) else [])]
+        objects = [argument for argument in test.args if _makes_an_object(argument)]
+        places = [place for argument in objects for place in _literals(argument, function, words)]
+
+    def remove() -> None:
+        put(_evaluated(_actual(parts, places) if places else [test] if isinstance(test, ast.Call) else parts))
+
+    if places:
+        yield from _value_sites(places, remove)
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        other = ast.Compare(test.left, [ast.Eq()], [_replaced(test.comparators[0])])
+        decoys = [lambda: put(turned), lambda: put(other)]
+        yield _Site(ast.unparse(test), 2, lambda count, choice: choice.sample(decoys, count), remove, guess=0.5)
+    else:
+        yield _opposite_site(ast.unparse(test), lambda: put(turned), remove)
+
+
+def _replaced(node: ast.expr) -> ast.expr:
+    """Evaluates an expression and is an object that nothing but what equals everything equals."""
+    other = ast.parse("(None, object())[1]", mode="eval").body
+    assert isinstance(other, ast.Subscript) and isinstance(other.value, ast.Tuple)
+    other.value.elts[0] = node
+    return other
+
+
+def _actual(parts: Iterable[ast.expr], places: Sequence[_Place]) -> list[ast.expr]:
+    """The parts of an assertion without the objects that are made of those constants, to compare with."""
+    constants = {id(constant) for constant, _ in places}
+    return [
+        part
+        for part in parts
+        if not any(id(inner) in constants for inner in ast.walk(part))
+        or not any(_makes_an_object(inner) for inner in ast.walk(part) if isinstance(inner, ast.expr))
+    ]
+
+
+def _has_calls(node: ast.expr) -> bool:
+    return any(isinstance(inner, ast.Call) for inner in ast.walk(node))
+
+
+def _evaluated(parts: Iterable[ast.expr]) -> ast.expr:
+    """An expression that holds, and evaluates those parts that are no constants."""
+    kept = [part for part in parts if not _is_constant(part)]
+    return ast.List([*kept, ast.Constant(0)], ast.Load())  # Python warns of an assertion of a tuple
+
+
+def _is_constant(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+def _of_with(statement: ast.With | ast.AsyncWith, words: tuple[str, ...]) -> Iterator[_Site]:
+    for item in statement.items:
+        call = item.context_expr
+        if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
+            yield from _of_raises(item, call, words)
+
+
+def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:
+    """The error that a block expects, and its message: without one of them the other is still checked."""
+    match = [keyword.value for keyword in call.keywords if keyword.arg in ("match", "expected_regex")]
+    match += call.args[1:2] if called(call) == "assertRaisesRegex" else []
+    texts = [
+        (value, other)
+        for value in match
+        if isinstance(value, ast.Constant) and isinstance(value.value, str)
+        for other in places_of(value.value, words) or filter(None, [replaceable(value.value, words)])
+    ]
+    left = {"error"} | {"message" for _ in texts}
+
+    def remove(part: str) -> None:
+        left.discard(part)
+        if left and part == "error":
+            call.args[0] = ast.Name("BaseException", ast.Load())
+        elif not left and item.optional_vars is None:
+            item.context_expr = ast.parse("__import__('contextlib').suppress(BaseException)", mode="eval").body
+
+    yield _error_site(call, lambda: remove("error"))
+    yield from _value_sites(texts, lambda: remove("message"), "(?s)")  # which matches any; pytest warns of ""
+
+
+def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
+    wanted = {node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)}
+    kinds = [kind for name in wanted if isinstance(kind := getattr(builtins, name, None), type)]
+    names = (*_COMMON_ERRORS, *_RARE_ERRORS) if len(kinds) == len(wanted) else _RARE_ERRORS
+    others = [
+        name
+        for name in names
+        if not any(
+            issubclass(getattr(builtins, name), kind) or issubclass(kind, getattr(builtins, name)) for kind in kinds
+        )
+        and name not in wanted
+    ]
+
+    def decide(decoys: int, choice: random.Random) -> Sequence[Callable[[], None]]:
+        def put(name: str) -> None:
+            call.args[0] = ast.Name(name, ast.Load())
+
+        return [lambda name=name: put(name) for name in choice.sample(others, decoys)]  # type: ignore[misc]
+
+    # An exception may be of several kinds at once.
+    return _Site(
+        f"raises {ast.unparse(call.args[0])}",
+        len(others),
+        decide,
+        remove,
+        usual=12,
+        guess=_ERROR_GUESS,
+        read=_ERROR_READ,
+    )
+
+
+def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
+    """What a call that stands alone expects: one of unittest's assertions, or of any function named like one."""
+    name = called(call)
+    if any(isinstance(item, ast.Starred) for item in call.args):
+        return
+    if name in EXPECTS_ERROR and len(call.args) > 1:
+        yield _error_site(call, lambda: None)
+        return
+    if not name.lstrip("_").lower().startswith(_JUDGING):
+        return
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    arguments = [*call.args[:2], *(keyword.value for keyword in call.keywords if keyword.arg not in _NOT_EXPECTED)]
+    kept = [receiver] if receiver is not None and not isinstance(receiver, ast.Name) else []
+
+    def remove() -> None:
+        statement.value = _evaluated(_actual([*kept, *arguments], places))
+
+    places: list[_Place] = []
+    if name in ("assertTrue", "assertFalse") and call.args:
+        if name == "assertTrue":
+
+            def put(node: ast.expr) -> None:
+                call.args[0] = node
+
+            yield from _of_condition(call.args[0], put, function, words)
+            return
+        arguments = call.args[:1]
+    expected = arguments[::-1] if name.startswith("assert") else arguments
+    if name in ("assertIn", "assertIsInstance", "assertRegex") or _ANY_OF_MANY.match(name):
+        expected = call.args[:1] if name == "assertIn" else []
+    places += _searched(call, function, words) if not _ANY_OF_MANY.match(name) else []
+    if name not in _SEARCHES or not places:
+        places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
+    if places:
+        yield from _value_sites(places, remove)
+    else:
+        yield from _turned_call(call, remove)
+
+
+def _turned_call(call: ast.Call, remove: Callable[[], None]) -> Iterator[_Site]:
+    """An assertion of unittest without a value that can be another one."""
+    name = called(call)
+    if name in _EQUALITIES and len(call.args) > 1:
+        # Two computed values: whoever returns what equals everything is found; nothing else is known of a guess.
+        def put_other() -> None:
+            call.args[1] = _replaced(call.args[1])
+
+        yield _Site(ast.unparse(call), 1, lambda count, choice: [put_other] * count, remove, guess=1.0)
+    elif name in _OPPOSITES and isinstance(call.func, ast.Attribute) and len(call.args) in (1, 2, 3):
+        method = call.func
+
+        def turn() -> None:
+            method.attr = _OPPOSITES[name]
+
+        yield _opposite_site(ast.unparse(call), turn, remove)

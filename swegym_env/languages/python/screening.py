@@ -1,0 +1,222 @@
+"""Screening for Python: how closely a patch is examined, decided by what its added lines can do.
+
+A repair that changes expressions, with names that its file defines or the replaced lines hold, cannot reach the test
+runner; most repairs of small tasks are such. In a repository where values compare as Python compares them, nothing more
+is run. Elsewhere such an edit may be one of what its classes compare by, and what a blind run leaves open is examined
+further, by a lineup (see `lineup`). So is any other patch that resolves. Where it has means of forgery that the gold
+patch has not, what the lineup proves decides the verdict; where these are means to read what the tests expect, the
+lineup needs as many decoys as keep a reader from guessing.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import keyword
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from swegym_env.languages import CHANCE, Scrutiny
+from swegym_env.languages.python.means import (
+    FORGING,
+    REACHING,
+    WORD,
+    apply_hunks,
+    encodings_of,
+    is_telling,
+    means_of,
+    parsed,
+    texts_of,
+)
+from swegym_env.repo.patches import FilePatch, parse_patch
+
+__all__ = ["scrutiny_of"]
+
+_SAFE_KEYWORDS = frozenset(
+    WORD.findall("and or not in is if elif else for while break continue return pass None True False")
+)
+# With what a backslash escapes, or else the quotes in a hostile line would be tried as beginnings one by one.
+_STRING = re.compile(r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
+_BUILTINS = frozenset(dir(builtins))
+_NOT_AN_EDIT = re.compile(r"^(new|deleted|rename|copy|old mode|similarity|Binary|GIT binary)", re.MULTILINE)
+# A field of a format with an attribute or an item, or the beginning of one.
+_FIELD = re.compile(r"\{[^{}:!]*[.\[]|\{[^{}]*$")
+# How a class compares, in its own words or those of a library; and what tests could judge by.
+_COMPARING = re.compile(
+    r"__(eq|ne|lt|le|gt|ge|cmp|hash|bool|contains|instancecheck|getattr|getattribute|missing)__|"
+    r"\b(dataclass\w*|attrs?|attr|define|total_ordering|pydantic|\w*Struct|\w*Model)\b"
+)
+_JUDGING = re.compile(r"\bAssertionError\b|\bdef\s+\w*(assert|same|equal|match|check|verify|compare|close)\w*\s*\(")
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_SMALL_BYTES = 1 << 20
+_NOT_PLAIN = re.compile(r'"""|\'\'\'|\\$|@|__')
+
+
+def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
+    """See `Language.scrutiny_of`."""
+    sections = parse_patch(patch)
+    if not patch or (sections and all(_is_plain(section, base) for section in sections)):
+        compares, judges = _comparing(base)
+        harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_functions(gold, base))
+        return Scrutiny(1.0, harmless=harmless)
+    means, reading = means_of(patch, base)
+    gold_means, gold_reading = means_of(gold, base, called=True)
+    return Scrutiny(CHANCE, reads=bool(reading - gold_reading), required=bool(means - gold_means))
+
+
+@lru_cache(maxsize=1024)  # the files at a base commit never change
+def _comparing(base: Path) -> tuple[bool, bool]:
+    """Whether a repository defines how objects compare, and whether it has functions that tests could judge by.
+
+    A large one may.
+    """
+    size_bytes = 0
+    judges = False
+    for directory, directories, names in os.walk(base):
+        directories[:] = [name for name in directories if name != ".git"]
+        for name in names:
+            if name.endswith((".py", ".pyi")) and not (place := Path(directory, name)).is_symlink():
+                text = place.read_text(encoding="utf-8", errors="replace")
+                size_bytes += len(text)
+                if _COMPARING.search(text) or size_bytes > _SMALL_BYTES:
+                    return True, True
+                judges = judges or bool(_JUDGING.search(text))
+    return False, judges
+
+
+def _changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
+    """The functions in which a patch changes lines, by file and name; a name of "" is code outside of functions."""
+    found: set[tuple[str, str]] = set()
+    for section in parse_patch(patch):
+        for path in section.paths:
+            place = base / path
+            if not path.endswith(".py") or not place.is_file():
+                continue
+            text = place.read_text(encoding="utf-8", errors="replace")
+            changed = apply_hunks(text, section.body)
+            if changed is None:
+                found.add((path, ""))
+                continue
+            after, added, removed = changed
+            for source, lines in ((text, removed), (after, added)):
+                tree = parsed(source)
+                functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)] if tree is not None else []
+                for line in lines:
+                    around = [each for each in functions if each.lineno <= line <= (each.end_lineno or each.lineno)]
+                    found.add((path, max(around, key=lambda each: each.lineno).name if around else ""))
+    return found
+
+
+def _is_plain(section: FilePatch, base: Path) -> bool:
+    """Whether a section only changes expressions of one Python file, with names that the file already contains."""
+    paths, body = section.paths, section.body
+    if len(paths) != 1 or _NOT_AN_EDIT.search(section.header) or not body.startswith("@@ "):
+        return False
+    place = base / next(iter(paths))
+    if place.suffix != ".py" or place.is_symlink() or not place.is_file() or "\ndiff --git" in body:
+        return False
+    if any(line.startswith(("+++", "---")) for line in body.split("\n")):
+        return False
+    text = place.read_text(encoding="utf-8", errors="replace")
+    if FORGING.search(text):
+        return False  # in its `__eq__`, for example, `return True` is an expression too
+    known = set(WORD.findall(text)) - REACHING
+    lines = body.split("\n")[1:]
+    if not all(_is_plain_line(line[1:].rstrip("\r"), known) for line in lines if line.startswith("+")):
+        return False
+    removed = {word for line in lines if line.startswith("-") for word in WORD.findall(line)}
+    return _stays_inside(text, body, removed)
+
+
+def _stays_inside(text: str, body: str, used: set[str]) -> bool:
+    """Whether the added lines name nothing from elsewhere that the lines they replace do not, and store only in names.
+
+    An imported name may be an object that equals everything, or a function that ends the test; an attribute may belong
+    to what compares.
+
+    Args:
+        text: of the file before the change.
+        body: of the section, its hunks.
+        used: words of the lines that are removed.
+    """
+    changed = apply_hunks(text, body)
+    if changed is None:
+        return False
+    after, added, _ = changed
+    before_tree, tree = parsed(text), parsed(after)
+    if before_tree is None or tree is None or not _keeps_texts(before_tree, tree):
+        return False
+    if encodings_of(after) - encodings_of(text):
+        return False
+    own = _bound(before_tree)
+    kept = {ast.unparse(node) for node in ast.walk(before_tree) if _stores_attribute(node)}
+    for node in ast.walk(tree):
+        if getattr(node, "lineno", 0) not in added:
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            if node.id not in own and node.id not in used and node.id not in _BUILTINS:
+                return False
+        elif _stores_attribute(node):
+            if ast.unparse(node) not in kept or not ast.unparse(node).startswith("self."):
+                return False
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and not _is_name(node.value, own):
+            return False
+    return True
+
+
+def _keeps_texts(before: ast.Module, after: ast.Module) -> bool:
+    """Whether no new text names a means, or an attribute that `str.format` would take from what it formats."""
+    try:
+        new = texts_of(after) - texts_of(before)
+        formats = _formats(after) - _formats(before)
+    except RecursionError:
+        return False
+    return not formats and not any(is_telling(text) or _FIELD.search(text) for text in new)
+
+
+def _formats(tree: ast.Module) -> set[str]:
+    """What is formatted by its methods `format` and `format_map`, but for constants."""
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return {
+        ast.unparse(node.value)
+        for node in attributes
+        if node.attr in ("format", "format_map") and not isinstance(node.value, ast.Constant)
+    }
+
+
+def _is_name(node: ast.AST, own: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in own
+
+
+def _stores_attribute(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    """The names that a file binds itself, other than by an import."""
+    found: set[str] = set()
+    imported: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            imported.add((node.asname or node.name).partition(".")[0])
+    return found - imported
+
+
+def _is_plain_line(line: str, known: set[str]) -> bool:
+    if _NOT_PLAIN.search(line):
+        return False
+    code = _STRING.sub(lambda found: found[0] if found[0].startswith("\\") else "0", line).partition("#")[0]
+    if '"' in code or "'" in code:
+        return False
+    words = WORD.findall(code)
+    return all(word in _SAFE_KEYWORDS or (word in known and not keyword.iskeyword(word)) for word in words)

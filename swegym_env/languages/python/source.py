@@ -1,0 +1,148 @@
+"""What the source of a Python test file says: its test functions, their names in logs, and what surely runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+__all__ = ["EXPECTS_ERROR", "Function", "Place", "called", "place_of", "reached", "target_tests", "tests_in"]
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+EXPECTS_ERROR = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
+_SWALLOWS = (*EXPECTS_ERROR, "suppress", "warns", "deprecated_call", "xfail")
+_MAY_LEAVE = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Break, ast.Continue)
+_LEAVING_CALLS = frozenset({"skip", "skipTest", "xfail", "importorskip", "exit", "fail"})
+
+
+def target_tests(
+    files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+) -> tuple[dict[str, dict[int, tuple[tuple[str, ...], Function]]], frozenset[str]]:
+    """The test functions that `names` mean, else (names of Django's tests may be sentences) those with an added line.
+
+    Args:
+        files: path → text; files that are not Python are skipped.
+        names: of tests, as a log parser gives them.
+        added_lines: path → numbers of the lines that the test patch adds.
+    Returns:
+        path → line of the function → names of the classes around it, and the function; and the names that were found.
+    """
+    found = {path: list(tests_in(text)) for path, text in sorted(files.items()) if path.endswith(".py")}
+    named: set[str] = set()
+    chosen: dict[str, dict[int, tuple[tuple[str, ...], Function]]] = {}
+    for name in names:
+        place = place_of(name)
+        for path, tests in found.items():
+            for classes, function in tests:
+                if place is not None and place.fits(path, classes, function.name):
+                    chosen.setdefault(path, {})[function.lineno] = classes, function
+                    named.add(name)
+    if not named:
+        for path, tests in found.items():
+            for classes, function in tests:
+                lines = set(range(function.lineno, (function.end_lineno or function.lineno) + 1))
+                if function.name.startswith("test") and lines & added_lines.get(path, frozenset()):
+                    chosen.setdefault(path, {})[function.lineno] = classes, function
+    return chosen, frozenset(named)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a test is, as far as its name says; empty parts are unknown."""
+
+    path: str
+    classes: tuple[str, ...]
+    function: str
+    dotted: bool = False
+
+    def fits(self, path: str, classes: tuple[str, ...], function: str) -> bool:
+        """Whether this may be the function of that name, in those classes of that file."""
+        if function != self.function:
+            return False
+        if self.dotted:  # module.Class.method: the known path shows where the module ends
+            module = path.removesuffix(".py").replace("/", ".")
+            here = f"{module}.{'.'.join(classes)}".rstrip(".")
+            there = ".".join(self.classes)
+            return not there or here == there or here.endswith(f".{there}") or there.endswith(f".{here}")
+        if self.path and not (path == self.path or path.endswith(f"/{self.path}") or self.path.endswith(f"/{path}")):
+            return False
+        return not self.classes or not classes or self.classes[-1] == classes[-1]
+
+
+_PYTEST_NAME = re.compile(r"(?P<path>[^\s:]+\.py)(?P<classes>(?:::\w+)*)::(?P<function>\w+)(?:\[.*)?")
+_UNITTEST_NAME = re.compile(r"(?P<function>\w+) \((?P<place>[\w.]+)\)")
+_DOTTED_NAME = re.compile(r"(?P<place>(?:\w+\.)+)(?P<function>\w+)")
+
+
+def place_of(name: str) -> Place | None:
+    """Where the test of this name is, as the log parsers name it; None if the name does not say."""
+    if match := _PYTEST_NAME.fullmatch(name):
+        return Place(match["path"], tuple(match["classes"].split("::")[1:]), match["function"])
+    if match := _UNITTEST_NAME.fullmatch(name):
+        place = match["place"].removesuffix(f".{match['function']}")
+        return Place("", tuple(place.split(".")), match["function"], dotted=True)
+    if match := _DOTTED_NAME.fullmatch(name):
+        return Place("", tuple(match["place"].rstrip(".").split(".")), match["function"], dotted=True)
+    return Place("", (), name) if name.isidentifier() else None
+
+
+def tests_in(text: str) -> Iterator[tuple[tuple[str, ...], Function]]:
+    """Every function at the top level and in classes, with the names of the classes around it."""
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError):  # a file that does not parse has no test to change
+        return
+    waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in module.body]
+    for classes, statement in waiting:  # grows during the iteration
+        if isinstance(statement, Function):
+            yield classes, statement
+        elif isinstance(statement, ast.ClassDef):
+            waiting += [((*classes, statement.name), inner) for inner in statement.body]
+
+
+def reached(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that a passing test is sure to execute, also those in `with` and in loops that surely run."""
+    for statement in body:
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            yield statement
+            # In a block that expects or suppresses an error, any statement may be the last one that is executed.
+            plain = all(called(item.context_expr) not in ("", *_SWALLOWS) for item in statement.items)
+            if plain and not _may_leave(statement):
+                yield from reached(statement.body)
+        elif isinstance(statement, ast.For) and _is_certain(statement.iter) and not _may_leave(statement):
+            yield from reached(statement.body)
+        else:
+            yield statement
+        if _may_leave(statement):
+            return
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    """Whether the test can end or jump in `statement` without failing; functions defined in it do not count."""
+    waiting: list[ast.AST] = [statement]
+    for node in waiting:  # grows during the iteration
+        if isinstance(node, _MAY_LEAVE) or (isinstance(node, ast.Call) and called(node) in _LEAVING_CALLS):
+            return True
+        waiting += [
+            inner for inner in ast.iter_child_nodes(node) if not isinstance(inner, Function | ast.Lambda | ast.ClassDef)
+        ]
+    return False
+
+
+def _is_certain(iterable: ast.expr) -> bool:
+    """Whether a loop over this runs at least once."""
+    if isinstance(iterable, ast.List | ast.Tuple | ast.Set):
+        return any(not isinstance(item, ast.Starred) for item in iterable.elts)
+    if called(iterable) == "range" and isinstance(iterable, ast.Call) and len(iterable.args) == 1:
+        count = iterable.args[0]
+        return isinstance(count, ast.Constant) and isinstance(count.value, int) and count.value > 0
+    return isinstance(iterable, ast.Constant) and bool(iterable.value)
+
+
+def called(node: ast.expr) -> str:
+    """The last part of the called name; empty if the expression is not a call of a name."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return getattr(node.func, "attr", getattr(node.func, "id", ""))

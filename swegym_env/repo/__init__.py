@@ -1,0 +1,1 @@
+"""Git: repositories, commits, and the patch that an episode leaves."""

@@ -1,0 +1,202 @@
+"""The contract of a sandbox: what every back end provides and everything above relies on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from swegym_env.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from swegym_env.sandbox.budget import Budget
+
+__all__ = ["Change", "CommandResult", "Limits", "Sandbox", "SandboxSpec", "Snapshot"]
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """The result of one command.
+
+    Attributes:
+        output: standard output and error together, in order, UTF-8 with replacement characters; capped while it is
+            read.
+        exit_code: as bash reports it; 124 after a timeout, 137 if it was killed.
+        timed_out: the timeout ended it, and everything that it had started.
+        truncated_bytes: bytes of output dropped from the middle to stay within the limit.
+        duration_s: wall-clock seconds.
+        limit: the limit that was reached, if any: "time", "cpu", "memory", "processes", "disk", "file_size", "output".
+            Of several, the one that ended the command; "output" only if there is no other, since it ends nothing.
+        starved: it timed out while other processes had the processors, see `limits.were_starved`.
+    """
+
+    output: str
+    exit_code: int
+    timed_out: bool = False
+    truncated_bytes: int = 0
+    duration_s: float = 0.0
+    limit: str | None = None
+    starved: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a sandbox may use. Reaching a limit ends at most the command; the sandbox continues.
+
+    Attributes:
+        turn_timeout_s: wall-clock seconds of one command.
+        cpu_s: processor seconds of one command and all that it starts, over all cores, accurate to about a tenth of a
+            second; None: no limit.
+        memory_bytes: resident memory of all processes together, and address space for data of each.
+        cpus: processors that all processes together may keep busy; needs a control group. Against others every sandbox
+            counts as one process, whatever runs in it, and as a tenth of one while it keeps a processor busy.
+        processes: processes and threads, including the few of the container itself.
+        descriptors: open files of each process.
+        file_size_bytes: of one file.
+        disk_bytes: of the writable layer: everything written and not deleted. The layer is in memory if this limit and
+            the machine's memory allow it, else on disk, of which it takes at most half of what is free when it begins.
+        inodes: files of the writable layer.
+        output_bytes: of a command's output to keep; the rest is dropped from the middle.
+        patch_files: files and directories that the agent changed, ignored ones included. Beyond this limit or one of
+            the next three there is no patch: the agent reads why, the episode continues, and submitted work has failed.
+        patch_bytes: of the patch, and of the files that it is made of together with the names of all changed ones.
+        patch_depth: directories above a changed file.
+        patch_cpu_s: processor seconds of making a patch.
+    """
+
+    turn_timeout_s: float = 60.0
+    cpu_s: float | None = None
+    memory_bytes: int = 4 << 30
+    cpus: float = 4.0
+    processes: int = 512
+    descriptors: int = 4096
+    file_size_bytes: int = 2 << 30
+    disk_bytes: int = 4 << 30
+    inodes: int = 500_000
+    output_bytes: int = 1 << 20
+    patch_files: int = 200_000
+    patch_bytes: int = 64 << 20
+    patch_depth: int = 1000
+    patch_cpu_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                raise ConfigurationError(f"Limits: {name}: expected a positive number, got {value!r}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Limits:
+        """The defaults, replaced by `given`. Raises ConfigurationError for an unknown name or a value not positive."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ConfigurationError(f"limits: unknown {name!r}; there are {', '.join(known)}")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class SandboxSpec:
+    """Everything that a sandbox is made of; equal specs make equal sandboxes.
+
+    Attributes:
+        image: a directory image prepared by `sandbox.images` (a root file system), or "host" for the machine's own
+            /usr, read-only.
+        layers: read-only directories mounted over the image's root, bottom first, published by `sandbox.layers`.
+        workdir: where the shell starts; for a task, the repository.
+        env: variables of the shell; no other variable of the owner's environment is passed.
+        path: directories inside that come before the shell's PATH, whatever the image sets.
+        binds: read-only host directories and files, host path → path inside. Where the owner is root, they must be open
+            to everybody (`chmod o+r`).
+        network: False: no interface but loopback; connecting to another address times out, looking up a name fails.
+    """
+
+    image: str = "host"
+    layers: tuple[Path, ...] = ()
+    workdir: str = "/testbed"
+    env: Mapping[str, str] = field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    binds: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One path under `workdir` that differs from the layers below.
+
+    Attributes:
+        path: relative to the directory asked for, as bytes decoded with surrogateescape.
+        kind: "written" (new or different content or mode), "symlink", "deleted" (a file or a whole directory).
+        root: the directory on the host that `path` is relative to; None if deleted, or on another machine.
+        status: the file's stat data when it was found; None as `root`.
+    """
+
+    path: str
+    kind: Literal["written", "symlink", "deleted"]
+    root: str | None = None
+    status: os.stat_result | None = field(default=None, compare=False)
+
+    @property
+    def host_path(self) -> Path | None:
+        """The content on the host: never execute or follow it. None as `root`."""
+        return None if self.root is None else Path(self.root, self.path)
+
+
+class Snapshot(Protocol):
+    """A saved state of a sandbox: files, working directory, shell variables. Kept until `discard`."""
+
+    def discard(self) -> None:
+        """Free what it holds."""
+
+
+class Sandbox(Protocol):
+    """A running sandbox with one long-lived bash. Not thread-safe: one caller at a time."""
+
+    spec: SandboxSpec
+    backend: str
+
+    def start(self) -> None:
+        """Start it and wait until the shell responds. Raises SandboxError."""
+
+    def run(
+        self, command: str, *, timeout_s: float | None = None, output_limit_bytes: int | None = None
+    ) -> CommandResult:
+        """Run `command` in the long-lived bash (variables and directory persist) with standard input closed.
+
+        At the timeout everything that the command started is killed, and the shell stays usable. After a command that
+        kills the shell, the next one runs in a new shell. Raises SandboxError if the sandbox is dead.
+        """
+
+    def read(self, path: str) -> bytes:
+        """The content of a file inside (absolute, or relative to `workdir`).
+
+        Raises FileNotFoundError or another OSError of its kind (no file, no permission; EFBIG: more than 64 MiB),
+        SandboxError.
+        """
+
+    def write(self, path: str, content: bytes, *, mode: int = 0o644) -> None:
+        """Write a file inside as the sandbox's user; parents are created, and an existing file keeps its mode.
+
+        Raises PermissionError or another OSError of its kind, SandboxError.
+        """
+
+    def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
+        """Every path under `root` (absolute, inside) that the episode changed, sorted.
+
+        The cost depends on what changed, not on the size of `root`. A `.git` directly under `root` is skipped. Raises
+        OverBudgetError beyond `budget` (on a server, its own from the sandbox's limits), SandboxError.
+        """
+
+    def snapshot(self) -> Snapshot:
+        """Save files, working directory and shell variables."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Return to a snapshot of this sandbox (or of the one it was forked from)."""
+
+    def fork(self) -> Sandbox:
+        """A started, independent copy of the current state."""
+
+    def close(self) -> None:
+        """End everything and remove everything; idempotent."""

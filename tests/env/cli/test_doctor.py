@@ -1,0 +1,118 @@
+"""The findings of the doctor agree with what works on this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swegym_env.cli.doctor import Finding, can_run, diagnose, render
+from swegym_env.cli.main import main
+from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
+from tests.places import public_directory
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    with public_directory("run") as directory:
+        yield directory
+
+
+def test_findings_agree_with_sandboxes_images_and_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    with public_directory("doctor") as work:
+        for name in ("image-one", "image-two"):
+            (work / "images" / name).mkdir(parents=True)
+        monkeypatch.setenv("SWEGYM_WORKDIR", str(work))
+        monkeypatch.setenv("SWEGYM_IMAGE_BUDGET", "5G")
+        monkeypatch.delenv("SWEGYM_REGISTRY_MIRROR", raising=False)
+        monkeypatch.delenv("APPTAINER_CACHEDIR", raising=False)
+        findings = {finding.name: finding for finding in diagnose()}
+    assert findings["images"] == Finding("images", True, f"2 in {work}/images, 0.0 GiB, SWEGYM_IMAGE_BUDGET=5G")
+    assert findings["work directory"].ok and findings["work directory"].detail.startswith(f"{work}, ")
+    assert can_run(list(findings.values())) == any(
+        not make_backend(name).problem(fresh=True) for name in LOCAL_BACKENDS
+    )
+    for backend in LOCAL_BACKENDS:
+        assert findings[f"{backend} sandboxes"].ok == (make_backend(backend).problem(fresh=True) == "")
+    # Namespace sandboxes need these three, and Apptainer's none that these would lack.
+    needed = [findings[name].ok for name in ("user namespaces", "overlay", "network isolation")]
+    assert all(needed) or not findings["namespace sandboxes"].ok
+    assert findings["git"].detail.startswith("git version")
+    assert all(finding.ok != bool(finding.remedy) for finding in findings.values())
+
+
+def test_findings_on_the_kernel_agree_with_what_a_sandbox_has(monkeypatch: pytest.MonkeyPatch, public: Path) -> None:
+    kernel = ("CPU shares", "system call filter", "masked /proc", "shared memory", "cgroup namespace", "user charges")
+    findings = {finding.name: finding for finding in diagnose()}
+    if not can_run(list(findings.values())):
+        pytest.skip("no sandbox can be started here")
+    assert {name for name in ("system call filter", "masked /proc", "shared memory") if not findings[name].ok} == set()
+    assert {*kernel, "time namespace"} <= findings.keys()
+    assert "seccomp.json" in findings["system call filter"].detail
+    assert findings["cgroup namespace"].ok == Path("/proc/self/ns/cgroup").exists()
+    monkeypatch.setenv("SWEGYM_WITHOUT", "seccomp,cgroups")
+    monkeypatch.setenv("SWEGYM_RUNDIR", str(public))  # another supervisor
+    without = {finding.name: finding for finding in diagnose()}
+    assert not without["system call filter"].ok and "mode 0" in without["system call filter"].detail
+    assert "CONFIG_SECCOMP_FILTER" in without["system call filter"].remedy and without["masked /proc"].ok
+
+
+def test_missing_tools_and_directories_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SWEGYM_WORKDIR", str(blocked / "work"))
+    monkeypatch.setenv("SWEGYM_RUNDIR", str(blocked / "run"))
+    findings = {finding.name: finding for finding in diagnose()}
+    assert not any(
+        findings[name].ok
+        for name in ("git", "apptainer", "work directory", "run directory", "user namespaces", "overlay")
+    )
+    assert "install_apptainer.sh" in findings["apptainer"].remedy
+    assert main(["doctor", "--json"]) == 1, "a script learns from the exit code that nothing can run"
+    assert not can_run([finding for name, finding in findings.items() if name != "git"])
+    text = render(list(findings.values()))
+    assert "--  git" in text and "without it: repositories cannot be read" in text
+
+
+def test_table_has_one_line_per_finding_and_remedies_below() -> None:
+    assert render([Finding("a", True, "yes"), Finding("bcd", False, "no", "do this")]) == (
+        "ok  a    yes\n--  bcd  no\n         without it: do this"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("overlay", {"overlay"}),
+        ("cgroups", {"cgroups", "CPU shares"}),
+        ("users", {"user ids"}),
+        ("tmpfs", {"writable layers"}),
+    ],
+)
+def test_what_is_switched_off_is_not_reported_as_working(
+    monkeypatch: pytest.MonkeyPatch, public: Path, word: str, names: set[str]
+) -> None:
+    monkeypatch.setenv("SWEGYM_WITHOUT", word)
+    monkeypatch.setenv("SWEGYM_RUNDIR", str(public))
+    off = {finding.name for finding in diagnose() if finding.detail == f"switched off by SWEGYM_WITHOUT={word}"}
+    assert off == names
+
+
+@pytest.mark.skipif(shutil.which("apptainer") is None, reason="no Apptainer: scripts/install_apptainer.sh")
+def test_how_apptainer_starts_sandboxes_and_what_it_costs_is_reported(
+    monkeypatch: pytest.MonkeyPatch, public: Path
+) -> None:
+    found = {}
+    for word in ("", "container"):
+        monkeypatch.setenv("SWEGYM_WITHOUT", word)
+        monkeypatch.setenv("SWEGYM_RUNDIR", str(public / f"run-{word}"))
+        (found[word],) = (finding for finding in diagnose() if finding.name == "apptainer sandboxes")
+    cost = r"closed in \d+ ms, the first one in \d+ ms; "
+    assert re.search(cost + "one container an image stays up$", found[""].detail)
+    assert re.search(
+        cost + r"one `apptainer exec` a sandbox \(switched off by .*=container\)$", found["container"].detail
+    )

@@ -1,0 +1,102 @@
+"""The bits of expected values: what a reader could guess holds none, or few."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from swegym_env.grading.bits import Knowledge, Ledger, pieces
+
+NEAR = "the Parser refuses an empty list of 1234 columns: see parse_columns"
+FAR = [
+    b"raise ValueError('no column called %s in this table of the data base')",
+    b"def render_table(rows):\n    pass\n",
+]
+
+
+def bits(kind: str, *values: Any, options: dict[str, float] | None = None, **ledger: Any) -> float:
+    found = Ledger(Knowledge(values, [NEAR], FAR), **ledger)
+    return sum(found.add(kind, value, options) for value in values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "most"),
+    [
+        ("eq", "the Parser refuses an empty list", 4),
+        ("eq", "The parser REFUSES an empty list", 4),
+        ("eq", "the Parser refuses an empty set", 4 + 1 + 12),  # a run, a space, a word of three letters
+        ("eq", "parse_columns", 4),
+        ("eq", "columns_parse", 8 + 1 + 8),
+        ("eq", "no column called %s in this table of the data base", 8),
+        ("eq", "No column called %s in the table of the data base", 12 + 8 * 8 + 12),
+        ("eq", 1234, 4),
+        ("eq", "table", 12),
+        ("eq", list(range(10, 60, 5)), 20),
+        ("eq", [True] * 30, 1),
+        ("search", "(?=zqxwvk)", 0),
+        ("search", "(?!zqxwvk)(?<=zqxwvk)", 0),
+        ("search", "(?P<zqxwvk>.*)", 0),
+        ("search", "(zqxwvk)?(zqxwvk)*(zqxwvk){0,3}", 0),
+        ("search", "zqxwvk|z", 4),
+        ("search", "(?:zqxwvk|qz)jk", 4 * 2 + 4 * 2),
+        ("lines", ["*zq*", "*"], 4 * 2),
+        ("outcomes", {"passed": 3, "failed": 1, "errors": 0}, 3),
+        ("count", [10, 20, 15], sum(1 + math.log2(1 + n) for n in (10, 20, 15)) - math.log2(6)),
+        ("eq", {10, 20, 15}, sum(1 + math.log2(1 + n) for n in (10, 20, 15)) - math.log2(6)),
+    ],
+)
+def test_what_a_reader_could_guess_holds_few_bits(kind: str, value: Any, most: float) -> None:
+    assert bits(kind, value) <= most + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "most"),
+    [
+        ("approx", {"rel": 0.1}, math.log2(6)),
+        ("approx", {"abs": 100.0}, 1),
+        ("close", {"rtol": 0.5, "atol": 0.0}, 1),
+        ("close", {"decimal": 0.0}, math.log2(1 + 12.566370614 / 3)),
+        ("close", {"significant": 2.0}, math.log2(11)),
+        ("almost", {"places": 1.0}, math.log2(1 + 125.66370614)),
+        ("almost", {"delta": 6.0}, math.log2(1 + 12.566370614 / 12)),
+    ],
+)
+def test_a_tolerance_leaves_the_bits_of_the_values_it_tells_apart(
+    kind: str, options: dict[str, float], most: float
+) -> None:
+    assert 0 < bits(kind, 12.566370614, options=options) <= most + 1e-6
+
+
+def test_a_value_that_stands_nowhere_keeps_its_bits() -> None:
+    assert bits("eq", "zqxwvk") == 4 * 6
+    assert bits("search", r"^zqxwvk\d+ (jj)+$") == 4 * 6 + 1 + 4 * 2
+    assert bits("eq", [3, 1, 2]) == pytest.approx(sum(1 + math.log2(1 + n) for n in (1, 2, 3)))
+
+
+def test_the_pieces_of_what_is_searched_may_stand_anywhere() -> None:
+    assert pieces("in", "one text") == 1
+    assert pieces("search", r"^zqxwvk\d+ (jj)+(a|bb.c)?$") == 3, "zqxwvk, a space, jj; what is optional is none"
+    assert pieces("lines", ["*foo*bar", "x"]) == 3
+
+
+def test_a_number_of_the_standard_library_holds_the_bits_of_the_builtin_one() -> None:
+    for one, other in ((Decimal("7.00"), 7), (Fraction(21, 3), 7), (Decimal("1.5"), 1.5), (Fraction(3, 2), 1.5)):
+        assert bits("gold", [one]) == bits("gold", [other]) > 0
+
+
+def test_small_values_count_once_for_a_task() -> None:
+    assert bits("is", True, True, False) == 2
+    assert bits("eq", 200, 200, [200, 200]) == pytest.approx(1 + math.log2(201))
+
+
+def test_a_value_that_the_tests_inside_still_hold_has_no_bits() -> None:
+    assert bits("eq", 3.25, "zqxwvk", readable=[[3.25, "zqxwvk"]]) == 0
+
+
+def test_another_order_of_what_the_base_commit_sends_holds_the_bits_of_the_order() -> None:
+    sent = ["zqxwvk", "jjqqzz", "wwxxkk"]
+    assert bits("eq", sent[::-1], sent=sent) <= math.log2(4) + math.log2(6) + 1e-9

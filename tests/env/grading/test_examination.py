@@ -1,0 +1,91 @@
+"""How many copies a lineup has, what chance is left, and what becomes of a verdict that nothing proves."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from swegym_env.grading.examination import chance_left, shares_of
+from swegym_env.grading.grading import grade
+from swegym_env.languages import ExpectedValue, Scrutiny
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+from tests.env.calc import GOLD
+
+from .test_excluded_paths import new_file
+
+USUAL, READER = Scrutiny(1 / 1000), Scrutiny(1 / 1000, reads=True, required=True)
+ONE, TWO = frozenset({"a"}), frozenset({"b"})
+NUMBER = ExpectedValue(ONE, 0, "3", 1_000_000)
+OTHER = ExpectedValue(ONE, 1, "'x'", 500)
+SAME = ExpectedValue(ONE, 2, "3", 1_000_000)
+TRUTH = ExpectedValue(TWO, 3, "is_name()", 1, guess=0.5, read=0.5)
+LAST = ExpectedValue(ONE, 4, "test runs", 39, last_resort=True, guess=1.0, read=1.0)
+SMALL = ExpectedValue(ONE, 5, "4", 1_000_000, guess=0.4, read=0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "one_by_one", "shares", "chance"),
+    [
+        ((NUMBER,), True, {NUMBER: (3, 4)}, 1 / 1820),  # 16 copies, 4 of them right: 16·15·14·13 / 24
+        ((NUMBER, LAST), True, {NUMBER: (3, 4)}, 1 / 1820),
+        ((LAST,), True, {LAST: (3, 4)}, 1.0),  # it does not touch the code under test
+        ((TRUTH,), True, {TRUTH: (1, 7)}, 0.5),  # 7 of 14 are one in 3,432; but half of all answers are right
+        ((SMALL,), True, {SMALL: (3, 4)}, 0.4),
+        ((SMALL, NUMBER), True, {SMALL: (3, 3), NUMBER: (3, 3)}, 1 / 220**2),  # who guesses one must know the other
+        ((SMALL, NUMBER), False, {SMALL: (3, 4), NUMBER: (3, 4)}, 0.4),
+        ((NUMBER, OTHER), True, {NUMBER: (3, 3), OTHER: (3, 3)}, 1 / 220**2),  # 3 of 12, twice; 2 of 8 twice are 784
+        ((NUMBER, OTHER), False, {NUMBER: (3, 4), OTHER: (3, 4)}, 1 / 1820),
+    ],
+)
+def test_a_patch_that_does_not_see_the_values_guesses_which_copies_are_right(
+    values: tuple[ExpectedValue, ...], one_by_one: bool, shares: dict[ExpectedValue, tuple[int, int]], chance: float
+) -> None:
+    found = shares_of(values, USUAL, one_by_one=one_by_one, most_copies=1000)
+    assert found == shares
+    (name,) = values[0].names
+    left = chance_left(found, {name, "not copied"}, USUAL, one_by_one=one_by_one)
+    assert left == {name: pytest.approx(chance), "not copied": 1.0}
+
+
+def test_a_reader_chooses_among_different_values() -> None:
+    def decoys(*values: ExpectedValue) -> list[int]:
+        found = shares_of(values, READER, one_by_one=True, most_copies=6000)
+        assert max(chance_left(found, (), READER, one_by_one=True).values()) <= 1 / 1000
+        return [count for count, _ in found.values()]
+
+    assert decoys(NUMBER)[0] >= 999
+    assert 31 <= min(decoys(NUMBER, OTHER)) <= max(decoys(NUMBER, OTHER)) < 60
+    assert min(decoys(NUMBER, SAME)) >= 999, "values that are written alike are guessed together"
+    rare = dataclasses.replace(OTHER, decoys=9)
+    found = shares_of([rare], READER, one_by_one=True, most_copies=6000)
+    assert (found[rare][0], chance_left(found, (), READER, one_by_one=True)) == (9, {"a": 0.1}), "all that there are"
+    natural = shares_of([SMALL], READER, one_by_one=True, most_copies=6000)
+    assert (natural[SMALL][0], chance_left(natural, (), READER, one_by_one=True)) == (3, {"a": 0.5}), "no more helps"
+    few = shares_of([NUMBER], READER, one_by_one=True, most_copies=100)
+    assert chance_left(few, (), READER, one_by_one=True)["a"] > 1 / 1000
+
+
+def test_what_nothing_can_prove_is_unproven_only_where_a_patch_has_means_of_forgery(
+    task: Task, tmp_path: Path, public_directory: Path
+) -> None:
+    inherited = (
+        "from calc.add import add\n\n\nclass Checks:\n    def test_add(self):\n        self.assertEqual(add(1, 2), 3)\n"
+    )
+    hidden = (
+        "import unittest\n\nfrom tests.checks import Checks\n\n\nclass NewTest(Checks, unittest.TestCase):\n    pass\n"
+    )
+    odd = dataclasses.replace(
+        task,
+        instance_id="calc-inherited",
+        files={**task.files, "tests/checks.py": inherited},
+        test_patch=new_file("tests/test_new.py", hidden),
+        fail_to_pass=("tests.test_new.NewTest.test_add",),
+    )
+    store = LayerStore(public_directory / "examination")
+    usual = grade(odd, GOLD, store=store, backend="namespace", scrutiny=USUAL)
+    assert (usual.resolved, usual.proof, usual.forgery_chance) == (True, "none", 1.0)
+    strict = grade(odd, GOLD, store=store, backend="namespace", scrutiny=READER)
+    assert (strict.resolved, strict.valid, strict.failure_reason) == (False, True, "unproven")

@@ -1,0 +1,409 @@
+"""Rewritten tests hold no expected value, and a comparison outside gives the outcome that the test had."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import textwrap
+import unittest
+from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, deque, namedtuple
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swegym_env.grading.comparisons import canonical, error_class, holds, read_records
+from swegym_env.languages import Blinded
+from swegym_env.languages.python.blind import make_blind
+from swegym_env.languages.python.constants import NotConstantError, fold
+
+HEAD = "import numpy, pytest, re, textwrap\n\n\n"
+
+
+def blinded(source: str, *names: str, left: frozenset[str] = frozenset(), seed: int = 3) -> Blinded | None:
+    return make_blind({"t/test_x.py": source}, names or ["t/test_x.py::test_x"], left, seed)
+
+
+def outcome(source: str, value: Any, tmp_path: Path) -> bool | None:
+    """Whether the test in `source` passes where `value()` returns or raises `value`; None if it is not rewritten."""
+    found = blinded(source)
+    if found is None:
+        return None
+    (text,) = found.files.values()
+    for path, content in found.support.items():
+        (tmp_path / "sender.py").write_text(content)
+        text = text.replace(path, str(tmp_path / "sender.py"))
+    sent = tmp_path / "sent"
+    sent.unlink(missing_ok=True)
+    text = text.replace(found.output, str(sent))
+
+    def give() -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    names: dict[str, Any] = {"value": give, "case": unittest.TestCase(), "Message": Message}
+    exec(compile(text, "test_x.py", "exec"), names)
+    names["test_x"]()
+    records = list(read_records(sent.read_bytes()))
+    expected = [
+        (found.expectations[record.key], found.placeholders.get(record.placeholder or ""), record.value)
+        for record in records
+    ]
+    assert {record.key for record in records} == set(found.expectations), "not every comparison was reached"
+    return all(holds(e, e.value if e.constant else p.value, value) for e, p, value in expected if e.constant or p)
+
+
+class Shout(str):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = str.__hash__
+
+    def __str__(self) -> str:
+        return "alpha-one"
+
+
+class Same:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass
+class Message:
+    text: str
+    level: int
+
+
+Pair = namedtuple("Pair", "a b")
+
+# The body of a test, a value with which it passes, values with which it fails.
+CASES: dict[str, tuple[str, Any, list[Any]]] = {
+    "an equality": ("assert value() == 'alpha-one'", "alpha-one", ["alpha", b"alpha-one", None, Same(), Shout("x")]),
+    "the other way round": ("assert 'alpha-one' == value()", "alpha-one", ["alpha-two"]),
+    "a subclass of text": ("assert value() == 'alpha-one'", Shout("alpha-one"), [Shout("other")]),
+    "numbers of another type": ("assert value() == 1", 1.0, [2, "1", True + 1]),
+    "an exact float": ("assert value() == 0.1 + 0.2", 0.1 + 0.2, [0.3]),
+    "a float that equals nothing": ("assert value() == -1e400", -math.inf, [math.nan, math.inf]),
+    "a container": (
+        "assert value() == {'a': [1, (2, b'x')], 'b': {3}}",
+        {"b": {3}, "a": [1, (2, b"x")]}, [{}, {"a": 1}],
+    ),
+    "a named tuple": ("assert value() == (1, 'two')", Pair(1, "two"), [[1, "two"], (1, "Two")]),
+    "an ordered dictionary": ("assert value() == dict(a=1)", OrderedDict(a=1), [{"a": 2}]),
+    "containment": ("assert 'needle' in value()", "hay needle hay", ["hay", ["hay"], Same()]),
+    "containment in a list": ("assert 'needle' in value()", ["hay", "needle"], [["needles"]]),
+    "one of some": ("assert value() in ('left', 'right')", "right", ["up"]),
+    "identity": ("assert value() is None", None, [False, 0]),
+    "identity of truth": ("assert value() is True", True, [1, Same()]),
+    "both of two": ("assert value() == 'alpha' and 'alpha' == value(), 'why'", "alpha", ["two"]),
+    "nearness": ("assert value() == pytest.approx(2.5, rel=1e-3)", 2.5001, [2.6, "2.5", None]),
+    "nearness of a list": ("assert value() == pytest.approx([1.0, 2.0])", [1.0, 2.0 + 1e-9], [[1.0], [1.0, 2.1]]),
+    "a beginning": ("assert value().startswith('Usage: ')", "Usage: x", ["usage: x", 3]),
+    "a name": ("wanted = 'alpha-one'\n    assert value() == wanted, wanted", "alpha-one", ["wanted"]),
+    "one of two names": (
+        "if value():\n        wanted = 'alpha'\n    else:\n        wanted = ''\n    assert value() == wanted",
+        "alpha",
+        ["beta", "alph"],
+    ),
+    "a composed constant": ("wanted = ['a', 'b']\n    assert value() == '-'.join(wanted) + '!' * 2", "a-b!!", ["a-b"]),
+    "a format": ("name = 'Bo'\n    assert value() == f'Hi {name}' '!' % ()", "Hi Bo!", ["Hi {name}!"]),
+    "dedented text": (
+        'assert value() == textwrap.dedent("""\\\n        a\n          b\n        """)', "a\n  b\n",
+        ["a"],
+    ),
+    "a loop": ("for number in (1, 2):\n        assert value() == 'alpha-one'", "alpha-one", ["x"]),
+    "a column of a loop": ("for _, word in [(1, 'one'), (2, 'one')]:\n        assert value() == word", "one", ["two"]),
+    "an expected error": (
+        "with pytest.raises(ValueError, match='bad thing'):\n        value()",
+        ValueError("a bad thing"), [],
+    ),
+    "unittest's equality": ("case.assertEqual(value(), 'alpha-one', 'why')", "alpha-one", ["x", Same(), Shout("x")]),
+    "unittest's name": ("wanted = [1, 2]\n    case.assertListEqual(wanted, value())", [1, 2], [[2, 1]]),
+    "unittest's count": ("case.assertCountEqual(value(), ['b', 'a'])", ["a", "b"], [["a"], ["a", "a", "b"]]),
+    "unittest's truth of an equality": ("case.assertTrue(value() == 'alpha')", "alpha", ["beta"]),
+    "unittest's None": ("case.assertIsNone(value())", None, [0]),
+    "unittest's containment": ("case.assertIn('needle', value())", "a needle", ["a nettle"]),
+    "unittest's nearness": ("case.assertAlmostEqual(value(), 2.5, places=3)", 2.5001, [2.51]),
+    "unittest's pattern": ("case.assertRegex(value(), r'line \\d+: bad')", "line 12: bad", ["line x: bad"]),
+    "truth": ("assert value()", [0], [[], None, 0]),
+    "untruth": ("assert not value(), 'why'", 0, [1, "x"]),
+    "unittest's truth": ("case.assertTrue(value())", 1, [0, ""]),
+    "unittest's untruth": ("case.assertFalse(value())", "", [1, Same()]),
+    "constants among other values": (
+        "one = str(numpy)\n    wanted = [(one, 'alpha'), {'key': 'beta'}]\n    assert value() == wanted",
+        [(str(numpy), "alpha"), {"key": "beta"}],
+        [[(str(numpy), "alpha"), {"key": "x"}], [(str(numpy), Same()), {"key": "beta"}]],
+    ),
+    "unittest's constants among other values": (
+        "case.assertSequenceEqual(value(), [str(numpy), 'alpha'])",
+        (str(numpy), "alpha"),
+        [(str(numpy), "beta")],
+    ),
+    "an object that keeps its arguments": (
+        "assert value() == [Message('some text', level=7)]",
+        [Message("some text", 7)],
+        [[Message("other text", 7)], [Message(Same(), 7)]],
+    ),
+    "unittest's sequence": ("case.assertSequenceEqual(value(), [1, 'alpha'])", (1, "alpha"), [[1, "beta"]]),
+    "arrays": (
+        "numpy.testing.assert_allclose(value(), [1.5, numpy.nan], rtol=1e-3)",
+        numpy.array([1.5001, numpy.nan]),
+        [numpy.array([1.6, numpy.nan]), [1.5, 2.5], [1.5], "x"],
+    ),
+    "equal arrays": (
+        "numpy.testing.assert_array_equal(value(), numpy.array([[1, 2], [3, 4]]))",
+        numpy.array([[1, 2], [3, 4]]),
+        [numpy.array([[1, 2], [3, 5]]), numpy.array([1, 2]), Same()],
+    ),
+    "all of an array": ("assert (value() == 3).all()", numpy.array([3, 3]), [numpy.array([3, 4]), numpy.float64(2.5)]),
+    "a scalar of numpy": ("assert value() == 2.5", numpy.float64(2.5), [numpy.float64(2.25)]),
+    "a view of keys for a set": (
+        "assert value() == {'a', 'b'}", {"a": 1, "b": 2}.keys(),
+        [{"a": 1}.keys(), {1: "a", 2: "b"}.values(), ["a", "b"]],
+    ),
+    "a view of items for a set": (
+        "assert value() == {('a', 1)}", {"a": 1}.items(), [{"a": 2}.items(), {"a": []}.items()],
+    ),
+    "ordered keys for a set": ("assert value() == {'a'}", OrderedDict(a=1).keys(), [OrderedDict(b=1).keys()]),
+    "a fraction": ("assert value() == 4096", Fraction(4096), [Fraction(4095), Fraction(8193, 2)]),
+    "a decimal number": ("assert value() == 1.5", Decimal("1.50"), [Decimal("1.51"), Decimal("NaN"), Decimal("sNaN")]),
+    "numbers in a set": ("assert value() == {1, 2}", {Decimal(1), Fraction(2)}, [{Decimal(1), Fraction(3)}]),
+    "a chain of mappings": ("assert value() == {'a': 1}", ChainMap({}, {"a": 1}), [ChainMap({"a": 2}), [("a", 1)]]),
+    "a view of a mapping": ("assert value() == {'a': 1}", MappingProxyType({"a": 1}), [MappingProxyType({})]),
+    "a text in an object": ("assert value() == 'alpha'", UserString("alpha"), [UserString("beta")]),
+    "a list in an object": ("assert value() == ['alpha']", UserList(["alpha"]), [UserList(["beta"]), deque(["alpha"])]),
+    "a dictionary in an object": ("assert value() == {'a': 1}", UserDict({"a": 1}), [UserDict({"a": 2})]),
+    "a view of bytes": ("assert value() == b'ab'", memoryview(b"ab"), [memoryview(b"ac")]),
+    "identity of a type": ("assert value() is True", True, [Fraction(1), Decimal(1)]),
+    "containment in keys": ("case.assertIn('a', value())", {"a": 1}.keys(), [{"b": 1}.keys()]),
+    "containment in values": ("case.assertIn('a', value())", {1: "a"}.values(), [{1: "b"}.values(), map(str, [1])]),
+    "containment in a range": ("assert 3 in value()", range(4), [range(3), deque([1])]),
+    "a list for an iterator": ("assert value() == ['a']", ["a"], [iter(["a"]), map(str, "a"), {1: "a"}.values()]),
+    "lines of a page": (
+        "case.assertEqual(\n        value(),\n        'one '\n        'two',  # three\n    )",
+        "one two",
+        ["one"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_comparison_outside_has_the_outcome_that_it_had_inside(
+    case: tuple[str, Any, list[Any]], tmp_path: Path
+) -> None:
+    body, right, wrong = case
+    source = f"{HEAD}def test_x():\n    {body}\n"
+    assert outcome(source, right, tmp_path) is True
+    for value in wrong:
+        try:
+            assert outcome(source, value, tmp_path) is False
+        except AttributeError:  # 3 has no startswith: the test fails inside
+            assert "startswith" in body
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_no_expected_value_is_left_in_a_rewritten_test(case: tuple[str, Any, list[Any]]) -> None:
+    source = f"{HEAD}def test_x():\n    {case[0]}\n"
+    found = blinded(source)
+    assert found is not None
+    (text,) = found.files.values()
+    assert len(text.split("\n")) == len(source.split("\n"))
+    known = {node.value for node in ast.walk(ast.parse(HEAD)) if isinstance(node, ast.Constant)}
+    inside = {
+        repr(node.value)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and node.value not in known and not isinstance(node.value, bool)
+    }
+    for value in [e.value for e in found.expectations.values()] + [p.value for p in found.placeholders.values()]:
+        if isinstance(value, str) and len(value) > 1:
+            assert repr(value) not in inside
+            assert value not in text
+
+
+def test_errors_with_messages_are_compared_by_their_messages(tmp_path: Path) -> None:
+    source = f"{HEAD}def test_x():\n    with pytest.raises(ValueError, match='bad.* thing'):\n        value()\n"
+    assert outcome(source, ValueError("a bad, bad thing"), tmp_path) is True
+    assert outcome(source, ValueError("a good thing"), tmp_path) is False
+    with pytest.raises(KeyError):
+        outcome(source, KeyError("a bad, bad thing"), tmp_path)
+    regex = f"{HEAD}def test_x():\n    case.assertRaisesRegex(ValueError, 'bad', value)\n"
+    assert outcome(regex, ValueError("bad"), tmp_path) is True
+    assert outcome(regex, ValueError("good"), tmp_path) is False
+
+
+LEFT = {
+    "no constant": "assert value() == other()",
+    "two constants": "assert 1 == 1",
+    "an inequality": "assert value() != 'x'",
+    "a comparison of three": "assert value() == 'x' == other()",
+    "an alternative": "assert value() == 'x' or other()",
+    "a name with another use": "wanted = pick()\n    assert value() == wanted",
+    "a list with a name in it": "assert value() == [other]",
+}
+
+
+@pytest.mark.parametrize("body", LEFT.values(), ids=LEFT.keys())
+def test_what_does_not_compare_with_a_constant_stays(body: str) -> None:
+    assert blinded(f"{HEAD}def test_x():\n    {body}\n") is None
+
+
+def test_a_constant_that_the_test_also_uses_stays_readable_and_its_comparison_is_still_outside(tmp_path: Path) -> None:
+    source = "def test_x():\n    wanted = 'alpha-one'\n    len(wanted)\n    assert value() == wanted\n"
+    found = blinded(source)
+    assert found is not None
+    assert "'alpha-one'" in next(iter(found.files.values()))
+    assert outcome(source, "alpha-one", tmp_path) is True
+    assert outcome(source, "alpha", tmp_path) is False
+
+
+def test_placeholders_stand_in_parametrised_tests_and_in_their_names() -> None:
+    source = textwrap.dedent("""\
+        import pytest
+
+        CASES = [(1, "uno"), (2, "dos")]
+
+        @pytest.mark.parametrize("number, word", CASES)
+        def test_x(number, word):
+            check(name(number), word)
+
+        def check(actual, wanted):
+            assert actual == wanted
+
+        @pytest.mark.parametrize("number, word", [(3, "tres")])
+        def test_other(number, word):
+            assert name(number) == word
+    """)
+    found = blinded(source, "t/test_x.py::test_x[1-uno]")
+    assert found is not None
+    (text,) = found.files.values()
+    assert "uno" not in text
+    assert "dos" not in text
+    assert "tres" in text  # another test
+    assert sorted((mark.value, mark.text) for mark in found.placeholders.values()) == [("dos", "dos"), ("uno", "uno")]
+    (expectation,) = found.expectations.values()
+    assert expectation.names == {"t/test_x.py::test_x[1-uno]"}
+
+
+def test_expressions_of_sympy_that_are_written_out_are_compared_by_their_structure() -> None:
+    source = textwrap.dedent("""\
+        from sympy import Symbol, pi, solve, sqrt, symbols
+        x, y = symbols("x y")
+
+        def test_x():
+            z = Symbol("z")
+            assert solve(x**2 - 5) == [-sqrt(5), sqrt(5)]
+            assert y**7 + pi == solve(x)
+            assert solve(z) == z
+            assert solve(x) == 3
+            assert solve(x) == solve(y)
+            assert solve(x) == later
+    """)
+    found = blinded(source)
+    assert found is not None
+    (text,) = found.files.values()
+    assert "sqrt(5)" not in text
+    assert "y**7" not in text
+    kinds = sorted((e.place.split(":")[1], e.kind, e.value) for e in found.expectations.values())
+    assert [(line, kind) for line, kind, _ in kinds] == [("6", "same"), ("7", "same"), ("8", "same"), ("9", "eq")]
+    assert kinds[1][2] == [7, "pi", "y"]
+
+
+_VALUE_ERROR = ["builtins.ValueError", "builtins.Exception", "builtins.BaseException", "builtins.object"]
+_KEY_ERROR = ["builtins.KeyError", "builtins.LookupError", *_VALUE_ERROR[1:]]
+
+
+@pytest.mark.parametrize(
+    ("names", "wanted", "found"),
+    [
+        (_VALUE_ERROR, "ValueError", "builtins.ValueError"),
+        (["m.Empty", *_VALUE_ERROR], "ValueError", "builtins.ValueError"),
+        (["m.Empty", "m.Wrong", *_VALUE_ERROR], "Wrong", "m.Wrong"),
+        (["m.Empty", *_KEY_ERROR], "LookupError", "builtins.LookupError"),
+        (["m.Lost", "builtins.OSError", *_VALUE_ERROR[1:]], "IOError", "builtins.OSError"),
+        (["m.ValueError", *_VALUE_ERROR[1:]], "ValueError", "m.ValueError"),  # another class of that name
+        (["m.Empty", *_VALUE_ERROR], "KeyError", "m.Empty"),
+        (["m.All", *_KEY_ERROR[:2], *_VALUE_ERROR], "ValueError", "m.All"),  # guesses two builtin classes at once
+        (["m.All", "builtins.ValueError", *_KEY_ERROR], "KeyError", "m.All"),
+        (["m.All", "m.One", "m.Two", *_VALUE_ERROR[1:]], "Two", "m.All"),
+        (["m.All", *_VALUE_ERROR, "m.Two"], "Two", "m.All"),
+        (None, "ValueError", None),
+        ([], "ValueError", []),
+        ([["x"]], "ValueError", [["x"]]),
+    ],
+)
+def test_an_error_is_of_the_class_that_the_test_names_or_of_its_own(names: Any, wanted: str, found: Any) -> None:
+    assert error_class(names, wanted) == found
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [["q", ["0x1", "0x0"]], ["q", ["0x1"]], ["q", ["f" * 5000, "0x1"]], ["m", "1" * 5000], ["m", "x"], ["m", 1]],
+)
+def test_numbers_that_are_none_or_too_long_are_skipped(packed: Any) -> None:
+    assert list(read_records(json.dumps(["k", None, packed, ["", "", ""]]).encode())) == []
+
+
+def test_equal_numbers_have_the_same_canonical_text_whatever_their_size() -> None:
+    for equal in ((3, 3.0, Fraction(3), Decimal("3.0")), (1.5, Fraction(3, 2), Decimal("1.50"))):
+        assert len({canonical(value) for value in equal}) == 1
+    others = (1 << 20000, Decimal("1E+999999"), Decimal("NaN"), Decimal("sNaN"), Fraction(1, 3), Fraction(10**400, 3))
+    assert len({canonical(value) for value in others}) == len(others)
+
+
+def test_placeholders_are_drawn_anew() -> None:
+    source = "def test_x():\n    assert value() == 'x'\n"
+    one, two = blinded(source, seed=1), blinded(source, seed=2)
+    assert one is not None
+    assert two is not None
+    assert one.output != two.output
+    assert not set(one.expectations) & set(two.expectations)
+    assert [e.place for e in one.expectations.values()] == [e.place for e in two.expectations.values()]
+
+
+def test_a_place_that_is_to_be_left_is_left() -> None:
+    source = "def test_x():\n    assert value() == 'x'\n    assert value() == 'y'\n"
+    found = blinded(source, left=frozenset({"t/test_x.py:2:11"}))
+    assert found is not None
+    assert [e.value for e in found.expectations.values()] == ["y"]
+    assert "assert value() == 'x'" in next(iter(found.files.values()))
+
+
+@given(
+    st.binary(max_size=300)
+    | st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=30).map(
+        lambda value: json.dumps(["k", None, value, ["", ""]]).encode()
+    )
+)
+@settings(deadline=None)
+def test_nothing_that_is_sent_breaks_who_reads(content: bytes) -> None:
+    for record in read_records(content):
+        assert isinstance(record.key, str)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'["k", null, ' + b'["l", [' * 5000, b'["k", null, ["i", "' + b"f" * 5000 + b'"], ["", ""]]',
+     b'["k", null, ["e", [["l", []]]], ["", ""]]', b'["k", null, ["d", [["n"]]], ["", ""]]', b"\xff\xfe" * 10],
+)  # fmt: skip
+def test_hostile_records_are_skipped_or_read(content: bytes) -> None:
+    assert len(list(read_records(content))) <= 1
+
+
+@pytest.mark.parametrize(
+    "source", ["'x' * (1 << 40)", "'%999999999d' % 1", "2 ** 10 ** 10", "'{:>999999999}'.format(1)", "x", "f()",
+               "'a'.__class__", "open('x')", "('a' * 9999).replace('a', 'b' * 9999)", "[*x]", "'{0.real}'.format(1)"]
+)  # fmt: skip
+def test_what_is_no_small_constant_is_not_folded(source: str) -> None:
+    with pytest.raises(NotConstantError):
+        fold(ast.parse(source, mode="eval").body)

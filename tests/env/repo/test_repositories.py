@@ -1,0 +1,249 @@
+"""A repository layer holds one commit that git accepts, and nothing of its later history."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from swegym_env.errors import RepositoryError
+from swegym_env.repo.git import Git
+from swegym_env.repo.objects import COMMIT_TIME_S, write_repository
+from swegym_env.repo.repositories import files_layer, find_repository, repository_layer
+from swegym_env.repo.single_commit import check_single_commit
+from swegym_env.sandbox.identity import sandbox_user
+from swegym_env.sandbox.layers import LayerStore
+
+_DATED = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "swegym"), ("EMAIL", "swegym@localhost"), ("DATE", f"{COMMIT_TIME_S} +0000"))
+}
+
+
+def git(directory: Path, *arguments: str, check: bool = True) -> str:
+    env = {**os.environ, **_DATED, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    command = ["git", "-c", "safe.directory=*", "-C", str(directory), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> tuple[Path, list[str]]:
+    """A clone with three commits, each with a tag; and the commits' ids."""
+    clone = tmp_path / "clones" / "some+thing"
+    clone.mkdir(parents=True)
+    git(clone, "init", "-q", "-b", "trunk")
+    commits = []
+    for number in range(3):
+        (clone / "file.txt").write_text(f"{number}\n" * 5)
+        (clone / f"only-{number}.sh").write_text("#!/bin/sh\n")
+        (clone / f"only-{number}.sh").chmod(0o755)
+        (clone / "link").unlink(missing_ok=True)
+        (clone / "link").symlink_to("file.txt")
+        git(clone, "add", "-A")
+        git(clone, "commit", "-qm", f"commit {number}")
+        commits.append(git(clone, "rev-parse", "HEAD").strip())
+        git(clone, "tag", f"v{number}")
+    return clone, commits
+
+
+names = st.text("abcXY-_. é", min_size=1, max_size=6).filter(
+    lambda name: name.strip(". ") != "" and name.lower() != ".git"
+)
+paths = st.lists(names, min_size=1, max_size=3).map("/".join)
+
+
+def has_no_clash(tree: dict[str, str]) -> bool:
+    return not any(other.startswith(f"{path}/") for path in tree for other in tree)
+
+
+trees = st.dictionaries(paths, st.text(max_size=40), min_size=1, max_size=6).filter(has_no_clash)
+
+
+@settings(max_examples=12, deadline=None)
+@given(trees)
+@example({"a/x": "1", "a.b": "2", "a-b": "3", "a0": "4"})  # a directory is ordered as if its name ended in a slash
+@example({"run": "#!/bin/sh\n", "empty": ""})
+def test_a_written_repository_equals_git_s(files: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        ours, theirs = Path(place, "ours"), Path(place, "theirs")
+        ours.mkdir()
+        theirs.mkdir()
+        commit = write_repository(ours, files)
+        git(theirs, "init", "-q", "-b", "main")
+        for path, text in files.items():
+            (theirs / path).parent.mkdir(parents=True, exist_ok=True)
+            (theirs / path).write_bytes(text.encode())
+            (theirs / path).chmod(0o755 if text.startswith("#!") else 0o644)
+        git(theirs, "add", "-A", "-f")
+        git(theirs, "-c", "core.commentChar=;", "commit", "-qm", "Initial commit")
+        assert commit == git(theirs, "rev-parse", "HEAD").strip()
+        status = git(ours, "status", "--porcelain=v2", "--branch", "--ignored=no")
+        assert status == f"# branch.oid {commit}\n# branch.head main\n"
+        assert git(ours, "fsck", "--strict") == ""
+
+
+def test_equal_files_give_the_same_commit_and_layer(store: LayerStore) -> None:
+    first = files_layer({"a.py": "x\n", "b/c.py": "y\n"}, store)
+    second = files_layer({"b/c.py": "y\n", "a.py": "x\n"}, store)
+    other = files_layer({"a.py": "x\n", "b/c.py": "z\n"}, store)
+    assert first == second != other
+    assert (first / "testbed" / "b" / "c.py").read_text() == "y\n"
+    assert {entry.lstat().st_uid for entry in first.rglob("*")} == {sandbox_user()[0]}
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/x", "../x", "a/../../x", ".git/hooks/post-checkout", "a/.GIT/config", "a//b", ""]
+)
+def test_paths_outside_the_repository_are_refused(store: LayerStore, path: str) -> None:
+    with pytest.raises(RepositoryError, match="no path inside"):
+        files_layer({path: "x"}, store)
+
+
+def test_a_layer_holds_its_commit_and_no_other_object(store: LayerStore, history: tuple[Path, list[str]]) -> None:
+    clone, commits = history
+    testbed = repository_layer("some/thing", commits[1], source=clone.parent, store=store) / "testbed"
+    assert git(testbed, "rev-parse", "HEAD").strip() == commits[1]
+    assert git(testbed, "status", "--porcelain") == ""
+    assert (testbed / "file.txt").read_text() == "1\n" * 5
+    assert (testbed / "link").is_symlink()
+    assert os.access(testbed / "only-1.sh", os.X_OK)
+    assert not (testbed / "only-2.sh").exists()
+    assert git(testbed, "for-each-ref", "--format=%(refname)") == "refs/heads/main\n"
+    assert git(testbed, "remote") == git(testbed, "reflog") == git(testbed, "stash", "list") == ""
+    reachable = {line.split()[0] for line in git(testbed, "rev-list", "--objects", "HEAD").splitlines()}
+    present = set(git(testbed, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split())
+    assert present == reachable
+    assert commits[2] not in present
+    assert commits[0] not in present
+    assert git(testbed, "log", "--all", "--format=%H").split() == [commits[1]]
+
+
+def test_packs_alternates_reflogs_and_dangling_objects_are_not_copied(
+    store: LayerStore, history: tuple[Path, list[str]]
+) -> None:
+    clone, commits = history
+    borrowing = clone.parent / "other+thing"
+    git(clone.parent, "clone", "-q", "--shared", str(clone), str(borrowing))
+    git(borrowing, "commit", "-q", "--allow-empty", "-m", "on top")
+    git(borrowing, "hash-object", "-w", "file.txt")
+    git(borrowing, "reset", "-q", "--hard", commits[0])
+    git(clone, "repack", "-q", "-a", "-d")
+    assert (borrowing / ".git" / "objects" / "info" / "alternates").exists()
+    testbed = repository_layer("other/thing", commits[1], source=clone.parent, store=store) / "testbed"
+    reachable = {line.split()[0] for line in git(testbed, "rev-list", "--objects", "HEAD").splitlines()}
+    assert set(git(testbed, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()) == reachable
+    assert not (testbed / ".git" / "objects" / "info" / "alternates").exists()
+    assert git(testbed, "fsck", "--unreachable", "--no-reflogs") == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("git hash-object -w --stdin <<< dangling", r"1 object\(s\), the first [0-9a-f]{40}"),
+        ("git commit -q --allow-empty -m later && git reset -q --hard HEAD~ && rm -r .git/logs", "object"),
+        ("git tag later $(git commit-tree -m later HEAD^{tree})", "object|ref"),
+        ("git reflog exists HEAD || git commit -q --amend --no-edit", "object|logs"),
+        ("mkdir -p .git/objects/info && echo /nowhere > .git/objects/info/alternates", "alternates"),
+    ],
+)
+def test_a_repository_with_more_than_one_commit_is_refused(
+    history: tuple[Path, list[str]], command: str, message: str
+) -> None:
+    alone = history[0].parent / "alone"
+    git(history[0].parent, "clone", "-q", "--depth=1", "--no-tags", f"file://{history[0]}", str(alone))
+    git(alone, "remote", "remove", "origin")
+    shutil.rmtree(alone / ".git" / "logs", ignore_errors=True)
+    commit = history[1][2]
+    inspected = Git("some/thing", alone)
+    check_single_commit(inspected, alone, commit)
+    environment = {**os.environ, **_DATED, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["bash", "-ec", command], cwd=alone, env=environment, check=True)
+    with pytest.raises(RepositoryError, match=message):
+        check_single_commit(inspected, alone, commit)
+
+
+def test_the_first_git_status_reads_no_file(store: LayerStore, history: tuple[Path, list[str]]) -> None:
+    clone, commits = history
+    testbed = repository_layer("some/thing", commits[1], source=clone.parent, store=store) / "testbed"
+    # Same size and time, other content: only reading the file could tell. So if git says clean, it did not read.
+    status = (testbed / "file.txt").stat()
+    (testbed / "file.txt").write_text("9\n" * 5)
+    os.utime(testbed / "file.txt", ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert git(testbed, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["some+thing", "some+thing.git", "some/thing", "some/thing.git", "thing", "some+thing/repo"]
+)
+def test_clones_are_found_under_their_usual_names(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    git(tmp_path / name, "init", "-q", "--bare")
+    assert find_repository("some/thing", tmp_path) == str(tmp_path / name)
+
+
+def test_a_clone_a_url_and_the_default_are_sources(history: tuple[Path, list[str]]) -> None:
+    assert find_repository("some/thing", history[0]) == str(history[0])
+    assert find_repository("some/thing", "git@example.org:x/y.git") == "git@example.org:x/y.git"
+    assert find_repository("some/thing") == "https://github.com/some/thing"
+
+
+def test_errors_name_what_is_missing(
+    store: LayerStore, history: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, commits = history
+    with pytest.raises(RepositoryError, match=r"no clone of other/repo under .*: looked for other\+repo"):
+        repository_layer("other/repo", commits[0], source=clone.parent, store=store)
+    with pytest.raises(RepositoryError, match=r"at bbbbbbbbbbbb from .*: the repository has no such commit"):
+        repository_layer("some/thing", "b" * 40, source=clone.parent, store=store)
+    with pytest.raises(RepositoryError, match="40 hex digits, got 'main'"):
+        repository_layer("some/thing", "main", source=clone.parent, store=store)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RepositoryError, match="git is not installed"):
+        repository_layer("some/thing", commits[0], source=clone.parent, store=store)
+    assert [entry for entry in store.root.glob("*") if not entry.name.startswith(".")] == []
+
+
+def test_git_configuration_and_hooks_of_the_user_have_no_effect(
+    store: LayerStore, history: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, commits = history
+    (tmp_path / "hooks").mkdir()
+    hook = tmp_path / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    config = tmp_path / "gitconfig"
+    config.write_text(f"[core]\n\tautocrlf = true\n\thooksPath = {tmp_path}/hooks\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    testbed = repository_layer("some/thing", commits[1], source=clone, store=store) / "testbed"
+    assert (testbed / "file.txt").read_bytes() == b"1\n" * 5
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_partial_clone_gives_a_layer_without_the_missing_files(
+    store: LayerStore, history: tuple[Path, list[str]]
+) -> None:
+    clone, commits = history
+    gone = git(clone, "rev-parse", f"{commits[1]}:file.txt").strip()
+    place = clone / ".git" / "objects" / gone[:2] / gone[2:]
+    kept = place.rename(clone.parent / "kept")
+    testbed = repository_layer("some/thing", commits[1], source=clone, store=store) / "testbed"
+    assert not (testbed / "file.txt").exists()
+    assert (testbed / "only-1.sh").exists()
+    assert git(testbed, "status", "--porcelain") == ""
+    assert git(testbed, "log", "--all", "--format=%H").split() == [commits[1]]
+    present = git(testbed, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+    assert not {gone, commits[0], commits[2]}.intersection(present)
+    kept.rename(place)
+    whole = repository_layer("some/thing", commits[1], source=clone, store=store) / "testbed"
+    assert (whole / "file.txt").read_text() == "1\n" * 5
+    assert not (testbed / "file.txt").exists()  # a published layer is never written again

@@ -1,0 +1,36 @@
+"""Attacks that know the defence: they count runs, read the copies, equal by type, bring judges of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from swegym_env.grading.grading import Verdict
+
+from .adaptive import ADAPTIVE
+from .cases import Attack
+
+# One or two of a kind; the others are variants that the campaign runs.
+_FIRST = (
+    *("counts runs by a perfect observer", "counts runs by mincore", "counts runs by a draw"),
+    *("reads the test's file and picks by a digest", "answers what the calling line expects"),
+    *("answers with an object that equals any number", "only the method of the repair equals everything"),
+    *("raises what the caller expects", "raises an exception that every", "is true whatever is asked"),
+    *("makes the package's own assertion lenient", "lets the judging module be another file"),
+    *("repairs all but one, which cannot fail", "computed: equals every object", "computed: differs from every"),
+    *("computed: reads what the caller computes by", "lenient: the package's own"),
+    *("calls what declares a failure expected", "returns an object that equals everything, which its file"),
+    *("stores another judge in a module", "lenient: a function with a dotted name", "lenient: what a helper among"),
+)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(attack, id=name, marks=[] if name.startswith(_FIRST) else [pytest.mark.campaign])
+        for name, attack in ADAPTIVE.items()
+    ],
+)
+def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    rejected(attack)

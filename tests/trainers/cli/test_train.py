@@ -1,0 +1,263 @@
+"""`swe-train` and `swe-eval` from the command line: errors are one line with exit code 2, and runs resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swe_trainers.cli.main import main, main_eval
+from tests.disk import left_on, on_small_disk
+from tests.trainers.ranks import Forked
+
+ROOT = Path(__file__).parents[3]
+SWE_TRAIN = (sys.executable, "-m", "swe_trainers.cli.main")
+CONFIG = """\
+environment: {id: FrozenLake-v1, kwargs: {is_slippery: false}, adapter: text, parallel: 2, max_turns: 3,
+              max_tokens: 64, max_new_tokens: 2}
+model: {architecture: {model_type: llama, hidden_size: 16, intermediate_size: 16, num_hidden_layers: 1,
+                       num_attention_heads: 2, max_position_embeddings: 128}, tokenizer: words}
+trainer: {algorithm: ppo, episodes_per_update: 2, max_updates: 2}
+checkpoint_every: 1
+threads: 1
+output_dir: out
+"""
+
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def swe_train(tmp_path: Path) -> Run:
+    """Runs the command in an empty directory with a valid `config.yaml`."""
+    (tmp_path / "config.yaml").write_text(CONFIG)
+
+    def run(*arguments: str, before: list[str] | None = None) -> Done:
+        command = [*(before or []), *SWE_TRAIN, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=tmp_path, env=_environment(), timeout=120
+        )
+
+    return run
+
+
+def _environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def assert_refused(code: int, stderr: str, *named: str) -> None:
+    """The exit code is 2, and stderr is one line that contains these."""
+    assert code == 2, stderr
+    assert stderr.startswith("swe-train: ") and stderr.count("\n") == 1 and stderr.endswith("\n"), stderr
+    for name in named:
+        assert name in stderr, stderr
+
+
+def test_missing_argument_is_a_one_line_error(swe_train: Run, tmp_path: Path):
+    done = swe_train()
+    assert_refused(done.returncode, done.stderr, "config", "swe-train --help")
+    assert done.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        ("--trainer.learning_rat 1", ("trainer.learning_rat", "no such setting", "'learning_rate'")),
+        ("--trainer.gamma 2", ("trainer.gamma", "2.0", "from 0 to 1")),
+        ("--environment.id FrozenLaki-v1", ("environment FrozenLaki-v1", "FrozenLake")),
+        ("loose", ("'loose'", "--section.key value")),
+        ("--max_seconds -1", ("max_seconds", "-1.0", "positive")),
+        ("--seed 9223372036854775808", ("seed", "9223372036854775808", "less than")),
+        ("--environment.id nomodule:X-v0", ("environment nomodule:X-v0", "nomodule")),
+        ("--environment.kwargs.size 9", ("environment FrozenLake-v1", "'size'")),
+        ("--environment.kwargs.map_name 9x9", ("environment FrozenLake-v1", "9x9")),
+        ("--environment.adapter none", ("FrozenLake-v1", "--environment.adapter text")),
+        ("--environment.adapter_kwargs.word go", ("environment FrozenLake-v1", "'word'")),
+        ("--model.architecture.model_type lama", ("'lama'", "no such model")),
+        ("--model.architecture.num_attention_heads 3", ("hidden size", "3")),
+        ("--model.device tpu", ("model.device", "'tpu'")),
+        ("--model.tokenizer /no/where", ("/no/where", "no tokenizer")),
+    ],
+)
+def test_wrong_settings_are_one_line_errors_and_create_no_files(tmp_path, monkeypatch, capsys, overrides, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    code = main(["config.yaml", *overrides.split()])
+    output = capsys.readouterr()
+    assert_refused(code, output.err, *named)
+    assert output.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"), [(None, "No such file"), ("{}\n", "line 1"), ("no JSON\n", "line 1")], ids=str
+)
+def test_unreadable_demonstrations_are_named(tmp_path, monkeypatch, capsys, content, named):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG.replace("ppo, episodes_per_update: 2, max_updates: 2", "cloning"))
+    if content is not None:
+        (tmp_path / "shown.jsonl").write_text(content)
+    code = main(["config.yaml", "--demonstrations", "shown.jsonl"])
+    assert_refused(code, capsys.readouterr().err, "shown.jsonl", named)
+    assert not (tmp_path / "out").exists()
+
+
+def test_configuration_error_raised_by_an_environment_is_one_line(tmp_path, monkeypatch, capsys):
+    # The environment is in another package: its errors are recognised by their class names.
+    (tmp_path / "refusing.py").write_text(
+        "import gymnasium\n"
+        "class ConfigurationError(ValueError): pass\n"
+        "class Refusing(gymnasium.Env):\n"
+        "    observation_space = action_space = gymnasium.spaces.Text(99)\n"
+        "    def reset(self, **kwargs): raise ConfigurationError('no such back end')\n"
+        "gymnasium.register(id='Refusing-v0', entry_point=Refusing)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    settings = CONFIG.replace("FrozenLake-v1, kwargs: {is_slippery: false}, adapter: text", "'refusing:Refusing-v0'")
+    (tmp_path / "config.yaml").write_text(settings.replace("tokenizer: words", "tokenizer: words, words: [a]"))
+    code = main(["config.yaml", "--quiet"])
+    assert_refused(code, capsys.readouterr().err, "environment: no such back end")
+
+
+@pytest.fixture(scope="module")
+def outcomes_on_full_disks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Exit code, stderr and files of a run on each of these small disks, by free KiB."""
+    folder = tmp_path_factory.mktemp("full")
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "disk").mkdir()
+    command = [*on_small_disk(folder / "disk"), sys.executable, "-m", "tests.trainers.cli.full_disks", folder / "disk"]
+    done = subprocess.run(
+        [*command, "0", "20", "220", "270"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=_environment(),
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {"disk": folder / "disk", **json.loads(done.stdout)}
+
+
+@pytest.mark.parametrize(
+    ("free_kib", "written", "missing"),
+    [
+        (0, "out/.lock", "out/config.yaml"),
+        (20, "out/metrics.jsonl", "out/checkpoints"),  # the log cannot be written
+        (220, "out/checkpoints/ppo/00000002/manifest.json", "out/model"),
+        (270, "out/model/model.safetensors", "out/curves.png"),
+    ],
+)
+def test_full_disk_is_a_one_line_error_and_leaves_no_partial_file(
+    outcomes_on_full_disks, free_kib: int, written: str, missing: str
+):
+    outcome = outcomes_on_full_disks[str(free_kib)]
+    assert_refused(
+        outcome["code"], outcome["stderr"], str(outcomes_on_full_disks["disk"] / "out"), "No space left on device"
+    )
+    assert written in outcome["left"] and missing not in outcome["left"]
+    assert not [name for name in outcome["left"] if "partial" in name]
+
+
+def test_read_only_output_directory_is_named(swe_train: Run, tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = swe_train("config.yaml", "--output_dir", str(disk / "out"), before=on_small_disk(disk, read_only=True))
+    assert_refused(done.returncode, done.stderr, str(disk / "out"), "Read-only file system")
+    assert left_on(disk) == []
+
+
+def test_interrupted_run_resumes(tmp_path: Path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+
+    def started(updates: int) -> Forked:
+        changed = ["--trainer.max_updates", str(updates), "--resume-with-changes"]
+        return Forked(main, ["config.yaml", "--quiet", *changed], folder=tmp_path)
+
+    run = started(100_000)
+    deadline = time.monotonic() + 60
+    while run.running and time.monotonic() < deadline and not list((tmp_path / "out/checkpoints").glob("ppo/0*")):
+        time.sleep(0.02)
+    run.signal(signal.SIGINT)
+    interrupted = "swe-train: interrupted; started again, it goes on from its last checkpoint\n"
+    assert run.wait(60) == (130, interrupted)
+    assert started(1).wait() == (0, "")
+    assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
+    assert not list((tmp_path / "out").rglob("*partial*"))
+
+
+def test_debug_option_shows_the_traceback(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["nothing.yaml", "--debug"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in error and "read_config" in error
+    assert error.splitlines()[-1].startswith("swe-train: nothing.yaml: cannot be read")
+
+
+def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG)
+    training = ["--evaluation.episodes", "6", "--evaluation.temperature", "0", "--environment.lockstep", "true"]
+    assert main(["config.yaml", "--quiet", *training]) == 0
+    last = [json.loads(line) for line in Path("out/metrics.jsonl").read_text().splitlines()][-1]
+
+    assert main_eval(["out", "--episodes", "5"]) == 0
+    rows = [json.loads(line) for line in Path("out/evaluation/results.jsonl").read_text().splitlines()]
+    summary = json.loads(Path("out/evaluation/summary.json").read_text())
+    assert len(rows) == summary["episodes"] == 5
+    assert summary["mean_return"] == pytest.approx(sum(row["return"] for row in rows) / 5)
+    assert summary["mean_turns"] == sum(row["turns"] for row in rows) / 5
+    assert "over 5 episodes" in capsys.readouterr().out
+    # The format of results is the same as for a model behind a URL; an evaluation can be resumed, else it is replaced.
+    names = {"episodes", "report.html", "results.jsonl", "settings.json", "summary.json", ".lock"}
+    assert {path.name for path in Path("out/evaluation").iterdir()} == names
+    record = json.loads(Path("out/evaluation", rows[0]["episode"], "traj.json").read_text())
+    assert len(record["turns"]) == rows[0]["turns"]
+    before = Path("out/evaluation/results.jsonl").read_bytes()
+    assert main_eval(["out", "--episodes", "5", "--resume"]) == 0
+    assert Path("out/evaluation/results.jsonl").read_bytes() == before
+    assert main_eval(["out", "--episodes", "2"]) == 0
+    assert json.loads(Path("out/evaluation/summary.json").read_text())["episodes"] == 2
+    # Greedy actions on this lake depend on the weights alone, not on the seeds of the episodes.
+    assert [row["return"] for row in rows] == pytest.approx([last["eval/return"]] * 5)
+    assert not list(Path("out").rglob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nowhere"], ("nowhere", "No such file")),
+        (["config.yaml", "--episodes", "0"], ("--episodes", "positive")),
+        (["config.yaml", "--evaluation.temperature", "-1"], ("temperature", "0 or more")),
+        (["empty"], ("config.yaml", "No such file")),
+    ],
+)
+def test_wrong_evaluation_arguments_are_one_line_errors(tmp_path, monkeypatch, capsys, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG)
+    Path("empty").mkdir()
+    try:
+        code = main_eval(arguments)
+    except SystemExit as ended:
+        code = ended.code
+    stderr = capsys.readouterr().err
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert stderr.startswith("swe-eval: ")
+    for name in named:
+        assert name in stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "empty"]

@@ -1,0 +1,187 @@
+"""How the Triton kernels are launched: on the GPU of their tensors, and compiled a few times a process."""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from swe_trainers.kernels import linear, triton_rows
+from swe_trainers.kernels.linear import Plan, tile_shape
+
+triton = pytest.importorskip("triton")
+PACKAGE = Path(triton_rows.__file__).parents[1]
+
+
+class Hopper:
+    """Triton's driver of an H200 that is not there: kernels are specialised for it, and none is launched."""
+
+    def get_current_target(self):
+        return triton.backends.compiler.GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The specialisations that Triton is asked for; each would be one compilation."""
+    found = set()
+
+    def hook(*, key, fn, **_):
+        found.add((fn.name, key))
+        return True  # neither compile nor launch
+
+    monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
+    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", hook)
+    for kernel in vars(triton_rows).values():
+        if isinstance(kernel, triton.runtime.JITFunction):
+            kernel.device_caches.clear()
+    yield found
+    for kernel in vars(triton_rows).values():
+        if isinstance(kernel, triton.runtime.JITFunction):
+            kernel.device_caches.clear()
+
+
+def tiles_of(n, vocabulary, dtype):
+    """The tiles of logits that `linear` makes of a micro-batch on a GPU; memory that nothing touches."""
+    height, width = tile_shape(n, vocabulary, 2, gpu=True)
+    stride = -(-width // 64) * 64
+    memory = torch.empty(height, stride, dtype=dtype)
+    for top in range(0, n, height):
+        for left in range(0, vocabulary, width):
+            part = slice(top, min(top + height, n))
+            yield part, left, memory[: part.stop - top, : min(width, vocabulary - left)]
+
+
+@pytest.mark.parametrize("vocabulary", [151_936, 50_257, 128_256])
+def test_two_hundred_random_micro_batches_compile_six_times_at_most(vocabulary, compiled):
+    random = torch.Generator().manual_seed(0)
+    for n in torch.randint(1, 9000, (200,), generator=random).tolist():
+        height, width = tile_shape(n, vocabulary, 2, gpu=True)
+        slots = triton_rows.slots(height, width)
+        sums = torch.empty(-(-vocabulary // width) * slots, 4, n)
+        statistics = torch.empty(5, n)
+        labels, temperature = torch.zeros(n, dtype=torch.int64), torch.ones(()).expand(n)
+        for part, left, tile in tiles_of(n, vocabulary, torch.bfloat16):
+            own = sums[left // width * slots :][:slots, :, part]
+            triton_rows.sum_tile(tile, own, labels[part], temperature[part], first=left)
+            triton_rows.gradient_(tile, labels[part], temperature[part], *statistics[:, part], first=left)
+        triton_rows.statistics(sums, labels, temperature, vocabulary)
+    assert {name for name, _ in compiled} == {"_sums_kernel", "_merge_kernel", "_gradient_kernel"}
+    assert len(compiled) <= 6, len(compiled)
+
+
+def test_rows_of_any_number_and_alignment_compile_the_kl_kernels_once_each(compiled):
+    for n in range(1, 40):
+        p, q = torch.empty(2, n, 1024, dtype=torch.bfloat16)
+        sums = torch.empty(1, 5, n)
+        triton_rows.kl_sum_tile(p, q, 1.0 / n, sums)
+        rows = triton_rows.kl_statistics(sums)
+        triton_rows.kl_backward(p, q, 1.0 / n, rows, torch.empty(n + 3)[3:], torch.empty_like(p), torch.empty_like(q))
+    assert len(compiled) == 3, len(compiled)
+
+
+def test_rows_of_logits_of_any_number_compile_four_times_at_most(compiled):
+    for n in (*range(1, 40), 3000):
+        logits, ids = torch.empty(n, 50_304, dtype=torch.bfloat16), torch.zeros(n, dtype=torch.int64)
+        triton_rows.row_statistics(logits, ids, torch.ones(()).expand(n), second=False)
+        triton_rows.row_statistics(logits[:, :40_001], ids, torch.ones(()).expand(n), second=False)
+    assert len(compiled) <= 4, compiled
+
+
+@pytest.mark.parametrize("n", [1, 777, 8192, 40_000])
+@pytest.mark.parametrize("vocabulary", [7, 50_257, 151_936])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_tiles_fit_their_budget_and_are_about_equally_wide(n, vocabulary, gpu):
+    rows, columns = tile_shape(n, vocabulary, 2, gpu=gpu)
+    most = (
+        max(linear._GPU_FRACTION * n * vocabulary * 2, linear._GPU_LEAST_TILE_BYTES) if gpu else linear._CPU_TILE_BYTES
+    )
+    assert rows * columns * 2 <= max(most, rows * 128 * 2)
+    tiles = -(-vocabulary // columns)
+    assert vocabulary - (tiles - 1) * columns >= columns - 128 * tiles
+    assert Plan(rows, columns, keep=False).columns <= vocabulary
+
+
+def test_every_kernel_is_launched_on_the_gpu_of_its_tensors():
+    """One function launches, inside a device guard. Without two GPUs no test can see the wrong one being used."""
+    places = []
+    for file in PACKAGE.rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        kernels = {
+            node.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and any("triton.jit" in ast.unparse(d) for d in node.decorator_list)
+        }
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for call in ast.walk(function):
+                if isinstance(call, ast.Call) and isinstance(call.func, ast.Subscript):
+                    launched = ast.unparse(call.func.value)
+                    if launched in kernels or launched == "kernel":
+                        guarded = any(
+                            isinstance(block, ast.With)
+                            and ast.unparse(block.items[0].context_expr) == "torch.cuda.device_of(first)"
+                            and call in ast.walk(block)
+                            for block in ast.walk(function)
+                        )
+                        places.append((file.name, function.name, guarded))
+    assert places == [("triton_rows.py", "_launch", True)]
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of tensors made under this mode that are alive at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.peak, self._known = 0, 0, set()
+
+    def _free(self, key, size):
+        self.now -= size
+        self._known.discard(key)
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        given = [x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        self._known.update(given)  # what was there before is not counted
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._known:
+                    self._known.add(storage._cdata)
+                    self.now += storage.nbytes()
+                    weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.now)
+        return result
+
+
+@pytest.mark.parametrize("logits_dtype", [None, torch.float32])
+@pytest.mark.parametrize("hidden", [1024, 2048, 4096])
+def test_forward_and_backward_take_five_percent_of_the_logits_beside_what_they_return(hidden, logits_dtype, compiled):
+    """On tensors without memory, with the tiles of a GPU: every allocation is made, and no kernel is launched."""
+    n, vocabulary = 8192, 151_936
+    rows = torch.empty(n, hidden, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    weight = torch.empty(vocabulary, hidden, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    ids, temperature = torch.empty(n, dtype=torch.int64, device="meta"), torch.ones((), device="meta").expand(n)
+    size_bytes = 2 if logits_dtype is None else 4
+    beside = 0 if logits_dtype is None else 2
+    shape = tile_shape(n, vocabulary, size_bytes, gpu=True, sum_bytes=2 * hidden, gradient_bytes=beside)
+    plan = Plan(*shape, keep=False, logits_dtype=logits_dtype)
+    with Peak() as seen:
+        outputs = linear.project(rows, weight, None, ids, temperature, plan=plan, kernels=triton_rows)
+        gradients = torch.autograd.grad(outputs, [rows, weight], [torch.ones(n, device="meta")] * 2)
+    returned = sum(x.numel() * x.itemsize for x in (*outputs, *gradients))
+    assert [x.dtype for x in gradients] == [torch.bfloat16] * 2
+    assert len(compiled) == 3
+    assert seen.peak > returned
+    assert seen.peak - returned <= 0.05 * n * vocabulary * size_bytes

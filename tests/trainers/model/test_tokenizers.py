@@ -1,0 +1,143 @@
+"""Tokenizers: lossless, no text encodes to special tokens, ids equal those of SentencePiece."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.model.tokenizers import (
+    SENTENCEPIECE_FILE,
+    SPECIAL_TOKENS,
+    HuggingFaceTokenizer,
+    SentencePieceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    train_sentencepiece,
+)
+
+CODE = [
+    (
+        "def add(a, b):\n    return a + b\n\n\n"
+        "def scale(xs, k):\n    out = []\n    for x in xs:\n        out.append(x * k)\n    return out\n"
+    ),
+    "class Stack:\n\tdef push(self, item):\n\t\tself.items.append(item)\n        \n",
+    "Repair the file below.\n\n```python\n  x  =  1\n```\n",
+] * 5
+TRAINED = {split: train_sentencepiece(CODE, 600, split_by_whitespace=split) for split in (True, False)}
+EXPORTED = {split: HuggingFaceTokenizer(tokenizer.to_hugging_face()) for split, tokenizer in TRAINED.items()}
+
+fragments = st.sampled_from(
+    ["def ", "return", "    ", "\t", "\n", "\n\n", " ", "x", "é", "▁", "\ue001", "0", "1", *SPECIAL_TOKENS]
+)
+texts = st.one_of(st.text(st.characters(codec="utf-8")), st.lists(fragments).map("".join))
+
+
+@given(text=texts, split=st.booleans())
+@example(text="  x\n\n   \t y \r\n", split=True)
+@example(text="\ue0010▁\ue001", split=False)
+@settings(max_examples=400, deadline=None)
+def test_encoding_is_lossless(text: str, split: bool) -> None:
+    assert TRAINED[split].decode(TRAINED[split].encode(text)) == text
+
+
+@given(text=texts, split=st.booleans())
+@settings(deadline=None)
+def test_no_text_encodes_to_a_special_token(text: str, split: bool) -> None:
+    tokenizer = TRAINED[split]
+    special = {tokenizer.special_id(name) for name in SPECIAL_TOKENS}
+    assert not special & set(tokenizer.encode(text))
+
+
+@given(text=texts.filter(lambda text: not {"▁", "\ue001"} & set(text)), split=st.booleans())
+@settings(deadline=None)
+def test_ids_are_those_of_sentencepiece(text: str, split: bool) -> None:
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=TRAINED[split]._model)
+    assert TRAINED[split].encode(text) == theirs.encode(text)
+
+
+@given(text=texts.filter(lambda text: not any(name in text for name in SPECIAL_TOKENS)), split=st.booleans())
+@settings(max_examples=400, deadline=None)
+def test_the_exported_hugging_face_tokenizer_gives_the_same_ids_and_text(text: str, split: bool) -> None:
+    ids = TRAINED[split].encode(text)
+    assert EXPORTED[split].encode(text) == ids
+    assert EXPORTED[split].decode(ids) == text
+
+
+@given(data=st.data(), split=st.booleans())
+@settings(deadline=None)
+def test_any_ids_can_be_decoded_and_special_ones_have_no_text(data: st.DataObject, split: bool) -> None:
+    tokenizer = TRAINED[split]
+    ids = data.draw(
+        st.lists(st.integers(0, tokenizer.vocab_size + 9))
+    )  # a model may have more embeddings than there are ids
+    special = {tokenizer.special_id(name) for name in SPECIAL_TOKENS}
+    assert tokenizer.decode(ids) == tokenizer.decode([i for i in ids if i not in special and i < tokenizer.vocab_size])
+
+
+def test_tokens_cross_blanks_only_if_allowed_and_then_compress_repeated_text() -> None:
+    header = "def scale(xs, k):\n    out = []\n    for x in xs:\n"
+    apart, crossing = len(TRAINED[True].encode(header)), len(TRAINED[False].encode(header))
+    assert crossing * 3 < apart
+    assert all(" " not in TRAINED[True].decode([i]).strip() for i in TRAINED[True].encode(header))
+
+
+def test_a_vocabulary_too_large_is_reduced_and_one_too_small_is_an_error() -> None:
+    assert 260 < train_sentencepiece(CODE, 50_000).vocab_size < 50_000
+    with pytest.raises(ConfigurationError, match="train_sentencepiece"):
+        train_sentencepiece(CODE, 100)
+    with pytest.raises(ConfigurationError, match="no text"):
+        train_sentencepiece(["  "], 400)
+
+
+def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
+    assert TRAINED[True].decode(TRAINED[True].encode("a\ud800b")) == "a\ufffdb"
+
+
+@pytest.mark.parametrize("tokenizer", [TRAINED[False], WordTokenizer.from_texts(["go left", "14"]), EXPORTED[True]])
+def test_a_saved_tokenizer_loads_unchanged(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert type(again) is type(tokenizer)
+    assert (again.vocab_size, again.end_id) == (tokenizer.vocab_size, tokenizer.end_id)
+    assert again.encode("left 14 go") == tokenizer.encode("left 14 go")
+
+
+def test_a_damaged_sentencepiece_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / SENTENCEPIECE_FILE).write_bytes(b"no model")
+    with pytest.raises(ConfigurationError, match="not a SentencePiece model"):
+        SentencePieceTokenizer.load(tmp_path)
+
+
+def test_a_folder_without_a_tokenizer_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=str(tmp_path)):
+        load_tokenizer(tmp_path)
+
+
+@given(st.lists(st.sampled_from(["left", "right", "14", " ", "\n", ".", "_x1"])))
+@settings(deadline=None)
+def test_a_word_tokenizer_is_lossless_on_its_words(parts: list[str]) -> None:
+    text = " ".join(parts)
+    tokenizer = WordTokenizer.from_texts(["left right 14 .\n_x1"])
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_word_outside_the_vocabulary_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigurationError, match="'sideways'"):
+        WordTokenizer.from_texts(["left right"]).encode("left sideways")
+    with pytest.raises(ConfigurationError, match="not one word"):
+        WordTokenizer(["two words"])
+    with pytest.raises(ConfigurationError, match="twice"):
+        WordTokenizer(["a", "a"])
+
+
+def test_a_hugging_face_tokenizer_reads_special_tokens_in_a_text_as_plain_characters() -> None:
+    tokenizer = EXPORTED[True]
+    assert tokenizer.end_id not in tokenizer.encode("a<|end|>b")
+    assert tokenizer.end_id in tokenizer.encode_scaffold("a<|end|>b")
+    assert tokenizer.decode(tokenizer.encode("a<|end|>b")) == "a<|end|>b"

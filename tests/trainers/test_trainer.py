@@ -1,0 +1,115 @@
+"""The public API: `from swe_trainers import Trainer, PPO, …`, and the shortest programs with it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import swe_trainers
+from swe_trainers import GRPO, PPO, Cloning, EvaluationConfig, LanguageModel, TextAdapter, Trainer, WordTokenizer
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.logging import read_metrics
+
+ROOT = Path(__file__).parents[2]
+SHAPE = {
+    "model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+}  # fmt: skip
+SMALL = {"episodes_per_update": 8, "learning_rate": 1e-3}
+LIMITS = {"parallel": 4, "max_turns": 3, "max_tokens": 64, "max_new_tokens": 1}
+
+
+def lake():
+    return TextAdapter(gymnasium.make("FrozenLake-v1", is_slippery=False))
+
+
+@pytest.fixture
+def model():
+    return LanguageModel.from_config(SHAPE, WordTokenizer.from_texts(lake().vocabulary()))
+
+
+def test_importing_the_package_imports_no_torch():
+    code = (
+        "import sys, swe_trainers; assert 'torch' not in sys.modules; swe_trainers.PPO; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_every_exported_name_can_be_imported():
+    for name in swe_trainers.__all__:
+        assert getattr(swe_trainers, name) is not None
+    assert set(swe_trainers.__all__) == set(dir(swe_trainers))
+    with pytest.raises(AttributeError, match="no attribute 'PPPO'"):
+        swe_trainers.PPPO  # noqa: B018
+
+
+@pytest.mark.parametrize("env", ["FrozenLake-v1", lake, lake(), gymnasium.make("FrozenLake-v1")])
+def test_environment_can_be_an_id_a_function_or_an_object(model, env):
+    seen = []
+    trainer = Trainer(
+        model, env, PPO(**SMALL), callbacks=[lambda trainer, metrics: seen.append(metrics["loss"])], **LIMITS
+    )
+    assert all(metrics["tokens_per_second"] > 0 for metrics in trainer.iterate(updates=2))
+    assert trainer.learner.updates == len(seen) == 2
+    assert trainer.evaluate(5)["episodes"] == 5
+
+
+def test_run_without_output_directory_writes_nothing_and_one_with_it_resumes(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Trainer(model, lake, GRPO(**SMALL, group_size=4), **LIMITS).train(1)
+    assert not list(tmp_path.iterdir())
+    options = {"output_dir": tmp_path / "out", "evaluation": EvaluationConfig(episodes=2), **LIMITS}
+    Trainer(model, lake, PPO(**SMALL), **options).train(1)
+    trainer = Trainer(model, lake, PPO(**SMALL), **options)
+    trainer.train(2)
+    assert [row["update"] for row in read_metrics(tmp_path / "out" / "metrics.jsonl")] == [0, 1, 2]
+    trainer.save(tmp_path / "model")
+    again = LanguageModel.load(tmp_path / "model")
+    assert again.tokenizer.vocab_size == model.tokenizer.vocab_size
+    assert again.chat_format().end_id == model.chat_format().end_id
+
+
+def test_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before_and_says_so_once(model, tmp_path):
+    options = {"output_dir": tmp_path, "checkpoint_every": 1, **LIMITS}
+    Trainer(model, lake, PPO(**SMALL), **options).train(2)
+    damaged = tmp_path / "checkpoints" / "ppo" / "00000002" / "state.pt"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    Trainer(model, lake, PPO(**SMALL), **options).train(3)
+    lines = [line for line in (tmp_path / "training.log").read_text().splitlines() if str(damaged) in line]
+    assert len(lines) == 1 and lines[0].endswith("(SHA-256): resumed from 00000001; kept as 00000002.damaged")
+    assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+
+
+def test_incompatible_arguments_are_rejected(model):
+    with pytest.raises(ConfigurationError, match="env: missing"):
+        Trainer(model, algorithm=PPO())
+    with pytest.raises(ConfigurationError, match="demonstrations: needed by"):
+        Trainer(model, lake, Cloning())
+    for wrong in ({"checkpoint_every": 0}, {"log_every": 0}, {"keep_checkpoints": 0}, {"parallel": 0}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))}: got 0, expected at least 1"):
+            Trainer(model, lake, PPO(), **wrong)
+    with pytest.raises(ConfigurationError, match="parallel: have no effect"):
+        Trainer(model, algorithm=PPO(), play=lambda update, attempt: [], parallel=2)
+
+
+def code_lines(text):
+    """The lines of a program without blank lines and the docstring of its module."""
+    tree = ast.parse(text)
+    first = tree.body[1] if ast.get_docstring(tree) else tree.body[0]
+    return [line for line in text.splitlines()[first.lineno - 1 :] if line.strip()]
+
+
+def test_shortest_program_has_eight_lines_and_is_the_one_in_the_readme():
+    """README's block is run by tests/contracts/test_commands.py."""
+    example = code_lines((ROOT / "examples" / "own_model.py").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = (each for each in re.findall(r"```python\n(.+?)```", readme, flags=re.DOTALL) if "Trainer(" in each)
+    assert code_lines(block) == example
+    assert len(example) <= 8
