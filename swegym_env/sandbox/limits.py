@@ -99,8 +99,16 @@ def _priority(process: str) -> tuple[int, int]:
 
 def _session_stands_back(process: str) -> bool:
     """Whether Linux, where it shares processors among sessions, gives this one less than it gave it at first."""
-    with contextlib.suppress(OSError):
+    session, niceness = _session(process)
+    return niceness > 0 and session != _session("self")[0]
+
+
+def _session(process: str) -> tuple[str, int]:
+    """The group of a process's session and its niceness; ("", 0) where sessions share as one, as at a machine's start.
+
+    The session of the first process, and of what it starts without `setsid`, has no group: its file is empty.
+    """
+    with contextlib.suppress(OSError, ValueError):
         session, _, niceness = Path("/proc", process, "autogroup").read_text().split()
-        own_session = Path("/proc/self/autogroup").read_text().split()[0]
-        return session != own_session and int(niceness) > 0
-    return False
+        return session, int(niceness)
+    return "", 0

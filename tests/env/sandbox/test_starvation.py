@@ -104,6 +104,35 @@ def test_a_priority_of_the_whole_run_does_not_hide_starvation(priority: str) -> 
     assert ended.returncode == 0 and "2 passed" in ended.stdout, ended.stdout
 
 
+WITHOUT_GROUP = """
+import os, subprocess, sys, time
+from pathlib import Path
+from swegym_env.sandbox.limits import were_starved
+many = [subprocess.Popen(sys.argv[1:]) for _ in range(4)]
+pids = [one.pid for one in many]
+try:
+    for pid in [os.getpid(), *pids]:
+        subprocess.run(["mount", "--bind", "/dev/null", f"/proc/{pid}/autogroup"], check=True)
+    while max(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) < 0.5e9:
+        time.sleep(0.05)
+    assert Path("/proc/self/autogroup").read_text() == ""
+    print(were_starved(pids, 0.0, 1.0))
+finally:
+    for one in many:
+        one.kill()
+        one.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="Linux shares among processes alone here")
+def test_a_session_that_has_no_group_does_not_hide_starvation() -> None:
+    """What a machine's first process starts without `setsid`, as some runners of CI do: its file is empty."""
+    script = [sys.executable, "-c", WITHOUT_GROUP, "taskset", "-c", PROCESSOR, "bash", "-c", BUSY]
+    command = ["unshare", "--user", "--map-root-user", "--mount", *script]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.stdout == "True\n", ended.stderr
+
+
 STAND_BACK = {
     "is nice": "renice -n 19 $$ >/dev/null",
     "is idle": "chrt --idle -p 0 $$",
