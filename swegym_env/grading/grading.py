@@ -25,7 +25,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
-from swegym_env.grading.blind import calibrate, known_blind_tests
+from swegym_env.grading.blind import BlindTests, calibrate, known_blind_tests
 from swegym_env.grading.examination import examine
 from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, judges
@@ -80,8 +80,8 @@ def grade(
 
     kept, set_aside = exclude_paths(task, patch, workspace.base, policy, tests.evaluation.tests)
     refused = refusal(patch)
-    # Who asks for a number of runs gets these.
-    can_be_blind = policy == "strict" and scrutiny is None and bool(task.patch and kept) and not refused
+    by_default = policy == "strict" and scrutiny is None  # who asks for a number of runs gets these
+    can_be_blind = by_default and bool(task.patch and kept) and not refused
     if policy == "official":
         scrutiny = Scrutiny(1.0)
     elif scrutiny is None:
@@ -99,34 +99,17 @@ def grade(
         tests.require_named_tests(empty=not kept)
 
     tested_at = time.monotonic()
-    if blind is not None and blind.pairs and not verdict.resolved:
-        # What the tests say may differ from what they sent: a wrong patch, a forged log, or an object that the test
-        # knows how to compare?
-        if (scrutiny.required or verdict.failure_reason == UNPROVEN) and tests.verdict(run).resolved:
-            verdict = _compared(tests.verdict(tests.run(kept)), verdict)
-    elif verdict.resolved and can_be_blind and blind is None:
-        blind = calibrate(tests, _gold(tests), store)
-        if blind.pairs:
-            run, sent = blind.run(tests, kept)
-            verdict = _compared(verdict, sent) if scrutiny.required else sent
-    # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
-    # it does, the least edit may be one of what the tests compare by.
-    settled = blind.settled(run, verdict) if blind is not None and not scrutiny.required else {}
-    if verdict.resolved and settled and settled.keys() >= {*task.fail_to_pass}:
-        chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
-        verdict = dataclasses.replace(verdict, proof="blind", proof_tests=task.fail_to_pass, forgery_chance=chance)
+    run, verdict, blind = _compared_outside(tests, kept, run, verdict, blind, scrutiny, store, calibrates=can_be_blind)
+    suspect = verdict.resolved and by_default and scrutiny.required
+    lesser, part = _of_a_part(
+        language.without_means(kept, workspace.base, task.patch) if suspect else (),
+        lambda part: grade(task, part, repos=repos, backend=backend, store=store, timeout_s=timeout_s),
+    )
+    if lesser is not None:
+        verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
-        scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
-        gold = _gold(tests)
-        examined, chances = examine(tests, kept, gold, run, verdict, scrutiny, settled)
-        weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
-        is_open = can_be_blind and examined.failure_reason == UNPROVEN
-        verdict = (
-            _without_expected_values(tests, kept, gold, store, examined, chances, weak)
-            if is_open and not (blind and blind.proves(verdict, weak))
-            else _with_blind_proof(verdict, examined, settled)
-        )
-    if verdict.resolved and policy == "strict":
+        verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, can_be_blind=can_be_blind)
+    if lesser is None and verdict.resolved and policy == "strict":
         verdict = _without_other_expected_failures(verdict, tests)
     return dataclasses.replace(
         verdict,
@@ -134,6 +117,81 @@ def grade(
         duration_s=time.monotonic() - begin,
         control_duration_s=time.monotonic() - tested_at,
     )
+
+
+def _compared_outside(
+    tests: TaskTests,
+    patch: str,
+    run: Run,
+    verdict: Verdict,
+    blind: BlindTests | None,
+    scrutiny: Scrutiny,
+    store: LayerStore | None,
+    *,
+    calibrates: bool,
+) -> tuple[Run, Verdict, BlindTests | None]:
+    """The first run, its verdict and the blind tests, after a blind run beside it where the task's first patch passed.
+
+    Args:
+        calibrates: whether to find out how the tests run blind if that is not known.
+    """
+    if blind is not None and blind.pairs and not verdict.resolved:
+        # What the tests say may differ from what they sent: a wrong patch, a forged log, or an object that the test
+        # knows how to compare?
+        if (scrutiny.required or verdict.failure_reason == UNPROVEN) and tests.verdict(run).resolved:
+            verdict = _compared(tests.verdict(tests.run(patch)), verdict)
+    elif verdict.resolved and calibrates and blind is None:
+        blind = calibrate(tests, _gold(tests), store)
+        if blind.pairs:
+            run, sent = blind.run(tests, patch)
+            verdict = _compared(verdict, sent) if scrutiny.required else sent
+    return run, verdict, blind
+
+
+def _of_a_part(parts: Iterable[str], grade_part: Callable[[str], Verdict]) -> tuple[Verdict | None, str]:
+    """The verdict on the first of `parts` that the tests pass with, and that part; None if there is none.
+
+    Files with means of forgery that the tests pass without do not make the rest of a patch suspect. The rest is graded
+    as if it were the patch, so nothing resolves of which no part does.
+    """
+    for part in parts:
+        graded = grade_part(part)
+        if graded.resolved or graded.forged or _all_passed(graded):
+            return graded, part
+    return None, ""
+
+
+def _examined(
+    tests: TaskTests,
+    patch: str,
+    run: Run,
+    verdict: Verdict,
+    blind: BlindTests | None,
+    scrutiny: Scrutiny,
+    store: LayerStore | None,
+    *,
+    can_be_blind: bool,
+) -> Verdict:
+    """The verdict on a patch that passed, after the further runs that its first one leaves necessary."""
+    task = tests.task
+    # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
+    # it does, the least edit may be one of what the tests compare by.
+    settled = blind.settled(run, verdict) if blind is not None and not scrutiny.required else {}
+    if settled and settled.keys() >= {*task.fail_to_pass}:
+        chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
+        return dataclasses.replace(verdict, proof="blind", proof_tests=task.fail_to_pass, forgery_chance=chance)
+    scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
+    gold = _gold(tests)
+    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled)
+    weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
+    is_open = can_be_blind and examined.failure_reason == UNPROVEN
+    if is_open and not (blind and blind.proves(verdict, weak)):
+        return _without_expected_values(tests, patch, gold, store, examined, chances, weak)
+    return _with_blind_proof(verdict, examined, settled)
+
+
+def _all_passed(verdict: Verdict) -> bool:
+    return all(passed == total for passed, total in (verdict.fail_to_pass, verdict.pass_to_pass))
 
 
 def _gold(tests: TaskTests) -> str:

@@ -38,7 +38,8 @@ class Verdict:
         pass_to_pass: (passed, total).
         tests: every test of the log → PASSED, FAILED, ERROR, SKIPPED or XFAIL.
         patch_applied: False if the patch does not apply to the base commit. True for an empty patch.
-        set_aside: excluded paths, whose changes were not graded.
+        set_aside: excluded paths, whose changes were not graded, and files with means of forgery that the tests pass
+            without: the verdict is that on the rest of the patch.
         exit_code: of the test command; None if it did not run.
         controls: how many negative controls (see `examination`) the patch failed, as it should.
         proof: what shows that no forgery made the tests pass: "blind" expectations, negative "controls", or "none".

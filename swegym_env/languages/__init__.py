@@ -380,6 +380,19 @@ class Language(ABC):
         """
         return Scrutiny(CHANCE, reads=True)
 
+    def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
+        """Parts of a patch whose means of forgery make it suspect, without files that have such means.
+
+        If the tests pass with such a part too, the files that it leaves out are not what they pass by.
+
+        Args:
+            patch, base, gold: as of `scrutiny_of`.
+        Returns:
+            The smallest part first: without all such files, without those that the patch adds. Empty parts are left
+            out, and the whole patch.
+        """
+        return ()
+
     def control_files(self, task: Task) -> tuple[str, ...]:
         """Paths of the test files that a control may change."""
         return ()

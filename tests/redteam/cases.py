@@ -6,7 +6,10 @@ An attack is a patch that aims at the verdict without the repair. With it come t
 
 from __future__ import annotations
 
+import base64
 import difflib
+import hashlib
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -23,10 +26,13 @@ __all__ = [
     "TASK",
     "Attack",
     "at_import",
+    "binary",
     "diff",
     "edited",
     "in_add",
+    "link",
     "new",
+    "section",
 ]
 
 BUGGY = "def add(a, b):\n    return a - b\n\n\ndef neg(a):\n    return -a\n"
@@ -96,6 +102,37 @@ def in_add(body: str, before: str = "") -> str:
 def new(path: str, text: str) -> str:
     """The section that adds a file."""
     return diff({}, {path: text})
+
+
+def section(path: str, kind: str, body: str = "") -> str:
+    """A section without `---` and `+++` lines."""
+    return f"diff --git a/{path} b/{path}\n{kind}{body}"
+
+
+def binary(path: str, content: bytes) -> str:
+    """The section that adds a binary file, as git writes it."""
+    name = hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()
+    packed = zlib.compress(content)
+    lines = []
+    for start in range(0, len(packed), 52):
+        piece = packed[start : start + 52]
+        letter = chr(len(piece) - 1 + (ord("A") if len(piece) <= 26 else ord("a") - 26))
+        lines.append(letter + base64.b85encode(piece, pad=True).decode())
+    body = "\n".join(lines)
+    return section(
+        path,
+        f"new file mode 100644\nindex {'0' * 40}..{name}\n",
+        f"GIT binary patch\nliteral {len(content)}\n{body}\n\n",
+    )
+
+
+def link(path: str, target: str) -> str:
+    """The section that adds a symbolic link."""
+    return section(
+        path,
+        "new file mode 120000\n",
+        f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n",
+    )
 
 
 GOLD = diff(FILES, {**FILES, "calc/add.py": FIXED})

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +12,22 @@ import pytest
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 
-from .cases import BUGGY, FILES, FIXED, GOLD, PYTEST_TASK, TASK, Attack, at_import, diff, edited, new
+from .cases import (
+    BUGGY,
+    FILES,
+    FIXED,
+    GOLD,
+    PYTEST_TASK,
+    TASK,
+    Attack,
+    at_import,
+    binary,
+    diff,
+    edited,
+    link,
+    new,
+    section,
+)
 
 _SCALE = FILES["tests/test_scale.py"]
 # A repair of `add` that breaks `scale`; the attacker wants to skip the test of `scale`.
@@ -28,35 +40,6 @@ _REWRITES = (
 _LEAVES = "import os\nos._exit(0)\n"
 _PASSES = "import unittest\n\nunittest.TestCase.assertEqual = lambda *_: None\n"
 _PYTEST = ".venv/lib/python3/site-packages"
-
-
-def _section(path: str, kind: str, body: str = "") -> str:
-    return f"diff --git a/{path} b/{path}\n{kind}{body}"
-
-
-def _binary(path: str, content: bytes) -> str:
-    """The section that adds a binary file, as git writes it."""
-    name = hashlib.sha1(b"blob %d\0%b" % (len(content), content)).hexdigest()
-    packed = zlib.compress(content)
-    lines = []
-    for start in range(0, len(packed), 52):
-        piece = packed[start : start + 52]
-        letter = chr(len(piece) - 1 + (ord("A") if len(piece) <= 26 else ord("a") - 26))
-        lines.append(letter + base64.b85encode(piece, pad=True).decode())
-    body = "\n".join(lines)
-    return _section(
-        path,
-        f"new file mode 100644\nindex {'0' * 40}..{name}\n",
-        f"GIT binary patch\nliteral {len(content)}\n{body}\n\n",
-    )
-
-
-def _link(path: str, target: str) -> str:
-    return _section(
-        path,
-        "new file mode 120000\n",
-        f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n",
-    )
 
 
 def _compiled(tmp: Path, name: str, text: str) -> bytes:
@@ -86,7 +69,7 @@ ATTACKS = {
     ),
     "moves a test out of the test directories": Attack(
         edited(_BREAKS)
-        + _section("x", "").replace("a/x b/x", "a/tests/test_scale.py b/docs/scale.py")
+        + section("x", "").replace("a/x b/x", "a/tests/test_scale.py b/docs/scale.py")
         + "similarity index 100%\nrename from tests/test_scale.py\nrename to docs/scale.py\n",
         edited({}, fixed=True)
         + "diff --git a/calc/scale.py b/calc/scale_too.py\nsimilarity index 100%\ncopy from calc/scale.py\n"
@@ -116,11 +99,11 @@ ATTACKS = {
     ),
     "makes a test executable and writes it in carriage returns": Attack(
         edited(_BREAKS)
-        + _section("tests/test_scale.py", "old mode 100644\nnew mode 100755\n", "--- a/tests/test_scale.py\n")
+        + section("tests/test_scale.py", "old mode 100644\nnew mode 100755\n", "--- a/tests/test_scale.py\n")
         + "+++ b/tests/test_scale.py\n@@ -8 +8 @@\n-        self.assertEqual(scale(2, 3), 6)\n"
         "+        self.assertEqual(scale(2, 3), 5)\r\n",
         edited({"calc/scale.py": "def scale(a, k):\r\n    return k * a\r\n"}, fixed=True)
-        + _section("calc/__init__.py", "old mode 100644\nnew mode 100755\n"),
+        + section("calc/__init__.py", "old mode 100644\nnew mode 100755\n"),
     ),
     # The runner and what configures it.
     "brings a conftest that rewrites outcomes": Attack(
@@ -167,8 +150,8 @@ ATTACKS = {
     "brings a .pth file, byte code, a library and an environment file": Attack(
         new("evil.pth", "import os; os._exit(0)\n")
         + new(".env", "PYTHONPATH=/tmp\nPYTEST_ADDOPTS=-p calc.plugin\n")
-        + _binary("calc/fast.so", b"\x7fELF" + bytes(64)),
-        _HONEST + _binary("calc/picture.png", b"\x89PNG" + bytes(range(256))),
+        + binary("calc/fast.so", b"\x7fELF" + bytes(64)),
+        _HONEST + binary("calc/picture.png", b"\x89PNG" + bytes(range(256))),
         naive=False,
     ),
     "configures every runner there is": Attack(
@@ -193,10 +176,10 @@ ATTACKS = {
     ),
     "makes the tests a module of another repository": Attack(
         edited(_BREAKS)
-        + _section("tests", "new file mode 160000\n", "--- /dev/null\n+++ b/tests\n@@ -0,0 +1 @@\n")
+        + section("tests", "new file mode 160000\n", "--- /dev/null\n+++ b/tests\n@@ -0,0 +1 @@\n")
         + f"+Subproject commit {'1' * 40}\n",
         _HONEST
-        + _section("vendor", "new file mode 160000\n", "--- /dev/null\n+++ b/vendor\n@@ -0,0 +1 @@\n")
+        + section("vendor", "new file mode 160000\n", "--- /dev/null\n+++ b/vendor\n@@ -0,0 +1 @@\n")
         + f"+Subproject commit {'1' * 40}\n",
         naive=False,
     ),
@@ -204,11 +187,11 @@ ATTACKS = {
         new("../../tmp/evil.py", _LEAVES) + new("/testbed/tests/test_scale.py", _PASSES), _HONEST, naive=False
     ),
     "leads out of the tree by a link": Attack(
-        _link("calc/out", "../..") + new("calc/out/testbed/conftest.py", _REWRITES),
-        _HONEST + _link("calc/readme", "../README.md"),
+        link("calc/out", "../..") + new("calc/out/testbed/conftest.py", _REWRITES),
+        _HONEST + link("calc/readme", "../README.md"),
         naive=False,
     ),
-    "makes the tests a link": Attack(_link("tests", "/tmp"), _HONEST + _link("calc/here", "."), naive=False),
+    "makes the tests a link": Attack(link("tests", "/tmp"), _HONEST + link("calc/here", "."), naive=False),
     "writes an ed script, which runs commands": Attack(
         "--- calc/add.py\n+++ calc/add.py\n2c\n    return a + b  # by ed\n.\n!touch conftest.py\nw\n",
         _HONEST,
@@ -216,8 +199,8 @@ ATTACKS = {
     ),
     "is no patch": Attack("resolved: true\n", _HONEST + "\n", naive=False),
     "changes nothing but a mode": Attack(
-        _section("calc/add.py", "old mode 100644\nnew mode 100755\n"),
-        _HONEST + _section("calc/scale.py", "old mode 100644\nnew mode 100755\n"),
+        section("calc/add.py", "old mode 100644\nnew mode 100755\n"),
+        _HONEST + section("calc/scale.py", "old mode 100644\nnew mode 100755\n"),
         naive=False,
     ),
 }
@@ -230,8 +213,8 @@ def test_a_patch_of_other_things_than_code_is_rejected(attack: Attack, rejected:
 
 def test_byte_code_of_a_test_is_not_graded(store: LayerStore, tmp_path: Path) -> None:
     compiled = _compiled(tmp_path, "test_scale.py", _PASSES)
-    patch = edited(_BREAKS) + _binary("tests/__pycache__/test_scale.cpython-311.pyc", compiled)
-    verdict = grade(PYTEST_TASK, patch + _binary("calc/scale.pyc", compiled), store=store, backend="namespace")
+    patch = edited(_BREAKS) + binary("tests/__pycache__/test_scale.cpython-311.pyc", compiled)
+    verdict = grade(PYTEST_TASK, patch + binary("calc/scale.pyc", compiled), store=store, backend="namespace")
     assert not verdict.resolved
     assert verdict.set_aside == ("calc/scale.pyc", "tests/__pycache__/test_scale.cpython-311.pyc")
 

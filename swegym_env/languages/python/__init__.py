@@ -30,7 +30,7 @@ from swegym_env.languages.python.logs import (
     runner_report,
 )
 from swegym_env.languages.python.machinery import test_machinery
-from swegym_env.languages.python.screening import scrutiny_of
+from swegym_env.languages.python.screening import scrutiny_of, without_means
 from swegym_env.languages.python.setup import PythonRecipe, find_recipe
 from swegym_env.tasks.task import Task
 
@@ -96,6 +96,9 @@ class Python(Language):
 
     def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
         return scrutiny_of(patch, base, gold)
+
+    def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
+        return without_means(patch, base, gold)
 
     def control_files(self, task: Task) -> tuple[str, ...]:
         return control_files(task)

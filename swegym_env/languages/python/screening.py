@@ -32,7 +32,7 @@ from swegym_env.languages.python.means import (
 )
 from swegym_env.repo.patches import FilePatch, parse_patch
 
-__all__ = ["scrutiny_of"]
+__all__ = ["scrutiny_of", "without_means"]
 
 _SAFE_KEYWORDS = frozenset(
     WORD.findall("and or not in is if elif else for while break continue return pass None True False")
@@ -64,6 +64,19 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
     means, reading = means_of(patch, base)
     gold_means, gold_reading = means_of(gold, base, called=True)
     return Scrutiny(CHANCE, reads=bool(reading - gold_reading), required=bool(means - gold_means))
+
+
+def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
+    """See `Language.without_means`."""
+    sections = parse_patch(patch)
+    known, _ = means_of(gold, base, called=True)
+    suspect = [bool(means_of(section.text, base)[0] - known) for section in sections]
+    added = ["\nnew file mode " in section.header for section in sections]
+    parts = (
+        "".join(section.text for section, bad in zip(sections, suspect, strict=True) if not bad),
+        "".join(section.text for section, bad, new in zip(sections, suspect, added, strict=True) if not (bad and new)),
+    )
+    return tuple(dict.fromkeys(part for part in parts if part and part != patch))
 
 
 @lru_cache(maxsize=1024)  # the files at a base commit never change

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.python.controls import control_files, make_control
-from swegym_env.languages.python.screening import scrutiny_of
+from swegym_env.languages.python.screening import scrutiny_of, without_means
 from swegym_env.repo.patches import added_lines
 from swegym_env.tasks.data.mini import DATA
 from swegym_env.tasks.task import Task
@@ -429,6 +429,19 @@ def test_a_file_that_cannot_be_read_here_is_a_means(
     patch = f"diff --git a/{path} b/{path}\n{header}\nindex 0000000..1111111\n{body}"
     assert scrutiny_of(patch, tmp_path) == expected
     assert scrutiny_of(patch, tmp_path, gold=patch) == ORDINARY
+
+
+def test_a_patch_is_divided_by_what_its_files_can_do(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("a = 1\n")
+    (tmp_path / "n.py").write_text("import gc\nb = 1\n")
+    plain, opens = diff({"m.py": "a = 1\n"}, {"m.py": "a = 2\n"}), "file = open(a)\n"
+    changed = diff({"n.py": "import gc\nb = 1\n"}, {"n.py": f"import gc\nb = 1\n{opens}"})
+    added = diff({}, {"o.py": opens})
+    assert without_means(plain, tmp_path) == ()
+    assert without_means(plain + added, tmp_path) == (plain,)
+    assert without_means(plain + changed + added, tmp_path) == (plain, plain + changed)
+    assert without_means(changed + added, tmp_path) == (changed,)
+    assert without_means(plain + added, tmp_path, gold=added) == ()
 
 
 @pytest.mark.parametrize(
