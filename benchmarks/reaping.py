@@ -279,7 +279,12 @@ def kill_in_services(backend: str, chance: random.Random, tally: Tally) -> set[i
                     garbage = True  # unless the server had begun another sandbox since
                 kill_part(one.served.process.pid, part, chance, tally)
             went_on = all(client.lines.another("ran") for client in clients) and went_on
+            for client in clients:  # now: later there may be a cause
+                count_lines(client, killed, tally)
         time.sleep(chance.uniform(0, 0.5))
+        for client in clients:
+            client.lines.read_new()
+            count_lines(client, killed, tally)
         processes = [*fleet.servers, fleet.pool]
         chance.shuffle(processes)
         for one in processes:
@@ -336,6 +341,7 @@ class Client:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self._output = self._process.stdout
+        self.counted = 0
         self.lines = Lines(self._output.fileno())
 
     def close(self) -> None:
@@ -349,12 +355,13 @@ class Client:
 
 
 def count_lines(client: Client, killed: set[str], tally: Tally) -> None:
-    """Count what a client has lost, or got wrong.
+    """Count what a client has lost, or got wrong, since it was counted last.
 
     Args:
         killed: addresses of the servers that may have lost sandboxes.
     """
-    for line in client.lines.all:
+    lines, client.counted = client.lines.all[client.counted :], len(client.lines.all)
+    for line in lines:
         word, node, *_ = [*line.split(" "), ""]
         tally.commands += word == "ran"
         if word == "wrong" or (word == "lost" and node not in killed):

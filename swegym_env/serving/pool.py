@@ -111,6 +111,8 @@ class Pool:
         if self._book.requested(lease.request) is lease:
             self._book.drop(lease)
             self._count(lease, -1)
+            if lease.request in self._creations and self._creations[lease.request][2].done():
+                del self._creations[lease.request]  # a repetition makes another container
             self._grant()
 
     def _compare(self, server: Member) -> None:
@@ -151,13 +153,16 @@ class Pool:
     async def _forward(self, path: str, name: str, incoming: Incoming) -> Reply:
         """The reply of the server that has this container or snapshot."""
         makes, ends = path in ("/container/fork", "/container/snapshot"), path in _ENDING
+        silent: list[str] = []
         if self._book.named(name) is None and name not in self._lost and path != "/snapshot/discard":
-            await self._find([name], incoming)
+            _, silent = await self._find([name], incoming)
         lease = self._book.named(name)
         if lease is None:
             if ends:
                 return 200, b'{"ended": false}'
             reason = self._lost.get(name)
+            if reason is None and silent:
+                reason = f"no container {name} on the servers that respond; these do not: {', '.join(silent)}"
             if reason is not None:
                 return _FAILED, error_body("SandboxError", reason)
             return GONE, error_body("SandboxError", f"no container {name}: it was ended, or its lease expired")
@@ -181,11 +186,11 @@ class Pool:
             return status, self._add_lease(lease, incoming, reply)
         return status, reply
 
-    async def _find(self, names: Sequence[str], incoming: Incoming) -> list[str]:
+    async def _find(self, names: Sequence[str], incoming: Incoming) -> tuple[list[str], list[str]]:
         """Ask the servers for containers of which this pool has no lease, and lease those that they have.
 
         Returns:
-            The names that none of the servers that responded has.
+            The names that none of the servers that responded has, and the addresses of those that did not respond.
         """
         servers = list(self.members.values())
         replies = await asyncio.gather(*(self._renew_at(server.url, names, incoming) for server in servers))
@@ -195,14 +200,18 @@ class Pool:
                     lease = Lease(f"found-{name}", "container", server.url, server.identity, incoming.client, name)
                     self._book.put(lease)
                     self._count(lease, 1)
-        return [name for name in names if self._book.named(name) is None]
+        missing = [name for name in names if self._book.named(name) is None]
+        return missing, [server.url for server, gone in zip(servers, replies, strict=True) if gone is None]
 
     def _add_lease(self, origin: Lease, incoming: Incoming, reply: bytes) -> bytes:
         """The lease of a forked container or a snapshot; returns the reply for the client."""
+        created = json.loads(reply)
+        kind = "container" if "container" in created else "snapshot"
         lease = self._book.requested(incoming.request_id)
+        if lease is not None and lease.name != created[kind]:  # that one expired at the server, which made another
+            self._drop(lease)
+            lease = None
         if lease is None:
-            created = json.loads(reply)
-            kind = "container" if "container" in created else "snapshot"
             shown = self._for_client(reply, origin.node) if kind == "container" else reply
             lease = Lease(
                 incoming.request_id, kind, origin.node, origin.identity, origin.client, created[kind], shown,
@@ -232,7 +241,7 @@ class Pool:
             self._renew_at(url, names, incoming) for url, names in at.items()
         ]
         if unknown:
-            work.append(self._find([name for name in unknown if name not in self._lost], incoming))
+            work.append(self._expired([name for name in unknown if name not in self._lost], incoming))
         tasks = {asyncio.create_task(each) for each in work}
         # A server that does not respond must not delay the next renewal of the others' containers.
         done, late = await asyncio.wait(tasks, timeout=_RENEWAL_S) if tasks else (set(), set())
@@ -241,6 +250,11 @@ class Pool:
             task.add_done_callback(self._late.discard)
         gone = {name for task in done for name in task.result() or ()} | self._lost.keys() & set(unknown)
         return 200, json.dumps({"gone": sorted(gone)}).encode()
+
+    async def _expired(self, names: Sequence[str], incoming: Incoming) -> list[str]:
+        """Those that no server has; none as long as one of the servers does not respond."""
+        missing, silent = await self._find(names, incoming)
+        return [] if silent else missing
 
     async def _renew_at(self, url: str, names: Sequence[str], incoming: Incoming) -> list[str] | None:
         """Renew at one server; returns the names that it does not have, None if it does not respond."""
@@ -277,13 +291,18 @@ class Pool:
 
     async def _create(self, message: requests.Create, incoming: Incoming) -> Reply:
         request_id, digest = incoming.request_id, incoming.digest()
+        made = self._book.requested(request_id)
+        if made is not None and made.reply and made.digest in (b"", digest):
+            # The reply was lost. It may be late, and nobody has renewed the container since.
+            made.used = time.monotonic()
+            if made.name not in (await self._renew_at(made.node, [made.name], incoming) or ()):
+                return 200, made.reply
+            self._drop(made)
         known = self._creations.get(request_id)
         if known is None:
             lease = self._book.requested(request_id)
             if lease is not None and lease.digest not in (b"", digest):
                 return REUSED
-            if lease is not None and lease.reply:
-                return 200, lease.reply
             if lease is None and self.draining:
                 return _STOPPING, error_body("Draining", "this pool is shutting down and accepts no containers")
             if lease is None and len(self._queue) >= self._most_waiting:
@@ -331,7 +350,10 @@ class Pool:
             except ServerLostError:
                 status, reply = _FULL, b""
             if status == 200 and self._book.requested(request_id) is lease:
-                lease.name, lease.used = json.loads(reply)["container"], time.monotonic()
+                created = json.loads(reply)
+                lease.name, lease.used = created["container"], time.monotonic()
+                # The server may have restarted since its last health check.
+                lease.identity = created.get("identity", lease.identity)
                 lease.reply = self._for_client(reply, server.url)
                 self._book.put(lease)
                 server.candidate.prepared.add(ticket.repository)

@@ -126,6 +126,12 @@ class Replies:
         for key in complete[: max(0, len(self._stored) - self._most)]:
             self._total.forget(self._stored.pop(key))
 
+    def forget(self, key: Key) -> None:
+        """Forget the reply to a request: what it made has ended, and a repetition is to make another."""
+        stored = self._stored.pop(key, None)
+        if stored is not None:
+            self._total.forget(stored)
+
     def close(self) -> None:
         """Their container has ended: forget them."""
         self._closed = True

@@ -54,6 +54,7 @@ class _Container:
     used: float
     family: str  # the container that it was forked from, or itself
     replies: Replies
+    origin: tuple[Replies, tuple[str, str]]  # the request that made it, among the stored replies
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     active: int = 0
 
@@ -150,8 +151,9 @@ class Server:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def create(self, message: requests.Create, incoming: Incoming) -> Reply:
-        """Start a container."""
-        if ("create", incoming.request_id) not in self._replies:
+        """Start a container. A repetition gets the same one while it exists, and its lease begins again."""
+        origin = self._replies, ("create", incoming.request_id)
+        if origin[1] not in self._replies:
             if self.draining:
                 return _DRAINING, error_body("Draining", "this server is shutting down and accepts no containers")
             if self.containers >= self.capacity:
@@ -160,18 +162,32 @@ class Server:
 
         async def work() -> Any:
             try:
-                return self._admit(*await self._thread(lambda: self.rules.start(message)))
+                return self._admit(*await self._thread(lambda: self.rules.start(message)), origin)
             finally:
                 self._starting -= 1
 
-        return await self._once(self._replies, "create", incoming, work)
+        return self._renewed(await self._once(self._replies, "create", incoming, work))
 
-    def _admit(self, sandbox: Sandbox, workspace: LocalWorkspace | None, family: str = "") -> dict[str, Any]:
+    def _admit(
+        self,
+        sandbox: Sandbox,
+        workspace: LocalWorkspace | None,
+        origin: tuple[Replies, tuple[str, str]],
+        family: str = "",
+    ) -> dict[str, Any]:
         name = os.urandom(16).hex()
         replies = Replies(self.stored, _STORED)
-        self._containers[name] = _Container(name, sandbox, workspace, time.monotonic(), family or name, replies)
+        self._containers[name] = _Container(name, sandbox, workspace, time.monotonic(), family or name, replies, origin)
         reply = {"container": name, "backend": sandbox.backend, "workdir": sandbox.spec.workdir}
-        return {**reply, "lease_s": self.lease_s}
+        return {**reply, "lease_s": self.lease_s, "identity": self.identity}
+
+    def _renewed(self, reply: Reply) -> Reply:
+        """The same reply; the lease of the container that it names begins now."""
+        status, body = reply
+        container = self._containers.get(json.loads(body)["container"]) if status == 200 else None
+        if container is not None:
+            container.used = time.monotonic()
+        return reply
 
     async def exec(self, message: requests.Exec, incoming: Incoming) -> Reply:
         """Run a command."""
@@ -260,9 +276,10 @@ class Server:
             return _FULL, error_body("Busy", f"all {self.capacity} containers of this server are in use")
 
         def work(container: _Container) -> dict[str, Any]:
-            return self._admit(container.sandbox.fork(), container.workspace, container.family)
+            origin = container.replies, ("fork", incoming.request_id)
+            return self._admit(container.sandbox.fork(), container.workspace, origin, container.family)
 
-        return await self._on(message.container, "fork", incoming, work)
+        return self._renewed(await self._on(message.container, "fork", incoming, work))
 
     async def destroy(self, message: requests.Destroy, incoming: Incoming) -> Reply:
         """End a container after its running request. Ending one that is gone is not an error."""
@@ -282,6 +299,8 @@ class Server:
 
         self._ending += 1
         container.replies.close()
+        replies, key = container.origin
+        replies.forget(key)
         closing = asyncio.create_task(work())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)

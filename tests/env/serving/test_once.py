@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from swegym_env.sandbox import SandboxSpec, open_sandbox
-from tests.env.serving.conftest import Served, assert_eventually, pooled
+from tests.env.serving.conftest import Served, assert_eventually, pooled, served
 
 
 @contextmanager
@@ -110,6 +110,42 @@ def test_repeated_creation_starts_one_container(service: Served) -> None:
     assert service.containers() == 1
     assert service.ask("/container/destroy", {"container": outputs[0]["container"]})[1] == {"ended": True}
     assert service.ask("/container/destroy", {"container": outputs[0]["container"]})[1] == {"ended": False}
+
+
+@pytest.mark.parametrize("by", ["server", "pool", "restarted pool"])
+def test_creation_repeated_after_its_lease_has_expired_gets_a_container_that_lives(by: str, tmp_path: Path) -> None:
+    """A client whose requests got no response for so long: all that it could renew is what it was given."""
+    named, state = {"X-Request-Id": f"late-{by.replace(' ', '-')}"}, tmp_path / "state"
+    with ExitStack() as stack:
+        server = stack.enter_context(served("serve", "--lease", "2"))
+        with ExitStack() as first:
+            asked = server if by == "server" else first.enter_context(pooled(server, state=state))
+            lost = asked.ask("/container/create", {"workdir": "/tmp"}, headers=named)[1]["container"]
+            if by != "restarted pool":
+                assert_eventually(lambda: server.containers() == 0, "the leases have expired")
+                kept = asked.ask("/container/create", {"workdir": "/tmp"}, headers=named)[1]["container"]
+        if by == "restarted pool":
+            assert_eventually(lambda: server.containers() == 0, "the leases have expired")
+            asked = stack.enter_context(pooled(server, state=state))
+            kept = asked.ask("/container/create", {"workdir": "/tmp"}, headers=named)[1]["container"]
+        assert kept != lost and server.containers() == 1
+
+
+def test_fork_repeated_after_its_lease_has_expired_gets_a_container_that_lives(tmp_path: Path) -> None:
+    named = {"X-Request-Id": "late-fork"}
+    with served("serve", "--lease", "4") as server, pooled(server, state=tmp_path / "state") as pool:
+        origin = pool.ask("/container/create", {"workdir": "/tmp"})[1]["container"]
+        lost = pool.ask("/container/fork", {"container": origin}, headers=named)[1]["container"]
+
+        def has_ended() -> bool:
+            pool.ask("/container/renew", {"containers": [origin]})
+            return server.containers() == 1
+
+        assert_eventually(has_ended, "the lease of the fork has expired")
+        kept = pool.ask("/container/fork", {"container": origin}, headers=named)[1]["container"]
+        assert kept != lost
+        command = {"container": kept, "command": "echo alive"}
+        assert pool.ask("/container/exec", command)[1]["output"] == "alive\n"
 
 
 def test_request_id_with_another_body_is_refused_and_the_first_response_is_kept(service: Served) -> None:

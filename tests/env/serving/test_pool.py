@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shutil
 import signal
+import socket
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +182,74 @@ def test_pool_that_lost_its_file_asks_the_servers_for_their_containers(tmp_path:
             for env in envs:
                 env.close()
             assert_eventually(lambda: first.containers() == second.containers() == again.containers() == 0, "ended")
+
+
+def test_pool_that_lost_its_file_does_not_call_a_container_ended_while_a_server_is_silent(tmp_path: Path) -> None:
+    quick = ("--relay", "--node-timeout", "1")
+    with served("serve") as first, served("serve") as second:
+        with pooled(first, second, state=tmp_path / "state", arguments=quick) as pool:
+            names = [pool.ask("/container/create", {"workdir": "/tmp"})[1]["container"] for _ in range(2)]
+        with pooled(first, second, state=tmp_path / "other", arguments=quick) as again:
+            with stopped([second]):
+                replies = [again.ask("/container/exec", {"container": name, "command": "true"}) for name in names]
+                assert sorted(status for status, _, _ in replies) == [200, 424]
+                silent = next(payload for status, payload, _ in replies if status == 424)
+                assert second.url in silent["error"]["message"]
+                assert again.ask("/container/renew", {"containers": names})[1] == {"gone": []}
+            assert_eventually(
+                lambda: (
+                    {again.ask("/container/exec", {"container": name, "command": "true"})[0] for name in names} == {200}
+                ),
+                "both servers respond",
+            )
+
+
+@contextmanager
+def redirected(target: list[str]) -> Iterator[str]:
+    """A proxy to the port `target[0]`, which the test may change; yields its address."""
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def join(near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", int(target[0]))) as far:
+            back = threading.Thread(target=pump, args=(far, near))
+            back.start()
+            pump(near, far)
+            back.join()
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=join, args=(listener.accept()[0],), daemon=True).start()
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+def test_container_of_a_server_that_has_restarted_a_moment_ago_stays(tmp_path: Path) -> None:
+    """The pool has not yet seen that it is another process."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(served("serve")) for _ in range(4)]
+        target = [servers[0].port]
+        node = Served(servers[0].process, stack.enter_context(redirected(target)))
+        pool = stack.enter_context(pooled(node, state=tmp_path / "state", arguments=("--relay",)))
+        for before, after in itertools.pairwise(servers):  # between two health checks in most of them
+            target[0] = after.port
+            before.kill()
+            name = pool.ask("/container/create", {"workdir": "/tmp"})[1]["container"]
+            ends = time.monotonic() + 2.0  # longer than the time between two health checks
+            while time.monotonic() < ends:
+                assert pool.ask("/container/exec", {"container": name, "command": "echo here"})[0] == 200
+                time.sleep(0.1)
 
 
 def test_server_that_is_no_longer_listed_keeps_its_containers_and_gets_no_new_ones(tmp_path: Path) -> None:
