@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from swe_trainers.algorithms import ALGORITHMS
+from swe_trainers.algorithms import BUILT_IN
 
 if TYPE_CHECKING:
     from swe_trainers.algorithms.algorithm import Algorithm
@@ -73,7 +73,7 @@ _MODULES = {
     "Trainer": "swe_trainers.trainer",
     "Trajectory": "swe_trainers.rollout.trajectory",
     "WordTokenizer": "swe_trainers.model.tokenizers",
-} | {name: module for module, _, name in (path.partition(":") for path in ALGORITHMS.values())}
+} | {name: module for module, _, name in (path.partition(":") for path in BUILT_IN.values())}
 __all__ += [name for name in _MODULES if name not in __all__]  # algorithms that only their registry lists
 
 

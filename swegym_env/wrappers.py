@@ -1,12 +1,16 @@
 """Wrappers around an environment, one duty each: rewards that add up, limits that end an episode, the recorder.
 
-One line for each; `X as X` exports it.
+One line for each; `X as X` exports it. Wrappers of installed packages (entry points "swegym_env.rewards") are exported
+under the names of their entry points.
 """
+
+from typing import Any
 
 from swegym_env.limits import TokenLimit as TokenLimit
 from swegym_env.limits import TurnLimit as TurnLimit
 from swegym_env.limits import WallTimeLimit as WallTimeLimit
 from swegym_env.recording.recorder import RecordTrajectory as RecordTrajectory
+from swegym_env.registry import resolve, with_installed
 from swegym_env.rewards.format import FormatReward as FormatReward
 from swegym_env.rewards.judge import JudgeError as JudgeError
 from swegym_env.rewards.judge import JudgeReward as JudgeReward
@@ -19,3 +23,10 @@ from swegym_env.rewards.resolved import ResolvedReward as ResolvedReward
 from swegym_env.rewards.scoring import ScoringFunction as ScoringFunction
 from swegym_env.rewards.shaped import ShapedReward as ShapedReward
 from swegym_env.rewards.similarity import PatchSimilarityReward as PatchSimilarityReward
+
+
+def __getattr__(name: str) -> Any:
+    installed = with_installed("swegym_env.rewards", {})
+    if name not in installed:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return resolve(installed[name], "reward")

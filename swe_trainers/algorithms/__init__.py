@@ -1,7 +1,7 @@
 """Algorithms: one class in one file each, with its hyperparameters, its advantages, its loss and its update.
 
-`ALGORITHMS` is the only list of them. A new algorithm is a file here and a line there, or a class of your own that a
-configuration names as `module:Class`.
+`BUILT_IN` is the only list of them. A new algorithm is a file here and a line there, a class of your own that a
+configuration names as `module:Class`, or that of an installed package (entry points "swe_trainers.algorithms").
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.registry import with_installed
 
 if TYPE_CHECKING:
     from swe_trainers.algorithms.algorithm import Algorithm
 
-__all__ = ["ALGORITHMS", "algorithm_classes", "find_algorithm", "name_of"]
+__all__ = ["ALGORITHMS", "BUILT_IN", "algorithm_classes", "find_algorithm", "name_of"]
 
-ALGORITHMS = {
+BUILT_IN = {
     "ppo": "swe_trainers.algorithms.ppo:PPO",
     "grpo": "swe_trainers.algorithms.grpo:GRPO",
     "dr_grpo": "swe_trainers.algorithms.grpo:DrGRPO",
@@ -29,7 +30,10 @@ ALGORITHMS = {
     "cloning": "swe_trainers.algorithms.cloning:Cloning",
     "reward_model": "swe_trainers.algorithms.reward_model:RewardModel",
 }
-"""`module:Class` of each algorithm, by the name that a configuration uses."""
+"""`module:Class` of each algorithm of this package, by the name that a configuration uses."""
+
+ALGORITHMS = with_installed("swe_trainers.algorithms", BUILT_IN)
+"""The same, with those of installed packages."""
 
 
 def find_algorithm(name: str) -> type[Algorithm]:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from swe_trainers.algorithms import ALGORITHMS
+from swe_trainers.algorithms import BUILT_IN
 from swe_trainers.config import nearest
 from swe_trainers.errors import ConfigurationError
 
@@ -59,16 +59,16 @@ def check_keys(values: Mapping[str, Any]) -> None:
     trainer = values.get("trainer")
     name = trainer.get("algorithm") if isinstance(trainer, Mapping) else None
     unknown = list(_unknown(values, _RUN, ""))
-    if isinstance(trainer, Mapping) and (name is None or name in ALGORITHMS):  # else an algorithm of the user's own
-        known = {"algorithm"}.union(*(keys_of(place) for place in ALGORITHMS.values()))
+    if isinstance(trainer, Mapping) and (name is None or name in BUILT_IN):  # else another package's algorithm
+        known = {"algorithm"}.union(*(keys_of(place) for place in BUILT_IN.values()))
         unknown += [(f"trainer.{key}", str(key), sorted(known)) for key in trainer if key not in known]
     for dotted, key, names in unknown:
         raise ConfigurationError(f"{dotted}: no such setting{nearest(key, names)}")
     for dotted in _missing(values, _RUN, ""):
         raise ConfigurationError(f"{dotted}: missing, and it has no default")
     wrong = list(_wrong(values, _RUN, ""))
-    if isinstance(trainer, Mapping) and name in ALGORITHMS:
-        wrong += _wrong(trainer, ALGORITHMS[name], "trainer.")
+    if isinstance(trainer, Mapping) and name in BUILT_IN:
+        wrong += _wrong(trainer, BUILT_IN[name], "trainer.")
     for dotted, value, expected in wrong:
         raise ConfigurationError(f"{dotted}: got {value!r}, expected {expected}")
 

@@ -23,13 +23,15 @@ from swe_trainers.engines.weight_transfer import Transport, WeightTransfer
 from swe_trainers.engines.weights import WeightSync, check_server, write_served
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.registry import with_installed
 
 __all__ = ["SERVERS", "EngineConfig", "Generation", "api_key", "connect", "on_device", "served_engine"]
 
-SERVERS: dict[str, str] = {
+_BUILT_IN = {
     "vllm": "swe_trainers.engines.vllm:VLLM",
     "sglang": "swe_trainers.engines.sglang:SGLang",
 }
+SERVERS = with_installed("swe_trainers.engines", _BUILT_IN)
 """Kinds of generation servers, and their `ServerAPI`. The one other kind of engine is in this process."""
 _EMBEDDED = "embedded"
 

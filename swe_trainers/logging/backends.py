@@ -8,13 +8,15 @@ from typing import Any, ClassVar, Protocol
 
 from swe_trainers.config import named, nearest
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.registry import with_installed
 
 __all__ = ["EXTRAS", "LOGGERS", "MetricsLogger", "logger_class", "open_logger"]
 
-LOGGERS = {
+_BUILT_IN = {
     "tensorboard": "swe_trainers.logging.tensorboard:TensorBoard",
     "wandb": "swe_trainers.logging.wandb:WeightsAndBiases",
 }
+LOGGERS = with_installed("swe_trainers.loggers", _BUILT_IN)
 EXTRAS = {"wandb": "'swegym-env[wandb]'"}
 """What pip is given for a package that is not installed, where that is not its name."""
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.languages.official import official_parser, official_parsers
-from swegym_env.registry import resolve
+from swegym_env.registry import resolve, with_installed
 from swegym_env.repo.patches import touched_paths
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
@@ -47,9 +47,11 @@ __all__ = [
     "log_parser",
 ]
 
-LANGUAGES: Mapping[str, str] = {
+_BUILT_IN = {
     "python": "swegym_env.languages.python:Python",
 }
+
+LANGUAGES: Mapping[str, str] = with_installed("swegym_env.languages", _BUILT_IN)
 """Name → "module:attribute" of each `Language`. The first one is taken for tasks whose files have an unknown suffix."""
 
 Status = Literal["PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL"]

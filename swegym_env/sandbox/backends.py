@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from swegym_env.errors import BackendUnavailableError
-from swegym_env.registry import resolve
+from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.api import Sandbox, SandboxSpec
 
 if TYPE_CHECKING:
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 __all__ = ["BACKENDS", "LOCAL_BACKENDS", "Backend", "find_backend", "make_backend"]
 
-BACKENDS: Mapping[str, str] = {
+_BUILT_IN = {
     "apptainer": "swegym_env.sandbox.apptainer:ApptainerBackend",
     "namespace": "swegym_env.sandbox.namespace:NamespaceBackend",
     "http://HOST:PORT": "swegym_env.sandbox.remote.sandbox:RemoteBackend",
     "https://HOST:PORT": "swegym_env.sandbox.remote.sandbox:RemoteBackend",
 }
+
+BACKENDS: Mapping[str, str] = with_installed("swegym_env.sandboxes", _BUILT_IN)
 """What `sandbox=` and `--sandbox` take besides "auto" → class; an entry with "://" stands for all of its scheme."""
 
-LOCAL_BACKENDS = tuple(name for name in BACKENDS if "://" not in name)
-"""The back ends of this machine, in the order in which "auto" tries them."""
+LOCAL_BACKENDS = tuple(name for name in _BUILT_IN if "://" not in name)
+"""The back ends of this package and machine, in the order in which "auto" tries them."""
 
 
 class Backend(Protocol):

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
-from swegym_env.registry import resolve
+from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.images import image_store
 from swegym_env.sandbox.images.references import mirrored
 from swegym_env.tasks.adapters import Example, adapt_row
@@ -40,13 +40,15 @@ __all__ = [
 
 T = TypeVar("T", bound=Example)
 
-SHIPPED: dict[str, str] = {
+_BUILT_IN = {
     "mini": "swegym_env.tasks.data.mini:load",
     "mini-edit": "swegym_env.tasks.data.mini_edit:tasks",
     "kodcode-mini": "swegym_env.tasks.data.short:functions",
     "file-repair-mini": "swegym_env.tasks.data.short:file_repairs",
     "vulnerabilities-mini": "swegym_env.tasks.data.short:vulnerabilities",
 }
+
+SHIPPED = with_installed("swegym_env.datasets", _BUILT_IN)
 """Datasets that need neither network nor files: name → "module:attribute" of a function from a split, or None, to tasks
 or rows."""
 

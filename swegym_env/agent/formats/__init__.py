@@ -26,11 +26,11 @@ from dataclasses import fields
 from swegym_env.agent.actions import Action, ActionFormat, Malformed
 from swegym_env.agent.formats.scanning import after_reasoning
 from swegym_env.errors import ConfigurationError
-from swegym_env.registry import resolve
+from swegym_env.registry import resolve, with_installed
 
 __all__ = ["ACTION_FORMATS", "action_format", "format_of_template", "register_format"]
 
-ACTION_FORMATS: dict[str, str | ActionFormat] = {
+_BUILT_IN = {
     "auto": "swegym_env.agent.formats:AUTO",
     "execute": "swegym_env.agent.formats.shell:EXECUTE",
     "bash": "swegym_env.agent.formats.shell:BASH",
@@ -44,6 +44,8 @@ ACTION_FORMATS: dict[str, str | ActionFormat] = {
     "hermes": "swegym_env.agent.formats.hermes:HERMES",
     "openai": "swegym_env.agent.formats.openai:OPENAI",
 }
+
+ACTION_FORMATS: dict[str, str | ActionFormat] = {**with_installed("swegym_env.action_formats", _BUILT_IN)}
 """Name → "module:attribute" of an `ActionFormat`, or the format. The first whose `in_template` agrees reads a model's
 calls."""
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from swegym_env.errors import TaskFormatError
-from swegym_env.registry import resolve
+from swegym_env.registry import resolve, with_installed
 from swegym_env.tasks.rows import CheckedRow, clip
 from swegym_env.tasks.task import Task
 
 __all__ = ["ADAPTERS", "Adapter", "Example", "adapt_row", "find_adapter", "task_from_row"]
 
-ADAPTERS: dict[str, str] = {
+_BUILT_IN = {
     "R2E-Gym": "swegym_env.tasks.adapters.r2e_gym:ADAPTER",
     "SWE-smith": "swegym_env.tasks.adapters.swe_smith:ADAPTER",
     "SWE-rebench": "swegym_env.tasks.adapters.swe_rebench:ADAPTER",
@@ -28,7 +28,10 @@ ADAPTERS: dict[str, str] = {
     "file repair": "swegym_env.answers.file_repair:ADAPTER",
     "vulnerability detection": "swegym_env.answers.vulnerability:ADAPTER",
 }
-"""Dataset family → "module:attribute" of its `Adapter`. The first that accepts a row reads it."""
+
+ADAPTERS = with_installed("swegym_env.families", _BUILT_IN, before=True)
+"""Dataset family → "module:attribute" of its `Adapter`. The first that accepts a row reads it; those of installed
+packages are asked before the others."""
 
 
 class Example(Protocol):
