@@ -32,6 +32,7 @@ COMMANDS = (
     "tools",
     "serve",
     "pool",
+    "mcp",
     "gc",
     "completion",
 )
