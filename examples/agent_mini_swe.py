@@ -4,7 +4,8 @@
     python examples/agent_mini_swe.py --model openai/gpt-5-mini   # any model that litellm knows (pip install litellm)
 
 mini-swe-agent asks three methods of an environment; `GymEnvironment` answers them from any environment of this package.
-`DefaultAgent(model, GymEnvironment(env), …)` then runs as everywhere else.
+`DefaultAgent(model, GymEnvironment(env), …)` then runs as everywhere else. For its YAML and its own commands there is
+`swegym_env.adapters.mini_swe_agent`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,107 @@
+"""What other projects ask of a place to work in: commands in fresh subshells, files, the patch, and the verdict on it.
+
+An agent of another project expects that each command begins in the same directory with the same variables. It runs in a
+subshell of the sandbox's long-lived shell, which costs a fork and no container.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from swegym_env.errors import InfrastructureError
+from swegym_env.grading.grading import grade
+from swegym_env.prepare import prepare
+from swegym_env.sandbox import CommandResult, Limits, Sandbox
+from swegym_env.tasks.task import Task
+
+__all__ = ["Workbench"]
+
+
+class Workbench:
+    """A started sandbox of a task.
+
+    Args:
+        task: the task.
+        backend: see `sandbox.open_sandbox`.
+        repos: see `prepare`.
+        env: variables of every command.
+        limits: of the sandbox, in place of the defaults.
+
+    Attributes:
+        task: the task.
+        sandbox: its sandbox.
+
+    Raises:
+        InfrastructureError: it cannot be started; then nothing is left of it.
+        ConfigurationError: the back end does not work here.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        backend: str = "auto",
+        repos: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.task = task
+        self._backend, self._repos = backend, repos
+        self._workspace = prepare(task, backend=backend, repos=repos, limits=limits)
+        self.sandbox: Sandbox = self._workspace.start()
+        if env:
+            assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
+            try:
+                self.sandbox.run(f"export {assignments}")
+            except InfrastructureError:
+                self.close()
+                raise
+
+    def run(
+        self, command: str, *, cwd: str = "", env: Mapping[str, str] | None = None, timeout_s: float | None = None
+    ) -> CommandResult:
+        """Run a command in a subshell: its directory, variables and traps do not outlive it.
+
+        Args:
+            command: for bash.
+            cwd: where it begins; empty: the repository.
+            env: further variables, for this command.
+            timeout_s: seconds; None: the limit of the sandbox.
+        Raises:
+            SandboxError: the sandbox is dead.
+        """
+        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
+        directory = shlex.quote(cwd or self.sandbox.spec.workdir or "/testbed")
+        inner = f"( cd -- {directory} || exit; {exports}eval {shlex.quote(command)} )"
+        return self.sandbox.run(inner, timeout_s=timeout_s)
+
+    def patch(self) -> str:
+        """The changes of the repository as a git diff; see `repo.capture.capture_patch`."""
+        return self._workspace.patch(self.sandbox, fresh=True)
+
+    def outcome(self, patch: str) -> dict[str, Any]:
+        """Grade a patch in a fresh sandbox.
+
+        Returns:
+            `valid`, `failure_reason`, and only where `valid` is True: `reward`, `resolved` and the counts of tests.
+        """
+        try:
+            verdict = grade(self.task, patch, repos=self._repos, backend=self._backend)
+        except InfrastructureError as error:
+            return {"valid": False, "failure_reason": f"{type(error).__name__}: {error}"}
+        if not verdict.valid:
+            return {"valid": False, "failure_reason": verdict.failure_reason}
+        return {
+            "valid": True,
+            "reward": float(verdict.resolved),
+            "resolved": verdict.resolved,
+            "fail_to_pass": list(verdict.fail_to_pass),
+            "pass_to_pass": list(verdict.pass_to_pass),
+            "failure_reason": verdict.failure_reason,
+        }
+
+    def close(self) -> None:
+        """Remove the sandbox. Idempotent."""
+        self.sandbox.close()
