@@ -34,11 +34,12 @@ from swegym_env.vector import ThreadVectorEnv
 
 __all__ = ["EndReason", "EnvSnapshot", "Outcome", "SWEBenchEnv", "TextEpisode", "Timing", "TurnResult", "make_vector"]
 
-EndReason = Literal["submitted", "max_turns", "tokens", "time", "broken", "error"]
+EndReason = Literal["submitted", "crashed", "max_turns", "tokens", "time", "broken", "error"]
 
 _SUBMITTED = "/.swegym/submitted"  # written by the program `submit`
 _CLOSING: Mapping[EndReason, str] = {
     "submitted": "Submitted.",
+    "crashed": "The agent has failed.",
     "max_turns": "No turns are left.",
     "tokens": "No tokens are left.",
     "time": "The time of the episode is over.",
@@ -117,6 +118,7 @@ class TurnResult:
         outcome: the result, where the episode ends.
         command_s: wall-clock seconds of the command.
         grading_s: wall-clock seconds of grading.
+        more: further keys of `info`.
     """
 
     observation: str = ""
@@ -129,6 +131,7 @@ class TurnResult:
     outcome: Outcome = Outcome()
     command_s: float = 0.0
     grading_s: float = 0.0
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
@@ -272,6 +275,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
             "truncated_chars": turn.truncated_chars,
             "action_error": turn.action_error,
             "sandbox": turn.sandbox,
+            **turn.more,
         }
         if turn.end_reason is not None:
             info |= {"end_reason": turn.end_reason, **vars(turn.outcome)}
@@ -295,9 +299,13 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
             return "max_turns"
         if self._last_turn_reason is not None:
             return self._last_turn_reason
-        if self._episode_timeout_s is not None and time.monotonic() - self._started >= self._episode_timeout_s:
+        if self._episode_timeout_s is not None and self._elapsed_s() >= self._episode_timeout_s:
             return "time"
         return None
+
+    def _elapsed_s(self) -> float:
+        """Seconds of the episode that count against `episode_timeout_s`."""
+        return time.monotonic() - self._started
 
     def render(self) -> str | None:
         """The first observation or the last turn as text ("ansi"); "human" prints turns as they are played."""
@@ -380,6 +388,8 @@ class SWEBenchEnv(TextEpisode[Task]):
         ConfigurationError: an argument out of range, an unknown dataset, back end, prompt or format.
     """
 
+    _port: int | None = None  # of the sandbox's loopback, at which a subclass answers
+
     def __init__(
         self,
         dataset: str = "mini",
@@ -456,13 +466,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         return observation, info
 
     def _begin(self) -> tuple[str, str, dict[str, Any]]:
-        self._workspace = workspace = self._prepare(self.task)
-        sandbox = self._pool.take(self.task.instance_id)
-        if sandbox is not None and sandbox.spec != workspace.spec:
-            sandbox.close()
-            sandbox = None
-        self._sandbox = sandbox or workspace.start()
-        self._patch = ""
+        workspace = self._take_sandbox()
         values = {
             "task": self.task,
             "action_format": self._format,
@@ -481,6 +485,17 @@ class SWEBenchEnv(TextEpisode[Task]):
             },
         )
 
+    def _take_sandbox(self) -> Workspace:
+        """The workspace of `self.task`, for which `self._sandbox` is started, if it was not started ahead."""
+        self._workspace = workspace = self._prepare(self.task)
+        sandbox = self._pool.take(self.task.instance_id)
+        if sandbox is not None and sandbox.spec != workspace.spec:
+            sandbox.close()
+            sandbox = None
+        self._sandbox = sandbox or self._start(self.task, workspace)
+        self._patch = ""
+        return workspace
+
     def _prepare(self, task: Task) -> Workspace:
         return prepare(
             task,
@@ -490,14 +505,15 @@ class SWEBenchEnv(TextEpisode[Task]):
             limits=self._limits,
             turn_timeout_s=self._turn_timeout_s,
             deterministic=self._deterministic,
+            port=self._port,
         )
 
-    def _start(self, task: Task) -> Sandbox:
-        """A sandbox of a later task, on a thread of the pool."""
-        return self._prepare(task).start()
+    def _start(self, task: Task, workspace: Workspace | None = None) -> Sandbox:
+        """A sandbox of `task`; of a later one on a thread of the pool, without its workspace."""
+        return (workspace or self._prepare(task)).start()
 
     def _play(self, action: str) -> TurnResult:
-        sandbox, workspace = self._live()
+        sandbox, _ = self._live()
         turn = TurnResult(sandbox=sandbox.backend)
         parsed = self._tools.resolve(self._format.parse(action))
         submits = isinstance(parsed, Submit)
@@ -510,6 +526,11 @@ class SWEBenchEnv(TextEpisode[Task]):
             turn.exit_code, turn.command_s = result.exit_code, result.duration_s
             submits = bool(self._tools.bundles) and _exists(sandbox, _SUBMITTED)
         turn.end_reason = "submitted" if submits else self._limit_reached()
+        return self._finish(turn)
+
+    def _finish(self, turn: TurnResult) -> TurnResult:
+        """Complete a played turn: the patch and, where the episode ends with it, the verdict."""
+        sandbox, workspace = self._live()
         turn.patch = self._patch = workspace.patch(sandbox, fresh=turn.end_reason is not None)
         if reason := refusal(turn.patch):
             turn.observation = f"{turn.observation}\n[There is no patch of your work: {reason}.]".lstrip("\n")

@@ -147,6 +147,7 @@ def prepare(
     limits: Limits | None = None,
     turn_timeout_s: float = 60.0,
     deterministic: bool = False,
+    port: int | None = None,
 ) -> Workspace:
     """The workspace of `task` on a back end of this machine or on a server.
 
@@ -157,6 +158,7 @@ def prepare(
         limits: of the sandbox; None: the defaults.
         turn_timeout_s: seconds of one command, for the tools.
         deterministic: see `languages.determinism`.
+        port: of the sandbox's loopback, at which the owner answers, see `SandboxSpec`.
     Raises:
         ConfigurationError: the back end does not work here, or `repos` would have no effect.
         RepositoryError, LayerError, SandboxError, ImageError: see there.
@@ -171,6 +173,7 @@ def prepare(
             limits=limits,
             turn_timeout_s=turn_timeout_s,
             deterministic=deterministic,
+            port=port,
         )
     check_backend(backend, repos)
     payload = {
@@ -179,7 +182,8 @@ def prepare(
         "turn_timeout_s": turn_timeout_s,
         "deterministic": deterministic,
     }
-    return RemoteWorkspace(SandboxSpec(image=task.image, limits=limits or Limits()), server.url, payload)
+    spec = SandboxSpec(image=task.image, limits=limits or Limits(), port=port)
+    return RemoteWorkspace(spec, server.url, payload)
 
 
 def prepare_locally(
@@ -191,6 +195,7 @@ def prepare_locally(
     limits: Limits | None = None,
     turn_timeout_s: float = 60.0,
     deterministic: bool = False,
+    port: int | None = None,
     store: LayerStore | None = None,
     install: bool = True,
 ) -> LocalWorkspace:
@@ -226,6 +231,7 @@ def prepare_locally(
         layers=(*setup.layers, repository),
         workdir="/testbed",
         env={**ANY_OWNER, **setup.env},
+        port=port,
         limits=limits or Limits(),
     )
     if deterministic:
@@ -274,7 +280,7 @@ def add_tools(
     store = store or LayerStore()
     key = [f"{bundle.name}={bundle.digest}" for bundle in tools.bundles]
     layers = [store.get_or_build(("tools", *key), lambda layer: _copy_tools(tools, layer))]
-    installing = [bundle for bundle in tools.bundles if bundle.installs]
+    installing = [bundle for bundle in tools.bundles if bundle.install]
     if installing:
         named = ("installed-tools", spec.image, *key)
         below = layers[0]
@@ -317,10 +323,11 @@ def _install_tools(bundles: list[Bundle], image: str, below: Path, backend: str,
     try:
         for bundle in bundles:
             folder = f"/{_TOOLS_FOLDER}/tools/{bundle.name}"
-            result = sandbox.run(f"cd {folder} && bash ./install.sh", timeout_s=_INSTALL_TIMEOUT_S)
+            result = sandbox.run(f"cd {folder} && (set -e\n{bundle.install}\n)", timeout_s=_INSTALL_TIMEOUT_S)
             if result.exit_code != 0:
                 output = " ".join(result.output.split())[-300:] or "no output"
-                raise LayerError(f"{bundle.path / 'install.sh'} exited with {result.exit_code}: {output}")
+                what = bundle.path / "install.sh" if bundle.tools else f"{bundle.path}: install"
+                raise LayerError(f"{what} exited with {result.exit_code}: {output}")
         binds = (path.strip("/") for path in index.binds.values())
         export_changes(sandbox, layer, leave_out=(*_NOT_INSTALLED, *binds))
     finally:

@@ -45,6 +45,7 @@ from swegym_env.agent.search_replace import write_blocks
 from swegym_env.errors import ConfigurationError
 
 __all__ = [
+    "AGENT_FILE",
     "BASH_TOOL",
     "PROGRAMS",
     "SUBMIT_TOOL",
@@ -65,6 +66,7 @@ TOOL_SETS: dict[str, tuple[str, ...]] = {
     "debug": ("bash", "search", "view", "edit", "run_tests", "pdb", "submit"),
     "rewrite-only": ("view", "edit", "submit"),
 }
+AGENT_FILE = "agent.yaml"  # in the folder of an agent program, see `programs.spec`
 PROGRAMS = "/opt/swegym/bin"  # directory in the sandbox with the programs of all bundles of a set
 
 Place = Literal["option", "position", "input"]
@@ -164,6 +166,7 @@ class Bundle:
         description: for people.
         tools: its tools.
         digest: of its content; layers are named by it.
+        install: shell commands that install it, run in its folder; empty where it needs none.
     """
 
     name: str
@@ -171,11 +174,7 @@ class Bundle:
     description: str
     tools: tuple[Tool, ...]
     digest: str
-
-    @property
-    def installs(self) -> bool:
-        """Whether it has an `install.sh`."""
-        return (self.path / "install.sh").is_file()
+    install: str = ""
 
 
 BASH_TOOL = Tool(
@@ -425,6 +424,8 @@ def load_bundle(name_or_path: str | os.PathLike[str]) -> Bundle:
     shipped = shipped_bundles()
     path = shipped.get(str(name_or_path)) or Path(name_or_path).expanduser().absolute()
     file = path / "config.yaml"
+    if (path / AGENT_FILE).is_file():
+        return _program_bundle(path)
     if not file.is_file():
         raise ConfigurationError(
             f"no tool bundle {str(name_or_path)!r}: give {', '.join(shipped)}, or a folder with a config.yaml"
@@ -441,7 +442,18 @@ def load_bundle(name_or_path: str | os.PathLike[str]) -> Bundle:
     for tool in tools:
         if not (path / "bin" / tool.name).is_file():
             raise ConfigurationError(f"{file}: tools: {tool.name}: there is no program {path / 'bin' / tool.name}")
-    return Bundle(path.name, path, str(settings.get("description", "")).strip(), tools, _digest(path))
+    install = "bash ./install.sh" if (path / "install.sh").is_file() else ""
+    return Bundle(path.name, path, str(settings.get("description", "")).strip(), tools, _digest(path), install)
+
+
+def _program_bundle(path: Path) -> Bundle:
+    """The folder of an agent program (see `programs.spec`): it has no tools, and is installed as bundles are."""
+    try:
+        settings = yaml.safe_load((path / AGENT_FILE).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path / AGENT_FILE}: cannot be read: {' '.join(str(error).split())}") from error
+    install = settings.get("install") if isinstance(settings, dict) else None
+    return Bundle(path.name, path, "", (), _digest(path), str(install or ""))
 
 
 def _tool(name: str, value: Any, where: str) -> Tool:

@@ -30,6 +30,7 @@ COMMANDS = (
     "replay",
     "view",
     "tools",
+    "agents",
     "serve",
     "pool",
     "mcp",

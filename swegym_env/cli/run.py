@@ -1,11 +1,15 @@
-"""`swegym run`: play one episode with commands from standard input."""
+"""`swegym run`: play one episode with commands from standard input, or let an agent program play it."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from typing import Any
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from swegym_env.cli.options import (
     DATASETS,
@@ -19,9 +23,16 @@ from swegym_env.cli.options import (
     report_skipped,
     require_at_least,
 )
+from swegym_env.errors import ConfigurationError
 from swegym_env.tasks.datasets import load_tasks
+from swegym_env.tasks.task import Task, TaskSet
+
+if TYPE_CHECKING:
+    import gymnasium
 
 __all__ = ["add_parser"]
+
+_ANSWER_TIMEOUT_S = 3600.0
 
 
 def add_parser(commands: Any) -> None:
@@ -30,7 +41,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "run",
         _run,
-        "play one episode, commands from standard input",
+        "play one episode, commands from standard input, or by an agent program",
         "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
@@ -40,6 +51,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, help="chooses the task (default 0)")
     add_sandbox(parser)
     parser.add_argument("--tools", default="bash", help="tools, separated by commas (default bash); see: tools list")
+    parser.add_argument(
+        "--agent", metavar="NAME", help="an agent program or its folder plays; lines of standard input are its model's"
+    )
+    parser.add_argument(
+        "--model", metavar="URL", help="with --agent: chat completions that answer, http://host:8000/v1"
+    )
+    parser.add_argument("--model-name", help="of the model at --model (default: the first that it lists)")
     add_repos(parser)
     parser.add_argument("--record", metavar="DIR", help="record the episode in a folder in DIR, for replay and view")
     parser.add_argument(
@@ -49,40 +67,33 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    import gymnasium
-
-    from swegym_env.env import SWEBenchEnv
     from swegym_env.recording.recorder import RecordTrajectory
 
     require_at_least(options, seed=0)
+    if options.agent and options.tools != "bash":
+        raise ConfigurationError("--tools: an agent program has its own tools")
+    for name in ("model", "model_name"):
+        if getattr(options, name) and not (options.model and options.agent):
+            raise ConfigurationError(f"--{name.replace('_', '-')}: only with --agent and --model")
     tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
     report_skipped(tasks)
     if options.instance:
         find_task(tasks, options.instance)
-    env: gymnasium.Env[str, str] = SWEBenchEnv(
-        options.dataset,
-        split=options.split,
-        tasks=tasks,
-        sandbox=options.sandbox,
-        action_format="raw",
-        tools=options.tools.split(","),
-        repos=options.repos,
-        max_turns=None,
-        deterministic=options.deterministic,
-    )
+    env: gymnasium.Env[str, str] = _environment(options, tasks)
     if options.record:
-        env = RecordTrajectory(env, options.record, notes={"agent": "swegym run"})
+        notes = {"agent": options.agent or "swegym run"} | ({"model": options.model} if options.model else {})
+        env = RecordTrajectory(env, options.record, notes=notes)
     try:
         choice = {"instance_id": options.instance} if options.instance else None
         observation, info = env.reset(seed=options.seed, options=choice)
         if not options.json:
             print(f"{info['system_prompt']}\n\n{observation}")
-        for line in sys.stdin.buffer if sys.stdin is not None else ():
-            # Bytes that are not UTF-8 are replaced, as in everything that an agent reads.
-            command = line.decode("utf-8", "replace").rstrip("\n")
+        asked = [info]
+        for command in _answers(options, asked) if options.model else _lines():
             observation, reward, terminated, truncated, info = env.step(command)
+            asked[0] = info
             if options.json:
-                info["timing"] = info["timing"].seconds
+                info = {**info, "timing": info["timing"].seconds}
                 print(json.dumps({"observation": observation, "reward": reward, "info": info}))
             else:
                 print(f"\n>>> {command}\n{observation}", flush=True)
@@ -98,3 +109,63 @@ def _run(options: argparse.Namespace) -> int:
         env.close()
     print("swegym: standard input ended before the work was submitted", file=sys.stderr)
     return 1
+
+
+def _environment(options: argparse.Namespace, tasks: TaskSet[Task]) -> gymnasium.Env[str, str]:
+    given = {
+        "split": options.split,
+        "tasks": tasks,
+        "sandbox": options.sandbox,
+        "repos": options.repos,
+        "deterministic": options.deterministic,
+    }
+    if options.agent:
+        from swegym_env.programs.env import SWEAgentEnv
+
+        return SWEAgentEnv(options.dataset, agent=options.agent, pool=0, **given)
+    from swegym_env.env import SWEBenchEnv
+
+    return SWEBenchEnv(options.dataset, action_format="raw", tools=options.tools.split(","), max_turns=None, **given)
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input; bytes that are not UTF-8 are replaced, as in everything that an agent reads."""
+    for line in sys.stdin.buffer if sys.stdin is not None else ():
+        yield line.decode("utf-8", "replace").rstrip("\n")
+
+
+def _answers(options: argparse.Namespace, asked: list[dict[str, Any]]) -> Iterator[str]:
+    """The answers of a model to what the agent asks, as messages in JSON.
+
+    Args:
+        asked: the info of the last step; the caller replaces it.
+    Raises:
+        ConfigurationError: the model does not answer.
+    """
+    name = options.model_name or _ask(options.model, "/models")["data"][0]["id"]
+    while True:
+        request = {"model": name, "messages": asked[0]["messages"]}
+        if asked[0]["tools"]:
+            request["tools"] = asked[0]["tools"]
+        given = asked[0]["request"]
+        request |= {key: given[key] for key in ("temperature", "top_p", "tool_choice", "max_tokens") if key in given}
+        reply = _ask(options.model, "/chat/completions", request)
+        yield json.dumps({"role": "assistant", **reply["choices"][0]["message"], "usage": reply.get("usage")})
+
+
+def _ask(address: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get("OPENAI_API_KEY"):
+        headers["Authorization"] = f"Bearer {key}"
+    if not address.startswith(("http://", "https://")):
+        raise ConfigurationError(f"--model: expected an address such as http://host:8000/v1, got {address!r}")
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address.rstrip("/") + path, data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_ANSWER_TIMEOUT_S) as response:
+            return json.load(response)
+    except urllib.error.HTTPError as error:
+        text = error.read(2000).decode(errors="replace")
+        raise ConfigurationError(f"--model: {address}{path} answered {error.code}: {' '.join(text.split())}") from error
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--model: {address}{path} cannot be asked: {error}") from error

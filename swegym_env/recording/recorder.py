@@ -73,7 +73,9 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
         """Step the environment, add a turn to the record, and write it if the episode ended."""
         began = time.perf_counter()
         observation, reward, terminated, truncated, info = self.env.step(action)
-        rest = {key: value for key, value in info.items() if key not in ("patch", "timing")}
+        rest = {key: value for key, value in info.items() if key not in ("patch", "timing", "request")}
+        if info.get("continues"):  # what was said before is in the turns before
+            rest["messages"] = info["messages"][-info["new_messages"] :]
         self._turns.append(
             RecordedTurn(
                 action,

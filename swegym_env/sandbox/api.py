@@ -13,7 +13,7 @@ from swegym_env.errors import ConfigurationError
 if TYPE_CHECKING:
     from swegym_env.sandbox.budget import Budget
 
-__all__ = ["Change", "CommandResult", "Limits", "Sandbox", "SandboxSpec", "Snapshot"]
+__all__ = ["Asked", "Change", "CommandResult", "Door", "Ended", "Limits", "Sandbox", "SandboxSpec", "Snapshot"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,7 @@ class SandboxSpec:
         binds: read-only host directories and files, host path → path inside. Where the owner is root, they must be open
             to everybody (`chmod o+r`).
         network: False: no interface but loopback; connecting to another address times out, looking up a name fails.
+        port: of the sandbox's own loopback, at which the owner answers requests, see `Sandbox.door`; None: nobody does.
     """
 
     image: str = "host"
@@ -119,7 +120,14 @@ class SandboxSpec:
     path: tuple[str, ...] = ()
     binds: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
+    port: int | None = None
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if self.port is not None and (self.network or not 1024 <= self.port < 1 << 16):
+            raise ConfigurationError(
+                f"SandboxSpec: port: expected 1024 to 65535, of a sandbox without network, got {self.port!r}"
+            )
 
 
 @dataclass(frozen=True)
@@ -142,6 +150,48 @@ class Change:
     def host_path(self) -> Path | None:
         """The content on the host: never execute or follow it. None as `root`."""
         return None if self.root is None else Path(self.root, self.path)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A complete HTTP request of a program inside, which waits for its answer.
+
+    Attributes:
+        number: of the request, for `Door.answer`.
+        method: in capitals.
+        path: with the query, as the program wrote it.
+        headers: names in small letters; of a repeated one, the last.
+        body: as it was sent, without the coding of the transfer.
+    """
+
+    number: int
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The program that `Door.command` runs has ended. Attributes: exit_code: its exit code; -1 where it was killed."""
+
+    exit_code: int
+
+
+class Door(Protocol):
+    """Requests to the port of a sandbox's loopback. Not thread-safe; nothing is read or sent between the calls."""
+
+    def next(self, timeout_s: float) -> Asked | Ended | None:
+        """What comes next, in order of arrival; None if nothing comes in time.
+
+        Of a request that is not HTTP, too large or too slow nothing is seen here: the program gets an error.
+        """
+
+    def answer(self, number: int, status: int, body: bytes, content_type: str = "application/json") -> None:
+        """Answer a request.
+
+        If the program has hung up, its answer waits: it is sent when the program repeats the request, byte for byte.
+        """
 
 
 class Snapshot(Protocol):
@@ -187,6 +237,14 @@ class Sandbox(Protocol):
 
         The cost depends on what changed, not on the size of `root`. A `.git` directly under `root` is skipped. Raises
         OverBudgetError beyond `budget` (on a server, its own from the sandbox's limits), SandboxError.
+        """
+
+    def door(self) -> Door:
+        """Where requests of programs inside to `spec.port` arrive, and are answered; always the same one.
+
+        It belongs to the shell that runs now: what ends this shell and everything in the sandbox ends it too.
+
+        Raises ConfigurationError if the specification has no port, SandboxError.
         """
 
     def snapshot(self) -> Snapshot:

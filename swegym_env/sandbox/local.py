@@ -19,13 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from swegym_env.errors import InfrastructureError, SandboxBrokenError, SandboxError, StorageError
+from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError, SandboxError, StorageError
 from swegym_env.files import write_atomically
 from swegym_env.paths import run_dir
 from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
 from swegym_env.sandbox.budget import Budget, OverBudgetError
 from swegym_env.sandbox.changes import find_changes
 from swegym_env.sandbox.client import clean_up, supervisor
+from swegym_env.sandbox.door import Door
 from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.host_image import HOME, host_binds
 from swegym_env.sandbox.identity import check_binds, own, sandbox_user
@@ -76,6 +77,7 @@ class LocalBackend:
             "binds": list(spec.binds.items()),
             "shared": list(host_binds().items()) if spec.image == "host" else [],
             "network": spec.network,
+            "port": spec.port,
             "uid": uid,
             "gid": gid,
             "hostname": HOSTNAME,
@@ -214,6 +216,7 @@ class LocalSandbox:
         self._lower: list[Path] = []  # the read-only layers below all of these, bottom first
         self._fuse = False
         self._shell: Shell | None = None
+        self._door: Door | None = None
         self._between = 0  # see `Shell`
         self._cwd = spec.workdir
         self._used = False  # a shell has run on the files of the writable layer
@@ -426,6 +429,15 @@ class LocalSandbox:
         """See `api.Sandbox.write`; an existing file keeps its mode."""
         self._live().write(posixpath.join(self.spec.workdir, path), content, mode)
 
+    def door(self) -> Door:
+        """See `api.Sandbox.door`."""
+        if self._door is None:
+            listener = self._live().listener
+            if listener is None:
+                raise ConfigurationError("the sandbox has no door: SandboxSpec.port is None")
+            self._door = Door(listener.dup())
+        return self._door
+
     def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
         """See `api.Sandbox.changes`."""
         with self.listing() as (upper, lowers):
@@ -547,6 +559,8 @@ class LocalSandbox:
         self._closed = True
         if self._owner != os.getpid():
             return  # a fork of the owner: the sandbox belongs to the parent
+        if self._door is not None:
+            self._door.close()
         self._drop_shell()
         former, self._former = self._former, ()
         for layer in former:

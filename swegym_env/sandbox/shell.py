@@ -31,6 +31,7 @@ import re
 import secrets
 import select
 import signal
+import socket
 import termios
 import time
 from collections.abc import Mapping
@@ -147,6 +148,7 @@ class Shell:
 
     Attributes:
         between: how many processes stand between the supervisor and bash.
+        listener: listens at the port of the sandbox's loopback that the request names; None where it names none.
         pid: of bash, on the host; 0 until `start` has returned.
         directory: bash's working directory after the last command; None before the first.
         ended: bash is gone. The next command needs another shell.
@@ -185,12 +187,18 @@ class Shell:
         self._output, output_write = os.pipe()
         self._status, status_write = os.pipe()
         self._event_pipe, event_write = os.pipe()
+        self.listener: socket.socket | None = None
+        channel: tuple[socket.socket, ...] = ()
+        if request.get("port"):
+            channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for descriptor in (self._commands, self._output, self._status):
             os.set_blocking(descriptor, False)  # what is in a pipe may be gone, taken by a process of the agent
         self._poll = select.poll()
         self._poll.register(self._output, select.POLLIN)
         self._poll.register(self._status, select.POLLIN)
-        theirs = (commands_read, output_write, status_write, event_write)
+        passed = [end.detach() for end in channel[1:]]
+        theirs = (commands_read, output_write, status_write, *passed, event_write)
+        self._channel = channel[0] if channel else None
         try:
             client.send({"do": "launch", **request}, theirs)
         except SandboxError:
@@ -275,6 +283,10 @@ class Shell:
         with contextlib.suppress(PermissionError):  # fuse-overlayfs answers its own user only
             if os.path.samestat(os.fstat(self._root), os.stat("/")):
                 return "its shell is gone"  # this is a process outside of the container's root
+        if self._channel is not None:
+            self.listener = _received_socket(self._channel)
+            if self.listener is None:
+                return "nothing listens at its port"
         self.pid = bash
         self.between = len(between)
         self._infrastructure = frozenset(between)
@@ -369,6 +381,9 @@ class Shell:
         """Close the pipes."""
         for descriptor in (self._commands, self._output, self._status, self._event_pipe):
             os.close(descriptor)
+        for end in (self._channel, self.listener):
+            if end is not None:
+                end.close()
         if self._root is not None:
             os.close(self._root)
         if self._counters is not None:
@@ -581,6 +596,17 @@ def _parse_trailer(status: bytes, start: bytes) -> tuple[int, str] | Literal["br
         return "broken"
     directory = os.fsdecode(found[2])
     return int(found[1]), directory if len(directory) <= _LONGEST_DIRECTORY else ""
+
+
+def _received_socket(channel: socket.socket) -> socket.socket | None:
+    """The socket that was sent on `channel`; None if there is none."""
+    channel.settimeout(_EXIT_TIMEOUT_S)
+    with contextlib.suppress(OSError):
+        _, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                return socket.socket(fileno=array.array("i", data)[0])
+    return None
 
 
 def _read(descriptor: int, most: int = _READ_BYTES) -> bytes | None:

@@ -69,6 +69,7 @@ class Rules:
                 limits=limits,
                 turn_timeout_s=message.turn_timeout_s,
                 deterministic=message.deterministic,
+                port=message.port,
             )
             return workspace.start(), workspace
         self.check_image(message.image)
@@ -77,6 +78,7 @@ class Rules:
             workdir=message.workdir,
             env=dict(message.env),
             path=tuple(message.path),
+            port=message.port,
             limits=limits,
         )
         if message.deterministic:

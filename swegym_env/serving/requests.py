@@ -18,6 +18,7 @@ __all__ = [
     "Destroy",
     "Diff",
     "Discard",
+    "Door",
     "Evaluate",
     "Exec",
     "Fork",
@@ -101,6 +102,7 @@ class Create(_Message):
         bundles: tools for the agent.
         turn_timeout_s: of a command; a variable for the tools.
         deterministic: see `languages.determinism`.
+        port: of the container's loopback, whose requests `/container/door` answers.
     """
 
     task: dict[str, Any] | None = None
@@ -111,6 +113,7 @@ class Create(_Message):
     workdir: AbsolutePath = "/testbed"
     env: Annotated[Mapping[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], Word], Field(max_length=256)] = {}
     path: Annotated[list[AbsolutePath], Field(max_length=32)] = []
+    port: Annotated[int, Field(ge=1024, le=65535)] | None = None
     limits: Limits = Limits()
 
 
@@ -131,6 +134,24 @@ class Diff(_OfContainer):
     """The patch of the repository; `fresh`: read every changed file again."""
 
     fresh: bool = False
+
+
+class DoorAnswer(_Message):
+    """The answer to a request of a program inside; `body` in base64."""
+
+    number: Annotated[int, Field(ge=0)]
+    status: Annotated[int, Field(ge=200, le=599)]
+    body: str
+    content_type: Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
+
+
+class Door(_OfContainer):
+    """Answer a program inside, and wait for what it asks next, see `sandbox.api.Door`; `diff`: return the patch too."""
+
+    answer: DoorAnswer | None = None
+    wait: bool = True
+    timeout_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = 0.0
+    diff: bool = False
 
 
 class Evaluate(_Message):

@@ -26,6 +26,7 @@ from swegym_env.grading.remote import verdict_to_message
 from swegym_env.prepare import LocalWorkspace
 from swegym_env.sandbox import Sandbox
 from swegym_env.sandbox import Snapshot as SandboxSnapshot
+from swegym_env.sandbox.api import Ended
 from swegym_env.sandbox.budget import Budget
 from swegym_env.sandbox.client import end_all
 from swegym_env.sandbox.images import image_store
@@ -204,6 +205,30 @@ class Server:
             return reply
 
         return await self._on(message.container, "exec", incoming, work)
+
+    async def door(self, message: requests.Door, incoming: Incoming) -> Reply:
+        """Answer a program inside, and wait for what it asks next."""
+
+        def work(container: _Container) -> dict[str, Any]:
+            self.rules.ceilings.check("timeout_s", message.timeout_s, "timeout")
+            door = container.sandbox.door()
+            if message.answer is not None:
+                try:
+                    body = base64.b64decode(message.answer.body, validate=True)
+                except (binascii.Error, ValueError) as error:
+                    raise ConfigurationError(f"answer: body: expected base64: {error}") from error
+                door.answer(message.answer.number, message.answer.status, body, message.answer.content_type)
+            found = door.next(message.timeout_s) if message.wait else None
+            reply: dict[str, Any] = {"asked": None, "ended": None}
+            if isinstance(found, Ended):
+                reply["ended"] = found.exit_code
+            elif found is not None:
+                reply["asked"] = {**vars(found), "body": base64.b64encode(found.body).decode()}
+            if message.diff:
+                reply["patch"] = _patch(container, fresh=False)
+            return reply
+
+        return await self._on(message.container, "door", incoming, work)
 
     async def diff(self, message: requests.Diff, incoming: Incoming) -> Reply:
         """The patch of a container's task."""

@@ -79,6 +79,7 @@ _PROCESS_LIMITS = {
 # to an address that nobody answers is given up after three more attempts, in 15 s and not two minutes.
 _NETWORK_SETTINGS = {"tcp_rmem": "4096 65536 262144", "tcp_wmem": "4096 16384 262144", "tcp_syn_retries": "3"}
 _MOST_DESCRIPTORS = os.sysconf("SC_OPEN_MAX")  # of the supervisor
+_WAITING_CONNECTIONS = 64  # that the owner has not accepted yet
 _SOFT_DESCRIPTORS = 1024  # what programs expect; some use every number up to it
 _Trees = Sequence[tuple[int, str]]  # an opened mount and where it is to be attached
 # Python and the supervisor ignore or handle these; a command expects the defaults.
@@ -161,8 +162,8 @@ def launch(
             sandboxes have, see `_open_apart`), network, uid,
             gid, hostname, environment, filter (of its system calls: the program in base64), limits (descriptors,
             file_size_bytes, processes), clock_offset_s (of the clocks that count from the start of the machine),
-            command, without (features not to use).
-        streams: its standard input, output and error.
+            command, without (features not to use), port (of its loopback; a socket that listens there is passed on).
+        streams: its standard input, output and error; where there is a port, also the socket for what listens there.
         event_pipe: where a failure before the command runs is reported.
         lifeline: of the supervisor.
         group: the control group that it starts in.
@@ -295,6 +296,8 @@ def _become_command(
             _remain_as_init(inner, *fuse)
     if not request["network"]:
         _make_network()
+        if request.get("port"):
+            _listen(request["port"], streams[-1])
     if request["isolation"] == "supervisor":
         _isolate(root, request, binds, devices)
     else:
@@ -316,7 +319,7 @@ def _become_command(
         request["command"][0],
         request["command"],
         request["environment"],
-        file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(streams)],
+        file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(streams[:3])],
         setsigdef=_DEFAULT_SIGNALS,
     )
     _remain_as_init(command)
@@ -360,6 +363,21 @@ def _make_network() -> None:
     kernel.raise_loopback()
     with contextlib.suppress(OSError):  # a kernel without rules for routes: connecting fails at once
         kernel.drop_packets()
+
+
+def _listen(port: int, channel: int) -> None:
+    """Pass a socket that listens on this network's loopback to the owner: what connects to it is answered outside.
+
+    Nothing of it stays here. Nobody inside can bind to the same port, or accept in the owner's place.
+    """
+    with (
+        socket.socket(fileno=os.dup(channel)) as answer,
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener,
+    ):
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(_WAITING_CONNECTIONS)
+        socket.send_fds(answer, [b"1"], [listener.fileno()])
 
 
 def _limit_process(limits: dict[str, Any]) -> None:

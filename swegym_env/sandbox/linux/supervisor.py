@@ -6,6 +6,7 @@ A request is one JSON message on a SEQPACKET socket:
     {"do": "measure", "id": …, "path": …, …}   measure the files of a layer; one descriptor, for the answer
     {"do": "copy", "from": …, "to": …}         copy a directory as it is; one descriptor, for the answer
     {"do": "launch", "id": …, "isolation": …, …}    start a sandbox; four descriptors: stdin, stdout, stderr, event pipe
+                                               (with a "port" five: before the last, where the listener is sent)
     {"do": "attach", "id": …, "image": …, "path": …}    attach the root of a container; one descriptor, for the answer
     {"do": "watch", "id": …, "cpu_s": …}       a command takes long: measure its usage often
     {"do": "rest", "id": …}                    that command has ended
@@ -259,7 +260,7 @@ class _Supervisor:
 
     def _launch(self, request: dict[str, Any], descriptors: list[int]) -> None:
         *streams, event_pipe = descriptors
-        if len(streams) != len(_STREAMS):
+        if len(streams) != len(_STREAMS) + bool(request.get("port")):
             raise ValueError(f"expected {len(_STREAMS)} streams and an event pipe, got {len(descriptors)} descriptors")
         os.set_blocking(event_pipe, False)
         limits = request["limits"]
@@ -499,7 +500,7 @@ def _start_copy(source: str, target: str, stderr: int) -> int:
 
 def _receive(owner: socket.socket) -> tuple[bytes, list[int]]:
     """One message and its descriptors, closed on exec from the first moment: `socket.recv_fds` drops that flag."""
-    size = socket.CMSG_LEN(4 * array.array("i").itemsize)
+    size = socket.CMSG_LEN(5 * array.array("i").itemsize)
     message, ancillary, _, _ = owner.recvmsg(_MESSAGE_BYTES, size, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, data in ancillary:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, SandboxError
-from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import Asked, Change, CommandResult, Ended, SandboxSpec, Snapshot
 from swegym_env.sandbox.budget import Budget
 from swegym_env.sandbox.remote import leases
 from swegym_env.sandbox.remote.connection import Route, ServerClient, connect
 
-__all__ = ["RemoteBackend", "RemoteSandbox", "RemoteSnapshot"]
+__all__ = ["RemoteBackend", "RemoteDoor", "RemoteSandbox", "RemoteSnapshot"]
 
 _CREATE_TIMEOUT_S = 3600.0  # the first sandbox of a task on a machine waits for its image and its set-up
 _FILES_TIMEOUT_S = 120.0
@@ -66,6 +66,36 @@ class RemoteSnapshot:
             pass  # the server removes it with its container
 
 
+class RemoteDoor:
+    """The door of a sandbox on a server; see `api.Door`. An answer is sent with the wait for what is asked next.
+
+    Args:
+        sandbox: whose door it is.
+    """
+
+    def __init__(self, sandbox: RemoteSandbox) -> None:
+        self._sandbox = sandbox
+        self._answer: Mapping[str, Any] | None = None
+
+    def next(self, timeout_s: float) -> Asked | Ended | None:
+        """See `api.Door`."""
+        answer, self._answer = self._answer, None
+        wait_s = max(0.0, timeout_s)
+        found = self._sandbox.ask_door({"answer": answer, "timeout_s": wait_s}, timeout_s=wait_s)
+        if found["ended"] is not None:
+            return Ended(found["ended"])
+        asked = found["asked"]
+        return None if asked is None else Asked(**{**asked, "body": base64.b64decode(asked["body"])})
+
+    def answer(self, number: int, status: int, body: bytes, content_type: str = "application/json") -> None:
+        """See `api.Door`."""
+        before = self._answer
+        encoded = base64.b64encode(body).decode()
+        self._answer = {"number": number, "status": status, "body": encoded, "content_type": content_type}
+        if before is not None:
+            self._sandbox.ask_door({"answer": before, "wait": False}, timeout_s=0)
+
+
 class RemoteSandbox:
     """A sandbox on a server; see `api.Sandbox`.
 
@@ -105,6 +135,7 @@ class RemoteSandbox:
         self._create = create or {}
         self._with_command = with_command or {}
         self._route = Route(client)
+        self._door = RemoteDoor(self)
         self._container = ""
         self._closed = False
         self._owner = os.getpid()
@@ -121,6 +152,7 @@ class RemoteSandbox:
             "workdir": self.spec.workdir,
             "env": dict(self.spec.env),
             "path": list(self.spec.path),
+            **({} if self.spec.port is None else {"port": self.spec.port}),  # an older server knows no ports
             "limits": dataclasses.asdict(self.spec.limits),
         }
         self._begin(self._client.call("/container/create", payload, timeout_s=_CREATE_TIMEOUT_S))
@@ -167,6 +199,21 @@ class RemoteSandbox:
         del budget
         response = self.call("/container/changes", {"root": root})
         return [Change(path, kind) for path, kind in response["changes"]]
+
+    def door(self) -> RemoteDoor:
+        """See `api.Sandbox.door`."""
+        if self.spec.port is None:
+            raise ConfigurationError("the sandbox has no door: SandboxSpec.port is None")
+        return self._door
+
+    def ask_door(self, payload: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+        """One request about the door; what the server adds to the response of a command, it adds to this one."""
+        self.reply = {}
+        response: Mapping[str, Any] = self.call(
+            "/container/door", {**self._with_command, **payload}, timeout_s=timeout_s + _FILES_TIMEOUT_S
+        )
+        self.reply = {name: value for name, value in response.items() if name not in ("asked", "ended")}
+        return response
 
     def snapshot(self) -> RemoteSnapshot:
         """See `api.Sandbox.snapshot`."""

@@ -1,0 +1,105 @@
+"""Which conversation a request continues: messages are compared by meaning, since programs write them again.
+
+An agent keeps its conversation and sends all of it each time. What comes back differs in its bytes: the arguments of a
+call are written as JSON with other spaces, thoughts are left out, blanks at the ends are cut, ids are new. None of
+this changes what was said. Where a message differs otherwise, or one is missing, the agent has shortened or rewritten
+the conversation, or begun another one (for a title, a summary, another agent), and it is counted as a new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swegym_env.agent.formats.scanning import after_reasoning
+from swegym_env.programs.protocols.model import ModelRequest
+
+__all__ = ["Conversations", "Placed", "messages_text"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A request among the conversations of an episode.
+
+    Attributes:
+        conversation: its number, from 0 in the order in which they began.
+        continues: it begins with all that was said in this conversation, the last answer included.
+        new: the messages that were not said in it before: all of them where it does not continue.
+    """
+
+    conversation: int
+    continues: bool
+    new: Sequence[Mapping[str, Any]]
+
+
+class Conversations:
+    """The conversations of one episode."""
+
+    def __init__(self) -> None:
+        self._tools: list[bytes] = []  # of each conversation
+        self._said: list[list[bytes]] = []  # one digest for each message of a conversation
+        self._current = 0
+        self._asked: list[bytes] = []
+
+    def place(self, request: ModelRequest) -> Placed:
+        """Place a request; of several conversations that it continues it is the one in which most was said."""
+        said = [_digest(message) for message in request.messages]
+        tools = hashlib.sha256(_json(request.tools).encode()).digest()
+        found = -1
+        for number, known in enumerate(self._said):
+            fits = self._tools[number] == tools and len(known) < len(said) and said[: len(known)] == known
+            if fits and (found < 0 or len(known) >= len(self._said[found])):
+                found = number
+        self._asked = said
+        if found < 0:
+            self._current = len(self._said)
+            self._said.append(said)
+            self._tools.append(tools)
+            return Placed(self._current, False, request.messages)
+        self._current = found
+        return Placed(found, True, request.messages[len(self._said[found]) :])
+
+    def answered(self, message: Mapping[str, Any]) -> None:
+        """Note the answer to the request that was placed last."""
+        self._said[self._current] = [*self._asked, _digest(message)]
+
+
+def _digest(message: Mapping[str, Any]) -> bytes:
+    """Of what a message means."""
+    role, content = str(message.get("role")), str(message.get("content") or "")
+    role = {"developer": "system", "function": "tool"}.get(role, role)
+    if role == "assistant":
+        content = after_reasoning(content)
+    calls = [
+        (call["function"]["name"], _json(_decoded(call["function"]["arguments"])))
+        for call in message.get("tool_calls") or ()
+    ]
+    meaning = repr((role, content.strip(), calls))
+    return hashlib.sha256(meaning.encode("utf-8", "surrogatepass")).digest()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return text.strip()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def messages_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Messages as one text: for those who render no chat template. One message that is no answer is its own text."""
+    if len(messages) == 1 and messages[0]["role"] != "assistant":
+        return str(messages[0]["content"])
+    return "\n\n".join(f"[{message['role']}]\n{_with_calls(message)}" for message in messages)
+
+
+def _with_calls(message: Mapping[str, Any]) -> str:
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    lines = [str(message["content"])] if message["content"] else []
+    return "\n".join([*lines, *(f"{call['name']}({call['arguments']})" for call in calls)])

@@ -1,0 +1,98 @@
+"""`swegym agents` and `swegym run --agent`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from swegym_env.cli.main import main
+from tests.env.programs.conftest import SMALL
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    """A model that answers `ls` first and then `submit`."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def do_GET(self) -> None:
+        self.reply({"data": [{"id": "served"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.seen.append(body)
+        text = "ls calc* tests*; ls" if len(body["messages"]) == 2 else "submit"
+        self.reply({"choices": [{"message": {"role": "assistant", "content": text}}], "usage": {"prompt_tokens": 1}})
+
+    def reply(self, value: Any) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    Endpoint.seen.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        server.shutdown()
+        thread.join()
+
+
+def test_agents_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["agents", "list"]) == 0
+    assert "mini-swe-agent" in capsys.readouterr().out
+    assert main(["agents", "list", "--json"]) == 0
+    assert {"agent", "description"} == set(json.loads(capsys.readouterr().out.splitlines()[0]))
+
+
+def test_an_agent_is_checked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["agents", "check", str(SMALL), "--answer", "echo hello", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["protocol"], found["then"], found["continues"]) == ("chat", "asks again", True)
+    assert found["observation"] == "hello\n[0]"
+    assert main(["agents", "check", str(SMALL), "--answer", "fail 3"]) == 0
+    assert "then: crashed" in capsys.readouterr().out
+    (tmp_path / "agent.yaml").write_text("command: echo nothing to ask")
+    assert main(["agents", "check", str(tmp_path)]) == 2
+    assert "ended with exit code 0 before its first request: nothing to ask" in capsys.readouterr().err
+
+
+def test_a_model_at_an_address_plays_an_agent(
+    endpoint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["run", "--agent", str(SMALL), "--model", endpoint, "--dataset", "mini", "--record", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "resolved: False" in capsys.readouterr().out
+    assert [body["model"] for body in Endpoint.seen] == ["served", "served"]
+    assert [len(body["messages"]) for body in Endpoint.seen] == [2, 4]
+    (record,) = tmp_path.iterdir()
+    assert json.loads((record / "meta.json").read_text())["notes"] == {"agent": str(SMALL), "model": endpoint}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--model", "http://127.0.0.1:9/v1"], "--model: only with --agent"),
+        (["--agent", str(SMALL), "--model-name", "x"], "--model-name: only with"),
+        (["--agent", str(SMALL), "--tools", "search"], "--tools: an agent program has its own"),
+        (["--agent", str(SMALL), "--model", "http://127.0.0.1:9/v1"], "cannot be asked"),
+        (["--agent", str(SMALL), "--model", "file:///etc/passwd"], "expected an address"),
+        (["--agent", "nobody"], "no agent 'nobody'"),
+    ],
+)
+def test_mistakes_are_named(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *arguments]) == 2
+    assert named in capsys.readouterr().err

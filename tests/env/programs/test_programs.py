@@ -1,0 +1,312 @@
+"""An agent program is an environment: it asks, the policy answers, its work is graded."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from swegym_env.errors import ConfigurationError, SandboxError
+from swegym_env.programs.env import SWEAgentEnv
+from swegym_env.programs.spec import AgentSpec
+from swegym_env.recording.record import read_record
+from swegym_env.recording.recorder import RecordTrajectory
+from swegym_env.recording.replay import replay
+from swegym_env.wrappers import TurnLimit
+from tests.env.programs.conftest import SMALL, Make
+
+REPAIR = "sed -i 's/a - b/a + b/' calc/add.py"
+
+
+def test_a_request_is_the_observation_and_the_answer_the_action(make: Make, backend: str) -> None:
+    env = make(sandbox=backend)
+    observation, info = env.reset(seed=0)
+    assert (info["system_prompt"], observation, info["tools"]) == ("You are an agent.", "add subtracts", [])
+    assert info["messages"] == [
+        {"role": "system", "content": "You are an agent."},
+        {"role": "user", "content": "add subtracts"},
+    ]
+    assert info["request"] == {"model": "policy", "messages": info["messages"]}
+    assert (info["protocol"], info["continues"], info["conversation"]) == ("chat", False, 0)
+    observation, reward, terminated, truncated, info = env.step(f"{REPAIR} && pwd")
+    assert (observation, reward, terminated, truncated) == ("/testbed\n[0]", 0.0, False, False)
+    assert info["continues"] and info["new_messages"] == 1 and len(info["messages"]) == 4
+    assert "+    return a + b" in info["patch"]
+    _, reward, terminated, _, info = env.step("submit")
+    assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("submit")
+
+
+def test_nothing_but_its_own_loopback_is_reached(make: Make, backend: str) -> None:
+    """Neither the machine's loopback, where this test listens, nor an address outside, nor the owner's other ports."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        env = make(sandbox=backend)
+        env.reset(seed=0)
+        attempts = " ".join(f"{host}/{number}" for host, number in (("127.0.0.1", port), ("192.0.2.1", 80)))
+        connect = f'for place in {attempts}; do timeout 2 bash -c "</dev/tcp/$place" && echo REACHED; done'
+        observation, *_ = env.step(f"({connect}) 2>/dev/null; tail -n +3 /proc/net/dev | cut -d: -f1")
+        assert observation.split() == ["lo", "[0]"]
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_no_program_inside_can_take_the_place_of_the_model(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    bind = (
+        "import socket; s = socket.socket(); s.setsockopt(1, 15, 1); s.setsockopt(1, 2, 1); s.bind(('127.0.0.1', 8390))"
+    )
+    observation, *_ = env.step(f'python3 -c "{bind}" 2>&1 | tail -n 1')
+    assert "Address already in use" in observation
+
+
+def test_a_program_that_fails_ends_the_episode_and_its_work_is_graded(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    env.step(REPAIR)
+    observation, reward, terminated, truncated, info = env.step("fail 3")
+    assert (info["end_reason"], info["exit_code"], info["valid"], info["resolved"]) == ("crashed", 3, True, True)
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert "this agent fails\n[exit code 3]" in observation
+
+
+def test_a_program_that_is_killed_has_failed(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    *_, info = env.step("kill -9 -- -1")
+    assert (info["end_reason"], info["exit_code"], info["valid"]) == ("crashed", -1, True)
+
+
+def test_a_program_that_asks_for_nothing_is_an_error_of_reset(make: Make) -> None:
+    with pytest.raises(
+        SandboxError, match=r"ended with exit code 7 before its first request: no model here\. Try: swegym"
+    ):
+        make(AgentSpec(command="echo no model here; exit 7")).reset(seed=0)
+
+
+def test_after_the_last_turn_the_agent_acts_and_is_graded(make: Make) -> None:
+    env = make(max_turns=1)
+    env.reset(seed=0)
+    _, reward, terminated, _, info = env.step(REPAIR)
+    assert (info["end_reason"], info["resolved"], reward, terminated) == ("max_turns", True, 1.0, True)
+
+
+def test_wrappers_end_the_episode(make: Make) -> None:
+    env = TurnLimit(make(), 2)
+    env.reset(seed=0)
+    observation, *_, info = env.step(REPAIR)
+    assert observation.endswith(TurnLimit.announcement) and "end_reason" not in info
+    *_, info = env.step("echo on")
+    assert (info["end_reason"], info["resolved"]) == ("max_turns", True)
+
+
+def test_an_agent_that_asks_for_nothing_more_is_out_of_time(make: Make) -> None:
+    env = make(turn_timeout_s=1.0)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step("sleep 600")
+    assert (reward, terminated, truncated, info["end_reason"], info["valid"]) == (0.0, False, True, "time", True)
+
+
+def test_the_time_of_the_model_is_not_the_agents(make: Make) -> None:
+    """What counts is at most what `reset` and `step` took; three seconds passed between them."""
+    env = make(episode_timeout_s=3600)
+    began = time.monotonic()
+    env.reset(seed=0)
+    called_s = time.monotonic() - began
+    for _ in range(3):
+        time.sleep(1)
+        began = time.monotonic()
+        env.step("true")
+        called_s += time.monotonic() - began
+    assert 0 < env._elapsed_s() <= called_s
+
+
+def test_the_work_of_the_agent_is_limited(make: Make) -> None:
+    env = make(episode_timeout_s=2.0)
+    env.reset(seed=0)
+    for _ in range(100):
+        *_, truncated, info = env.step("sleep 0.3")
+        if truncated:
+            break
+    assert info["end_reason"] == "time"
+
+
+def test_requests_at_once_are_observed_in_order_and_each_gets_its_answer(make: Make) -> None:
+    env = make(
+        """
+found = {}
+def one(name):
+    found[name] = ask(name)
+ask("begin")
+threads = [threading.Thread(target=one, args=(f"thread {n}",)) for n in range(3)]
+for thread in threads:
+    thread.start()
+    time.sleep(0.2)
+for thread in threads:
+    thread.join()
+ask(json.dumps(found, sort_keys=True))
+"""
+    )
+    assert env.reset(seed=0)[0] == "begin"
+    observation, *_ = env.step("go")
+    seen = [observation]
+    for _ in range(3):
+        observation, *_, info = env.step(f"answer to {observation}")
+        seen.append(observation)
+    names = [f"thread {n}" for n in range(3)]
+    assert sorted(seen[:3]) == names
+    assert json.loads(seen[3]) == {name: f"answer to {name}" for name in names}
+    assert info["conversation"] == 4 and not info["continues"]
+
+
+def test_other_conversations_are_named_and_the_first_goes_on(make: Make) -> None:
+    """The agent writes its own answer again with other blanks, asks for a title between, then forgets a message."""
+    env = make(
+        """
+one = ask("task")
+ask("Title?")
+two = ask("task", f"  {one} \\n", "more")
+ask("task", one, "other words")
+"""
+    )
+    _, info = env.reset(seed=0)
+    places = [(info["conversation"], info["continues"], info["new_messages"])]
+    for number in range(3):
+        observation, *_, info = env.step(f"answer {number}")
+        places.append((info["conversation"], info["continues"], info["new_messages"]))
+    assert places == [(0, False, 1), (1, False, 1), (0, True, 1), (2, False, 3)]
+    assert observation == "[user]\ntask\n\n[assistant]\nanswer 0\n\n[user]\nother words"
+
+
+def test_what_is_no_request_for_an_answer_is_answered_aside(make: Make) -> None:
+    env = make(
+        """
+aside = [send(None, "/v1/models", "GET"), send(None, "/v1/embeddings"), send("{}"), send("no json"),
+         send(json.dumps({"messages": [{"role": "user", "content": "x"}], "n": 2}))]
+ask(json.dumps(aside))
+"""
+    )
+    observation, _ = env.reset(seed=0)
+    (models, *refused) = json.loads(observation)
+    assert models[0] == 200 and json.loads(models[1])["data"][0]["id"] == "policy"
+    assert [status for status, _ in refused] == [404, 400, 400, 400]
+    assert all(json.loads(body)["error"]["message"] for _, body in refused)
+    assert "n=2" in refused[-1][1]
+
+
+def test_an_answer_to_one_who_hung_up_is_given_when_he_asks_again(make: Make) -> None:
+    env = make(
+        """
+import socket
+body = json.dumps({"messages": [{"role": "user", "content": "patient?"}]})
+request = f"POST /v1/chat/completions HTTP/1.1\\r\\nContent-Length: {len(body)}\\r\\n\\r\\n{body}"
+impatient = socket.create_connection(("127.0.0.1", PORT))
+impatient.sendall(request.encode())
+while not os.path.exists("/tmp/observed"):
+    time.sleep(0.05)
+impatient.close()
+again = json.loads(send(body)[1])["choices"][0]["message"]["content"]
+ask(again)
+"""
+    )
+    assert env.reset(seed=0)[0] == "patient?"
+    env._live()[0].write("/tmp/observed", b"")
+    time.sleep(1)  # it has hung up, or else its answer arrives: the assertion holds for both
+    observation, *_ = env.step("here it is")
+    assert observation == "here it is"
+
+
+def test_an_agent_in_a_loop_of_useless_requests_has_failed(make: Make) -> None:
+    env = make(
+        """
+ask("begin")
+while True:
+    send("no json")
+"""
+    )
+    env.reset(seed=0)
+    *_, info = env.step("go")
+    assert (info["end_reason"], info["valid"]) == ("crashed", True)
+
+
+def test_episodes_are_recorded_and_replayed(make: Make, task: Any, tmp_path: Path) -> None:
+    env = RecordTrajectory(make(), tmp_path)
+    env.reset(seed=0)
+    env.step("cat calc/add.py")
+    env.step(REPAIR)
+    env.step("submit")
+    assert env.last_record is not None
+    record = read_record(env.last_record)
+    assert record.meta["environment"]["arguments"]["agent"] == str(SMALL)
+    assert "request" not in record.turns[1].info
+    assert [message["content"] for message in record.turns[1].info["messages"]] == [record.turns[1].observation]
+    result = replay(record)
+    assert (result.divergence, result.agreed) == (None, 3)
+
+
+def test_it_is_registered_and_many_play_at_once() -> None:
+    envs = gymnasium.make_vec("SWEAgent-v0", num_envs=2, agent=str(SMALL), dataset="mini", pool=0)
+    try:
+        _, infos = envs.reset(seed=0)
+        assert [len(messages) for messages in infos["messages"]] == [2, 2]
+        observations, *_ = envs.step(["echo one", "echo two"])
+        assert list(observations) == ["one\n[0]", "two\n[0]"]
+        *_, terminated, _, _ = envs.step(["submit", "submit"])
+        assert list(terminated) == [True, True]
+    finally:
+        envs.close()
+
+
+def test_a_sandbox_that_was_started_ahead_has_an_agent_that_waits(make: Make) -> None:
+    env = make(pool=1)
+    env.reset(seed=0)
+    env.step("echo first")
+    observation, info = env.reset()
+    assert (observation, len(info["messages"])) == ("add subtracts", 2)
+    assert env.step("pwd")[0] == "/testbed\n[0]"
+
+
+def test_gymnasium_finds_nothing_wrong() -> None:
+    env = gymnasium.make("SWEAgent-v0", agent=str(SMALL), dataset="mini", pool=0, max_turns=3)
+    try:
+        check_env(env.unwrapped, skip_render_check=True)
+    finally:
+        env.close()
+
+
+def test_a_running_program_cannot_be_saved(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    for call in (env.snapshot, env.fork):
+        with pytest.raises(ConfigurationError, match="a running program"):
+            call()
+
+
+def test_episodes_leave_nothing(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    env.step("submit")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        env.reset(seed=0)
+        for number in range(20):
+            env.step(f"echo {number}")
+        env.step("submit")
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="no agent 'nobody': give "):
+        SWEAgentEnv(agent="nobody")
+    with pytest.raises(ConfigurationError, match="turn_timeout_s"):
+        SWEAgentEnv(agent=SMALL, turn_timeout_s=0)

@@ -1,0 +1,106 @@
+"""Agents of the package with their real programs, installed from the package index, in real sandboxes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+
+import pytest
+
+from swegym_env.programs.spec import load_agent
+from tests.env.programs.conftest import Make
+
+FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+
+# Clients of all protocols that come with mini-swe-agent, written by others: they read answers whole and in streams.
+CLIENTS = r"""
+import json, os, litellm, openai
+
+said = [{"role": "system", "content": "be good"}, {"role": "user", "content": "hi"}]
+schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+tool = {"type": "function", "function": {"name": "bash", "parameters": schema}}
+client = openai.OpenAI()
+expected = ("I look.", "bash", {"command": "ls"})
+
+plain = client.chat.completions.create(model="m", messages=said, tools=[tool]).choices[0].message
+call = plain.tool_calls[0].function
+assert (plain.content, call.name, json.loads(call.arguments)) == expected, plain
+
+content, name, arguments = "", "", ""
+asked = {"model": "m", "messages": said, "tools": [tool]}
+for chunk in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+    for choice in chunk.choices:
+        content += choice.delta.content or ""
+        for each in choice.delta.tool_calls or ():
+            name, arguments = name + (each.function.name or ""), arguments + (each.function.arguments or "")
+assert (content, name, json.loads(arguments)) == expected
+assert chunk.usage.total_tokens > 0
+
+flat = {"type": "function", "name": "bash", "parameters": schema, "strict": False}
+response = client.responses.create(model="m", instructions="be good", input="hi", tools=[flat])
+called = next(item for item in response.output if item.type == "function_call")
+assert (response.output_text, called.name, json.loads(called.arguments)) == expected, response
+
+with client.responses.stream(model="m", instructions="be good", input="hi", tools=[flat]) as stream:
+    for event in stream:
+        pass
+    final = stream.get_final_response()
+called = next(item for item in final.output if item.type == "function_call")
+assert (final.output_text, called.name, json.loads(called.arguments)) == expected, final
+
+for streams in (False, True):
+    reply = litellm.completion(
+        "anthropic/m", messages=said, tools=[tool], api_base=os.environ["ANTHROPIC_BASE_URL"], stream=streams
+    )
+    if streams:
+        reply = litellm.stream_chunk_builder(list(reply), messages=said)
+    message = reply.choices[0].message
+    call = message.tool_calls[0].function
+    assert (message.content, call.name, json.loads(call.arguments)) == expected, message
+
+for wrong in ({"n": 3}, {"tools": [{"type": "custom", "custom": {"name": "x"}}]}):
+    try:
+        client.chat.completions.create(model="m", messages=said, **wrong)
+    except openai.BadRequestError as error:
+        assert error.body["message"], error
+    else:
+        raise AssertionError(wrong)
+assert [model.id for model in client.models.list()] == ["policy"]
+"""
+
+
+@pytest.mark.timeout(900)
+def test_mini_swe_agent_repairs_a_repository_and_its_clients_read_every_protocol(make: Make) -> None:
+    """One test, since it installs: half a minute, and the layer stays for the next run on this machine."""
+    env = make(load_agent("mini-swe-agent"), turn_timeout_s=300)
+    observation, info = env.reset(seed=0)
+    assert "Please solve this issue: add subtracts" in observation
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["bash"]
+    call = '<tool_call>\n{"name": "bash", "arguments": {"command": "%s"}}\n</tool_call>'
+    observation, *_, info = env.step("I look.\n" + call % "cat calc/add.py")
+    assert "return a - b" in observation and info["continues"] and info["new_messages"] == 1
+    *_, info = env.step(call % "sed -i 's/a - b/a + b/' calc/add.py")
+    assert info["continues"] and info["conversation"] == 0
+    function = {"name": "bash", "arguments": json.dumps({"command": FINISH})}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "x", "type": "function", "function": function}],
+    }
+    _, reward, terminated, _, info = env.step(json.dumps(message))
+    assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True)
+
+    command = f'exec "$SWEGYM_AGENT/venv/bin/python" -c {shlex.quote(CLIENTS)}'
+    spec = dataclasses.replace(load_agent("mini-swe-agent"), command=command)
+    env = make(spec, turn_timeout_s=300)
+    _, info = env.reset(seed=0)
+    protocols = []
+    terminated = False
+    while not terminated:
+        protocols.append((info["protocol"], bool(info["request"].get("stream"))))
+        assert [message["role"] for message in info["messages"]] == ["system", "user"]
+        observation, _, terminated, _, info = env.step("I look.\n" + call % "ls")
+    assert info["end_reason"] == "submitted", observation
+    expected = [(name, streams) for name in ("chat", "responses", "messages") for streams in (False, True)]
+    assert protocols == expected

@@ -1,0 +1,290 @@
+"""The door of a sandbox, before programs that keep no rule: each gets an error, and nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from swegym_env.errors import ConfigurationError
+from swegym_env.sandbox import SandboxSpec, door, start_sandbox
+from swegym_env.sandbox.api import Asked, Ended
+from swegym_env.sandbox.door import Door, run_command
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Client:
+    """One connection of a program."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+
+    def send(self, data: bytes) -> Client:
+        self.socket.sendall(data)
+        return self
+
+    def read(self) -> tuple[int, bytes]:
+        """Status and body of one response."""
+        received = b""
+        while b"\r\n\r\n" not in received:
+            piece = self.socket.recv(1 << 16)
+            assert piece, f"the connection ended after {received!r}"
+            received += piece
+        head, _, body = received.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        while len(body) < length:
+            body += self.socket.recv(1 << 16)
+        assert len(body) == length
+        return int(head.split()[1]), body
+
+    def ended(self) -> bool:
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+class Served:
+    """A door on the loopback of this machine, and clients of it."""
+
+    def __init__(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = listener.getsockname()[1]
+        self.door = Door(listener)
+        self.clients: list[Client] = []
+
+    def client(self, data: bytes = b"") -> Client:
+        self.clients.append(Client(self.port).send(data))
+        return self.clients[-1]
+
+    def asked(self) -> Asked:
+        found = self.door.next(30)
+        assert isinstance(found, Asked)
+        return found
+
+    def serves_others(self) -> bool:
+        """Whether an honest program is answered."""
+        client = self.client(GET)
+        found = self.asked()
+        self.door.answer(found.number, 200, b"fine")
+        return found.path == "/v1/models" and client.read() == (200, b"fine")
+
+    def close(self) -> None:
+        self.door.close()
+        for client in self.clients:
+            client.socket.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    one = Served()
+    yield one
+    one.close()
+
+
+def post(body: bytes, *headers: bytes) -> bytes:
+    length = b"Content-Length: %d" % len(body)
+    return b"\r\n".join((b"POST /v1/x?y HTTP/1.1", b"Host: x", length, *headers, b"", body))
+
+
+def test_requests_are_read_whatever_the_pieces_that_they_come_in(served: Served) -> None:
+    body = bytes(range(256)) * 10
+    client = served.client()
+    for byte in (request := post(body, b"X-A:  b  "))[:200]:
+        client.send(bytes([byte]))
+        assert served.door.next(0) is None
+    client.send(request[200:])
+    found = served.asked()
+    assert (found.method, found.path, found.body, found.headers["x-a"]) == ("POST", "/v1/x?y", body, "b")
+    served.door.answer(found.number, 200, b"{}")
+    assert client.read() == (200, b"{}")
+    client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1;x=y\r\nd\r\n0\r\n\r\n")
+    assert served.asked().body == b"abcd"
+
+
+def test_pipelined_requests_are_read_one_by_one(served: Served) -> None:
+    client = served.client(post(b"one") + post(b"two") + GET)
+    for expected in (b"one", b"two", b""):
+        found = served.asked()
+        assert found.body == expected and served.door.next(0.05) is None
+        served.door.answer(found.number, 200, expected)
+        assert client.read() == (200, expected)
+
+
+def test_a_program_may_wait_to_be_asked_for_its_body(served: Served) -> None:
+    client = served.client(post(b"body", b"Expect: 100-continue")[:-4])
+    assert served.door.next(0.05) is None
+    assert client.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(b"body")
+    assert served.asked().body == b"body"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),  # TLS
+        (b"hello\r\n\r\n", 400),
+        (b"GET /a b HTTP/1.1\r\n\r\n", 400),
+        (b"GET http://192.0.2.1/ HTTP/1.1\r\n\r\n", 400),  # as to a proxy
+        (b"CONNECT 192.0.2.1:443 HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: \0\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
+        (b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 100_000, 431),
+        (b"GET /" + b"y" * 100_000, 431),
+    ],
+)
+def test_what_is_no_request_is_refused_and_others_are_served(served: Served, data: bytes, status: int) -> None:
+    client = served.client(data)
+    assert served.door.next(0.2) is None
+    found, body = client.read()
+    error = json.loads(body)
+    assert found == status and error["type"] == "error" and error["error"]["message"]
+    assert client.ended()
+    assert served.serves_others()
+
+
+def test_bodies_are_bounded_all_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_BODY_BYTES", 1 << 20)
+    first = served.client(post(b"x" * (700 << 10)))
+    waiting = served.asked()
+    sending = threading.Thread(target=lambda: served.client(post(b"y" * (700 << 10))), daemon=True)
+    sending.start()
+    deadline = time.monotonic() + 30
+    while (sending.is_alive() or len(served.clients) < 2) and time.monotonic() < deadline:
+        assert served.door.next(0.05) is None
+    assert served.door.next(0.2) is None
+    assert served.clients[1].read()[0] == 413
+    served.door.answer(waiting.number, 200, b"fine")
+    assert first.read() == (200, b"fine")
+
+
+def test_a_slow_program_holds_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_REQUEST_S", 0.5)
+    slow = [served.client(b"POST / HTTP/1.1\r\nContent-Le"), served.client(post(b"xx")[:-1])]
+    assert served.serves_others()
+    assert served.door.next(1.5) is None
+    assert [client.read()[0] for client in slow] == [408, 408]
+    assert served.serves_others()
+
+
+def test_the_time_in_which_nobody_reads_counts_for_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_REQUEST_S", 5.0)
+    client = served.client(post(b"xx")[:-1])
+    assert served.door.next(0.1) is None
+    time.sleep(6)
+    client.send(b"x")
+    assert served.asked().body == b"xx"
+
+
+def test_a_program_that_does_not_read_its_answer_holds_nobody(served: Served) -> None:
+    deaf = served.client(GET)
+    served.door.answer(served.asked().number, 200, b"x" * (20 << 20))
+    assert served.serves_others()
+    received = 0
+    reading = threading.Thread(target=lambda: [served.door.next(0.1) for _ in range(100)], daemon=True)
+    reading.start()
+    while received < 20 << 20:
+        received += len(deaf.socket.recv(1 << 20))
+    reading.join()
+
+
+def test_idle_connections_give_way(served: Served) -> None:
+    idle = []
+    for _ in range(door._CONNECTIONS + 10):
+        idle.append(served.client())
+        assert served.door.next(0) is None
+    assert served.serves_others()
+    assert len(served.door._connections) <= door._CONNECTIONS
+    assert sum(client.ended() for client in idle[:5]) == 5  # those that did nothing for longest
+
+
+def test_after_many_refusals_the_program_counts_as_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_REFUSALS", 10)
+    for _ in range(10):
+        client = served.client(b"no request\r\n\r\n")
+        assert served.door.next(0.05) is None
+        assert client.read()[0] == 400
+    served.client(b"no request\r\n\r\n")
+    assert served.door.next(30) == Ended(-1)
+
+
+def test_the_lifeline_is_the_first_and_carries_the_exit_code(served: Served) -> None:
+    lifeline = served.client(b"swegym-agent\n")
+    assert served.door.next(0.1) is None
+    forged = served.client(b"swegym-agent\n0\n")
+    forged.socket.shutdown(socket.SHUT_WR)
+    assert served.door.next(0.2) is None
+    lifeline.send(b"37\n")
+    lifeline.socket.close()
+    assert served.door.next(30) == Ended(37)
+
+
+@pytest.mark.parametrize("said", [b"", b"x" * 1000, b"-5", b"99999"])
+def test_a_lifeline_that_ends_otherwise_is_a_program_that_was_killed(served: Served, said: bytes) -> None:
+    lifeline = served.client(b"swegym-agent\n" + said)
+    lifeline.socket.shutdown(socket.SHUT_WR)
+    assert served.door.next(30) == Ended(-1)
+
+
+def test_answers_come_back_only_once(served: Served) -> None:
+    client = served.client(GET)
+    found = served.asked()
+    served.door.answer(found.number, 200, b"one")
+    served.door.answer(found.number, 200, b"two")
+    served.door.answer(12345, 200, b"three")
+    assert client.read() == (200, b"one")
+    assert served.serves_others()
+
+
+def test_after_the_end_nobody_is_answered(served: Served) -> None:
+    client = served.client(GET)
+    found = served.asked()
+    served.door.close()
+    served.door.close()
+    assert client.ended() and served.door.next(1) == Ended(-1)
+    served.door.answer(found.number, 200, b"late")
+    with pytest.raises(ConnectionRefusedError):
+        Client(served.port)
+
+
+def test_a_program_in_a_sandbox_asks_its_owner(backend: str) -> None:
+    sandbox = start_sandbox(SandboxSpec(workdir="/tmp", port=4321), backend=backend)
+    try:
+        ask = "exec 5<>/dev/tcp/127.0.0.1/4321; printf 'GET /who HTTP/1.1\\r\\n\\r\\n' >&5; head -n 1 <&5 >got; exit 5"
+        sandbox.run(run_command(ask, 4321, "/tmp/log"))
+        found = sandbox.door().next(60)
+        assert isinstance(found, Asked) and found.path == "/who"
+        sandbox.door().answer(found.number, 200, b"you")
+        assert sandbox.door().next(60) == Ended(5)
+        assert sandbox.read("got") == b"HTTP/1.1 200 OK\r\n"
+    finally:
+        sandbox.close()
+
+
+def test_a_door_needs_a_port_and_no_network() -> None:
+    with pytest.raises(ConfigurationError, match="port"):
+        SandboxSpec(port=80)
+    with pytest.raises(ConfigurationError, match="without network"):
+        SandboxSpec(port=8000, network=True)
+    sandbox = start_sandbox(SandboxSpec(workdir="/tmp"))
+    try:
+        with pytest.raises(ConfigurationError, match="no door"):
+            sandbox.door()
+    finally:
+        sandbox.close()
