@@ -1,4 +1,4 @@
-"""`swegym export`: the ids, images and rows of a dataset, for other tools."""
+"""`swegym export`: the ids, images and rows of a dataset, or recorded episodes, for other tools."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from typing import Any
 
 from swegym_env.cli.options import DATASETS, add_command, add_dataset_arguments, add_json, load_chosen
 from swegym_env.errors import ConfigurationError
+from swegym_env.files import write_atomically
 from swegym_env.tasks.task import Task
 
-__all__ = ["EXPORTED", "add_parser", "export_tasks"]
+__all__ = ["EXPORTED", "TRAJECTORIES", "add_parser", "export_tasks", "export_trajectories"]
 
 EXPORTED = ("instance_ids.txt", "docker_images.txt", "evaluation.jsonl", "predictions.jsonl")
 """The files that `export_tasks` writes."""
+
+TRAJECTORIES = ("atif", "messages", "records")
+"""The forms in which `export_trajectories` writes episodes."""
 
 
 def add_parser(commands: Any) -> None:
@@ -30,9 +34,10 @@ def add_parser(commands: Any) -> None:
         "write the ids, image names, evaluation rows and predictions of a dataset",
         "swegym export rows.jsonl --output exported/ --where repo='django/*'",
         more=": instance_ids.txt, docker_images.txt, evaluation.jsonl and predictions.jsonl, the last two as the "
-        "SWE-bench harness reads them.",
+        "SWE-bench harness reads them. With --trajectories: recorded episodes, or trajectories of other programs in "
+        "ATIF, in another form.",
     )
-    parser.add_argument("dataset", help=DATASETS)
+    parser.add_argument("dataset", help=f"{DATASETS}; with --trajectories a folder of episodes, or a file in ATIF")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the folder to write into")
     parser.add_argument(
         "--predictions",
@@ -40,12 +45,31 @@ def add_parser(commands: Any) -> None:
         default="gold",
         help="patches of predictions.jsonl (default gold)",
     )
+    parser.add_argument(
+        "--trajectories",
+        choices=TRAJECTORIES,
+        help="write episodes: as documents in ATIF 1.7, as conversations to learn from (messages.jsonl, those that are "
+        "valid), or as records for view and replay",
+    )
+    parser.add_argument("--resolved", action="store_true", help="only episodes that solved their task")
     parser.add_argument("--force", action="store_true", help="replace existing files")
     add_dataset_arguments(parser)
     add_json(parser, "")
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.trajectories:
+        names = export_trajectories(
+            options.dataset,
+            options.output,
+            options.trajectories,
+            resolved_only=options.resolved,
+            force=options.force,
+        )
+        print(json.dumps({"output": str(options.output), "written": names}) if options.json else "\n".join(names))
+        return 0
+    if options.resolved:
+        raise ConfigurationError("--resolved: has no effect on a dataset. Try: --trajectories")
     tasks = load_chosen(options, options.dataset)
     written = export_tasks(tasks, options.output, predictions=options.predictions, force=options.force)
     if options.json:
@@ -125,3 +149,49 @@ def export_tasks(
     except OSError as error:
         raise ConfigurationError(f"--output: {output}: cannot be written: {error.strerror or error}") from error
     return {name: len(content) for name, content in lines.items()}
+
+
+def export_trajectories(
+    place: str | Path, output: Path, form: str, *, resolved_only: bool = False, force: bool = False
+) -> list[str]:
+    """Write the episodes at `place` into the folder `output`.
+
+    Args:
+        place: a folder of recorded episodes or documents in ATIF, or one document.
+        form: "atif": a document for each episode; "messages": one conversation a line in `messages.jsonl`, without
+            episodes in which the machine failed; "records": a folder for each episode.
+        resolved_only: leave out episodes that did not solve their task.
+        force: replace existing files.
+
+    Returns:
+        The names of what was written, in order.
+
+    Raises:
+        ConfigurationError: there are no such episodes, or a file exists already or cannot be written.
+    """
+    from swegym_env.adapters.atif import messages_of, read_episodes, to_atif
+    from swegym_env.recording.record import write_record
+
+    records = [record for record in read_episodes(place) if record.ending.get("resolved") or not resolved_only]
+    if form == "records":
+        return [write_record(output, record).name for record in records]
+    files: dict[str, str] = {}
+    if form == "messages":
+        told = [messages_of(record) for record in records if record.ending.get("valid", True) and record.turns]
+        files["messages.jsonl"] = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in told)
+    else:
+        for record in records:
+            name = record.place.name.removesuffix(".json") if record.place else record.instance_id
+            if f"{name}.json" in files:
+                raise ConfigurationError(f"{place}: two episodes are named {name}. Try: one folder after the other")
+            files[f"{name}.json"] = json.dumps(to_atif(record), ensure_ascii=False, indent=1) + "\n"
+    existing = [name for name in files if os.path.lexists(output / name)]
+    if existing and not force:
+        raise ConfigurationError(f"--output: {output / existing[0]} exists already. Try: --force, or another folder")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_atomically(output / name, content)
+    except OSError as error:
+        raise ConfigurationError(f"--output: {output}: cannot be written: {error.strerror or error}") from error
+    return list(files)

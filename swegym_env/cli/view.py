@@ -24,22 +24,23 @@ def add_parser(commands: Any) -> None:
         "swegym view runs/episodes/ -o episodes.html",
         more=" that needs no server and no network.",
     )
-    parser.add_argument("place", metavar="DIR", help="a recorded episode, or a directory of them")
+    parser.add_argument("place", metavar="DIR", help="a recorded episode, a trajectory in ATIF, or a directory of them")
     parser.add_argument(
         "-o", "--output", default="", help="the file to write (default DIR/view.html); - for standard output"
     )
 
 
 def _run(options: argparse.Namespace) -> int:
-    from swegym_env.recording.record import find_records, read_record
+    from swegym_env.adapters.atif import read_episodes
     from swegym_env.recording.viewer import render_page
 
     place = Path(options.place)
-    page = render_page([read_record(folder) for folder in find_records(place)], title=place.resolve().name)
+    page = render_page(read_episodes(place), title=place.resolve().name)
     if options.output == "-":
         sys.stdout.buffer.write(page.encode())
         return 0
-    output = Path(options.output) if options.output else place / "view.html"
+    beside = place.with_suffix(".html") if place.is_file() else place / "view.html"
+    output = Path(options.output) if options.output else beside
     try:
         write_atomically(output, page)
     except OSError as error:

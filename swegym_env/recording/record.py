@@ -22,7 +22,7 @@ from typing import Any
 from swegym_env.errors import ConfigurationError
 from swegym_env.tasks.task import Task
 
-__all__ = ["FORMAT", "Record", "RecordedTurn", "find_records", "read_record", "write_record"]
+__all__ = ["FORMAT", "Record", "RecordedTurn", "find_records", "plain", "read_record", "write_record"]
 
 FORMAT = 1
 _FILES = ("traj.json", "patch.diff", "meta.json")
@@ -227,10 +227,10 @@ def _summary(record: Record) -> dict[str, Any]:
 
 
 def _json(value: Any, *, indent: int | None = None) -> str:
-    return json.dumps(_plain(value), indent=indent, allow_nan=False) + "\n"
+    return json.dumps(plain(value), indent=indent, allow_nan=False) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """`value` as JSON values; anything that JSON has no type for becomes text.
 
     `swe_trainers.evaluation.records` has a copy: both write one format, and neither package may import the other.
@@ -240,13 +240,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else repr(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, (set, frozenset)):
-        return sorted((_plain(each) for each in value), key=repr)
+        return sorted((plain(each) for each in value), key=repr)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     if hasattr(value, "tolist"):  # numpy's numbers and arrays
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return str(value)
