@@ -83,6 +83,9 @@ chaos: setup ## kill sandbox servers, pool, generation server and ranks while a 
 bench-learning: setup ## every algorithm learns from random weights, and every mutant does not (resumable; an hour on one core)
 	@OMP_NUM_THREADS=1 nice -n 10 $(PY) -m benchmarks.learning $(ARGS)
 
+bench-doors: setup ## an episode through the back ends of other projects beside ours, into benchmarks/results/doors.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)
+
 bench-eval: setup ## 200 episodes of swe-eval: what of both cores goes into sandboxes and tests, into benchmarks/results/evaluation.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.evaluation $(ARGS)
 

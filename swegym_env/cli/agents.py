@@ -8,7 +8,7 @@ from typing import Any
 
 from swegym_env.cli.options import add_command, add_group, add_json, add_sandbox
 from swegym_env.errors import ConfigurationError, SwegymError
-from swegym_env.programs.spec import load_agent, shipped_agents
+from swegym_env.programs.spec import agent_names, load_agent
 
 __all__ = ["add_parser"]
 
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    for name in shipped_agents():
+    for name in agent_names():
         spec = load_agent(name)
         if options.json:
             print(json.dumps({"agent": name, "description": spec.description}))

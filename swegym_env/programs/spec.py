@@ -37,9 +37,10 @@ import yaml
 from swegym_env.agent.tools import AGENT_FILE, Bundle, load_bundle
 from swegym_env.errors import ConfigurationError
 from swegym_env.programs.protocols.model import MODEL
+from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.layers import LayerStore
 
-__all__ = ["PORT", "TASK_FILE", "AgentSpec", "load_agent", "shipped_agents"]
+__all__ = ["PORT", "TASK_FILE", "AgentSpec", "agent_names", "load_agent", "shipped_agents"]
 
 PORT = 8390
 """Of the sandbox's loopback, where the model is asked."""
@@ -114,6 +115,11 @@ def shipped_agents() -> dict[str, Path]:
     return {path.parent.name: path.parent for path in sorted(Path(__file__).parent.glob(f"shipped/*/{AGENT_FILE}"))}
 
 
+def agent_names() -> tuple[str, ...]:
+    """The agents of this package, and those of installed packages (entry points "swegym_env.agents")."""
+    return tuple(with_installed("swegym_env.agents", {name: name for name in shipped_agents()}))
+
+
 def load_agent(given: str | os.PathLike[str] | AgentSpec | Mapping[str, Any]) -> AgentSpec:
     """An agent by name, by the path of its folder, or by the arguments of an `AgentSpec`.
 
@@ -125,11 +131,14 @@ def load_agent(given: str | os.PathLike[str] | AgentSpec | Mapping[str, Any]) ->
     if isinstance(given, Mapping):
         return _from_mapping(given, "agent", ("name", *_KEYS))
     shipped = shipped_agents()
+    installed = with_installed("swegym_env.agents", {name: name for name in shipped})
+    if str(given) in installed.keys() - shipped.keys():  # of a folder, or an AgentSpec
+        return load_agent(resolve(installed[str(given)], "agent"))
     path = shipped.get(str(given)) or Path(given).expanduser().absolute()
     file = path / AGENT_FILE
     if not file.is_file():
         raise ConfigurationError(
-            f"no agent {str(given)!r}: give {', '.join(shipped)}, or a folder with an {AGENT_FILE}"
+            f"no agent {str(given)!r}: give {', '.join(installed)}, or a folder with an {AGENT_FILE}"
         )
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -67,6 +67,26 @@ def test_an_episode_uses_everything_that_the_package_adds_to_the_environment(pla
     assert len(opened) >= 2 and all(entry["image"] == "host" for entry in opened)  # the agent's, and one for grading
 
 
+AGENT = """
+from swegym_env.programs.env import SWEAgentEnv
+
+env = SWEAgentEnv("acme-mini", agent="acme-agent")
+env.reset(options={"instance_id": "acme__add"})
+observation, *_ = env.step("sed -i 's#/#+#' add.sh; sh add.sh 6 3")
+*_, info = env.step("submit")
+env.close()
+print(observation.strip(), info["resolved"])
+"""
+
+
+def test_an_agent_of_the_package_plays(place: Path) -> None:
+    ran = run(place, "-c", AGENT)
+    assert ran.stdout == "9 True\n", ran.stderr[-2000:]
+    assert "acme-agent" in run(place, "-m", "swegym_env.cli", "agents", "list").stdout
+    refused = run(place, "-m", "swegym_env.cli", "agents", "check", "acme", stdin="")
+    assert refused.returncode == 2 and "give mini-swe-agent, acme-agent, or a folder" in refused.stderr
+
+
 def test_the_command_line_knows_the_names_of_the_package(place: Path) -> None:
     shown = run(place, "-m", "swegym_env.cli.main", "run", "--help").stdout
     assert "acme-mini" in shown and "acme" in shown.partition("--sandbox")[2]
