@@ -125,6 +125,21 @@ def test_answers_are_compared_by_meaning(answered: Any, sent: Any, continues: bo
     )
 
 
+def test_an_agent_may_put_back_the_text_at_which_an_answer_stopped() -> None:
+    conversations = Conversations()
+    first = message("user", "hi")
+    conversations.place(request(first, stop=("</code>", "STOP")))
+    conversations.answered(message("assistant", "<code>1"))
+    other = [first, message("assistant", "<code>1</end>"), message("user", "more")]
+    same = [first, message("assistant", "<code>1</code>"), message("user", "more")]
+    assert conversations.place(request(*same)).continues
+    conversations.answered(message("assistant", "2"))
+    assert (
+        conversations.place(request(*same, message("assistant", "2"), message("user", "on"))).new[0]["content"] == "on"
+    )
+    assert not conversations.place(request(*other)).continues
+
+
 def test_other_tools_make_another_conversation() -> None:
     conversations = Conversations()
     conversations.place(request(message("user", "hi")))

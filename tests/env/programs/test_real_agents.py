@@ -89,7 +89,7 @@ def test_mini_swe_agent_repairs_a_repository_and_its_clients_read_every_protocol
         "tool_calls": [{"id": "x", "type": "function", "function": function}],
     }
     _, reward, terminated, _, info = env.step(json.dumps(message))
-    assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True)
+    assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True), info
 
     command = f'exec "$SWEGYM_AGENT/venv/bin/python" -c {shlex.quote(CLIENTS)}'
     spec = dataclasses.replace(load_agent("mini-swe-agent"), command=command)
@@ -104,3 +104,40 @@ def test_mini_swe_agent_repairs_a_repository_and_its_clients_read_every_protocol
     assert info["end_reason"] == "submitted", observation
     expected = [(name, streams) for name in ("chat", "responses", "messages") for streams in (False, True)]
     assert protocols == expected
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_smolagents_repairs_a_repository(make: Make) -> None:
+    env = make(load_agent("smolagents"), turn_timeout_s=300)
+    observation, info = env.reset(seed=0)
+    assert "add subtracts" in observation and info["request"]["stop"]
+    observation, *_, info = env.step("Thought: I count.\n<code>\nprint(6 * 7)\n</code> and so on")
+    # It writes each answer again, with what it ran: to it every request is a conversation of its own.
+    assert "42" in observation and (info["continues"], info["conversation"]) == (False, 1)
+    code = """from pathlib import Path
+path = Path("calc/add.py")
+_ = path.write_text(path.read_text().replace("a - b", "a + b"))
+final_answer("done")"""
+    _, reward, terminated, _, info = env.step(f"Thought: I repair it.\n<code>\n{code}\n</code>")
+    assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True), info
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+def test_qwen_code_repairs_a_repository(make: Make) -> None:
+    env = make(load_agent("qwen-code"), turn_timeout_s=300)
+    observation, info = env.reset(seed=0)
+    assert "add subtracts" in observation and info["request"]["stream"]
+    assert "run_shell_command" in [tool["function"]["name"] for tool in info["tools"]]
+    for command in ("cat calc/add.py", "sed -i 's/a - b/a + b/' calc/add.py; git diff"):
+        arguments = {"command": command, "description": "I work.", "is_background": False}
+        call = json.dumps({"name": "run_shell_command", "arguments": arguments})
+        observation, *_, info = env.step(f"I work.\n<tool_call>\n{call}\n</tool_call>")
+        assert info["continues"] and info["conversation"] == 0
+    terminated = False
+    for _ in range(10):  # after its work it asks, in other conversations, what to remember
+        _, reward, terminated, _, info = env.step("The addition is repaired. There is nothing to remember.")
+        if terminated:
+            break
+    assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True), info
