@@ -11,11 +11,9 @@ of another program becomes a record of what its agent read and wrote, for `swegy
 from __future__ import annotations
 
 import base64
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from swegym_env import __version__
@@ -23,9 +21,9 @@ from swegym_env.agent.actions import Call, Command, Submit
 from swegym_env.agent.formats import action_format
 from swegym_env.agent.formats.calls import dump_json
 from swegym_env.errors import ConfigurationError
-from swegym_env.recording.record import Record, RecordedTurn, find_records, plain, read_record
+from swegym_env.recording.record import Record, RecordedTurn, plain
 
-__all__ = ["VERSION", "from_atif", "messages_of", "read_episodes", "to_atif"]
+__all__ = ["VERSION", "from_atif", "to_atif"]
 
 VERSION = "ATIF-v1.7"
 _OWN = "swegym"
@@ -227,55 +225,3 @@ def _content(content: str | Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(
         part["text"] if part["type"] == "text" else f"[{part['type']}: {part['source']['path']}]" for part in content
     )
-
-
-def messages_of(record: Record) -> dict[str, Any]:
-    """A conversation for cloning (`demonstrations` of `swe-train`): what the agent read and wrote, in turns."""
-    system = [{"role": "system", "content": record.system_prompt}] if record.system_prompt else []
-    read = [record.prompt, *(turn.observation for turn in record.turns[:-1])]
-    turns = [
-        {"role": role, "content": _readable(content)}
-        for observation, turn in zip(read, record.turns, strict=True)
-        for role, content in (("user", observation), ("assistant", turn.action))
-    ]
-    return {"messages": [*system, *turns]}
-
-
-def read_episodes(place: str | Path) -> list[Record]:
-    """The recorded episodes and the documents in ATIF at or below a folder, or in one file, sorted by their places.
-
-    Raises:
-        ConfigurationError: there is none, or one cannot be read.
-    """
-    place = Path(place)
-    found = [] if place.is_file() else [read_record(folder) for folder in _folders(place)]
-    taken = {record.place for record in found}
-    for path in [place] if place.is_file() else sorted(place.rglob("*.json")):
-        if path.parent not in taken and (document := _document(path, named=path == place)) is not None:
-            record = from_atif(document, str(path))
-            found.append(Record(**{**vars(record), "place": path}))
-    if not found:
-        raise ConfigurationError(f"{place}: neither a recorded episode nor a trajectory in ATIF")
-    return sorted(found, key=lambda record: str(record.place))
-
-
-def _folders(place: Path) -> Iterator[Path]:
-    try:
-        yield from find_records(place)
-    except ConfigurationError:
-        if not place.is_dir():
-            raise
-
-
-def _document(path: Path, *, named: bool) -> dict[str, Any] | None:
-    """The JSON in a file; None for another file that nobody named."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        if named:
-            raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-        return None
-    atif = isinstance(found, dict) and str(found.get("schema_version", "")).startswith("ATIF")
-    if named and not atif:
-        raise ConfigurationError(f"{path}: not a trajectory in ATIF: schema_version: expected ATIF-v1.x")
-    return found if atif else None

@@ -169,7 +169,8 @@ def export_trajectories(
     Raises:
         ConfigurationError: there are no such episodes, or a file exists already or cannot be written.
     """
-    from swegym_env.adapters.atif import messages_of, read_episodes, to_atif
+    from swegym_env.adapters.atif import to_atif
+    from swegym_env.adapters.episodes import messages_of, read_episodes
     from swegym_env.recording.record import write_record
 
     records = [record for record in read_episodes(place) if record.ending.get("resolved") or not resolved_only]

@@ -31,7 +31,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from swegym_env.adapters.atif import read_episodes
+    from swegym_env.adapters.episodes import read_episodes
     from swegym_env.recording.viewer import render_page
 
     place = Path(options.place)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from swegym_env.adapters.atif import from_atif, messages_of, read_episodes, to_atif
+from swegym_env.adapters.atif import from_atif, to_atif
+from swegym_env.adapters.episodes import messages_of, read_episodes
 from swegym_env.cli.main import main
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
