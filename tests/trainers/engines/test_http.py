@@ -132,12 +132,13 @@ def test_rate_limit_counts_every_thread_and_try():
     with answering(reply(500), reply(500), reply(200, {})) as (url, asked):
         clients = [JsonClient(url, pace=pace, pause_s=0.001) for _ in range(3)]
         threads = [threading.Thread(target=client.post, args=("/x", {})) for client in clients]
+        began = time.monotonic()  # on a busy machine the first request arrives late, and the others in time
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert len(asked) == 5
-        assert asked[-1] - asked[0] >= 4 * 0.05 - 0.02
+        assert asked[-1] - began >= 4 * 0.05
 
 
 def test_api_key_is_removed_from_messages():

@@ -38,6 +38,8 @@ from tests.trainers.scale.test_torchrun import configured, output_of, torchrun
 from tests.trainers.test_playing_ahead import configuration
 from tests.trainers.tiny import TINY, full_logprobs
 
+pytestmark = pytest.mark.timeout(600)  # a node is half a dozen processes, which start slowly on a busy machine
+
 NODE = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100_000_000}
 DEAD_NODE_DETECTION = {  # faster than the default of 15 s; slow responses still count
     "health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_timeout_ms": 10_000,
@@ -90,7 +92,7 @@ def crew(cluster: Cluster, policy: LanguageModel, deadly: Path) -> Iterator[RayC
 
 
 def wait_for_workers(crew: RayCrew) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 240
     while crew.metrics()["ray/workers"] < 2:
         assert time.monotonic() < deadline
         time.sleep(0.1)
