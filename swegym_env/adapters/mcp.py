@@ -44,6 +44,7 @@ CALLS = call_format(
 )
 """Calls as `tools/call` has them."""
 
+_CLOSING_S = 20.0
 _OUTCOME = ("resolved", "fail_to_pass", "pass_to_pass", "end_reason", "failure_reason")
 _Context = ServerRequestContext[dict[str, Any], Any]
 
@@ -70,6 +71,7 @@ class Episode:
         self._env = env
         self._turn = threading.Lock()  # an environment has one caller at a time
         self._reward = 0.0
+        self._closing = False
         self._task, self.info = env.reset(seed=seed, options=options)
         self._tools = [_as_tool(schema) for schema in self.info["tools"]]
         system_prompt = self.info["system_prompt"]
@@ -105,7 +107,10 @@ class Episode:
             observation, failed = "The episode is over.", True
             if not self.over:
                 action = dump_json({"name": name, "arguments": arguments})
-                observation, reward, _, _, self.info = self._env.step(action)
+                observation, reward, _, _, info = self._env.step(action)
+                if self._closing:  # it was ended; nobody waits for what it says
+                    return types.CallToolResult(content=[], is_error=True)
+                self.info = info
                 self._reward += float(reward)
                 failed = bool(self.info["action_error"])
             if not self.info.get("valid", True):
@@ -115,10 +120,13 @@ class Episode:
             return types.CallToolResult(content=content, structured_content=structured, is_error=failed)
 
     def close(self) -> None:
-        """End the episode; a command that a client did not wait for is ended with all sandboxes of this process."""
-        if self._turn.acquire(blocking=False):
-            self._env.close()
-        end_all()
+        """End the episode, and with it a command that a client did not wait for."""
+        self._closing = True
+        if not self._turn.acquire(blocking=False):
+            end_all()
+            if not self._turn.acquire(timeout=_CLOSING_S):
+                return
+        self._env.close()
 
     async def _list_tools(self, _: _Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=self._tools)

@@ -20,6 +20,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from swegym_env.recording.record import find_records, read_record
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.sandbox.test_reaping import eventually, sandboxes, users
@@ -164,8 +165,8 @@ CLIENT = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("dies", ["client", "server"])
-def test_nothing_is_left_when_a_side_is_killed_in_a_call(place: Path, dies: str) -> None:
-    command = [sys.executable, "-c", CLIENT, *SWEGYM_MCP]
+def test_nothing_is_left_when_a_side_is_killed_in_a_call(place: Path, dies: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLIENT, *SWEGYM_MCP, "--record", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables()
     ) as client:
@@ -178,6 +179,9 @@ def test_nothing_is_left_when_a_side_is_killed_in_a_call(place: Path, dies: str)
         assert eventually(lambda: not sandboxes(place) and not users(place))
         assert eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in below))
         client.kill()
+    if dies == "client":  # the server keeps what was played
+        (record,) = find_records(tmp_path)
+        assert read_record(record).turns[0].info["exit_code"] == 0
 
 
 def test_what_cannot_be_served_is_one_line() -> None:
