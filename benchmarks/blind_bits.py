@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import tempfile
 import time
@@ -23,6 +24,7 @@ import numpy as np
 
 from benchmarks.records import Row, row, write_results
 from swegym_env.grading.bits import Knowledge, Ledger, leaves
+from swegym_env.grading.blind import ERROR_BITS
 from swegym_env.languages import language_of
 from swegym_env.repo.patches import added_lines, parse_patch, touched_paths
 from swegym_env.tasks.datasets import load_tasks
@@ -74,7 +76,12 @@ def _analysed(task: Task, git: Path) -> dict[str, Any]:
     blinded = language.make_blind(files, task.fail_to_pass, frozenset(), 0)
     if blinded is None:
         return {"added": 0.0, "all": 0.0, "covered": 0, "tests": len(task.fail_to_pass), "kinds": {}}
-    values = [(e.kind, e.value, e.options, e.place) for e in blinded.expectations.values() if e.constant]
+    hidden = [
+        e for e in blinded.expectations.values() if "checked" not in e.options
+    ]  # the others are still in the tests
+    if not hidden:
+        return {"added": 0.0, "all": 0.0, "covered": 0, "tests": len(task.fail_to_pass), "kinds": {}}
+    values = [(e.kind, e.value, e.options, e.place) for e in hidden if e.constant]
     values += [("eq", mark.value, {}, mark.place) for mark in blinded.placeholders.values()]
     readable = [value for e in blinded.expectations.values() for value in e.readable]
     apart = [part.text for part in parse_patch(task.test_patch) if not part.paths & blinded.files.keys()]
@@ -90,10 +97,11 @@ def _analysed(task: Task, git: Path) -> dict[str, Any]:
     for kind, value, options, place in sorted(values, key=lambda item: item[3]):
         path, line, _ = place.rsplit(":", 2)
         kinds[kind] += 1
-        result["all"] += whole.add(kind, value, options)
+        most = ERROR_BITS if kind == "raised" else math.inf
+        result["all"] += min(most, whole.add(kind, value, options))
         if int(line) in added.get(path, ()):
-            result["added"] += partial.add(kind, value, options)
-    covered = frozenset().union(*(e.names for e in blinded.expectations.values()))
+            result["added"] += min(most, partial.add(kind, value, options))
+    covered = frozenset().union(*(e.names for e in hidden))
     return {
         **{name: round(bits, 1) for name, bits in result.items()},
         "covered": len(covered),

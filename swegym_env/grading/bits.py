@@ -5,6 +5,7 @@ and the tests as they are inside the sandbox. The formula is deliberately low:
 
 True, False, None             1
 an integer n                  1 + log2(1 + |n|), at most 20; at most 4 if it stands in the issue or the tests
+a date, a time                its numbers, each as an integer
 integers in equal steps       the first one, the step, and how many
 a float                       3.3 per significant digit, at most 40; with a tolerance, log2 of how many values it tells
                               apart up to its own size
@@ -28,6 +29,7 @@ piece that can be found anywhere in it (`pieces`); one of n loses log2 n.
 
 from __future__ import annotations
 
+import datetime
 import importlib
 import itertools
 import math
@@ -57,10 +59,24 @@ def leaves(value: Any) -> Iterator[Any]:
         elif isinstance(item, list | tuple | set | frozenset):
             waiting += item
         else:
-            yield _as_number(item) if isinstance(item, Decimal | Fraction) else item
-            count += 1
+            parts = _numbers_of(item)
+            yield from parts
+            count += len(parts)
         if count > _MAX_LEAVES:
             return
+
+
+def _numbers_of(item: Any) -> Sequence[Any]:
+    """The builtin values that a value of the standard library has its bits of, else the value itself."""
+    if isinstance(item, Decimal | Fraction):
+        return (_as_number(item),)
+    if isinstance(item, datetime.timedelta):
+        return [part for part in (item.days, item.seconds, item.microseconds) if part] or [0]
+    if not isinstance(item, datetime.date | datetime.time):
+        return (item,)
+    day = [item.year, item.month, item.day] if isinstance(item, datetime.date) else []
+    names = ("hour", "minute", "second", "microsecond")
+    return day + [part for name in names if (part := getattr(item, name, 0))] or [0]
 
 
 def _as_number(value: Decimal | Fraction) -> float:
@@ -101,22 +117,26 @@ class Knowledge:
         missing = wanted - self._near_words
         long = [set(found) for found in words.values() if len(set(found)) >= _LONG_TEXT][:_MOST_LONG_TEXTS]
         searched = {_folded(text.strip()) for text in texts if len(text.strip()) > 2}
+        searched -= {data for data in searched if data in self._near}
         self._far_words: set[bytes] = set()
         self._far_texts: set[bytes] = set()
-        for content in far:
-            if not (missing or searched or long):
-                break
+        for content in far if missing or searched or long else ():
             lowered = content.lower()
-            if missing or long:
+            # Words are where their letters are: most files have none of them, and are not divided into words.
+            likely = any(word in lowered for word in missing)
+            alike = [text for text in long if sum(word in lowered for word in text) * 5 >= len(text) * 3]
+            if likely or alike:
                 ordered = _WORDS.findall(lowered)
                 here = set(ordered)
                 self._far_words |= missing & here
                 missing -= here
-                if any(len(text & here) * 5 >= len(text) * 3 for text in long):
+                if any(len(text & here) * 5 >= len(text) * 3 for text in alike):
                     self._pairs |= pairs & set(itertools.pairwise(ordered))
             found = {data for data in searched if data in lowered}
             self._far_texts |= found
             searched -= found
+            if not (missing or searched or long):
+                break
 
     def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
         """The bits of one value that is no container; a number counts if it differs by more than `tolerance`."""

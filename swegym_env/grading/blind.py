@@ -10,9 +10,14 @@ patch all of them pass and every comparison holds; comparisons for which that is
 empty patch the tests of FAIL_TO_PASS fail. A comparison counts only if the empty patch does not send the expected
 value; its bits are those of `grading.bits`.
 
-Where negative controls leave a patch unproven, the tests run blind once more with every condition of computed values
-rewritten too (`computed`). What these expect is what the gold patch sends, in the canonical form of known types, the
-same in two runs. A repair may well send something else there; then nothing is proved by it, and nothing is rejected.
+Where negative controls leave a patch unproven, the tests run blind once more, with every condition of computed values
+rewritten and no longer in the test (`computed`). What these expect is what the gold patch sends, in the canonical form
+of known types, the same in two runs. A repair may well send something else there; then nothing is proved by it, and
+nothing is rejected.
+
+Else such conditions, and errors of other classes than builtin ones, stay in the tests, which send what they compare
+beside that (`Pair.is_beside`). If the patch sends there what the gold patch sends, a control could tell no more; if
+not, controls examine the test. This is no proof by bits: the test holds what it expects.
 
 A verdict has the proof "blind" if the counted comparisons hold at least 20 bits, and each test of FAIL_TO_PASS has one
 that the empty patch fails, or one of at least 8 bits that it does not reach. A comparison counts in a run if it holds,
@@ -55,14 +60,14 @@ from swegym_env.repo.patches import parse_patch
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task, task_to_row
 
-__all__ = ["PROOF_BITS", "BlindTests", "Pair", "calibrate", "known_blind_tests"]
+__all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known_blind_tests"]
 
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 9
+_VERSION = 13
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
-_ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
+ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _SEARCHED = ("in", "search", "lines")
 # Comparisons that hold for one value of a known type only, or for numbers near it.
 _OF_ONE_VALUE = frozenset({"eq", "is", "of", "rows", "count", "approx", "almost", "close", "raised"})
@@ -88,6 +93,7 @@ class Pair:
         pieces: of a text that is searched, see `grading.bits`.
         decides: whether the empty patch sends another value, or none.
         is_strict: whether it holds for one value only, of what the test computes.
+        is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
     """
 
     names: tuple[str, ...]
@@ -101,6 +107,7 @@ class Pair:
     pieces: int = 1
     decides: bool = False
     is_strict: bool = False
+    is_beside: bool = False
 
     @property
     def sure_bits(self) -> float:
@@ -150,10 +157,12 @@ class BlindTests:
         if result is not None:
             seen = _observed(blinded, run.sent)
             verdict, covered = self._judged(tests.task, verdict, seen)
-            run = dataclasses.replace(run, covered=covered)
+            others = [one for sent in seen.values() for one in sent if not one.is_beside]
+            foreign = any(one.record.foreign for one in others)
+            run = dataclasses.replace(run, covered=frozenset() if foreign else covered)
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
-            if alone and verdict.resolved and any(one.record.foreign for sent in seen.values() for one in sent):
+            if alone and verdict.resolved and foreign:
                 plain = tests.verdict(tests.run(patch))
                 verdict = verdict if plain.resolved else plain
         return dataclasses.replace(run, files=self.files), verdict
@@ -170,10 +179,17 @@ class BlindTests:
         uncovered: set[str] = set()
         for name, pair in self.pairs.items():
             sent = seen.get(name, [])
+            if pair.is_beside:
+                is_known = pair.decides or not any(one.record.foreign for one in sent)
+                if not is_known or not self._sent_as_by_gold(pair, sent):
+                    uncovered |= set(pair.names)
+                elif pair.decides:
+                    deciding |= set(pair.names)
+                continue
             wrong = [one for one in sent if not one.holds(frozenset(pair.forms))]
             same = pair.kind not in _OF_GOLD or {canonical(one.record.value) for one in sent} == {*pair.forms}
             if not same and not self.computed:  # an error that is derived from the expected one, and from others
-                wrong = [one for one in sent if not one.is_expected_error]
+                wrong = [one for one in sent if not (one.is_expected_error or one.is_checked)]
                 uncovered |= set(pair.names)
             elif not same:
                 wrong = sent
@@ -230,6 +246,13 @@ class BlindTests:
         )
         return verdict, frozenset(deciding - uncovered)
 
+    @staticmethod
+    def _sent_as_by_gold(pair: Pair, sent: list[_Sent]) -> bool:
+        """Whether each test sends what it sends with the gold patch, as often."""
+        counts = _counts(sent, pair.names)
+        often = all(counts.get(test, 0) >= count for test, count in pair.counts.items())
+        return often and {canonical(one.record.value) for one in sent} == {*pair.forms}
+
     def proves(self, verdict: Verdict, names: Iterable[str]) -> bool:
         """Whether the verdict of a blind run proves each of these tests, whatever else the test checks."""
         return verdict.proof == "blind" and all(
@@ -241,11 +264,11 @@ class BlindTests:
     def settled(self, run: Run, verdict: Verdict) -> dict[str, float]:
         """Tests of FAIL_TO_PASS in which a blind run leaves nothing to examine → the chance to guess their values.
 
-        Nothing of such a test is compared inside: there is no assertion to make lenient and no value to read, and each
-        comparison outside holds for one value only, of a known type. A control could tell no more of it.
+        Each comparison outside holds for one value only, of a known type: there is no assertion to make lenient. Of
+        what is compared inside, the patch computes the same as the gold patch. A control could tell no more of it.
         """
         found: dict[str, float] = {}
-        if not verdict.resolved or any(record.foreign for record in read_records(run.sent)):
+        if not verdict.resolved:
             return found
         for name in run.covered:
             pairs = [pair for pair in self.pairs.values() if name in pair.names]
@@ -264,6 +287,10 @@ class BlindTests:
             return 1.0
         return 2.0 ** -min(bits, 1000.0)
 
+    def hides(self, name: str) -> bool:
+        """Whether the test `name` decides by an expected value that it does not hold."""
+        return any(name in pair.names and pair.decides and not pair.is_beside for pair in self.pairs.values())
+
     def covers(self, name: str) -> bool:
         """Whether a comparison shows that the test `name` fails without the repair and passes with it."""
         return any(name in pair.names and pair.shows for pair in self.pairs.values())
@@ -278,6 +305,16 @@ class _Sent:
     expected: Any
     texts: Mapping[str, str]
     is_expected_error: bool = False
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the test itself checks it too."""
+        return "checked" in self.expectation.options
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether it is what a condition of the test compares that is not rewritten."""
+        return "beside" in self.expectation.options
 
     def holds(self, forms: frozenset[str] = frozenset()) -> bool:
         return holds(self.expectation, self.expected, self.record.value, forms)
@@ -475,7 +512,8 @@ def _behaving(
         wrong |= {
             name
             for name, sent in seen.items()
-            if sent[0].expectation.kind == "raised" and not computed and not all(one.is_expected_error for one in sent)
+            if sent[0].expectation.kind == "raised" and not computed
+            if not all(one.is_expected_error or one.is_checked for one in sent)
         }
         more = {name.partition("|")[2] or name for name in wrong}
         if not verdict.resolved and not more:  # a comparison that goes on as if it held breaks its test
@@ -524,6 +562,12 @@ def _expected(sent: list[_Sent]) -> Any:
     return sent[0].expected
 
 
+def _tell_more_than_truth(sent: list[_Sent]) -> bool:
+    """Whether each part of a condition is more than the truth of something else."""
+    values = [one.record.value if isinstance(one.record.value, list) else [None] for one in sent]
+    return all(part is not None and not isinstance(part, bool) for parts in values for part in parts)
+
+
 def _holds_foreign(value: Any) -> bool:
     return any(isinstance(leaf, Foreign) for leaf in leaves(value))
 
@@ -560,12 +604,16 @@ def _pairs(
         named = named or sent[0].expectation.names
         differs = any(not one.holds(forms[name]) for one in base.get(name, ()))
         bits, own, shows = 0.0, 0.0, False
+        is_beside, is_checked = sent[0].is_beside, sent[0].is_checked
         if (differs or name not in base) and named & {*task.fail_to_pass}:
-            bits = ledger.add(kind, expected, options)
-            bits = min(bits, _ERROR_BITS) if kind == "raised" else bits
+            bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
+            bits = min(bits, ERROR_BITS) if kind == "raised" else bits
             own = Ledger(knowledge, sent_by_base, readable).add(kind, expected, options)
-            own = min(own, _ERROR_BITS) if kind == "raised" else own
-            shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS)
+            own = min(own, ERROR_BITS) if kind == "raised" else own
+            shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
+        # Objects may differ in how they compare only, where the base commit has not sent another content.
+        if is_beside and not differs and any(one.record.foreign for one in sent):
+            own = 0.0
         length = max(_length(plain_value(one.record.value)) for one in sent)
         pairs[name] = Pair(
             tuple(sorted(named)),
@@ -578,7 +626,8 @@ def _pairs(
             round(own, 2),
             pieces(kind, expected),
             alone and own > 0,
-            kind in _OF_ONE_VALUE and "loose" not in options,
+            _tell_more_than_truth(sent) if is_beside else kind in _OF_ONE_VALUE and "loose" not in options,
+            is_beside,
         )
     return pairs
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import cmath
 import contextlib
+import datetime
 import fnmatch
 import json
 import math
@@ -102,6 +103,9 @@ def _has_equality(packed: Any) -> bool:
     return packed[0] in ("k", "o", "x")
 
 
+_MOMENTS: Mapping[str, Callable[..., Any]] = {
+    kind.__name__: kind for kind in (datetime.date, datetime.datetime, datetime.time, datetime.timedelta)
+}
 _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "b": bool,
     "i": lambda text: int(text, 16),
@@ -110,6 +114,7 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "s": lambda text: _require(text, str),
     "y": bytes.fromhex,
     "m": lambda text: Decimal(_short(text)),
+    "w": lambda parts: _MOMENTS[parts[0]](*(_require(part, int) for part in parts[1:])),
     "q": lambda parts: Fraction(int(_short(parts[0]), 16), int(_short(parts[1]), 16)),
 }
 

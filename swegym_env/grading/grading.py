@@ -179,7 +179,8 @@ def _examined(
     settled = blind.settled(run, verdict) if blind is not None and not scrutiny.required else {}
     if settled and settled.keys() >= {*task.fail_to_pass}:
         chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
-        return dataclasses.replace(verdict, proof="blind", proof_tests=task.fail_to_pass, forgery_chance=chance)
+        hidden = tuple(name for name in task.fail_to_pass if blind is not None and blind.hides(name))
+        return dataclasses.replace(verdict, proof="blind", proof_tests=hidden, forgery_chance=chance)
     scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
     gold = _gold(tests)
     examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled)

@@ -806,6 +806,14 @@ ADAPTIVE |= {
     "an edit of the key that objects compare": _equal_by(
         _POINT_BY_KEY, ("return self.x, self.y", "return self.x - self.x")
     ),
+    "an edit of the key that the repair changes too": _single(
+        "self.assertEqual(f('3,4'), Point(3, 4))",
+        _POINT_BY_KEY.replace("Point(0, 0)", "Point(*map(int, text.split(',')))"),
+        _POINT_BY_KEY.replace("return self.x, self.y", "return 0"),
+        _POINT_BY_KEY.replace("Point(0, 0)", "Point(*[int(part) for part in text.split(',')])"),
+        base=_POINT_BY_KEY.replace("return self.x, self.y", "return self.y, self.y"),
+        more={"m/keyed.py": _KEYED},
+    ),
     "an edit of one part of the key": _equal_by(
         _POINT_BY_KEY, ("return self.x, self.y", "return self.x"), wrong="Point(int(text[:1]), 0)"
     ),

@@ -10,9 +10,10 @@ list, or be an argument of a function that compares it. Wherever a constant is u
 takes its place. What else the code uses it for would fail, so there it stays, and the assertion is left as it was or
 holds no bits (see `grading.bits`). Line numbers stay the same.
 
-Which builtin error a block raises is sent as well. With `computed`, so are conditions of values that are all computed
-(`assertEqual(parse(x), Point(3, 4))`, `assertNotEqual`, `assertGreater`) and other errors. Of an equality one side is
-sent and the other is no longer in the test; the test does not check any of them.
+Which builtin error a block raises is sent as well. Conditions of values that are all computed (`assertEqual(parse(x),
+Point(3, 4))`, `assertNotEqual`, `assertGreater`) and other errors stay in the test, which sends what they compare
+beside that. With `computed` the test does not check any of them: of an equality one side is sent and the other is no
+longer in the test.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ _COUNTING = frozenset({"all", "any", "sum", "bool", "int", "len", "min", "max", 
 _FINDING = frozenset(
     {"all", "any", "search", "match", "fullmatch", "findall", "finditer", "find", "startswith", "endswith"}
 )
+_ENDING = re.compile("raise|warn|fail", re.IGNORECASE)  # what such calls judge is no value
 _JUDGING = re.compile(
     r"_*(assert|raises|warns|fail|deprecated_call|fnmatch|no_fnmatch|re_match|no_re_match|check|verify|expect|compare)",
     re.IGNORECASE,
@@ -144,13 +146,14 @@ class _Site:
     kind: Comparison
     actual: str  # source of the value that is sent
     expected: ast.expr
-    form: str = "test"  # how the rewritten expression looks: "test", "call", "raises"
+    form: str = "test"  # how the rewritten expression looks: "test", "call", "raises", "raised", "beside"
     method: str = ""  # "call": source of the method; "raises": source without the message
     swapped: bool = False
     options: Mapping[str, float] = field(default_factory=dict)
     tail: str = ""
     message: ast.expr | None = None
     function: str = ""
+    parts: list[ast.expr] = field(default_factory=list)  # "beside": what is sent, where it stands
 
 
 def make_blind(
@@ -300,6 +303,7 @@ class _File:
         found: dict[_Function, set[str]] = {}
         waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in self.tree.body]
         places = [(name, place_of(name)) for name in names]
+        heirs = self._heirs()
         for classes, statement in waiting:  # grows during the iteration
             if isinstance(statement, ast.ClassDef):
                 waiting += [((*classes, statement.name), inner) for inner in statement.body]
@@ -307,8 +311,11 @@ class _File:
                 waiting += [(classes, inner) for inner in statement.body]
             elif isinstance(statement, _Function):
                 functions.setdefault(statement.name, []).append(statement)
+                homes = [classes, *((*classes[:-1], heir) for heir in heirs.get(classes[-1:], ()))]
                 fitting = {
-                    name for name, at in places if at is not None and at.fits(self.path, classes, statement.name)
+                    name
+                    for name, at in places
+                    if at is not None and any(at.fits(self.path, home, statement.name) for home in homes)
                 }
                 if not fitting:  # Django names a test by the first line of its docstring
                     said = (ast.get_docstring(statement) or "").strip().split("\n")[0].strip()
@@ -327,6 +334,21 @@ class _File:
                         found[helper] |= missing
                         queue.append(helper)
         return {function: frozenset(names) for function, names in found.items()}
+
+    def _heirs(self) -> dict[tuple[str, ...], list[str]]:
+        """Class of this file → those of this file that inherit from it, directly or not."""
+        bases = {
+            node.name: [getattr(base, "id", "") for base in node.bases]
+            for node in self.tree.body
+            if isinstance(node, ast.ClassDef)
+        }
+        found: dict[tuple[str, ...], list[str]] = {}
+        for name, direct in bases.items():
+            above = list(direct)
+            for one in above:  # grows during the iteration
+                found.setdefault((one,), []).append(name)
+                above += [other for other in bases.get(one, ()) if other not in above]
+        return found
 
     # Comparisons
 
@@ -348,11 +370,11 @@ class _File:
                     found += sites or self._raised(item)
             if self.computed:
                 found = [site for site in found if not any(map(self._tells_equal, _judged(site.node)))]
-            if self.computed and not found:
+            if not found:
                 found = list(self._computed_sites(node))
             for site in found:
                 site.function = function.name
-                if self._is_loose(site):
+                if site.form != "beside" and self._is_loose(site):
                     site.options = {**site.options, "loose": 1.0}
                 yield site
 
@@ -405,8 +427,8 @@ class _File:
                 yield from self._computed_condition(test, test, expected=True)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call, name = node.value, _called(node.value)
-            if name in {helper.name for helper in self._tests}:
-                return  # whose own assertions are rewritten
+            if name in {helper.name for helper in self._tests} or (not self.computed and _ENDING.search(name)):
+                return  # a helper's own assertions are rewritten
             if not _JUDGING.match(name) or any(isinstance(part, ast.Starred) for part in call.args):
                 return
             if name in ("assertTrue", "assertFalse") and call.args:
@@ -467,29 +489,40 @@ class _File:
         return any(self._tells_equal(part, depth) for part in inner)
 
     def _computed(self, node: ast.expr, parts: list[ast.expr], *, one_side: bool) -> _Site:
-        """A condition; of an equality the side that looks less like what is expected is sent, or the other ("~")."""
+        """A condition; of an equality the side that looks less like what is expected is sent, or the other ("~").
+
+        If not `computed`, the test goes on checking it, and what it compares is sent beside that.
+        """
+        computed = [part for part in parts if not self._is_constant(part)]
+        if not self.computed:
+            nothing = ast.copy_location(ast.Constant(None), node)
+            options = {"checked": 1.0, "beside": 1.0}
+            return _Site(node, "gold", "", nothing, form="beside", options=options, parts=computed)
         if one_side and len(parts) == 2:
             other = _looks_expected(parts[0]) and not _looks_expected(parts[1])
             if f"{self._place(node)}~" in self.left:
                 other = not other
             sent, expected = parts[::-1] if other else parts
             return _Site(node, "gold", self._source(sent), expected, options={"sides": 2.0})
-        sent_parts = [self._source(part) for part in parts if not self._is_constant(part)]
+        sent_parts = [self._source(part) for part in computed]
         return _Site(node, "gold", f"[{', '.join(sent_parts)}]", ast.copy_location(ast.Constant(None), node))
 
     def _raised(self, item: ast.withitem) -> Iterator[_Site]:
-        """Which error a block raises, where only its class is expected; if not `computed`, a builtin one.
+        """Which error a block raises, where only its class is expected.
 
-        The name of another class may be that of two, and a repair may define it elsewhere than the gold patch does.
+        Which builtin one it is is no longer in the test; with `computed`, nor is any other. Without, the test checks an
+        error of another class too ("checked"): its name may be that of two, and a repair may define it elsewhere than
+        the gold patch does.
         """
         call = item.context_expr
         if not isinstance(call, ast.Call) or _called(call) not in ("raises", "assertRaises"):
             return
         kind = getattr(builtins, getattr(call.args[0], "id", ""), None) if call.args else None
-        if not self.computed and not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            return
-        if len(call.args) == 1 and not call.keywords and item.optional_vars is None:
-            yield _Site(call, "raised", "", call.args[0], form="raised", method=self._source(call.func))
+        builtin = isinstance(kind, type) and issubclass(kind, BaseException)
+        if len(call.args) == 1 and not call.keywords:
+            options = {} if self.computed or builtin else {"checked": 1.0}
+            method = self._source(call.func)
+            yield _Site(call, "raised", "", call.args[0], form="raised", method=method, options=options)
 
     def open_tests(self) -> set[str]:
         """The tests with an assertion, or a call that stands alone and looks like one, that was not rewritten whole."""
@@ -556,7 +589,7 @@ class _File:
         for actual, expected in ((left, right), (right, left)):
             fits = self._could_be_constant(expected) or self._holds_constants(expected)
             written = self._is_expression(expected) and not self._is_constant(expected)
-            if fits and not written and not self._is_constant(actual):
+            if fits and not written and self._may_differ(actual):
                 yield _Site(test, "eq", self._source(actual), expected)
                 return
         for actual, expected in ((left, right), (right, left)):
@@ -579,7 +612,7 @@ class _File:
                 if name == "assertSequenceEqual" and self._is_constant(expected) and not self._is_constant(actual):
                     yield _Site(call, "rows", f"list({self._source(actual)})", expected)
                     return
-                if fits and not self._is_constant(actual):
+                if fits and self._may_differ(actual):
                     yield _Site(call, "eq", self._source(actual), expected, form="call", method=method, swapped=swapped)
                     return
         elif name in _COUNTED and len(arguments) >= 2 and plain and self._is_constant(arguments[1]):
@@ -768,6 +801,15 @@ class _File:
             return False
         return True
 
+    def _may_differ(self, node: ast.expr) -> bool:
+        """Whether an expression is not constant, or names a container that the code under test may have changed."""
+        known = self._constants_of(node)
+        try:
+            fold(node, known)
+        except NotConstantError:
+            return True
+        return any(isinstance(value, list | dict | set) for value in known.values())
+
     def _could_be_constant(self, node: ast.expr) -> bool:
         """Whether the expression is constant, or a name that placeholders can reach."""
         if self._is_constant(node):
@@ -912,12 +954,18 @@ class _File:
                 if text:
                     self._partly.add(self._place(site.node))
                 text = text or self._dynamic_source(site, key, cells)
+                if not text and (other := self._beside(site)) is not None:
+                    site, value = other, None
             else:
                 text = self._direct_source(site, key)
             node = site.node
+            if site.form == "beside":
+                if not self._send_beside(site, key, edit, taken):
+                    continue
+                text = ""
             lines = (node.end_lineno or node.lineno) - node.lineno - text.count("\n")
             text = text[:-1] + "\n" * max(0, lines) + text[-1] if text.endswith(")") else text
-            if not text or not edit(node, text):
+            if site.form != "beside" and (not text or not edit(node, text)):
                 continue
             if site.message is not None:
                 edit(site.message, "None")
@@ -947,6 +995,23 @@ class _File:
         edits.append(self._prelude(sender, output))
         return _spliced(self.text, edits)
 
+    def _beside(self, site: _Site) -> _Site | None:
+        """A comparison with a constant that the test also uses otherwise, as one of computed values."""
+        parts = [] if self.computed or site.form in ("raises", "raised") else _judged(site.node)
+        if not parts or any(map(self._tells_equal, parts)) or all(map(self._is_constant, parts)):
+            return None
+        return dataclasses.replace(self._computed(site.node, parts, one_side=False), function=site.function)
+
+    def _send_beside(self, site: _Site, key: str, edit: Any, taken: list[Any]) -> bool:
+        """Send the parts of a condition where they stand; False if one of them is rewritten already."""
+        spans = [((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)) for part in site.parts]
+        if any(begin < other_end and other_begin < end for begin, end in spans for other_begin, other_end in taken):
+            return False
+        last = len(site.parts) - 1
+        for number, part in enumerate(site.parts):
+            edit(part, f'{self.mark}["beside"]("{key}", {number}, {last}, ({self._source(part)}))')
+        return True
+
     def _direct(self, site: _Site, bound: list[tuple[_Scope, str]]) -> Any:
         """The constant value of the expected side; names bound once are noted in `bound`.
 
@@ -972,7 +1037,8 @@ class _File:
 
     def _direct_source(self, site: _Site, key: str) -> str:
         if site.form == "raised":
-            return f'{self.mark}["raised"]("{key}", lambda: {site.method}(BaseException))'
+            error = self._source(site.expected) if "checked" in site.options else "BaseException"
+            return f'{self.mark}["raised"]("{key}", lambda: {site.method}({error}))'
         if site.form == "raises":
             return f'{self.mark}["raises"]("{key}", lambda: {site.method}){site.tail}'
         return f'{self.mark}["compare"]("{key}", "{site.kind}", ({site.actual}))'
@@ -1187,6 +1253,8 @@ def _is_judging(call: ast.Call) -> bool:
 
 def _dropped(site: _Site) -> list[ast.expr]:
     """The parts of an assertion that its rewriting does not have: what is expected, and messages."""
+    if site.form == "beside":
+        return []
     parts = [site.expected] + ([site.message] if site.message is not None else [])
     if isinstance(site.node, ast.Call) and site.form != "raises":
         parts += [*site.node.args[2:], *(keyword.value for keyword in site.node.keywords)]

@@ -6,6 +6,9 @@ Nothing of the source is executed. Sizes are bounded, so no expression costs mor
 from __future__ import annotations
 
 import ast
+import datetime
+import decimal
+import fractions
 import inspect
 import math
 import operator
@@ -16,7 +19,12 @@ from typing import Any
 
 __all__ = ["NotConstantError", "fold", "names_in"]
 
-_LIMIT = 1 << 20
+
+class NotConstantError(Exception):
+    """The expression is not constant, or not of a kind that is folded."""
+
+
+_LIMIT, _ITEMS = 1 << 20, 1_000
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -34,6 +42,15 @@ _METHODS = frozenset(
         *("encode", "decode", "split", "splitlines", "copy"),
     )
 )
+
+
+def _range(*bounds: int) -> range:
+    found = range(*bounds)
+    if len(found) > _ITEMS:
+        raise NotConstantError
+    return found
+
+
 _BUILDERS: Mapping[str, Callable[..., Any]] = {
     "dedent": textwrap.dedent,
     "cleandoc": inspect.cleandoc,
@@ -51,14 +68,19 @@ _BUILDERS: Mapping[str, Callable[..., Any]] = {
     "asarray": list,
     "u": str,
     "ensure_str": str,
+    "range": _range,
+    "sorted": sorted,
+    "date": datetime.date,
+    "datetime": datetime.datetime,
+    "time": datetime.time,
+    "timedelta": datetime.timedelta,
+    "Decimal": decimal.Decimal,
+    "Fraction": fractions.Fraction,
 }
-_OF_MODULES = frozenset({"dedent", "cleandoc", "OrderedDict", "array", "asarray", "u", "ensure_str"})
+_OF_LIBRARY = frozenset({"date", "datetime", "time", "timedelta", "Decimal", "Fraction"})
+_OF_MODULES = frozenset({"dedent", "cleandoc", "OrderedDict", "array", "asarray", "u", "ensure_str"}) | _OF_LIBRARY
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "pi": math.pi}
 _NUMERIC_MODULES = frozenset({"np", "numpy", "math", "xp"})
-
-
-class NotConstantError(Exception):
-    """The expression is not constant, or not of a kind that is folded."""
 
 
 def fold(node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
@@ -94,12 +116,9 @@ def _fold(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return node.value
     if isinstance(node, ast.Name | ast.Attribute):
         return _named(node, names)
-    if isinstance(node, ast.List):
-        return [_fold(item, names) for item in _plain(node.elts)]
-    if isinstance(node, ast.Tuple):
-        return tuple(_fold(item, names) for item in _plain(node.elts))
-    if isinstance(node, ast.Set):
-        return {_fold(item, names) for item in _plain(node.elts)}
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        kind = list if isinstance(node, ast.List) else tuple if isinstance(node, ast.Tuple) else set
+        return kind(_fold(item, names) for item in _plain(node.elts))
     if isinstance(node, ast.Dict):
         return {_fold(key, names): _fold(item, names) for key, item in zip(_plain(node.keys), node.values, strict=True)}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd | ast.Not):
@@ -111,7 +130,43 @@ def _fold(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return "".join(_formatted(part, names) for part in node.values)
     if isinstance(node, ast.Call):
         return _called(node, names)
-    raise NotConstantError
+    return _made(node, names)
+
+
+def _made(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """A part of a constant, or what a comprehension without conditions makes."""
+    if isinstance(node, ast.Subscript):
+        return _item(_fold(node.value, names), node, names)
+    if not isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) or len(node.generators) != 1:
+        raise NotConstantError
+    each = _each(node.generators[0], names)
+    if isinstance(node, ast.DictComp):
+        return {_fold(node.key, inner): _fold(node.value, inner) for inner in each}
+    made = [_fold(node.elt, inner) for inner in each]
+    return set(made) if isinstance(node, ast.SetComp) else made
+
+
+def _item(value: Any, node: ast.Subscript, names: Mapping[str, Any]) -> Any:
+    index = node.slice
+    named = isinstance(node.value, ast.Name | ast.Subscript)  # what a name stands for may have changed
+    if not isinstance(value, str | bytes | tuple if named else str | bytes | tuple | list | dict):
+        raise NotConstantError
+    if isinstance(index, ast.Slice):
+        bounds = (None if bound is None else _fold(bound, names) for bound in (index.lower, index.upper, index.step))
+        return value[slice(*bounds)]
+    return value[_fold(index, names)]
+
+
+def _each(part: ast.comprehension, names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The names in a comprehension, for each of its items."""
+    items = list(_fold(part.iter, names))
+    targets = part.target.elts if isinstance(part.target, ast.Tuple) else [part.target]
+    known = [target.id for target in targets if isinstance(target, ast.Name)]
+    if part.ifs or part.is_async or len(items) > _ITEMS or len(known) < len(targets):
+        raise NotConstantError
+    for item in items:
+        values = tuple(item) if isinstance(part.target, ast.Tuple) else (item,)
+        yield {**names, **dict(zip(known, values, strict=True))}
 
 
 def _named(node: ast.Name | ast.Attribute, names: Mapping[str, Any]) -> Any:
@@ -173,6 +228,8 @@ def _called(node: ast.Call, names: Mapping[str, Any]) -> Any:
     named = {str(keyword.arg): _fold(keyword.value, names) for keyword in keywords}
     name = getattr(node.func, "attr", getattr(node.func, "id", ""))
     module = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name)
+    if name in _OF_LIBRARY and not node.args and not node.keywords:
+        raise NotConstantError  # the function `time`
     if isinstance(node.func, ast.Name) or (module and name in _OF_MODULES):
         if name not in _BUILDERS or (name == "bytes" and not isinstance((arguments or [b""])[0], bytes | list)):
             raise NotConstantError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import json
 import math
 import textwrap
@@ -25,7 +26,7 @@ from swegym_env.languages import Blinded
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.constants import NotConstantError, fold
 
-HEAD = "import numpy, pytest, re, textwrap\n\n\n"
+HEAD = "import datetime, decimal, numpy, pytest, re, textwrap\n\n\n"
 
 
 def blinded(source: str, *names: str, left: frozenset[str] = frozenset(), seed: int = 3) -> Blinded | None:
@@ -60,6 +61,29 @@ def outcome(source: str, value: Any, tmp_path: Path) -> bool | None:
     ]
     assert {record.key for record in records} == set(found.expectations), "not every comparison was reached"
     return all(holds(e, e.value if e.constant else p.value, value) for e, p, value in expected if e.constant or p)
+
+
+def sent_by(source: str, tmp_path: Path, **names: Any) -> list[tuple[str, Any]]:
+    """Kind and value of what the rewritten test sends, which runs with these names."""
+    found = blinded(source)
+    assert found is not None
+    (text,) = found.files.values()
+    (script,) = found.support
+    (tmp_path / "sender.py").write_text(found.support[script])
+    sent = tmp_path / "sent"
+    sent.unlink(missing_ok=True)
+    text = text.replace(script, str(tmp_path / "sender.py")).replace(found.output, str(sent))
+    scope: dict[str, Any] = {"case": unittest.TestCase(), **names}
+    exec(compile(text, "test_x.py", "exec"), scope)
+    try:
+        scope["test_x"]()
+    finally:
+        records = list(read_records(sent.read_bytes())) if sent.exists() else []
+    return [(found.expectations[record.key].kind, record.value) for record in records]
+
+
+class Day(datetime.date):
+    pass
 
 
 class Shout(str):
@@ -99,6 +123,19 @@ CASES: dict[str, tuple[str, Any, list[Any]]] = {
         "assert value() == {'a': [1, (2, b'x')], 'b': {3}}",
         {"b": {3}, "a": [1, (2, b"x")]}, [{}, {"a": 1}],
     ),
+    "a date": (
+        "assert value() == datetime.date(2024, 2, 29)", Day(2024, 2, 29),
+        [datetime.date(2024, 2, 28), datetime.datetime(2024, 2, 29), "2024-02-29", Same()],
+    ),
+    "a time": (
+        "assert value() == [datetime.datetime(2024, 2, 29, 12), datetime.timedelta(days=1)]",
+        [datetime.datetime(2024, 2, 29, 12), datetime.timedelta(hours=24)],
+        [[datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.timezone.utc), datetime.timedelta(days=1)]],
+    ),
+    "a decimal written out": ("assert value() == decimal.Decimal('1.10')", Decimal("1.1"), [Decimal("1.2"), 1.1]),
+    "a comprehension": ("assert value() == [f'no {n}' for n in range(2)]", ["no 0", "no 1"], [["no 0"]]),
+    "a piece": ("assert value() == 'alpha-one'[:5]", "alpha", ["alpha-one"]),
+    "what the code may have changed": ("kept = {'a': 1}\n    assert kept == {'a': value()}", 1, []),
     "a named tuple": ("assert value() == (1, 'two')", Pair(1, "two"), [[1, "two"], (1, "Two")]),
     "an ordered dictionary": ("assert value() == dict(a=1)", OrderedDict(a=1), [{"a": 2}]),
     "containment": ("assert 'needle' in value()", "hay needle hay", ["hay", ["hay"], Same()]),
@@ -255,7 +292,71 @@ LEFT = {
 
 @pytest.mark.parametrize("body", LEFT.values(), ids=LEFT.keys())
 def test_what_does_not_compare_with_a_constant_stays(body: str) -> None:
-    assert blinded(f"{HEAD}def test_x():\n    {body}\n") is None
+    source = f"{HEAD}def test_x():\n    {body}\n"
+    found = blinded(source)
+    assert found is None or all("beside" in one.options for one in found.expectations.values())
+    text = next(iter(found.files.values())) if found is not None else source
+    inside = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    assert {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)} <= inside
+
+
+CHECKED = {
+    "an equality": ("case.assertEqual(value(), other())", [1, 1]),
+    "a condition": ("assert value() == other()", [1, 1]),
+    "an order": ("assert 0 <= value() < other() + 1", [1, 2]),
+    "a helper of the product": ("assert_alike(value(), wanted=other())", [1, 1]),
+    "a constant with another use": ("wanted = value()\n    assert other() == wanted", [1, 1]),
+}
+
+
+@pytest.mark.parametrize("body", CHECKED)
+def test_what_computed_conditions_compare_is_sent_beside_them_and_they_are_checked(body: str, tmp_path: Path) -> None:
+    line, sent = CHECKED[body]
+
+    def alike(one: int, wanted: int) -> None:
+        assert one == wanted
+
+    source = f"{HEAD}def test_x():\n    {line}\n"
+    names: dict[str, Any] = {"value": lambda: 1, "assert_alike": alike}
+    assert sent_by(source, tmp_path, other=lambda: 1, **names) == [("gold", sent)]
+    with pytest.raises(AssertionError):
+        sent_by(source, tmp_path, other=lambda: 0, **names)
+
+
+def test_an_error_of_a_class_of_the_product_is_sent_and_checked(tmp_path: Path) -> None:
+    class OwnError(Exception):
+        pass
+
+    def fail(error: Exception) -> Any:
+        raise error
+
+    source = (
+        f"{HEAD}def test_x():\n    with case.assertRaises(OwnError) as caught:\n        value()\n    assert caught\n"
+    )
+    ((kind, error), *_) = sent_by(source, tmp_path, value=lambda: fail(OwnError()), OwnError=OwnError)
+    assert kind == "raised"
+    assert error[0].endswith("OwnError")
+    with pytest.raises(ValueError, match="another"):
+        sent_by(source, tmp_path, value=lambda: fail(ValueError("another")), OwnError=OwnError)
+
+
+def test_inherited_tests_of_the_same_file_are_found() -> None:
+    source = textwrap.dedent("""\
+        class Base:
+            def test_x(self):
+                assert value() == 'alpha-one'
+
+        class Middle(Base):
+            pass
+
+        class Last(Middle):
+            pass
+    """)
+    for name in ("t/test_x.py::Last::test_x", "t.test_x.Last.test_x", "test_x (t.test_x.Middle)"):
+        found = blinded(source, name)
+        assert found is not None
+        assert [one.names for one in found.expectations.values()] == [{name}]
+    assert blinded(source, "t/test_x.py::Other::test_x") is None
 
 
 def test_a_constant_that_the_test_also_uses_stays_readable_and_its_comparison_is_still_outside(tmp_path: Path) -> None:
@@ -315,8 +416,9 @@ def test_expressions_of_sympy_that_are_written_out_are_compared_by_their_structu
     assert "sqrt(5)" not in text
     assert "y**7" not in text
     kinds = sorted((e.place.split(":")[1], e.kind, e.value) for e in found.expectations.values())
-    assert [(line, kind) for line, kind, _ in kinds] == [("6", "same"), ("7", "same"), ("8", "same"), ("9", "eq")]
-    assert kinds[1][2] == [7, "pi", "y"]
+    written = [("6", "same"), ("7", "same"), ("8", "same"), ("9", "eq")]
+    assert [(line, kind) for line, kind, _ in kinds] == [("10", "gold"), ("11", "gold"), *written]
+    assert kinds[3][2] == [7, "pi", "y"]
 
 
 _VALUE_ERROR = ["builtins.ValueError", "builtins.Exception", "builtins.BaseException", "builtins.object"]
@@ -348,7 +450,19 @@ def test_an_error_is_of_the_class_that_the_test_names_or_of_its_own(names: Any, 
 
 @pytest.mark.parametrize(
     "packed",
-    [["q", ["0x1", "0x0"]], ["q", ["0x1"]], ["q", ["f" * 5000, "0x1"]], ["m", "1" * 5000], ["m", "x"], ["m", 1]],
+    [
+        ["q", ["0x1", "0x0"]],
+        ["q", ["0x1"]],
+        ["q", ["f" * 5000, "0x1"]],
+        ["m", "1" * 5000],
+        ["m", "x"],
+        ["m", 1],
+        ["w", ["date", 1, 2]],
+        ["w", ["date", 1, 2, 1 << 99]],
+        ["w", ["sleep", 1]],
+        ["w", "date"],
+        ["w", ["date", 1, 2, "3"]],
+    ],
 )
 def test_numbers_that_are_none_or_too_long_are_skipped(packed: Any) -> None:
     assert list(read_records(json.dumps(["k", None, packed, ["", "", ""]]).encode())) == []
@@ -402,7 +516,9 @@ def test_hostile_records_are_skipped_or_read(content: bytes) -> None:
 
 @pytest.mark.parametrize(
     "source", ["'x' * (1 << 40)", "'%999999999d' % 1", "2 ** 10 ** 10", "'{:>999999999}'.format(1)", "x", "f()",
-               "'a'.__class__", "open('x')", "('a' * 9999).replace('a', 'b' * 9999)", "[*x]", "'{0.real}'.format(1)"]
+               "'a'.__class__", "open('x')", "('a' * 9999).replace('a', 'b' * 9999)", "[*x]", "'{0.real}'.format(1)",
+               "time.time()", "time()", "range(1 << 40)", "[a for a in range(9) for b in 'ab']", "[1 for a in x]",
+               "[[1 for b in 'ab' * 999] for a in 'ab' * 999]", "datetime.now()"]
 )  # fmt: skip
 def test_what_is_no_small_constant_is_not_folded(source: str) -> None:
     with pytest.raises(NotConstantError):

@@ -17,7 +17,7 @@ import sys
 import types
 
 OUT = globals().get("OUT", os.devnull)
-_DEPTH, _ITEMS, _RECORD_BYTES = 40, 100000, 2 << 20
+_DEPTH, _ITEMS, _BESIDE_ITEMS, _RECORD_BYTES = 40, 100000, 5000, 2 << 20
 _MISSING = object()
 _dumps, _open, _write, _close, _environ = json.dumps, os.open, os.write, os.close, os.environ
 _frame = sys._getframe  # noqa: SLF001
@@ -132,6 +132,22 @@ _CONTAINERS = (
 )
 
 
+_MOMENTS = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
+_DAY, _HOUR = ("year", "month", "day"), ("hour", "minute", "second", "microsecond")
+_PARTS = (_DAY + _HOUR, _DAY, _HOUR, ("days", "seconds", "microseconds"))
+
+
+def _moment(value):
+    """A date, a time or a duration without a time zone, also of a subclass, by what it holds; else None."""
+    for base, names in zip(_MOMENTS, _PARTS):  # noqa: B905 - Python 3.5 knows no `strict`
+        if isinstance(value, base):
+            if "hour" in names and base.tzinfo.__get__(value) is not None:
+                return None
+            packed = ["w", [base.__name__, *(getattr(base, name).__get__(value) for name in names)]]
+            return packed if type(value) is base else ["k", _class(value), packed]
+    return None
+
+
 _BY_TYPE = ("is", "search", "lines", "json")  # comparisons that take no other type
 _EMPTY, _ORDERED = {}, collections.OrderedDict()
 _SET_VIEWS = tuple({type(view) for held in (_EMPTY, _ORDERED) for view in (held.keys(), held.items())})
@@ -148,6 +164,8 @@ def _equal_content(value, depth, budget, how):
         return ["q", [hex(value.numerator), hex(value.denominator)]]
     if kind is decimal.Decimal:
         return ["m", str(value)]
+    if isinstance(value, _MOMENTS):
+        return _moment(value)
     if kind in (collections.UserString, collections.UserList, collections.UserDict):
         return _pack(value.data, depth + 1, budget, how)
     if kind in (collections.ChainMap, types.MappingProxyType):
@@ -183,11 +201,11 @@ def _known(value, depth, budget):
     return None
 
 
-def send(key, token, value, how=""):
+def send(key, token, value, how="", items=_ITEMS):
     """Append one record; the same record is written a few times at most."""
     label = [_environ.get("PYTEST_CURRENT_TEST", ""), *_outermost()]
     try:
-        line = _dumps([key, token, _pack(value, 0, [_ITEMS], how), label])
+        line = _dumps([key, token, _pack(value, 0, [items], how), label])
         if len(line) > _RECORD_BYTES:
             raise _BoundedError
     except (_BoundedError, RecursionError, MemoryError):
@@ -253,6 +271,20 @@ def call(key, kind, method, swapped, actual, expected):
         method(expected, actual)
     else:
         method(actual, expected)
+
+
+_held = {}
+
+
+def beside(key, number, last, value):
+    """Send the parts of a condition that the test itself checks, after the last of them is computed."""
+    held = _held.setdefault(key, [])
+    del held[number:]
+    held.append(value)
+    if number == last:
+        send(key, None, held, "gold", _BESIDE_ITEMS)
+        del held[:]
+    return value
 
 
 def parts(key, actual, template, strict):
