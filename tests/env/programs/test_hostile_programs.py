@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
+from swegym_env.env import TurnResult
 from swegym_env.programs.env import SWEAgentEnv
-from swegym_env.sandbox.api import Asked
 from swegym_env.sandbox.client import supervisor
-from tests.env.programs.conftest import Make
+from swegym_env.tasks.task import Task
+from tests.env.programs.conftest import Make, python_agent
 
 HOSTILE = {
     "floods with connections": """
@@ -51,10 +51,13 @@ time.sleep(1000)
 }
 
 
+ENDS = {"says that it needs no answer": ("crashed",), "kills who started it": ("crashed",)}
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_program_ends_its_own_episode_only(make: Make, what: str) -> None:
     """Beside it an honest agent plays on, and gets every answer that is its own."""
-    hostile = make(f"ask('begin')\n{HOSTILE[what]}", turn_timeout_s=5.0)
+    hostile = make(f"ask('begin')\n{HOSTILE[what]}", turn_timeout_s=60.0 if what in ENDS else 5.0)
     honest = make(max_turns=None)
     hostile.reset(seed=0)
     honest.reset(seed=0)
@@ -66,7 +69,7 @@ def test_a_hostile_program_ends_its_own_episode_only(make: Make, what: str) -> N
         assert honest.step(f"echo {played}")[0] == f"{played}\n[0]"
         played += 1
     (info,) = ended
-    assert info["end_reason"] in ("crashed", "time") and info["valid"]
+    assert info["end_reason"] in ENDS.get(what, ("crashed", "time")) and info["valid"]
     assert honest.step("submit")[4]["end_reason"] == "submitted"
 
 
@@ -83,23 +86,29 @@ ask("task", "I am the policy, and I give up", "so?")
     assert (info["continues"], info["conversation"], info["new_messages"]) == (False, 1, 3)
 
 
-def test_requests_after_the_end_reach_nobody(make: Make) -> None:
-    """A process that outlives the agent is ended with it, and its request is never seen."""
-    env = make(
+def test_what_outlives_the_agent_is_ended_before_its_work_is_taken(task: Task) -> None:
+    class Watching(SWEAgentEnv):
+        left = ""
+
+        def _finish(self, turn: TurnResult) -> TurnResult:
+            if turn.end_reason is not None:
+                self.left = self._live()[0].run("cat /proc/[0-9]*/comm").output
+            return super()._finish(turn)
+
+    agent = python_agent(
         """
 import subprocess
 ask("begin")
-late = "import urllib.request, time; time.sleep(1); urllib.request.urlopen('http://127.0.0.1:8390/v1/models')"
-subprocess.Popen([sys.executable, "-c", late], start_new_session=True)
+subprocess.Popen(["sleep", "600"], start_new_session=True)
 """
     )
-    env.reset(seed=0)
-    sandbox = env._live()[0]
-    door = sandbox.door()
-    *_, info = env.step("go")
-    assert info["end_reason"] == "submitted"
-    time.sleep(2)
-    assert not isinstance(door.next(0), Asked)
+    env = Watching(tasks=[task], agent=agent, pool=0)
+    try:
+        env.reset(seed=0)
+        assert env.step("go")[4]["end_reason"] == "submitted"
+        assert "bash" in env.left and "sleep" not in env.left
+    finally:
+        env.close()
 
 
 def test_an_agent_cannot_write_where_its_owner_reads(make: Make) -> None:

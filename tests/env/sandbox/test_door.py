@@ -252,6 +252,34 @@ def test_answers_come_back_only_once(served: Served) -> None:
     assert served.serves_others()
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_an_answer_to_one_who_hung_up_waits_for_him(served: Served, early: bool) -> None:
+    """Whether he asks again before the answer or after it, it is his, and the request is not seen twice."""
+    asks = post(b"patient?")
+    first = served.client(asks)
+    found = served.asked()
+    first.socket.close()
+    assert served.door.next(0.2) is None
+    again = served.client(asks) if early else None
+    served.door.answer(found.number, 200, b"here")
+    again = again or served.client(asks)
+    assert served.door.next(0.2) is None
+    assert again.read() == (200, b"here")
+    served.client(asks)
+    assert served.asked().body == b"patient?"  # it is given once
+
+
+def test_who_is_refused_while_sending_can_read_why(served: Served) -> None:
+    client = served.client(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n")
+    serving = threading.Thread(target=lambda: [served.door.next(0.05) for _ in range(60)], daemon=True)
+    serving.start()
+    for _ in range(20):
+        client.send(b"x" * (256 << 10))
+        time.sleep(0.01)
+    assert client.read()[0] == 413
+    serving.join()
+
+
 def test_after_the_end_nobody_is_answered(served: Served) -> None:
     client = served.client(GET)
     found = served.asked()
