@@ -86,6 +86,9 @@ bench-learning: setup ## every algorithm learns from random weights, and every m
 bench-doors: setup ## an episode through the back ends of other projects beside ours, into benchmarks/results/doors.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)
 
+bench-programs: setup ## what SWEAgent-v0 costs beyond the agent's own work, into benchmarks/results/programs.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.programs $(ARGS)
+
 bench-eval: setup ## 200 episodes of swe-eval: what of both cores goes into sandboxes and tests, into benchmarks/results/evaluation.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.evaluation $(ARGS)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from swegym_env.agent.tools import ToolSet
-from swegym_env.env import EnvSnapshot, SWEBenchEnv, TurnResult, check_positive
-from swegym_env.errors import ConfigurationError, SandboxBrokenError, SandboxError
+from swegym_env.env import SWEBenchEnv, TurnResult, check_positive
+from swegym_env.errors import SandboxBrokenError, SandboxError
 from swegym_env.grading.certificates import find_certificate
 from swegym_env.prepare import Workspace
 from swegym_env.programs.answers import read_answer
@@ -29,6 +29,13 @@ _START_TIMEOUT_S = 60.0
 _ASIDE = 1000  # requests in one turn that need no model; an agent that asks more is in a loop
 # Whatever the agent has left running; bash itself is not reached by its own signal.
 _END_ALL = f"kill -9 -- -1 2>/dev/null; sync -f {_OUTPUT_FILE} 2>/dev/null; tail -c {_SHOWN_BYTES} {_OUTPUT_FILE}"
+
+
+class _NotOffered:
+    """In the place of a method that the class above has and this one cannot offer: `hasattr` is False."""
+
+    def __get__(self, env: object, kind: type) -> NoReturn:
+        raise AttributeError(f"{kind.__name__} has no snapshots and forks: its agent is a running program")
 
 
 class SWEAgentEnv(SWEBenchEnv):
@@ -66,6 +73,7 @@ class SWEAgentEnv(SWEBenchEnv):
     """
 
     _port = PORT
+    snapshot = restore = fork = _NotOffered()  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -232,24 +240,6 @@ class SWEAgentEnv(SWEBenchEnv):
     def last_turn(self, reason: Literal["max_turns", "tokens", "time"]) -> None:
         """Make the next turn the last: the agent acts on its answer, and is asked for nothing more."""
         super().last_turn(reason)
-
-    def snapshot(self) -> EnvSnapshot:
-        """Not possible: a program that runs cannot be saved. Raises ConfigurationError."""
-        self._refuse("saved")
-
-    def restore(self, snapshot: EnvSnapshot) -> None:
-        """Not possible, see `snapshot`. Raises ConfigurationError."""
-        del snapshot
-        self._refuse("restored")
-
-    def fork(self) -> SWEAgentEnv:
-        """Not possible, see `snapshot`. Raises ConfigurationError."""
-        self._refuse("forked")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise ConfigurationError(
-            f"an episode of {type(self).__name__} cannot be {what}: the agent is a running program"
-        )
 
 
 make_vector = SWEAgentEnv.make_vector
