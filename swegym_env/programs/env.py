@@ -73,7 +73,7 @@ class SWEAgentEnv(SWEBenchEnv):
     """
 
     _port = PORT
-    snapshot = restore = fork = _NotOffered()  # type: ignore[assignment]
+    snapshot = restore = fork = _NotOffered()
 
     def __init__(
         self,
