@@ -4,13 +4,11 @@ One line for each; `X as X` exports it. Wrappers of installed packages (entry po
 under the names of their entry points.
 """
 
-from typing import Any
-
+from swegym_env import registry as _registry
 from swegym_env.limits import TokenLimit as TokenLimit
 from swegym_env.limits import TurnLimit as TurnLimit
 from swegym_env.limits import WallTimeLimit as WallTimeLimit
 from swegym_env.recording.recorder import RecordTrajectory as RecordTrajectory
-from swegym_env.registry import resolve, with_installed
 from swegym_env.rewards.format import FormatReward as FormatReward
 from swegym_env.rewards.judge import JudgeError as JudgeError
 from swegym_env.rewards.judge import JudgeReward as JudgeReward
@@ -25,8 +23,8 @@ from swegym_env.rewards.shaped import ShapedReward as ShapedReward
 from swegym_env.rewards.similarity import PatchSimilarityReward as PatchSimilarityReward
 
 
-def __getattr__(name: str) -> Any:
-    installed = with_installed("swegym_env.rewards", {})
+def __getattr__(name: str) -> object:
+    installed = _registry.with_installed("swegym_env.rewards", {})
     if name not in installed:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return resolve(installed[name], "reward")
+    return _registry.resolve(installed[name], "reward")
