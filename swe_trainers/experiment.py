@@ -293,6 +293,7 @@ def make_rollouts(workers: Workers, environment: EnvironmentConfig, rollout: Rol
         rollout.limits(environment.max_new_tokens, environment.max_tokens, environment.max_turns),
         seed=seed,
         history=rollout.history,
+        constrained=rollout.constrained,
         max_staleness=rollout.max_staleness,
         partial=rollout.partial,
     )

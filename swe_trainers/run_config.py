@@ -20,7 +20,7 @@ from swe_trainers.logging import LOGGERS
 from swe_trainers.model.attention import AttentionBackend
 from swe_trainers.model.lora import LoRA
 from swe_trainers.model.tokenizers import SentencePiece
-from swe_trainers.rollout.history import HeadTail
+from swe_trainers.rollout.history import History
 from swe_trainers.rollout.settings import RESET_TIMEOUT_S, STEP_TIMEOUT_S, Limits
 from swe_trainers.scale.sharding import ScaleConfig
 
@@ -159,6 +159,10 @@ class RolloutConfig:
         max_invalid_fraction: the run stops where more of an update's episodes, or of an evaluation's, are invalid; 1
             for never.
         history: how a history that has outgrown `environment.max_tokens` is shortened; null ends the episode there.
+            `last` shows the policy the last observation alone in every turn: short contexts, for games in which it says
+            everything.
+        constrained: sample actions from `info["legal_actions"]`, a list of texts, wherever an environment gives it. By
+            default only the text adapter's lists count; its `unconstrained: true` lets the policy write any text.
         top_k, top_p, min_p: of sampling in training; see `Sampling`. What a trainer computes knows nothing of them:
             with `trainer.correction` the difference is weighed, without it the policy drifts towards what is cut off.
         max_staleness: updates by which the weights that draw a token may be behind those that learn from it. With 0
@@ -172,7 +176,8 @@ class RolloutConfig:
     step_timeout_s: float | None = STEP_TIMEOUT_S
     reset_timeout_s: float | None = RESET_TIMEOUT_S
     max_invalid_fraction: float = 0.5
-    history: HeadTail | None = None
+    history: History | None = None
+    constrained: bool = False
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0

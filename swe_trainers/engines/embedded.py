@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swe_trainers.engines.action_trie import ActionTrie, check_depth
 from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling, draw
@@ -31,9 +32,11 @@ class _Request:
     sampling: Sampling
     random: np.random.Generator
     stop_strings: tuple[str, ...] = ()
+    legal: ActionTrie | None = None  # the node that is reached
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    allowed: list[tuple[int, ...]] = field(default_factory=list)
 
 
 @dataclass
@@ -83,6 +86,7 @@ class EmbeddedEngine:
         self._prefill_tokens = prefill_tokens
         self._slots: dict[int, _Slot] = {}
         self._recomputes = False
+        self._legal_masks = _Masks()
         self.version: int | None = None
         self._throughput = Throughput()
 
@@ -135,11 +139,13 @@ class EmbeddedEngine:
         sampling: Sampling,
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
+        legal: ActionTrie | None = None,
     ) -> None:
         """Append tokens to a slot and request an action after them; see `Engine.submit`.
 
         Raises:
             EngineError: the slot is not open, has an unfinished request, or would be full; or a stop string is empty.
+            ConfigurationError: a legal action has more tokens than may be sampled.
         """
         state = self._find(slot, idle=True)
         used = len(state.token_ids) + len(token_ids)
@@ -153,8 +159,10 @@ class EmbeddedEngine:
             raise EngineError(f"max_new_tokens must be positive, got {max_new_tokens}")
         if not all(stop_strings):
             raise EngineError("an empty stop string would end every action at once")
+        if legal is not None:
+            check_depth(legal, max_new_tokens)
         state.token_ids.extend(int(i) for i in token_ids)
-        state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings))
+        state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings), legal)
 
     def rewind(self, slot: int, length: int) -> None:
         """Remove what follows the first `length` tokens of a slot; see `Engine.rewind`.
@@ -318,6 +326,10 @@ class EmbeddedEngine:
     def _sample(self, chosen: list[int], hidden: Tensor) -> list[Sample]:
         """Sample the next token of each slot from its last hidden state; return the finished requests."""
         logits = self._model.logits(hidden)  # (N, V)
+        legal = [self._request(index).legal for index in chosen]
+        if any(node is not None for node in legal):
+            masks = self._legal_masks.of([None if node is None else node.allowed for node in legal], logits)
+            logits = logits.masked_fill(~masks, -torch.inf)
         groups: dict[Sampling, list[int]] = {}
         for row, index in enumerate(chosen):
             groups.setdefault(self._request(index).sampling, []).append(row)
@@ -346,9 +358,16 @@ class EmbeddedEngine:
         request.logprobs.append(logprob)
         if self.version is not None:
             request.versions.append(self.version)
-        end: Literal["stop", "string", "length", "context"]
+        complete = False
+        if request.legal is not None:
+            request.allowed.append(request.legal.allowed)
+            request.legal = request.legal.children.get(token)  # None after a stop token
+            complete = request.legal is not None and not request.legal.children
+        end: Literal["stop", "string", "complete", "length", "context"]
         if token in request.stop_ids:
             end = "stop"
+        elif complete:
+            end = "complete"
         elif request.stop_strings and self._wrote(request):
             end = "string"
         elif len(request.token_ids) >= request.max_new_tokens:
@@ -358,4 +377,25 @@ class EmbeddedEngine:
         else:
             return None
         slot.request = None
-        return Sample(index, tuple(request.token_ids), tuple(request.logprobs), end, tuple(request.versions))
+        versions, allowed = tuple(request.versions), tuple(request.allowed)
+        return Sample(index, tuple(request.token_ids), tuple(request.logprobs), end, versions, allowed)
+
+
+class _Masks:
+    """The masks of sets of token ids, each made once; a game has few."""
+
+    _MOST = 4096
+
+    def __init__(self) -> None:
+        self._masks: dict[tuple[int, ...] | None, Tensor] = {}
+
+    def of(self, sets: Sequence[tuple[int, ...] | None], logits: Tensor) -> Tensor:
+        """(N, V) bool, True where a token is in the row's set; None is the whole vocabulary."""
+        if len(self._masks) > self._MOST:
+            self._masks.clear()
+        for each in sets:
+            if each not in self._masks:
+                mask = torch.zeros(logits.shape[-1], dtype=torch.bool)
+                mask[slice(None) if each is None else list(each)] = True
+                self._masks[each] = mask.to(logits.device)
+        return torch.stack([self._masks[each] for each in sets])

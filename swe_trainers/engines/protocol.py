@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from swe_trainers.engines.action_trie import ActionTrie
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import EngineError
 
@@ -23,8 +24,9 @@ class Sample:
         token_ids: as sampled, the stop token included; empty for an engine that takes messages.
         logprobs: of each token, under the distribution that was sampled from.
         end: `stop` a stop token was sampled; `string` a stop string was completed, the completing token is included;
-            `length` the limit of the request; `context` the slot is full.
+            `complete` no legal action goes on; `length` the limit of the request; `context` the slot is full.
         versions: version of the weights that sampled each token; empty if the engine uses the policy's own weights.
+        allowed: the token ids among which each token was sampled; empty if that was the whole vocabulary.
         text: the action, from an engine that takes messages.
         notes: what such an engine reports about the action: token counts, cost, reasoning.
         failure: the engine failed to answer this request; the other requests continue.
@@ -33,8 +35,9 @@ class Sample:
     slot: int
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    end: Literal["stop", "string", "length", "context"]
+    end: Literal["stop", "string", "complete", "length", "context"]
     versions: tuple[int, ...] = ()
+    allowed: tuple[tuple[int, ...], ...] = ()
     text: str = ""
     notes: Mapping[str, Any] = field(default_factory=dict)
     failure: EngineError | None = None
@@ -116,6 +119,7 @@ class Engine(SlotEngine, Protocol):
         sampling: Sampling,
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
+        legal: ActionTrie | None = None,
     ) -> None:
         """Append tokens to a slot and request an action after them.
 
@@ -129,6 +133,7 @@ class Engine(SlotEngine, Protocol):
                 slots nor on timing (up to rounding of the logits, which may differ in the last digits with the
                 composition of a batch).
             stop_strings: texts that end the action, however they are split into tokens.
+            legal: the actions to sample from; None for free text.
         """
         ...
 

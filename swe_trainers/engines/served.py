@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from swe_trainers.engines.action_trie import ActionTrie, check_depth
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling
@@ -54,9 +55,11 @@ class ServerAPI(Protocol):
 
     Attributes:
         transports: ways in which it takes new weights; see `Transport`.
+        restricts: whether it samples a token from given ones only, and reports the log-probability under that.
     """
 
     transports: ClassVar[frozenset[str]]
+    restricts: ClassVar[bool]
 
     @classmethod
     def connect(cls, client: JsonClient, model: str | None) -> ServerAPI:
@@ -72,8 +75,9 @@ class ServerAPI(Protocol):
         stop_strings: Sequence[str],
         sampling: Sampling,
         seed: int,
+        allowed: Sequence[int] | None = None,
     ) -> Call:
-        """The request for tokens after these."""
+        """The request for tokens after these; only such as are `allowed`, where the server `restricts`."""
         ...
 
     def read(self, answer: Any) -> Completion:
@@ -157,12 +161,19 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         sampling: Sampling,
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
+        legal: ActionTrie | None = None,
     ) -> None:
         """Append tokens to a slot and ask for an action after them; see `Engine.submit`.
 
         Raises:
             EngineError: the slot is not open, has an unfinished request, or would be full.
+            ConfigurationError: actions are to be sampled from legal ones only, and this kind of server cannot.
         """
+        if legal is not None and not self._api.restricts:
+            raise ConfigurationError(
+                f"{self.client.url}: this kind of server samples free text, and the environment restricts actions to "
+                "legal ones. Try: engine.kind embedded or vllm, or environment.adapter_kwargs {unconstrained: true}"
+            )
         state = self.find(slot, idle=True)
         used = len(state.token_ids) + len(token_ids)
         if not 0 < used < self._max_tokens:
@@ -173,6 +184,13 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
             raise EngineError(f"max_new_tokens must be positive, got {max_new_tokens}")
         state.token_ids.extend(int(i) for i in token_ids)
         limit = min(max_new_tokens, self._max_tokens - used)
+        self.throughput.read_tokens += len(token_ids)
+        if legal is not None:
+            check_depth(legal, max_new_tokens)
+            prompt, seed = tuple(state.token_ids), int(random.integers(1 << 31))
+            ends, version, full = frozenset(stop_ids), self.version, limit < max_new_tokens
+            self.request(slot, lambda: self._walk(slot, prompt, legal, limit, ends, sampling, seed, full, version))
+            return
         call = self._api.generate(
             state.token_ids,
             max_new_tokens=limit,
@@ -187,7 +205,6 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         self.request(
             slot, lambda: self._sample(slot, self._api.read(self.client.post(*call)), ends, greedy, full, version)
         )
-        self.throughput.read_tokens += len(token_ids)
 
     def step(self) -> list[Sample]:
         """Wait a moment for the server; return what finished."""
@@ -252,6 +269,49 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
             token_ids, max_new_tokens=n, stop_ids=(), stop_strings=(), sampling=sampling, seed=seed
         )
         return self._api.read((client or self.client).post(path, body))
+
+    def _walk(
+        self,
+        slot: int,
+        prompt: tuple[int, ...],
+        legal: ActionTrie,
+        limit: int,
+        stop_ids: frozenset[int],
+        sampling: Sampling,
+        seed: int,
+        full: bool,
+        version: int,
+    ) -> Sample:
+        """An action among legal ones, in one request for each token: servers restrict all tokens of one alike."""
+        ids, logprobs, allowed, node = list[int](), list[float](), list[tuple[int, ...]](), legal
+        greedy = sampling.temperature == 0 or not self.scored
+        end: Literal["stop", "complete", "length", "context"] = "context" if full else "length"
+        while len(ids) < limit:
+            path, body = self._api.generate(
+                [*prompt, *ids],
+                max_new_tokens=1,
+                stop_ids=stop_ids,
+                stop_strings=(),
+                sampling=sampling,
+                seed=seed + len(ids),
+                allowed=node.allowed,
+            )
+            answer = self._api.read(self.client.post(path, body))
+            sample = self._sample(slot, answer, stop_ids, greedy, full, version)
+            token = sample.token_ids[0]
+            if len(sample.token_ids) > 1 or token not in node.allowed:
+                raise EngineError(f"{self.client.url}: sampled {sample.token_ids}, not one of allowed_token_ids")
+            ids.append(token)
+            logprobs += sample.logprobs
+            allowed.append(node.allowed)
+            if token in stop_ids:
+                end = "stop"
+                break
+            node = node.children[token]
+            if not node.children:
+                end = "complete"
+                break
+        return Sample(slot, tuple(ids), tuple(logprobs), end, (version,) * len(ids), tuple(allowed))
 
     def _sample(
         self, slot: int, answer: Completion, stop_ids: frozenset[int], greedy: bool, full: bool, version: int

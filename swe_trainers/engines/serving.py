@@ -35,6 +35,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from swe_trainers.engines.action_trie import ActionTrie
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Sample
 from swe_trainers.engines.sampling import Sampling
@@ -64,6 +65,7 @@ class _Job:
     sampling: Sampling = Sampling()
     seed: int = 0
     weights: Mapping[str, torch.Tensor] | None = None
+    legal: ActionTrie | None = None
 
 
 class ModelServer:
@@ -202,6 +204,7 @@ class ModelServer:
                 stop_strings=job.stop_strings,
                 sampling=job.sampling,
                 random=np.random.default_rng(job.seed),
+                legal=job.legal,
             )
         except TrainerError as error:
             self._engine.close(slot)
@@ -235,6 +238,7 @@ class _Sampled(BaseModel):
     stream: bool | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     logprobs: int | bool | None = None
 
@@ -342,6 +346,11 @@ class _Routes:
             raise ConfigurationError(f"prompt: expected at least one token id, each below {vocab}")
         if (body.n or 1) != 1 or body.stream:
             raise ConfigurationError("n, stream: only one complete answer per request is supported")
+        allowed = body.allowed_token_ids
+        if allowed is not None and (most != 1 or not allowed or not all(0 <= i < vocab for i in allowed)):
+            raise ConfigurationError(
+                f"allowed_token_ids: expected at least one token id, each below {vocab}, with max_tokens 1"
+            )
         stop = body.stop or []
         job = _Job(
             Future(),
@@ -356,6 +365,7 @@ class _Routes:
                 min_p=body.min_p or 0.0,
             ),
             secrets.randbits(63) if body.seed is None else body.seed,
+            legal=None if allowed is None else ActionTrie.of_tokens(allowed),
         )
         return await self._server.sample(job)
 

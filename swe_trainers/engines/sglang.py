@@ -18,6 +18,7 @@ class SGLang:
     """SGLang's own `/generate` and `/update_weights_from_disk`."""
 
     transports: ClassVar[frozenset[str]] = frozenset({"files"})
+    restricts: ClassVar[bool] = False
 
     @classmethod
     def connect(cls, client: JsonClient, model: str | None) -> SGLang:
@@ -34,7 +35,9 @@ class SGLang:
         stop_strings: Sequence[str],
         sampling: Sampling,
         seed: int,
+        allowed: Sequence[int] | None = None,
     ) -> Call:
+        del allowed  # `restricts` is False
         return "/generate", {
             "input_ids": list(token_ids),
             "return_logprob": True,

@@ -24,6 +24,7 @@ class VLLM:
 
     model: str
     transports: ClassVar[frozenset[str]] = frozenset({"files", "nccl", "gloo"})
+    restricts: ClassVar[bool] = True
 
     @classmethod
     def connect(cls, client: JsonClient, model: str | None) -> VLLM:
@@ -45,8 +46,10 @@ class VLLM:
         stop_strings: Sequence[str],
         sampling: Sampling,
         seed: int,
+        allowed: Sequence[int] | None = None,
     ) -> Call:
         return "/v1/completions", {
+            **({} if allowed is None else {"allowed_token_ids": list(allowed)}),
             "model": self.model,
             "prompt": list(token_ids),
             "max_tokens": max_new_tokens,

@@ -211,6 +211,7 @@ def evaluate_run(
             "max_tokens": environment.max_tokens,
             "stop_strings": rollout.stop_strings,
             "history": rollout.history,
+            "constrained": rollout.constrained,
             "wrappers": [wrapper.name for wrapper in environment.wrappers],
         },
         success_above=config.evaluation.success_above,
@@ -242,7 +243,11 @@ def evaluate_run(
             training=False,
         )
         generation.prepare(0, sampling)
-        policy = Policy(generation.engine, chat, EpisodeSettings(limits, sampling, rollout.history, evaluation=True))
+        policy = Policy(
+            generation.engine,
+            chat,
+            EpisodeSettings(limits, sampling, rollout.history, evaluation=True, constrained=rollout.constrained),
+        )
         folder = stack.enter_context(EvaluationFolder(output, plan.settings, resume=resume, replace=True))
         lockstep = environment.lockstep
         return _measure(

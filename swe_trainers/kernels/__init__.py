@@ -7,6 +7,7 @@ and a float64 reference.
 
 from __future__ import annotations
 
+from swe_trainers.kernels.allowed import AllowedTokens
 from swe_trainers.kernels.choice import BACKENDS
 from swe_trainers.kernels.comparison import Comparison, comparing
 from swe_trainers.kernels.dispatch import token_logprobs, token_logprobs_from_logits
@@ -17,6 +18,7 @@ from swe_trainers.kernels.top import top_logprobs
 
 __all__ = [
     "BACKENDS",
+    "AllowedTokens",
     "Comparison",
     "VocabularyShard",
     "comparing",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from swe_trainers.kernels import torch_rows
+from swe_trainers.kernels.allowed import AllowedTokens
 from swe_trainers.kernels.linear import default_plan, project
 from swe_trainers.kernels.reference import token_logprobs_reference
 
@@ -40,6 +41,7 @@ class Comparison:
         ids: Tensor,
         temperature: Tensor,
         soft_cap: float | None = None,
+        allowed: AllowedTokens | None = None,
     ) -> None:
         """Compute one call by its back end and by a simpler one: PyTorch for Triton, the float64 reference for PyTorch.
 
@@ -47,6 +49,7 @@ class Comparison:
             kernels: `triton_rows` or `torch_rows`.
             rows: (N, D). weight: (V, D). bias: (V,) or None. ids: (N,) int64. temperature: (N,).
             soft_cap: of the logits, or None.
+            allowed: which columns each row may choose, or None.
         """
         upstream = torch.randn(2, len(rows), generator=torch.Generator().manual_seed(0)).to(rows.device)
         bias, temperature = None if bias is None else bias.detach(), temperature.detach()
@@ -56,10 +59,12 @@ class Comparison:
             h, w = (x.detach().clone().requires_grad_() for x in (rows, weight))
             with torch.enable_grad(), torch.autocast(rows.device.type, enabled=False):
                 if simpler and kernels is torch_rows:
-                    outputs = token_logprobs_reference(h, w, ids, bias=bias, temperature=temperature, soft_cap=soft_cap)
+                    outputs = token_logprobs_reference(
+                        h, w, ids, bias=bias, temperature=temperature, soft_cap=soft_cap, allowed=allowed
+                    )
                 else:
                     own = torch_rows if simpler else kernels
-                    outputs = project(h, w, bias, ids, temperature, plan=plan, kernels=own)
+                    outputs = project(h, w, bias, ids, temperature, plan=plan, kernels=own, allowed=allowed)
                 total = (outputs[0] * upstream[0]).sum() + (outputs[1] * upstream[1]).sum()
                 results.append([*(x.detach() for x in outputs), *torch.autograd.grad(total, [h, w])])
         self.calls += 1

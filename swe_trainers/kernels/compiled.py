@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from swe_trainers.kernels.allowed import AllowedTokens
 from swe_trainers.kernels.choice import row_kernels
 from swe_trainers.kernels.linear import Plan, default_plan, gradients_of, statistics_of
 from swe_trainers.kernels.torch_rows import RowStatistics
@@ -35,11 +36,13 @@ def linear_logprobs(
     chunk_columns: int | None,
     wide: bool,
     soft_cap: float | None,
+    allowed: AllowedTokens | None,
 ) -> tuple[Tensor, Tensor]:
     """As `linear.project`, with the plan of `linear.default_plan` that keeps no logits."""
     second, name = temperature.requires_grad, backend or _AUTOMATIC
+    masks, index = (None, None) if allowed is None else (allowed.masks, allowed.index)
     logprobs, entropies, _ = _linear(
-        rows, weight, bias, ids, temperature, name, chunk_rows, chunk_columns, wide, soft_cap, second
+        rows, weight, bias, ids, temperature, masks, index, name, chunk_rows, chunk_columns, wide, soft_cap, second
     )
     return logprobs, entropies
 
@@ -72,6 +75,10 @@ def _plan(
     )
 
 
+def _allowed(masks: Tensor | None, index: Tensor | None) -> AllowedTokens | None:
+    return None if masks is None or index is None else AllowedTokens(index, masks, None, masks.shape[1])
+
+
 def _together(found: RowStatistics) -> tuple[Tensor, Tensor, Tensor]:
     zeros = torch.zeros_like(found.maxima)
     optional = (zeros if x is None else x for x in (found.deviations, found.variances))
@@ -91,6 +98,8 @@ def _linear(
     bias: Tensor | None,
     ids: Tensor,
     temperature: Tensor,
+    masks: Tensor | None,
+    index: Tensor | None,
     backend: str,
     chunk_rows: int | None,
     chunk_columns: int | None,
@@ -100,7 +109,8 @@ def _linear(
 ) -> tuple[Tensor, Tensor, Tensor]:
     plan = _plan(rows, weight, chunk_rows, chunk_columns, wide, soft_cap)
     kernels = _kernels(backend, rows)
-    found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, None, second=second)
+    allowed = _allowed(masks, index)
+    found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, None, allowed, second=second)
     return _together(found)
 
 
@@ -116,6 +126,8 @@ def _linear_backward(
     bias: Tensor | None,
     ids: Tensor,
     temperature: Tensor,
+    masks: Tensor | None,
+    index: Tensor | None,
     statistics: Tensor,
     entropies: Tensor,
     grad_logprobs: Tensor,
@@ -136,6 +148,7 @@ def _linear_backward(
         (of_rows, of_weight, of_bias),
         plan=_plan(rows, weight, chunk_rows, chunk_columns, wide, soft_cap),
         kernels=_kernels(backend, rows),
+        allowed=_allowed(masks, index),
     )
     grad_rows, grad_weight, grad_bias = (rows.new_empty(0) if x is None else x for x in found)
     return grad_rows, grad_weight, grad_bias
@@ -166,8 +179,8 @@ def _linear_gradients(
     if any(needed):
         found = _linear_backward(*saved, grad_logprobs, grad_entropies, *ctx.options, *needed)
         grads = tuple(grad if need else None for grad, need in zip(found, needed, strict=True))
-    grad_temperature = _temperature_gradient(ctx, saved[4], saved[5], grad_logprobs, grad_entropies)
-    return (*grads, None, grad_temperature, None, None, None, None, None, None)
+    grad_temperature = _temperature_gradient(ctx, saved[4], saved[7], grad_logprobs, grad_entropies)
+    return (*grads, None, grad_temperature, *(None,) * 8)
 
 
 def _temperature_gradient(ctx: Any, temperature: Tensor, statistics: Tensor, g: Tensor, h: Tensor) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from swe_trainers.errors import ConfigurationError, ShapeError, TrainerError
+from swe_trainers.kernels.allowed import AllowedTokens
 from swe_trainers.kernels.choice import row_kernels
 from swe_trainers.kernels.comparison import current_comparison
 from swe_trainers.kernels.compiled import linear_logprobs, logits_logprobs
@@ -45,6 +47,7 @@ def token_logprobs(
     logits_dtype: torch.dtype | None = None,
     soft_cap: float | None = None,
     shard: VocabularyShard | None = None,
+    allowed: AllowedTokens | None = None,
     check_values: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each row's token and entropy of each row's distribution, both differentiable.
@@ -81,6 +84,8 @@ def token_logprobs(
             them. A constant factor of the logits is a temperature of its inverse.
         shard: the part of the vocabulary on this process, if it is divided over several. All of them make this call on
             the same rows. Outputs and the hidden states' gradient are those of the whole vocabulary on each.
+        allowed: (...) which tokens each row may choose; None for all tokens. The distribution is the softmax over those
+            alone, and columns of the vocabulary that no row may choose are not projected.
         check_values: raise an error for a token outside the vocabulary or a temperature that is not positive, which
             waits for a GPU. Without it the outputs and gradients of such rows are NaN. None: not on a GPU, nor in
             a function that `torch.compile` compiles.
@@ -103,13 +108,27 @@ def token_logprobs(
     check = _checks(hidden, backend) if check_values is None else check_values
     selected = _SelectedRows("hidden", hidden, ids, temperature, row_mask, vocabulary, check=check)
     rows = selected.rows
+    if allowed is not None:
+        allowed, weight, bias = selected.restrict(allowed, ids, weight, bias, divided=shard is not None, check=check)
     if backend == "reference":
         if shard is not None:
             raise ConfigurationError("backend: reference does not support a shard. Try: torch")
         outputs = token_logprobs_reference(
-            rows, weight, selected.ids, bias=bias, temperature=selected.temperature, soft_cap=soft_cap
+            rows,
+            weight,
+            selected.ids,
+            bias=bias,
+            temperature=selected.temperature,
+            soft_cap=soft_cap,
+            allowed=allowed,
         )
         return selected.spread(*outputs)
+    if allowed is not None and soft_cap is not None:
+        if shard is not None:
+            raise ConfigurationError("allowed: does not support a soft_cap where the vocabulary is divided")
+        logits = allowed.capped_logits(rows, weight, bias, soft_cap)
+        options: dict[str, Any] = {"temperature": selected.temperature, "backend": backend, "check_values": False}
+        return selected.spread(*token_logprobs_from_logits(logits, selected.ids, **options))
     device = rows.device.type
     if torch.is_autocast_enabled(device):
         rows = rows.to(torch.get_autocast_dtype(device))
@@ -126,6 +145,7 @@ def token_logprobs(
             chunk_columns=chunk_columns,
             wide=wide,
             soft_cap=soft_cap,
+            allowed=allowed,
         )
         return selected.spread(*outputs)
     kernels = row_kernels(backend, rows)
@@ -140,7 +160,7 @@ def token_logprobs(
     )
     comparison = current_comparison()
     if comparison is not None and shard is None:
-        comparison.compare(kernels, rows, weight, bias, selected.ids, selected.temperature, soft_cap)
+        comparison.compare(kernels, rows, weight, bias, selected.ids, selected.temperature, soft_cap, allowed)
     with torch.autocast(device, enabled=False):
         outputs = project(
             rows.contiguous(),
@@ -151,6 +171,7 @@ def token_logprobs(
             plan=plan,
             kernels=kernels,
             shard=shard,
+            allowed=allowed,
         )
     return selected.spread(*outputs)
 
@@ -331,6 +352,32 @@ class _SelectedRows:
                 raise ShapeError(f"ids: token {outside} lies outside the vocabulary of {vocabulary}")
             if not bool((divisor > 0).all()):
                 raise ShapeError("temperature: expected positive numbers")
+
+    def restrict(
+        self,
+        allowed: AllowedTokens,
+        ids: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        divided: bool,
+        check: bool,
+    ) -> tuple[AllowedTokens, Tensor, Tensor | None]:
+        """What these rows (N,) may choose, and the part of the head that they choose from; `ids` become its columns.
+
+        Args:
+            allowed: of all rows. ids: of all rows.
+            weight, bias: the head, or this process's part of it where it is `divided`, which then stays whole.
+            check: raise an error for a token that its row may not choose.
+        """
+        allowed = allowed.select(self._keep, ids)
+        if check:
+            allowed.check(self.ids)
+        if divided:
+            return allowed.whole(), weight, bias
+        weight, bias = allowed.narrow(weight, bias)
+        self.ids = allowed.labels(self.ids)
+        return replace(allowed, columns=None, vocabulary=len(weight)), weight, bias
 
     def _select(self, rows: Tensor) -> Tensor:
         return rows if self._keep is None else rows.index_select(0, self._keep)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from swe_trainers.errors import ShapeError
+from swe_trainers.kernels.allowed import AllowedTokens
 from swe_trainers.kernels.choice import row_kernels
 from swe_trainers.kernels.dispatch import check_floating, check_row_mask, check_soft_cap, spread_rows
 from swe_trainers.kernels.linear import Gradients, Plan, Tiles, default_plan
@@ -115,6 +116,7 @@ def linear_kl(
     chunk_rows: int | None = None,
     chunk_columns: int | None = None,
     logits_dtype: torch.dtype | None = None,
+    allowed: AllowedTokens | None = None,
 ) -> Tensor:
     """`full_kl` of hidden states and unembeddings; differentiable in all of them.
 
@@ -130,7 +132,7 @@ def linear_kl(
         other_weight: (V, E) the unembedding of q.
         bias, other_bias: (V,) or None.
         temperature, soft_cap, row_mask, backend: as of `full_kl`.
-        chunk_rows, chunk_columns, logits_dtype: as of `token_logprobs`.
+        chunk_rows, chunk_columns, logits_dtype, allowed: as of `token_logprobs`; both distributions are restricted.
     Returns:
         (...) float32 in nats (float64 if the hidden states are), 0 where `row_mask` is False.
     Raises:
@@ -163,13 +165,26 @@ def linear_kl(
         x.reshape(-1, x.shape[-1]) if keep is None else x.reshape(-1, x.shape[-1]).index_select(0, keep)
         for x in (hidden, other_hidden)
     )
+    if allowed is not None:
+        allowed = allowed.select(keep, hidden[..., 0])
+        weight, bias = allowed.narrow(weight, bias)
+        other_weight, other_bias = allowed.narrow(other_weight, other_bias)
+        vocabulary = len(weight)
     linear = torch.nn.functional.linear
     if backend == "reference":
         first, second = (
             linear(x.double(), w.double(), None if b is None else b.double())
             for x, w, b in ((p, weight, bias), (q, other_weight, other_bias))
         )
+        if allowed is not None:
+            hidden_tokens = ~allowed.masks[allowed.index]  # (N, C)
+            first, second = (x.masked_fill(hidden_tokens, -torch.inf) for x in (first, second))
         return spread_rows(full_kl_reference(first, second, temperature, soft_cap), keep, shape)
+    if allowed is not None and soft_cap is not None:
+        both = (
+            allowed.capped_logits(x, w, b, soft_cap) for x, w, b in ((p, weight, bias), (q, other_weight, other_bias))
+        )
+        return spread_rows(full_kl(*both, temperature=temperature, backend=backend), keep, shape)
     device = p.device.type
     if torch.is_autocast_enabled(device):
         p, q = (x.to(torch.get_autocast_dtype(device)) for x in (p, q))
@@ -196,6 +211,7 @@ def linear_kl(
             1.0 / temperature,
             plan,
             kernels,
+            allowed,
         )
         divergence: Tensor = _LinearKL.apply(*arguments)  # type: ignore[no-untyped-call]
     return spread_rows(divergence, keep, shape)
@@ -214,17 +230,18 @@ class _LinearKL(torch.autograd.Function):
         scale: float,
         plan: Plan,
         kernels: ModuleType,
+        allowed: AllowedTokens | None,
     ) -> Tensor:
         exact = torch.float64 if rows.dtype == other_rows.dtype == torch.float64 else torch.float32
         heads = (rows, weight, bias), (other_rows, other_weight, other_bias)
         height, width, count = Tiles(rows, weight, plan).shape
         slots = kernels.slots(height, width)
         sums = torch.empty(count * slots, 5, len(rows), dtype=exact, device=rows.device)
-        for part, columns, tile, other_tile in _pairs(heads, plan):
+        for part, columns, tile, other_tile in _pairs(heads, plan, allowed):
             at = columns.start // width * slots
             kernels.kl_sum_tile(tile, other_tile, scale, sums[at : at + slots, :, part], soft_cap=plan.soft_cap)
         found: Tensor = kernels.kl_statistics(sums)
-        ctx.scale, ctx.plan, ctx.kernels = scale, plan, kernels
+        ctx.scale, ctx.plan, ctx.kernels, ctx.allowed = scale, plan, kernels, allowed
         ctx.save_for_backward(*heads[0], *heads[1], found)
         return found[0].clone()
 
@@ -239,7 +256,7 @@ class _LinearKL(torch.autograd.Function):
         ]
         learned = [any(needed[:3]), any(needed[3:])]
         upstream = grad.to(found.dtype).contiguous()
-        for part, columns, *tiles in _pairs(heads, ctx.plan):
+        for part, columns, *tiles in _pairs(heads, ctx.plan, ctx.allowed):
             # Each program reads both tiles before it writes its gradients over them.
             targets = [
                 (tile if (beside := own.target(tile)) is None else beside) if learns else None
@@ -250,14 +267,14 @@ class _LinearKL(torch.autograd.Function):
                 if dz is not None:
                     own.add(part, columns, dz)
         gradients = [gradient for own in sums for gradient in own.narrowed()]
-        return (*gradients, None, None, None)
+        return (*gradients, None, None, None, None)
 
 
 def _pairs(
-    heads: tuple[Sequence[Tensor | None], Sequence[Tensor | None]], plan: Plan
+    heads: tuple[Sequence[Tensor | None], Sequence[Tensor | None]], plan: Plan, allowed: AllowedTokens | None
 ) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
     """Rows and columns of a tile, and the logits of both heads (rows, weight, bias) there."""
-    both = [Tiles(rows, weight, plan) for rows, weight, _ in heads]  # type: ignore[arg-type]
+    both = [Tiles(rows, weight, plan, allowed=allowed) for rows, weight, _ in heads]  # type: ignore[arg-type]
     for (part, columns, tile), (_, _, other_tile) in zip(*both, strict=True):
         for x, (*_, bias) in zip((tile, other_tile), heads, strict=True):
             if bias is not None:

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from swe_trainers.kernels.allowed import AllowedTokens
 from swe_trainers.kernels.torch_rows import RowStatistics
 
 __all__ = [
@@ -177,6 +178,7 @@ def project(
     plan: Plan,
     kernels: ModuleType,
     shard: VocabularyShard | None = None,
+    allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of `ids` and entropies, with gradients to `rows`, `weight`, `bias` and `temperature`.
 
@@ -185,16 +187,19 @@ def project(
         plan: the tiles.
         kernels: `triton_rows` or `torch_rows`.
         shard: the part of the vocabulary that `weight` holds; `ids` count over the whole vocabulary.
+        allowed: which columns each of the N rows may choose; its masks have V columns.
     Returns:
         (logprobs, entropy), each (N,), float32 (float64 if `rows` is).
     """
     learnt = [x for x in (rows, weight, bias, temperature) if x is not None and x.requires_grad]
     if learnt and torch.is_grad_enabled():
-        logprobs, entropy = _TokenLogprobs.apply(rows, weight, bias, ids, temperature, plan, kernels, shard)  # type: ignore[no-untyped-call]
+        logprobs, entropy = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+            rows, weight, bias, ids, temperature, plan, kernels, shard, allowed
+        )
         return logprobs, entropy
     with torch.no_grad():  # scoring: one tile of logits, whatever the plan keeps for a backward pass
         plan = replace(plan, keep=False)
-        found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, shard, second=False)
+        found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, shard, allowed, second=False)
     return found.logprobs, found.entropies
 
 
@@ -207,13 +212,14 @@ def statistics_of(
     plan: Plan,
     kernels: ModuleType,
     shard: VocabularyShard | None,
+    allowed: AllowedTokens | None = None,
     *,
     second: bool,
 ) -> tuple[RowStatistics, Tensor | None]:
     """Statistics of the rows (with variances where `second`), and the logits if they are kept."""
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     first, vocabulary = (0, len(weight)) if shard is None else (shard.start, shard.vocabulary)
-    tiles = Tiles(rows, weight, plan, keep=plan.keep)
+    tiles = Tiles(rows, weight, plan, keep=plan.keep, allowed=allowed, first=first)
     height, width, count = tiles.shape
     slots = kernels.slots(height, width)  # of each tile
     sums = torch.empty(count * slots, 5 if second else 4, len(rows), dtype=dtype, device=rows.device)
@@ -249,12 +255,14 @@ class _TokenLogprobs(torch.autograd.Function):
         plan: Plan,
         kernels: ModuleType,
         shard: VocabularyShard | None,
+        allowed: AllowedTokens | None,
     ) -> tuple[Tensor, Tensor]:
         kept_plan = replace(plan, keep=plan.keep and any(ctx.needs_input_grad[:3]))
         found, kept = statistics_of(
-            rows, weight, bias, ids, temperature, kept_plan, kernels, shard, second=ctx.needs_input_grad[4]
+            rows, weight, bias, ids, temperature, kept_plan, kernels, shard, allowed, second=ctx.needs_input_grad[4]
         )
         ctx.plan, ctx.kernels, ctx.shard, ctx.overwritten = plan, kernels, shard, False
+        ctx.allowed = allowed
         ctx.save_for_backward(
             kept,
             rows,
@@ -286,6 +294,7 @@ class _TokenLogprobs(torch.autograd.Function):
             plan=ctx.plan,
             kernels=ctx.kernels,
             shard=ctx.shard,
+            allowed=ctx.allowed,
             # `data`: only this function reads the kept logits again, and it knows that they are overwritten.
             kept=None if kept is None else kept.data,
         )
@@ -293,7 +302,7 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_temperature = None
         if variances is not None:
             grad_temperature = (h * variances - g * deviations) / temperature
-        return (*found, None, grad_temperature, None, None, None)
+        return (*found, None, grad_temperature, None, None, None, None)
 
 
 def gradients_of(
@@ -304,6 +313,7 @@ def gradients_of(
     plan: Plan,
     kernels: ModuleType,
     shard: VocabularyShard | None = None,
+    allowed: AllowedTokens | None = None,
     kept: Tensor | None = None,
 ) -> list[Tensor | None]:
     """Gradients of rows, weight and bias, each None if it is not needed.
@@ -312,13 +322,14 @@ def gradients_of(
         head: rows (N, D), weight (V, D) and bias (V,) or None.
         statistics: (N,) each: labels, temperatures, maxima, log-totals, entropies and the two upstream gradients.
         needed: which gradients.
-        plan, kernels, shard: as of `project`.
+        plan, kernels, shard, allowed: as of `project`.
         kept: (N, V) logits of the forward pass, overwritten; None computes them again.
     """
     rows, weight, bias = head
     first = 0 if shard is None else shard.start
     sums = Gradients(rows, weight, bias, plan, needed, whole=kept is not None)
-    for part, columns, tile in Tiles(rows, weight, plan, kept=kept) if any(needed) else ():
+    tiles = Tiles(rows, weight, plan, kept=kept, allowed=allowed, first=first)
+    for part, columns, tile in tiles if any(needed) else ():
         part_of_bias = None if bias is None else bias[columns]
         dz = sums.target(tile)
         own = (x[part] for x in statistics)
@@ -334,6 +345,8 @@ class Tiles:
 
     Args:
         kept: logits kept by the forward pass, (N, V).
+        allowed: which tokens each row may choose; the logits of others are −inf.
+        first: the column of `allowed` that is the first row of the weight.
     """
 
     def __init__(
@@ -344,7 +357,10 @@ class Tiles:
         *,
         keep: bool = False,
         kept: Tensor | None = None,
+        allowed: AllowedTokens | None = None,
+        first: int = 0,
     ) -> None:
+        self._allowed, self._first = allowed, first
         self._rows, self._weight = rows, weight
         self.kept, self._known = kept, kept is not None
         if keep or self._known:
@@ -377,6 +393,8 @@ class Tiles:
                     tile = shared.tile(part.stop - top, columns.stop - left)
                 if not self._known:
                     _product(self._rows[part], self._weight[columns], tile)
+                    if self._allowed is not None:
+                        self._allowed.hide_(tile, part, columns, self._first)
                 yield part, columns, tile
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from swe_trainers.kernels.allowed import AllowedTokens
+
 __all__ = ["full_kl_reference", "logits_logprobs_reference", "token_logprobs_reference"]
 
 
@@ -17,6 +19,7 @@ def token_logprobs_reference(
     temperature: float | Tensor = 1.0,
     row_mask: Tensor | None = None,
     soft_cap: float | None = None,
+    allowed: AllowedTokens | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log p(y) of each row's token and H = −Σ p log p of each row's distribution.
 
@@ -30,6 +33,7 @@ def token_logprobs_reference(
         temperature: divides the logits; a number, or (...) with one for each row.
         row_mask: (...) bool, True where a row counts; None for all rows.
         soft_cap: logits become cap · tanh(logit / cap); or None.
+        allowed: which tokens each row may choose; None for all tokens.
     Returns:
         (logprobs, entropy), each (...) float64 in nats, 0 where `row_mask` is False.
     """
@@ -38,6 +42,9 @@ def token_logprobs_reference(
     logits = hidden.double()[keep] @ weight.double().T  # (N, V)
     if bias is not None:
         logits = logits + bias.double()
+    if allowed is not None:
+        masks = allowed.whole().masks[allowed.index.expand(shape)[keep]]  # (N, V)
+        logits = logits.masked_fill(~masks, -torch.inf)
     divisor = torch.as_tensor(temperature, dtype=torch.float64, device=logits.device).expand(shape)[keep]
     chosen, entropy = logits_logprobs_reference(logits, ids[keep], divisor, soft_cap)
     empty = torch.zeros(shape, dtype=torch.float64, device=logits.device)
@@ -64,7 +71,10 @@ def logits_logprobs_reference(
 
 
 def _capped(logits: Tensor, soft_cap: float | None) -> Tensor:
-    return logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
+    if soft_cap is None:
+        return logits
+    # A token that may not be chosen has the logit −inf, before and after.
+    return torch.where(logits == -torch.inf, logits, soft_cap * torch.tanh(logits / soft_cap))
 
 
 def full_kl_reference(logits: Tensor, other: Tensor, temperature: float, soft_cap: float | None = None) -> Tensor:

@@ -38,6 +38,9 @@ class Batch:
         group: (S,) int64, equal where episodes started from the same state.
         sample_starts: (N,) bool, True at the first token of each sample: of each trajectory, and wherever a history was
             shortened and a context began anew. No token sees another sample's.
+        allowed: (N,) int64, which of `allowed_sets` each token was sampled from; −1 for the whole vocabulary, and where
+            no action is. None if no token was restricted.
+        allowed_sets: the different sets of token ids, each ascending.
         forks: (F, 3) int64, of trees: trajectory, first token of the turn that differs, number of the fork in the
             group; in the order of trajectories and tokens.
         episodes: all trajectories that the batch was made of; those that are invalid, or without an action, are
@@ -55,6 +58,8 @@ class Batch:
     sample_starts: Tensor
     forks: Tensor
     episodes: Sequence[Trajectory] = ()
+    allowed: Tensor | None = None
+    allowed_sets: Sequence[Sequence[int]] = ()
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory] | Batch) -> Batch:
@@ -62,7 +67,8 @@ class Batch:
 
         Raises:
             ShapeError: arrays of one trajectory disagree in length, its first token is an action (nothing predicts
-                it), or a reward sits on a token that is none; the message names the trajectory.
+                it), a reward sits on a token that is none, or an action token is not among those that were allowed
+                there; the message names the trajectory.
         """
         if isinstance(trajectories, Batch):
             return trajectories
@@ -76,6 +82,7 @@ class Batch:
         starts = torch.zeros(offsets[-1], dtype=torch.bool)
         starts[[offsets[s] + at for s, t in enumerate(taken) for at in t.sample_starts]] = True
         forks = [(s, offsets[s] + t.turns[f.turn].start, f.node) for s, t in enumerate(taken) for f in t.forks]
+        allowed, allowed_sets = _allowed(taken)
         return cls(
             token_ids=_flat([t.token_ids for t in taken], np.int64),
             action_mask=_flat([t.action_mask for t in taken], np.bool_),
@@ -88,6 +95,8 @@ class Batch:
             sample_starts=starts,
             forks=torch.tensor(forks, dtype=torch.int64).view(-1, 3),
             episodes=trajectories,
+            allowed=allowed,
+            allowed_sets=allowed_sets,
         )
 
     @property
@@ -168,6 +177,19 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class RestrictedTokens:
+    """Action tokens of which some were sampled from a part of the vocabulary.
+
+    Attributes:
+        sets: the different sets of token ids.
+        index: (A,) int64 on the CPU, the set of each token; −1 for the whole vocabulary.
+    """
+
+    sets: Sequence[Sequence[int]]
+    index: Tensor
+
+
+@dataclass(frozen=True)
 class Rows:
     """Some trajectories of a batch as a (B, T) matrix for the model, padded or packed.
 
@@ -183,6 +205,7 @@ class Rows:
         action_index: (A,) int64, the action tokens here, as positions in the batch; on the CPU.
         places: (U,) int64, where the different action tokens sit in the flattened (B · T).
         predictor: (U,) int64, where the state that predicts each of them sits.
+        allowed: of the A action tokens, in their order; None if none of them was restricted.
         copies: (A,) int64, which of the U each action token is; None if they are the same.
         sequences: (R,) int64, the trajectories here; on the CPU.
         last: (R,) int64, where each trajectory's last token sits in the flattened (B · T).
@@ -198,6 +221,7 @@ class Rows:
     copies: Tensor | None
     sequences: Tensor
     last: Tensor
+    allowed: RestrictedTokens | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -349,7 +373,18 @@ def _rows(batch: Batch, rows: list[list[int]], *, shared: bool) -> Rows:
         copies=copies,
         sequences=sequences,
         last=target[before + lengths - 1],
+        allowed=_restricted(batch, source[acts]),
     )
+
+
+def _restricted(batch: Batch, actions: Tensor) -> RestrictedTokens | None:
+    """Of some action tokens of a batch."""
+    if batch.allowed is None or not bool(((index := batch.allowed[actions]) >= 0).any()):
+        return None
+    numbers, index = torch.unique(index, return_inverse=True)  # the sets of these tokens alone
+    free = int(numbers[0] < 0)
+    sets = [batch.allowed_sets[number] for number in numbers[free:].tolist()]
+    return RestrictedTokens(sets, index - free)
 
 
 def _first_fit(order: list[int], lengths: dict[int, int], capacity: int) -> list[list[int]]:
@@ -371,6 +406,19 @@ def _flat(arrays: list[np.ndarray], dtype: type[np.generic]) -> Tensor:
     return torch.from_numpy(np.concatenate([np.asarray(a, dtype=dtype) for a in arrays] or [np.empty(0, dtype)]))
 
 
+def _allowed(trajectories: Sequence[Trajectory]) -> tuple[Tensor | None, list[tuple[int, ...]]]:
+    """The different sets of all trajectories, and which of them each token was sampled from."""
+    if not any(t.allowed_sets for t in trajectories):
+        return None, []
+    numbers: dict[tuple[int, ...], int] = {}
+    parts = []
+    for t in trajectories:
+        own = [numbers.setdefault(tuple(tokens), len(numbers)) for tokens in t.allowed_sets]
+        index = np.asarray(t.allowed or [-1] * len(t.token_ids), dtype=np.int64)
+        parts.append(np.array([*own, -1])[index])  # −1 finds the last one
+    return _flat(parts, np.int64), list(numbers)
+
+
 def _check(number: int, trajectory: Trajectory) -> None:
     expected = np.shape(trajectory.token_ids)
     for name in ("action_mask", "rollout_logprobs", "rewards"):
@@ -382,8 +430,29 @@ def _check(number: int, trajectory: Trajectory) -> None:
     starts = trajectory.sample_starts
     if len(expected) and expected[0] and (starts[0] != 0 or any(trajectory.action_mask[at] for at in starts)):
         raise ShapeError(f"trajectory {number}: samples begin at {starts}; expected 0 first, and no action there")
+    if trajectory.allowed or trajectory.allowed_sets:
+        _check_allowed(number, trajectory)
     misplaced = np.flatnonzero(~trajectory.action_mask & (trajectory.rewards != 0))
     if len(misplaced):
         raise ShapeError(f"trajectory {number}: the reward at token {misplaced[0]} is on no action token")
     if not np.isfinite(trajectory.rewards[trajectory.action_mask]).all():
         raise ShapeError(f"trajectory {number}: a reward is not finite")
+
+
+def _check_allowed(number: int, trajectory: Trajectory) -> None:
+    index, n_sets = np.asarray(trajectory.allowed, dtype=np.int64), len(trajectory.allowed_sets)
+    if index.shape != trajectory.token_ids.shape or (len(index) and not -1 <= index.min() <= index.max() < n_sets):
+        raise ShapeError(
+            f"trajectory {number}: allowed is {index.shape} with sets up to {index.max(initial=-1)}, expected (T,) and "
+            f"less than {n_sets}, the number of allowed_sets"
+        )
+    for at in np.flatnonzero((index >= 0) & ~trajectory.action_mask)[:1]:
+        raise ShapeError(f"trajectory {number}: token {at} was sampled from allowed tokens, but it is no action")
+    for which, tokens in enumerate(trajectory.allowed_sets):
+        here = np.flatnonzero(index == which)
+        for at in here[~np.isin(trajectory.token_ids[here], tokens)][:1]:
+            turn = next((n for n, turn in enumerate(trajectory.turns) if turn.start <= at < turn.end), None)
+            raise ShapeError(
+                f"trajectory {number}: token {at}{'' if turn is None else f', in turn {turn},'} is "
+                f"{trajectory.token_ids[at]}, which is not among the tokens allowed there: {list(tokens)[:12]}"
+            )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swe_trainers.kernels import linear_kl, token_logprobs
+from swe_trainers.kernels import AllowedTokens, linear_kl, token_logprobs
 from swe_trainers.learning.batch import Batch, Rows, lay_out
 from swe_trainers.learning.ranks import add_up, rows_of_rank
 from swe_trainers.model.attention import to_device
@@ -173,9 +173,9 @@ def forward(
         reference: from whose distributions the divergence is computed, over the whole vocabulary; None for none.
     """
     group, places, predictor, last = sequence_group_of(model), rows.places, rows.predictor, rows.last
-    copies = rows.copies
-    if isinstance(temperature, Tensor) and temperature.ndim and copies is not None:
-        # Copies of a token may differ in their temperature.
+    copies, restricted = rows.copies, None if rows.allowed is None else rows.allowed.index
+    if copies is not None and (restricted is not None or (isinstance(temperature, Tensor) and temperature.ndim)):
+        # Copies of a token may differ in their temperature, and in the tokens that were allowed.
         places, predictor, copies = places.index_select(0, copies), predictor.index_select(0, copies), None
     count = len(places)  # U, different tokens
     chosen = rows.input_ids.reshape(-1).index_select(0, places)
@@ -185,6 +185,7 @@ def forward(
         chosen = chosen.index_select(0, actions)
         if isinstance(temperature, Tensor) and temperature.ndim:
             temperature = temperature.index_select(0, actions)
+        restricted = None if restricted is None else restricted.index_select(0, actions.cpu())
 
     with torch.no_grad():
         reference_states = None if reference is None else _trunk_states(reference, rows).index_select(0, predictor)
@@ -194,6 +195,8 @@ def forward(
     wide = torch.float32 if getattr(model, "float32_logits", False) else None
     cap, scale = getattr(model, "soft_cap", None), getattr(model, "logit_scale", 1.0)
     logits: dict[str, Any] = {"temperature": temperature / scale, "soft_cap": cap, "logits_dtype": wide}
+    if rows.allowed is not None and restricted is not None:
+        logits["allowed"] = AllowedTokens.of(rows.allowed.sets, restricted, len(weight), states.device)
     logprobs, entropy = token_logprobs(states, weight, chosen, bias=bias, **logits)
     kl = None
     if reference is not None and reference_states is not None:

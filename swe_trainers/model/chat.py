@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from swe_trainers.errors import TemplateError
+from swe_trainers.errors import ConfigurationError, TemplateError
 from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
 
 __all__ = ["ChatFormat", "CompactChat", "TemplateChat", "chat_format"]
@@ -41,6 +41,14 @@ class ChatFormat(Protocol):
 
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment, without stop and other special tokens."""
+        ...
+
+    def action_ids(self, text: str) -> list[int]:
+        """Ids of an action as a policy writes it, without a stop token.
+
+        Raises:
+            ConfigurationError: the tokenizer cannot write it.
+        """
         ...
 
 
@@ -89,8 +97,19 @@ class CompactChat:
         """The text of an action for the environment."""
         return self._tokenizer.decode(token_ids)
 
+    def action_ids(self, text: str) -> list[int]:
+        """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
+        return _action_ids(self._tokenizer, text)
+
     def _turn(self, observation: str) -> list[int]:
         return [self._user, *self._tokenizer.encode(observation), self._end, self._assistant]
+
+
+def _action_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    ids = tokenizer.encode(text)
+    if (written := tokenizer.decode(ids)).strip() != text.strip():
+        raise ConfigurationError(f"the action {text!r} cannot be written by this tokenizer, which makes it {written!r}")
+    return ids
 
 
 # Placeholders for the texts of a conversation when the template is rendered; letters only, so that no template trims or
@@ -159,6 +178,10 @@ class TemplateChat:
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment."""
         return self._tokenizer.decode(token_ids)
+
+    def action_ids(self, text: str) -> list[int]:
+        """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
+        return _action_ids(self._tokenizer, text)
 
     def _render(self, turns: int, system: str | None, tools: _Tools | None) -> str:
         messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]

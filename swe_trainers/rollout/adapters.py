@@ -50,6 +50,9 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
     A `Discrete` observation becomes its number; a tuple or a box of integers its numbers separated by spaces; a box of
     real numbers the number of each entry's bin.
 
+    `info["legal_actions"]` lists the words of the actions that can be taken: those that the environment's own
+    `info["action_mask"]` or `info["legal_actions"]` (numbers of actions) leaves, else all. Rollouts sample no others.
+
     Args:
         env: with a `Discrete` action space, and an observation space of `Discrete`, `MultiDiscrete`, `MultiBinary`,
             `Tuple` of those, or a one-dimensional `Box`.
@@ -58,6 +61,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         box_range: (lowest, highest) of each entry, for boxes without bounds or with bounds that are never reached.
         illegal_penalty: subtracted from the reward if the action is not one of the words.
         fallback: the action that is taken instead; None takes none and repeats the observation after `illegal`.
+        unconstrained: let a policy write any text, so that it has to learn which words are actions.
 
     Raises:
         ConfigurationError: a space is not supported, or the words do not fit the actions.
@@ -72,6 +76,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         box_range: Sequence[tuple[float, float]] | None = None,
         illegal_penalty: float = 0.0,
         fallback: str | None = None,
+        unconstrained: bool = False,
     ) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(  # so that the environment's spec can recreate it
             self,
@@ -80,6 +85,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
             box_range=box_range,
             illegal_penalty=illegal_penalty,
             fallback=fallback,
+            unconstrained=unconstrained,
         )
         gymnasium.Wrapper.__init__(self, env)
         if not isinstance(env.action_space, spaces.Discrete):
@@ -92,6 +98,8 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
             raise ConfigurationError(f"TextAdapter: fallback {fallback!r} is not one of {', '.join(self.actions)}")
         self._numbers = _numbers_of(env.observation_space, bins, box_range)
         self._illegal_penalty, self._fallback, self._last = illegal_penalty, fallback, ""
+        self.unconstrained = unconstrained
+        self._legal = list(self.actions)
         self.observation_space = AnyText()
         self.action_space = AnyText()
 
@@ -99,18 +107,24 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         """Start an episode; returns the observation in words."""
         observation, info = self.env.reset(seed=seed, options=options)
         self._last = self._numbers.text(observation)
-        return self._last, info
+        return self._last, self._with_legal_actions(info)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take the action with this word; surrounding white space is ignored."""
         word = action.strip()
         legal = word in self.actions
         if not legal and self._fallback is None:
-            return f"illegal {self._last}", -self._illegal_penalty, False, False, {"action_error": word}
+            return (
+                f"illegal {self._last}",
+                -self._illegal_penalty,
+                False,
+                False,
+                {"legal_actions": self._legal, "action_error": word},
+            )
         number = self.actions.index(word if legal or self._fallback is None else self._fallback)
         inner: gymnasium.Env[Any, Any] = self.env
         observation, reward, terminated, truncated, info = inner.step(self._first_action + number)
-        self._last = self._numbers.text(observation)
+        self._last, info = self._numbers.text(observation), self._with_legal_actions(info)
         if legal:
             return self._last, float(reward), terminated, truncated, info
         return (
@@ -120,6 +134,22 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
             truncated,
             {**info, "action_error": word},
         )
+
+    def _with_legal_actions(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Put the legal actions in words; where the environment leaves none, as after the end, they are all."""
+        mask, numbers = info.get("action_mask"), info.get("legal_actions")
+        if mask is not None:
+            if np.shape(mask) != (self._n_actions,):
+                raise ConfigurationError(
+                    f"TextAdapter: info['action_mask'] has the shape {np.shape(mask)}, expected ({self._n_actions},)"
+                )
+            self._legal = [word for word, legal in zip(self.actions, mask, strict=True) if legal]
+        elif numbers is not None:
+            self._legal = [self.actions[int(number) - self._first_action] for number in numbers]
+        else:
+            self._legal = list(self.actions)
+        self._legal = self._legal or list(self.actions)
+        return {**info, "legal_actions": self._legal}
 
     def vocabulary(self) -> list[str]:
         """Every word of observations and actions, for `WordTokenizer.from_texts`."""

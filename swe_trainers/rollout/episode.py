@@ -33,6 +33,7 @@ class Episode:
         last_turn: `last_turn` of the environment was called: the next step is the last.
         end_reason: as in `Trajectory`.
         info: the latest of the environment, with the sum of its reward parts.
+        allowed, allowed_sets: as in `Trajectory`; the number of each set.
         reward_parts: sums over the turns of `info["reward"]`, if the environment gives its reward in parts.
         prompt, past: what a shortened history is made of.
         observation: the latest.
@@ -57,6 +58,8 @@ class Episode:
     action_mask: list[bool] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    allowed: list[int] = field(default_factory=list)
+    allowed_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     sample_starts: list[int] = field(default_factory=lambda: [0])
     forks: list[Fork] = field(default_factory=list)
@@ -79,7 +82,7 @@ class Episode:
         lists: dict[str, Any] = {
             f.name: list(value) for f in fields(self) if isinstance(value := getattr(self, f.name), list)
         }
-        return replace(self, **lists)
+        return replace(self, **lists, allowed_sets=dict(self.allowed_sets))
 
     def start_sample(self, observation: str, ids: Sequence[int]) -> None:
         """Replace the context by another one: a new sample begins."""
@@ -105,6 +108,8 @@ class Episode:
         start = len(self.token_ids)
         versions = sample.versions or [-1] * len(sample.token_ids)
         self._append(sample.token_ids, sample.logprobs, versions, sampled=True)
+        for offset, tokens in enumerate(sample.allowed):
+            self.allowed[start + offset] = self.allowed_sets.setdefault(tokens, len(self.allowed_sets))
         self.closed = sample.end == "stop"
         notes = sample.notes or {"finish_reason": sample.end}
         self.turns.append(Turn(self.observation, text, 0.0, start, len(self.token_ids), notes))
@@ -151,6 +156,8 @@ class Episode:
             seed=self.start.seed,
             weight_versions=tuple(self.versions) if any(version >= 0 for version in self.versions) else (),
             end_reason=self.end_reason,
+            allowed=tuple(self.allowed) if self.allowed_sets else (),
+            allowed_sets=tuple(self.allowed_sets),
         )
 
     def _append(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, sampled: bool) -> None:
@@ -159,3 +166,4 @@ class Episode:
         self.versions.extend(versions)
         self.action_mask.extend([sampled] * len(ids))
         self.rewards.extend([0.0] * len(ids))
+        self.allowed.extend([-1] * len(ids))

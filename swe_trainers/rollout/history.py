@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.chat import ChatFormat
 
-__all__ = ["Exchange", "HeadTail", "Prompt"]
+__all__ = ["Exchange", "HeadTail", "History", "Prompt"]
 
 
 @dataclass(frozen=True)
@@ -117,3 +117,8 @@ class HeadTail:
         for turn in past[last:]:
             ids += [*turn.action_ids, *turn.ids]
         return ids
+
+
+History = HeadTail | Literal["last"]
+"""What a policy reads of an episode: its beginning and its end, where all of it does not fit into the context; or the
+last observation alone in every turn, for environments in which that says everything (Markov decision processes)."""

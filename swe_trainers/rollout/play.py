@@ -13,10 +13,12 @@ from typing import Any, Literal, NamedTuple, cast
 import gymnasium
 import numpy as np
 
+from swe_trainers.engines.action_trie import ActionTrie
 from swe_trainers.engines.protocol import Engine, MessageEngine, Sample
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, RolloutError, TrainerError
 from swe_trainers.model.chat import ChatFormat
+from swe_trainers.rollout.adapters import TextAdapter
 from swe_trainers.rollout.environments import (
     EnvPool,
     EnvThreads,
@@ -27,7 +29,7 @@ from swe_trainers.rollout.environments import (
     ends_the_run,
 )
 from swe_trainers.rollout.episode import Episode
-from swe_trainers.rollout.history import HeadTail, Prompt
+from swe_trainers.rollout.history import History, Prompt
 from swe_trainers.rollout.rate import Rate
 from swe_trainers.rollout.settings import Branching, EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.rollout.trajectory import Trajectory
@@ -55,6 +57,7 @@ _CLOSE_TIMEOUT_S = 30.0
 _INTERRUPT_TIMEOUT_S = 2.0
 """The same where the environments are closed in the middle of episodes: playing was interrupted."""
 _MEMORY = "/proc/meminfo"
+_MOST_TRIES = 4096
 _SPARE_MEMORY = 0.05
 """With less than this fraction of the machine's memory available, no episode begins while another is under way."""
 
@@ -67,7 +70,7 @@ def play(
     *,
     limits: Limits,
     sampling: Sampling | None = None,
-    history: HeadTail | None = None,
+    history: History | None = None,
     branching: Branching | None = None,
     seed: int = 0,
     lockstep: bool = False,
@@ -81,7 +84,8 @@ def play(
         starts: one per episode, or per tree; read as environments become free.
         limits: of actions and episodes.
         sampling: how tokens are sampled; temperature 1 without truncation by default.
-        history: how a history is shortened that has outgrown `limits.max_tokens`; None ends the episode there.
+        history: how a history is shortened that has outgrown `limits.max_tokens`; None ends the episode there, and
+            "last" shows the policy the last observation alone, in every turn.
         branching: where episodes fork; None for one episode per start. An environment with `snapshot` and `restore`
             goes back by them, any other by repeating the same actions from its seed.
         seed: with an episode's place in `starts` it determines the episode's random generator. What is sampled depends
@@ -211,6 +215,7 @@ class Player:
         self._idle_since: dict[int, float] = {}  # by number of the start: when its environment returned
         self._slots: dict[int, int] = {}  # slot → number of the start
         self._held: dict[int, list[int]] = {}  # tokens that each slot holds
+        self._tries: dict[tuple[str, ...], ActionTrie] = {}  # by legal actions
         self._ended: list[Ended] = []
         self._n_started = 0
         self._last_failure = "none"
@@ -394,8 +399,8 @@ class Player:
             return self._truncate(number, "time", observation, ids)
         if self._chat is not None:
             shortened = self._shortened(episode, len(ids))
-            if shortened is None and episode.context_size + len(ids) >= self._max_context:
-                size = episode.context_size + len(ids)
+            size = episode.context_size + len(ids) if shortened is None else len(shortened)
+            if size >= self._max_context:
                 reason = f"the context has {size} tokens, max_tokens is {self._max_context}"
                 return self._full(number, observation, ids, reason)
             if shortened is None:
@@ -414,11 +419,20 @@ class Player:
     def _shortened(self, episode: Episode, n_new: int) -> list[int] | None:
         """A shortened context, if the next action might not fit otherwise; None to keep the context."""
         assert self._chat is not None
-        budget = self._max_context - self._settings.limits.max_new_tokens
-        if self._settings.history is None or not episode.past or episode.context_size + n_new <= budget:
+        budget, history = self._max_context - self._settings.limits.max_new_tokens, self._settings.history
+        if history is None or not episode.past:
+            return None
+        if history == "last":
+            return self._last_alone(episode, episode.past[-1].observation)
+        if episode.context_size + n_new <= budget:
             return None
         assert episode.prompt is not None
-        return self._settings.history.shorten(self._chat, episode.prompt, episode.past, budget)
+        return history.shorten(self._chat, episode.prompt, episode.past, budget)
+
+    def _last_alone(self, episode: Episode, observation: str) -> list[int]:
+        """A context of one observation."""
+        assert self._chat is not None and episode.prompt is not None
+        return self._chat.start(observation, system=episode.prompt.system, tools=episode.prompt.tools)
 
     def _full(self, number: int, observation: str, ids: list[int], reason: str) -> None:
         """End an episode whose context has no room for another action."""
@@ -438,7 +452,11 @@ class Player:
     def _truncate(self, number: int, end_reason: str, observation: str, ids: list[int]) -> None:
         episode = self._episodes[number]
         episode.truncated = True
-        episode.observe(observation, ids[: max(0, self._max_context - episode.context_size)])
+        if self._settings.history == "last" and episode.turns and self._chat is not None:
+            # The value after the last action is that of a context as the policy reads it.
+            episode.start_sample(observation, self._last_alone(episode, observation)[: self._max_context])
+        else:
+            episode.observe(observation, ids[: max(0, self._max_context - episode.context_size)])
         self._finish(number, end_reason)
 
     def _request(self, number: int) -> None:
@@ -464,7 +482,23 @@ class Player:
             sampling=self._settings.sampling,
             random=episode.random,
             stop_strings=limits.stop_strings,
+            legal=self._legal(episode),
         )
+
+    def _legal(self, episode: Episode) -> ActionTrie | None:
+        """The actions to sample from; None for free text."""
+        assert self._chat is not None
+        listed = episode.info.get("legal_actions")
+        if listed is None or not (self._settings.constrained or _is_adapter(self._envs[episode.env])):
+            return None
+        key = tuple(listed)
+        if key not in self._tries:
+            if not all(isinstance(text, str) for text in key):
+                raise ConfigurationError(f"info['legal_actions'] is {listed!r:.80}, expected texts. Try: TextAdapter")
+            if len(self._tries) > _MOST_TRIES:
+                self._tries.clear()
+            self._tries[key] = ActionTrie.of({text: self._chat.action_ids(text) for text in key}, self._chat.stop_ids)
+        return self._tries[key]
 
     def _act(self, sample: Sample) -> None:
         """Pass a finished action to its environment."""
@@ -536,6 +570,15 @@ def _available_memory() -> float:
         return kilobytes["MemAvailable"] / kilobytes["MemTotal"]
     except (OSError, KeyError):
         return 1.0
+
+
+def _is_adapter(env: gymnasium.Env[str, str]) -> bool:
+    """Whether the environment is in words by a `TextAdapter` that lists actions to be sampled from."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, TextAdapter):
+            return not env.unconstrained
+        env = env.env
+    return False
 
 
 def _last_step(env: gymnasium.Env[str, str]) -> Any:

@@ -23,7 +23,7 @@ from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.ranks import broadcast, gathered, n_ranks, rank
 from swe_trainers.rollout.background import BackgroundPlayer, Key
 from swe_trainers.rollout.environments import EnvPool, Failure
-from swe_trainers.rollout.history import HeadTail
+from swe_trainers.rollout.history import History
 from swe_trainers.rollout.play import Player, iter_episodes
 from swe_trainers.rollout.rate import Rate
 from swe_trainers.rollout.settings import Branching, EpisodeSettings, EpisodeStart, Limits
@@ -186,6 +186,7 @@ class Rollouts:
         limits: of actions and episodes.
         seed: of the run.
         history: how a history is shortened that no longer fits into the context; None ends the episode there.
+        constrained: sample from `info["legal_actions"]` of any environment; see `EpisodeSettings`.
         max_staleness: updates by which the weights that sample a token may be older than those trained on it.
         partial: suspend episodes under way when weights change, and resume them with the new ones; else they are played
             to their end first.
@@ -200,13 +201,14 @@ class Rollouts:
         limits: Limits,
         *,
         seed: int,
-        history: HeadTail | None = None,
+        history: History | None = None,
+        constrained: bool = False,
         max_staleness: int = 0,
         partial: bool = False,
     ) -> None:
         self.before_playing: Callable[[], None] = lambda: None
         self._workers, self._limits, self._seed, self._history = workers, limits, seed, history
-        self._max_staleness, self._partial = max_staleness, partial
+        self._max_staleness, self._partial, self._constrained = max_staleness, partial, constrained
         self._player: AsyncPlayer | None = None
         self._version: int | None = None  # of the weights of the asynchronous player
         # For each update and attempt that has begun: the trajectories of each start that have ended.
@@ -242,7 +244,7 @@ class Rollouts:
             ConfigurationError: an environment was asked for something that it does not have.
             TrainerError: an engine failed, or a token is older than `max_staleness`.
         """
-        settings = EpisodeSettings(self._limits, sampling, self._history, branching, evaluation)
+        settings = EpisodeSettings(self._limits, sampling, self._history, branching, evaluation, self._constrained)
         n_starts = episodes if branching is None else episodes // branching.leaves
 
         def starts(update: int, attempt: int) -> list[EpisodeStart]:

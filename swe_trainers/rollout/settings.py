@@ -8,7 +8,7 @@ from typing import Any
 
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.rollout.history import HeadTail
+from swe_trainers.rollout.history import History
 
 __all__ = ["RESET_TIMEOUT_S", "STEP_TIMEOUT_S", "Branching", "EpisodeSettings", "EpisodeStart", "Limits"]
 
@@ -111,6 +111,8 @@ class EpisodeSettings:
         history: how a history is shortened that no longer fits into the context; None ends the episode there.
         branching: where episodes fork; None for one episode per start.
         evaluation: play in the evaluation environments.
+        constrained: sample actions from `info["legal_actions"]`, a list of texts, wherever an environment gives it. By
+            default only where `TextAdapter` does; a text environment's own list may be of something else.
         grade_when_full: if the context is full and the environment has a method `last_turn`, call it with "tokens" and
             step once more with an empty action, so that the environment ends the episode itself and grades the work so
             far. By default the episode is truncated without another step.
@@ -118,7 +120,8 @@ class EpisodeSettings:
 
     limits: Limits
     sampling: Sampling = Sampling()
-    history: HeadTail | None = None
+    history: History | None = None
     branching: Branching | None = None
     evaluation: bool = False
+    constrained: bool = False
     grade_when_full: bool = False

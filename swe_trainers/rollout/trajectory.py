@@ -82,6 +82,9 @@ class Trajectory:
         seed: the reset seed.
         weight_versions: (T,) the number of updates after which the weights that sampled each token were sent to the
             engine; -1 where `action_mask` is False. Empty if the policy's own weights sampled them.
+        allowed: (T,) which of `allowed_sets` each token was sampled from; −1 where the policy could sample any token,
+            and where `action_mask` is False. Empty if it always could.
+        allowed_sets: token ids in ascending order: the different sets, of which a game has few.
         end_reason: "" if the environment ended the episode; `max_turns`, `tokens` or `time` for the limit that did;
             `environment` or `engine` for the part that failed.
     """
@@ -102,6 +105,8 @@ class Trajectory:
     group: int = 0
     seed: int | None = None
     weight_versions: tuple[int, ...] = ()
+    allowed: tuple[int, ...] = ()
+    allowed_sets: tuple[tuple[int, ...], ...] = ()
     end_reason: str = ""
 
 
@@ -145,6 +150,8 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
             row["forks"] = tuple(Fork(**fork) for fork in row.get("forks", ()))
             row["sample_starts"] = tuple(row.get("sample_starts", (0,)))
             row["weight_versions"] = tuple(row.get("weight_versions", ()))
+            row["allowed"] = tuple(row.get("allowed", ()))
+            row["allowed_sets"] = tuple(tuple(tokens) for tokens in row.get("allowed_sets", ()))
             found.append(Trajectory(**row))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(

@@ -18,7 +18,7 @@ from tests.trainers.learning.tiny import trajectory
 
 CONFIG = """\
 environment: {{id: FrozenLake-v1, kwargs: {{is_slippery: false}}, adapter: text,
-              adapter_kwargs: {{illegal_penalty: 0.1}}, parallel: 4, max_turns: 3,
+              adapter_kwargs: {{illegal_penalty: 0.1, unconstrained: true}}, parallel: 4, max_turns: 3,
               max_tokens: 64, max_new_tokens: 2}}
 model: {{architecture: {{model_type: llama, hidden_size: 16, intermediate_size: 16, num_hidden_layers: 1,
                        num_attention_heads: 2, max_position_embeddings: 128}}, tokenizer: words}}

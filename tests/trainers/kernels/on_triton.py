@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from swe_trainers.errors import ShapeError, TrainerError
 from swe_trainers.kernels import (
+    AllowedTokens,
     full_kl,
     linear_kl,
     token_logprobs,
@@ -20,6 +21,7 @@ from swe_trainers.kernels import (
     top_logprobs,
     triton_rows,
 )
+from tests.trainers.kernels.allowed import check_against_enumeration
 from tests.trainers.kernels.layouts import CASES, assert_no_layout_matters, laid_out
 
 ON_GPU = torch.cuda.is_available()
@@ -493,3 +495,12 @@ def test_offsets_beyond_32_bits():
     last = everything(truth, logits[-3:].detach().cpu(), ids[-3:].cpu(), torch.ones(2, 3), torch.ones(1, 1))
     torch.testing.assert_close(logprobs[-3:].double().cpu(), last[0], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(logits.grad[-3:].double().cpu(), last[2], atol=1e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("soft_cap", [None, 1.5])
+@pytest.mark.parametrize("options", [{}, {"chunk_rows": 4, "chunk_columns": 17}], ids=str)
+def test_restricted_rows_have_the_enumerated_distribution(free, soft_cap, options):
+    check_against_enumeration(
+        AllowedTokens.of, token_logprobs, linear_kl, free=free, soft_cap=soft_cap, backend="triton", **options
+    )

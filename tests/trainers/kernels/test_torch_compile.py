@@ -17,17 +17,21 @@ def leaves(dtype=torch.float32):
     return hidden, weight, bias, ids, temperature, upstream
 
 
+@pytest.mark.parametrize("restricted", [True, False])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_operators_of_hidden_states_pass_the_checks_of_pytorch(with_bias):
+def test_operators_of_hidden_states_pass_the_checks_of_pytorch(with_bias, restricted):
     hidden, weight, bias, ids, temperature, upstream = leaves()
     bias = bias if with_bias else None
-    arguments = hidden, weight, bias, ids, temperature, "torch", 5, 10, False, 4.0, True
+    masks = torch.ones(2, 37, dtype=torch.bool)
+    masks[1, 1::2] = False  # no id is there
+    allowed = (masks, (ids % 2 == 0).long()) if restricted else (None, None)
+    arguments = hidden, weight, bias, ids, temperature, *allowed, "torch", 5, 10, False, 4.0, True
     torch.library.opcheck(OPS.linear_logprobs.default, arguments)
     with torch.no_grad():
         _, entropies, statistics = OPS.linear_logprobs(*arguments)
         saved = [None if x is None else x.detach() for x in (hidden, weight, bias, ids, temperature)]
         for needed in ([True, True, with_bias], [True, False, False]):
-            given = (*saved, statistics, entropies, *upstream, "torch", 5, 10, False, 4.0, *needed)
+            given = (*saved, *allowed, statistics, entropies, *upstream, "torch", 5, 10, False, 4.0, *needed)
             torch.library.opcheck(OPS.linear_logprobs_backward.default, given)
 
 

@@ -142,3 +142,20 @@ def test_sample_that_begins_with_an_action_is_rejected() -> None:
     for starts in ((1,), (0, 3)):
         with pytest.raises(ShapeError, match="samples begin"):
             Batch.of([replace(good, sample_starts=starts)])
+
+
+@pytest.mark.parametrize("max_turns", [None, 5])
+def test_the_last_observation_alone_is_the_context_of_every_turn(max_turns: int | None) -> None:
+    engine, limits = EmbeddedEngine(MODEL, n_slots=2, max_tokens=60), Limits(6, max_turns=max_turns)
+    for episode in play_episodes(
+        engine, CHAT, [Long(), Long()], [EpisodeStart(s) for s in range(3)], limits=limits, history="last"
+    ):
+        assert len(episode.turns) == (max_turns or 14)
+        contexts = [episode.token_ids[part].tolist() for part in samples(episode)]
+        for turn, context in zip(episode.turns, contexts, strict=max_turns is None):
+            action = episode.token_ids[turn.start : turn.end].tolist()
+            assert context == [*CHAT.start(turn.observation), *action] or turn is episode.turns[-1]
+        if max_turns:  # the value after the last action is that of the observation after it, read alone
+            assert contexts[-1] == CHAT.start("w5 w5 w5 w5") and episode.truncated
+        seen = take_snapshot(MODEL, Batch.of([episode]), microbatch_tokens=1000)
+        torch.testing.assert_close(seen.logprobs, torch.from_numpy(episode.rollout_logprobs), atol=1e-4, rtol=1e-4)
