@@ -9,7 +9,7 @@ from typing import Any
 from swegym_env.agent.actions import ActionFormat, Call, Command, Malformed, Submit
 from swegym_env.agent.formats import ACTION_FORMATS, action_format
 from swegym_env.agent.formats.scanning import THOUGHT_ENDS, after_reasoning, decode_json, skip_blank
-from swegym_env.programs.protocols.model import Answer, ModelRequest
+from swegym_env.programs.protocols.model import Answer, ModelRequest, is_deep
 
 __all__ = ["read_answer"]
 
@@ -51,6 +51,8 @@ def _as_message(action: str) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     if skip_blank(text, end) < len(text) or not isinstance(value, dict) or value.get("role") != "assistant":
+        return None
+    if is_deep(value):
         return None
     return value
 

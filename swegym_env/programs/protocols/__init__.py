@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.programs.protocols import chat, messages, responses
-from swegym_env.programs.protocols.model import MODEL, Answer, ModelRequest, UnsupportedError, estimated_tokens
+from swegym_env.programs.protocols.model import MODEL, Answer, ModelRequest, UnsupportedError, estimated_tokens, is_deep
 from swegym_env.sandbox.api import Asked
 
 __all__ = ["PROTOCOLS", "Answered", "Protocol", "read_request"]
@@ -73,6 +73,8 @@ def read_request(asked: Asked) -> ModelRequest | Answered:
         body = json.loads(asked.body)
         if not isinstance(body, dict):
             raise UnsupportedError(f"expected a JSON object, got {type(body).__name__}")
+        if is_deep(body):
+            raise UnsupportedError("the body is nested too deeply")
         request = protocol.read(body)
     except UnsupportedError as error:
         return _answered(400, protocol.error(str(error)))

@@ -32,7 +32,7 @@ def read(body: Mapping[str, Any]) -> ModelRequest:
     for key in ("functions", "audio", "web_search_options"):
         if body.get(key):
             raise UnsupportedError(f"{key}: not supported; there are tools of type function")
-    if any(kind != "text" for kind in body.get("modalities") or ()):
+    if body.get("modalities") not in (None, [], ["text"]):
         raise UnsupportedError("modalities: only text is supported")
     return ModelRequest(
         "chat",

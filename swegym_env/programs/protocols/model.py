@@ -15,6 +15,7 @@ __all__ = [
     "chunks",
     "estimated_tokens",
     "events",
+    "is_deep",
     "list_of_objects",
     "stop_texts",
     "text_of",
@@ -25,6 +26,7 @@ MODEL = "policy"
 """The name of the model in `/v1/models`; a request may name any other."""
 
 _CHARACTERS_PER_TOKEN = 4
+_DEPTH = 64  # of objects and lists in each other
 _PIECES = 64  # of a text in a stream, at most
 
 
@@ -96,6 +98,21 @@ def estimated_tokens(request: ModelRequest) -> int:
     """About how many tokens a request has: four characters each."""
     characters = sum(len(str(message.get("content") or "")) for message in request.messages)
     return -(-(characters + len(str(request.tools)) * bool(request.tools)) // _CHARACTERS_PER_TOKEN)
+
+
+def is_deep(value: Any) -> bool:
+    """Whether a JSON value is nested so deeply that whoever walks it, here or later, might fail."""
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def list_of_objects(body: Mapping[str, Any], key: str, *, required: bool = False) -> list[Mapping[str, Any]]:
