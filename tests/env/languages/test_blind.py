@@ -323,6 +323,25 @@ def test_what_computed_conditions_compare_is_sent_beside_them_and_they_are_check
         sent_by(source, tmp_path, other=lambda: 0, **names)
 
 
+class Closed:
+    @property
+    def __class__(self) -> Any:
+        raise OSError("do not look at me")
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        raise OSError(kind)
+
+
+def test_a_condition_of_objects_that_cannot_be_looked_at_is_checked_all_the_same(tmp_path: Path) -> None:
+    closed = Closed()
+    source = f"{HEAD}def test_x():\n    assert value() is other()\n    case.assertTrue(one() == other())\n"
+    names: dict[str, Any] = {"value": lambda: closed, "one": lambda: closed}
+    assert sent_by(source, tmp_path, other=lambda: closed, **names) == []
+    with pytest.raises(AssertionError):
+        sent_by(source, tmp_path, other=Closed, **names)
+
+
 def test_an_error_of_a_class_of_the_product_is_sent_and_checked(tmp_path: Path) -> None:
     class OwnError(Exception):
         pass

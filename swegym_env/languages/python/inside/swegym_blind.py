@@ -191,6 +191,8 @@ def _known(value, depth, budget):
     module = type(value).__module__.split(".")[0]
     library, numpy = sys.modules.get(module), sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+        if value.size > budget[0]:
+            raise _BoundedError
         unit = str(getattr(value, "unit", ""))
         return _pack([value.dtype.kind, list(value.shape), value.tolist(), unit], depth + 1, budget)
     if module == "sympy" and isinstance(value, (library.Basic, library.MatrixBase)):
@@ -282,7 +284,8 @@ def beside(key, number, last, value):
     del held[number:]
     held.append(value)
     if number == last:
-        send(key, None, held, "gold", _BESIDE_ITEMS)
+        with contextlib.suppress(Exception):  # an object that does not let itself be looked at: the test goes on
+            send(key, None, held, "gold", _BESIDE_ITEMS)
         del held[:]
     return value
 
