@@ -8,8 +8,8 @@ from typing import Any
 
 from swegym_env.agent.actions import ActionFormat, Call, Command, Malformed, Submit
 from swegym_env.agent.formats import ACTION_FORMATS, action_format
-from swegym_env.agent.formats.scanning import THOUGHT_ENDS, after_reasoning, decode_json, skip_blank
-from swegym_env.programs.protocols.model import Answer, ModelRequest, is_deep
+from swegym_env.agent.formats.scanning import THOUGHT_ENDS, after_reasoning
+from swegym_env.programs.protocols.model import Answer, ModelRequest, read_json
 
 __all__ = ["read_answer"]
 
@@ -47,14 +47,10 @@ def _as_message(action: str) -> Mapping[str, Any] | None:
     if not text.startswith("{"):
         return None
     try:
-        value, end = decode_json(text, 0)
+        value = read_json(text)
     except ValueError:
         return None
-    if skip_blank(text, end) < len(text) or not isinstance(value, dict) or value.get("role") != "assistant":
-        return None
-    if is_deep(value):
-        return None
-    return value
+    return value if isinstance(value, dict) and value.get("role") == "assistant" else None
 
 
 def _called(calls: Any, number: int) -> tuple[Mapping[str, Any], ...]:
@@ -93,7 +89,12 @@ def _read_text(action: str, request: ModelRequest, form: ActionFormat, number: i
         if end in words:
             thoughts, _, words = words.rpartition(end)
             thoughts = thoughts.strip().removeprefix(f"{end[0]}{end[2:]}")
-    call = _call(named[0], json.dumps(arguments, ensure_ascii=False), f"call_{number}_0")
+    try:
+        written = json.dumps(arguments, ensure_ascii=False)
+        read_json(written)  # what cannot be read again is no call
+    except (ValueError, RecursionError):
+        return Answer(action)
+    call = _call(named[0], written, f"call_{number}_0")
     return Answer(words.strip(), (call,), thoughts.strip())
 
 
@@ -114,8 +115,8 @@ def _typed(value: Any, parameters: Mapping[str, Any], name: str) -> Any:
     if not isinstance(value, str) or kind not in ("integer", "number", "boolean", "array", "object"):
         return value
     try:
-        return json.loads(value if kind != "boolean" else value.strip().lower())
-    except (ValueError, RecursionError):
+        return read_json(value if kind != "boolean" else value.strip().lower())
+    except ValueError:
         return value
 
 

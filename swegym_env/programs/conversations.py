@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.agent.formats.scanning import after_reasoning
-from swegym_env.programs.protocols.model import ModelRequest
+from swegym_env.programs.protocols.model import ModelRequest, read_json
 
 __all__ = ["Conversations", "Placed", "messages_text"]
 
@@ -89,8 +89,8 @@ def _digest(message: Mapping[str, Any]) -> bytes:
 
 def _decoded(text: str) -> Any:
     try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+        return read_json(text)
+    except ValueError:
         return text.strip()
 
 

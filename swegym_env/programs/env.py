@@ -27,8 +27,11 @@ _OUTPUT_FILE = "/.swegym/agent.log"
 _SHOWN_BYTES = 4000  # of the agent's output, at its end
 _START_TIMEOUT_S = 60.0
 _ASIDE = 1000  # requests in one turn that need no model; an agent that asks more is in a loop
+_END_TIMEOUT_S = 10.0
+_AT_ONCE_S = 1e-9
 # Whatever the agent has left running; bash itself is not reached by its own signal.
 _END_ALL = f"kill -9 -- -1 2>/dev/null; sync -f {_OUTPUT_FILE} 2>/dev/null; tail -c {_SHOWN_BYTES} {_OUTPUT_FILE}"
+_SYSTEM = ("system", "developer")
 
 
 class _NotOffered:
@@ -149,9 +152,9 @@ class SWEAgentEnv(SWEBenchEnv):
         observation, info = self._observe(found)
         certificate = find_certificate(self.task)
         trust = None if certificate is None else certificate.trust
-        system = [message for message in found.messages if message["role"] in ("system", "developer")]
+        system = [message for message in found.messages if message["role"] in _SYSTEM]
         if system:
-            observation = messages_text([message for message in found.messages if message not in system])
+            observation = messages_text([message for message in found.messages if message["role"] not in _SYSTEM])
         return messages_text(system), observation, {**info, "trust": trust}
 
     def _start(self, task: Task, workspace: Workspace | None = None) -> Sandbox:
@@ -201,8 +204,11 @@ class SWEAgentEnv(SWEBenchEnv):
         door = self._live()[0].door()
         began = time.monotonic()
         try:
-            for _ in range(_ASIDE):
-                found = door.next(began + timeout_s - time.monotonic())
+            for asked in range(_ASIDE):
+                left_s = began + timeout_s - time.monotonic()
+                if asked and left_s < 0:  # what it asked aside took all of it: reading that is its time too
+                    return None
+                found = door.next(left_s)
                 if found is None or isinstance(found, Ended):
                     return found
                 request = read_request(found)
@@ -229,10 +235,15 @@ class SWEAgentEnv(SWEBenchEnv):
 
     def _end_all(self) -> str:
         """End whatever runs in the sandbox, so that its files are what they are; the end of the agent's output."""
+        sandbox, output = self._live()[0], ""
         try:
-            return self._live()[0].run(_END_ALL, timeout_s=_START_TIMEOUT_S).output
+            result = sandbox.run(_END_ALL, timeout_s=_END_TIMEOUT_S)
+            output = result.output
+            if not result.timed_out:  # the shell or its programs may be the agent's own: out of time, all are ended
+                sandbox.run(":", timeout_s=_AT_ONCE_S)
         except SandboxBrokenError as error:
-            return f"[{error}]"
+            output = output or f"[{error}]"
+        return output
 
     def _elapsed_s(self) -> float:
         return self._worked_s

@@ -7,7 +7,8 @@ kernel, whose buffers are small. What a program may take of the owner:
 
     connections   `_CONNECTIONS` at once; others wait in the kernel's queue
     head          `_HEAD_BYTES` of request line and headers
-    body          `_BODY_BYTES` in all connections together
+    body          `_REQUEST_BYTES` of one request, `_BODY_BYTES` in all connections together
+    answers       `_BODY_BYTES` that nobody reads, in all connections together
     time          `_REQUEST_S` from the first byte of a request to its last, of the time in which the owner reads
 
 A connection that breaks a rule gets an error in the form that the clients of language models know, and ends; after
@@ -38,6 +39,7 @@ __all__ = ["Door", "run_command"]
 
 _CONNECTIONS = 64
 _HEAD_BYTES = 64 << 10
+_REQUEST_BYTES = 16 << 20  # some four million tokens
 _BODY_BYTES = 64 << 20
 _REQUEST_S = 30.0
 _REFUSALS = 1000  # of one sandbox; after that its program counts as ended
@@ -46,7 +48,8 @@ _READ_BYTES = 1 << 18
 _LIFELINE = b"swegym-agent\n"
 _LIFELINE_BYTES = 64
 _REQUEST_LINE = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,8191}|\*) HTTP/1\.([01])")
-_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NOT_IN_VALUE = re.compile(rb"[\r\n\0]")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?")
 _REASONS = {
     200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout",
@@ -155,7 +158,7 @@ class Door:
                     self._respond(again, status, body, content_type)
                     return
             self._lost[_digest(asked)] = status, body, content_type
-            if len(self._lost) > _LOST:
+            while len(self._lost) > _LOST or sum(len(lost[1]) for lost in self._lost.values()) > _REQUEST_BYTES:
                 del self._lost[next(iter(self._lost))]
             return
         self._respond(connection, status, body, content_type)
@@ -302,6 +305,8 @@ class Door:
         connection.head, connection.number = None, 0
         connection.closing = not keeps
         self._send(connection)
+        while sum(len(one.unsent) for one in self._connections.values()) > _BODY_BYTES:
+            self._drop(max(self._connections.values(), key=lambda one: len(one.unsent)))
         if connection.received and connection.socket.fileno() in self._connections:
             try:
                 self._read_requests(connection)
@@ -377,13 +382,13 @@ def _read_head(received: bytearray) -> _Head | None:
         raise _RefusedError(400, "the request line is not one of HTTP/1.1")
     headers: dict[str, str] = {}
     for each in lines:
-        found = _HEADER.fullmatch(each)
-        if found is None:
+        field_name, colon, value = each.partition(b":")
+        if not colon or not _NAME.fullmatch(field_name) or _NOT_IN_VALUE.search(value):
             raise _RefusedError(400, "a header of the request is malformed")
-        name = found[1].decode().lower()
+        name = field_name.decode().lower()
         if name == "content-length" and name in headers:
             raise _RefusedError(400, "the request has two lengths")
-        headers[name] = found[2].decode("latin-1")
+        headers[name] = value.strip(b" \t").decode("latin-1")
     words = headers.get("connection", "").lower()
     keeps = "close" not in words if line[3] == b"1" else "keep-alive" in words
     return _Head(line[1].decode(), line[2].decode(), headers, keeps, _length(headers))
@@ -402,8 +407,8 @@ def _length(headers: Mapping[str, str]) -> int:
         return 0
     if not (length.isascii() and length.isdigit() and len(length) < 16):
         raise _RefusedError(400, "the length of the request is no number")
-    if int(length) > _BODY_BYTES:
-        raise _RefusedError(413, f"a request may have {_BODY_BYTES} bytes, this one has {length}")
+    if int(length) > _REQUEST_BYTES:
+        raise _RefusedError(413, f"a request may have {_REQUEST_BYTES} bytes, this one has {length}")
     return int(length)
 
 
@@ -426,8 +431,8 @@ def _read_body(connection: _Connection, head: _Head) -> bool:
         if size is None:
             raise _RefusedError(400, "a chunk of the request is malformed")
         length = int(size[1], 16)
-        if length > _BODY_BYTES:
-            raise _RefusedError(413, f"a request may have {_BODY_BYTES} bytes")
+        if len(connection.body) + length > _REQUEST_BYTES:
+            raise _RefusedError(413, f"a request may have {_REQUEST_BYTES} bytes")
         if len(received) < end + 2 + length + 2:
             return False
         if received[end + 2 + length : end + 4 + length] != b"\r\n":

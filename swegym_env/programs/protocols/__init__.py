@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.programs.protocols import chat, messages, responses
-from swegym_env.programs.protocols.model import MODEL, Answer, ModelRequest, UnsupportedError, estimated_tokens, is_deep
+from swegym_env.programs.protocols.model import (
+    MODEL,
+    Answer,
+    ModelRequest,
+    UnsupportedError,
+    estimated_tokens,
+    read_json,
+)
 from swegym_env.sandbox.api import Asked
 
 __all__ = ["PROTOCOLS", "Answered", "Protocol", "read_request"]
@@ -70,15 +77,13 @@ def read_request(asked: Asked) -> ModelRequest | Answered:
     if asked.method != "POST":
         return _answered(405, protocol.error(f"expected POST, got {asked.method}"))
     try:
-        body = json.loads(asked.body)
+        body = read_json(asked.body.decode())
         if not isinstance(body, dict):
             raise UnsupportedError(f"expected a JSON object, got {type(body).__name__}")
-        if is_deep(body):
-            raise UnsupportedError("the body is nested too deeply")
         request = protocol.read(body)
     except UnsupportedError as error:
         return _answered(400, protocol.error(str(error)))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return _answered(400, protocol.error(f"the body is not JSON: {error}"))
     if counts:
         return _answered(200, {"input_tokens": estimated_tokens(request)})

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from swegym_env.programs.protocols.model import (
-    MODEL,
     Answer,
     ModelRequest,
     UnsupportedError,
@@ -85,7 +84,7 @@ def write(request: ModelRequest, answer: Answer, number: int) -> tuple[bytes, st
     head: dict[str, Any] = {
         "id": f"chatcmpl-{number}",
         "created": int(time.time()),
-        "model": str(request.body.get("model") or MODEL),
+        "model": request.model,
     }
     asked, written = answer.tokens(request)
     usage = {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from swegym_env.programs.protocols.model import (
-    MODEL,
     Answer,
     ModelRequest,
     UnsupportedError,
     chunks,
     events,
     list_of_objects,
+    read_json,
     stop_texts,
     text_of,
     tool_schema,
@@ -90,7 +90,7 @@ def write(request: ModelRequest, answer: Answer, number: int) -> tuple[bytes, st
         "id": f"msg_{number}",
         "type": "message",
         "role": "assistant",
-        "model": str(request.body.get("model") or MODEL),
+        "model": request.model,
     }
     if not request.stream:
         body = {**head, "content": blocks, **end, "usage": {"input_tokens": asked, "output_tokens": written}}
@@ -121,8 +121,8 @@ def _blocks(answer: Answer) -> list[dict[str, Any]]:
 def _arguments(text: str) -> Any:
     """The arguments of a call as an object, which this protocol needs: what is none becomes one."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = read_json(text)
+    except ValueError:
         value = text
     return value if isinstance(value, dict) else {"arguments": value}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +17,8 @@ __all__ = [
     "chunks",
     "estimated_tokens",
     "events",
-    "is_deep",
     "list_of_objects",
+    "read_json",
     "stop_texts",
     "text_of",
     "tool_schema",
@@ -26,8 +28,12 @@ MODEL = "policy"
 """The name of the model in `/v1/models`; a request may name any other."""
 
 _CHARACTERS_PER_TOKEN = 4
-_DEPTH = 64  # of objects and lists in each other
 _PIECES = 64  # of a text in a stream, at most
+_DEPTH = 64  # of JSON: whoever writes it again, or prints it, needs a stack for it
+_MOST_IN_LIST = 10_000  # messages, tools or parts: each costs far more than its bytes
+_MOST_CONTAINERS = 1 << 18  # of one level
+_STOPS = 64
+_NAME_CHARACTERS = 200
 
 
 class UnsupportedError(ValueError):
@@ -54,6 +60,12 @@ class ModelRequest:
     body: Mapping[str, Any]
     stream: bool = False
     stop: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """The name of the model for the answer, which repeats it in each event of a stream."""
+        name = self.body.get("model")
+        return name[:_NAME_CHARACTERS] if isinstance(name, str) and name else MODEL
 
 
 @dataclass(frozen=True)
@@ -100,19 +112,46 @@ def estimated_tokens(request: ModelRequest) -> int:
     return -(-(characters + len(str(request.tools)) * bool(request.tools)) // _CHARACTERS_PER_TOKEN)
 
 
-def is_deep(value: Any) -> bool:
-    """Whether a JSON value is nested so deeply that whoever walks it, here or later, might fail."""
+def read_json(text: str) -> Any:
+    """A JSON value that can be written again anywhere: finite numbers, `_DEPTH` levels, no half of a surrogate pair.
+
+    Such a half becomes U+FFFD, as undecodable bytes do. Line breaks may stand in strings, as models write them.
+
+    Raises:
+        ValueError: it is not JSON, or goes beyond these bounds.
+    """
+    try:
+        value = _DECODER.decode(text)
+        if _ESCAPED_HALF.search(text):
+            value = _DECODER.decode(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     level = [value]
     for _ in range(_DEPTH):
         level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            each
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(each, (dict, list))
         ]
         if not level:
-            return False
-    return True
+            return value
+        if len(level) > _MOST_CONTAINERS:
+            raise ValueError(f"it has more than {_MOST_CONTAINERS} lists and objects")
+    raise ValueError(f"it is nested more than {_DEPTH} levels deep")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return value
+
+
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps of a pair
+_HALF = re.compile("[\ud800-\udfff]")  # a pair is one character here
+_DECODER = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_finite)
 
 
 def list_of_objects(body: Mapping[str, Any], key: str, *, required: bool = False) -> list[Mapping[str, Any]]:
@@ -122,6 +161,8 @@ def list_of_objects(body: Mapping[str, Any], key: str, *, required: bool = False
         return []
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value) or (required and not value):
         raise UnsupportedError(f"{key}: expected a list of objects{' that is not empty' if required else ''}")
+    if len(value) > _MOST_IN_LIST:
+        raise UnsupportedError(f"{key}: expected at most {_MOST_IN_LIST}, got {len(value)}")
     return value
 
 
@@ -159,6 +200,8 @@ def stop_texts(value: Any, key: str) -> tuple[str, ...]:
     given = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise UnsupportedError(f"{key}: expected a text or a list of texts")
+    if len(given) > _STOPS:
+        raise UnsupportedError(f"{key}: expected at most {_STOPS} texts, got {len(given)}")
     return tuple(each for each in given if each)
 
 

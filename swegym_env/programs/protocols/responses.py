@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from swegym_env.programs.protocols.model import (
-    MODEL,
     Answer,
     ModelRequest,
     UnsupportedError,
@@ -26,6 +25,7 @@ _EMPTY: Mapping[str, Mapping[str, Any]] = {
     "function_call": {"arguments": ""},
     "reasoning": {"summary": []},
 }
+_REPEATED_CHARACTERS = 1 << 18
 _TEXTS = ("input_text", "output_text", "text")
 
 
@@ -87,15 +87,15 @@ def write(request: ModelRequest, answer: Answer, number: int) -> tuple[bytes, st
         "object": "response",
         "created_at": int(time.time()),
         "status": "completed",
-        "model": str(request.body.get("model") or MODEL),
+        "model": request.model,
         "output": output,
         "parallel_tool_calls": bool(request.body.get("parallel_tool_calls", True)),
-        "tool_choice": request.body.get("tool_choice", "auto"),
-        "tools": request.body.get("tools") or [],
-        "instructions": request.body.get("instructions"),
-        "metadata": request.body.get("metadata") or {},
-        "temperature": request.body.get("temperature"),
-        "top_p": request.body.get("top_p"),
+        "tool_choice": _repeated(request, "tool_choice") or "auto",
+        "tools": _repeated(request, "tools") or [],
+        "instructions": _repeated(request, "instructions"),
+        "metadata": _repeated(request, "metadata") or {},
+        "temperature": _repeated(request, "temperature"),
+        "top_p": _repeated(request, "top_p"),
         "error": None,
         "incomplete_details": None,
         "usage": {
@@ -110,6 +110,12 @@ def write(request: ModelRequest, answer: Answer, number: int) -> tuple[bytes, st
         return json.dumps(response).encode(), "application/json"
     numbered = [(value["type"], {**value, "sequence_number": at}) for at, value in enumerate(_events(response, output))]
     return events(numbered, named=True), "text/event-stream"
+
+
+def _repeated(request: ModelRequest, key: str) -> Any:
+    """What the request has at `key`, for the answer, which repeats it up to three times; None where it is long."""
+    value = request.body.get(key)
+    return value if len(json.dumps(value)) <= _REPEATED_CHARACTERS else None
 
 
 def _output(answer: Answer, number: int) -> list[dict[str, Any]]:

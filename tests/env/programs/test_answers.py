@@ -10,7 +10,8 @@ import pytest
 from swegym_env.agent.formats import action_format
 from swegym_env.programs.answers import read_answer
 from swegym_env.programs.conversations import Conversations
-from swegym_env.programs.protocols.model import ModelRequest
+from swegym_env.programs.protocols import PROTOCOLS
+from swegym_env.programs.protocols.model import Answer, ModelRequest
 
 TOOLS = [
     {
@@ -161,3 +162,20 @@ def test_the_longest_conversation_goes_on() -> None:
     assert conversations.place(request(*said[:3])).conversation == 1
     conversations.answered(message("assistant", "another"))
     assert conversations.place(request(*said)).conversation == 0
+
+
+def test_actions_and_messages_of_any_depth_are_read() -> None:
+    """At some depth JSON can be read and not be written again: neither a policy nor a program may find it."""
+    for depth in (10, *range(300, 1010), 10_000):
+        deep = "[" * depth + "]" * depth
+        call = f'"name": "bash", "arguments": {{"command": {deep}}}'
+        message = f'{{"role": "assistant", "tool_calls": [{{"function": {{{call}}}}}]}}'
+        calls = f"<tool_call>{{{call}}}</tool_call>"
+        for action in (message, calls):
+            answer = read_answer(action, request({"role": "user", "content": "x"}), action_format("hermes"), 1)
+            assert answer.content == ("" if depth == 10 and action == message else action)
+            PROTOCOLS["messages"].write(request(), answer, 1)
+        text = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": deep}}
+        PROTOCOLS["messages"].write(request(), Answer("", (text,)), 1)
+        asked = request({"role": "assistant", "content": "", "tool_calls": [text]})
+        assert Conversations().place(asked).conversation == 0

@@ -19,6 +19,8 @@ from swegym_env.programs.spec import AgentSpec
 from swegym_env.recording.record import read_record
 from swegym_env.recording.recorder import RecordTrajectory
 from swegym_env.recording.replay import replay
+from swegym_env.sandbox.api import Ended
+from swegym_env.sandbox.door import Door
 from swegym_env.wrappers import TurnLimit
 from tests.env.programs.conftest import SMALL, Make
 
@@ -310,3 +312,80 @@ def test_arguments_are_checked() -> None:
         SWEAgentEnv(agent="nobody")
     with pytest.raises(ConfigurationError, match="turn_timeout_s"):
         SWEAgentEnv(agent=SMALL, turn_timeout_s=0)
+
+
+def test_requests_aside_do_not_go_on_after_the_time_is_over(make: Make) -> None:
+    """Reading what needs no model is the owner's work, and the agent may send much of it ahead."""
+    env = make(
+        """
+import socket
+threading.Thread(target=ask, args=("begin",)).start()
+one = socket.create_connection(("127.0.0.1", PORT))
+one.sendall(b"GET /v1/models HTTP/1.1\\r\\n\\r\\n" * 100)
+open("/tmp/sent", "w").close()
+time.sleep(600)
+"""
+    )
+    env.reset(seed=0)
+    sandbox = env._live()[0]
+    sandbox.run("until [ -e /tmp/sent ]; do sleep 0.05; done")
+    door = sandbox.door()
+    assert isinstance(door, Door)
+    before = door._numbers
+    assert env._wait(-1.0) is None
+    assert door._numbers - before < 10
+
+
+def test_nothing_that_an_agent_asks_or_leaves_behind_raises_an_error(make: Make, backend: str) -> None:
+    """Requests that hurt, an output file that nobody can read to its end, and programs that go on after the end."""
+    env = make(
+        f"""
+import socket, subprocess
+ask("begin")
+def raw(data):
+    with socket.create_connection(("127.0.0.1", PORT)) as one:
+        one.sendall(data)
+        return one.recv(100)[9:12].decode()
+found = [raw(b"GET / HTTP/1.1\\r\\nX:" + b" " * 60000 + b"\\0\\r\\n\\r\\n"), raw(b"swegym-agent\\n0\\n" + b"x" * 70000)]
+deep = "[" * 960 + "]" * 960
+call = {{"id": "1", "type": "function", "function": {{"name": "f", "arguments": deep}}}}
+found.append(ask("deep", messages=[{{"role": "assistant", "content": None, "tool_calls": [call]}}]))
+found.append(ask("\\ud800", modalities=7)[:3])
+ask(" ".join(found))
+subprocess.run(["bash", "-c", {REPAIR!r}])
+os.rename("/.swegym/agent.log", "/.swegym/other.log")
+os.mkfifo("/.swegym/agent.log")
+subprocess.Popen(["bash", "-c", "while sleep 0.1; do :; done"], start_new_session=True)
+""",
+        sandbox=backend,
+    )
+    env.reset(seed=0)
+    env.step("go")
+    observation, *_ = env.step("answered")
+    assert observation == "400 431 answered 400"
+    *_, info = env.step("end")
+    assert (info["end_reason"], info["resolved"], info["valid"]) == ("submitted", True, True)
+
+
+def test_nothing_goes_on_after_the_end_though_the_agent_has_replaced_what_ends_it(make: Make, backend: str) -> None:
+    """The next shell gets functions of the agent, which start a program after everything was killed."""
+    env = make(
+        r"""
+threading.Thread(target=ask, args=("begin",)).start()
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+late = "setsid bash -c 'while sleep 0.05; do echo >>/testbed/late; done' &>/dev/null &"
+with open("/.swegym/state", "w") as state:
+    state.write(f"tail() {{ {late} echo replaced; }}\nexit() {{ :; }}\nkill() {{ :; }}\n")
+os.kill(-1, 9)
+""",
+        sandbox=backend,
+    )
+    env.reset(seed=0)
+    sandbox, workspace = env._live()
+    sandbox.write("/tmp/go", b"")
+    assert env._wait(60) == Ended(-1)
+    assert env._end_all() == "replaced\n"
+    before = workspace.patch(sandbox, fresh=True)
+    time.sleep(0.5)
+    assert workspace.patch(sandbox, fresh=True) == before

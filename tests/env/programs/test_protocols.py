@@ -214,3 +214,41 @@ def test_responses_are_the_same_in_a_stream() -> None:
     text = "".join(event["delta"] for event in seen if event["type"] == "response.output_text.delta")
     assert text == ANSWER.content
     assert [event["item"] for event in seen if event["type"] == "response.output_item.done"] == output
+
+
+def test_what_could_not_be_written_again_is_refused() -> None:
+    """Each of these would raise an error, or take much memory, where the request is placed, recorded or answered."""
+    deep = "[" * 65 + "]" * 65
+    for path, body in (
+        ("/v1/chat/completions", '{"messages": [{"role": "user"}], "temperature": NaN}'),
+        ("/v1/chat/completions", '{"messages": [{"role": "user"}], "temperature": 1e999}'),
+        ("/v1/chat/completions", '{"messages": [{"role": "user"}], "modalities": 5}'),
+        ("/v1/chat/completions", '{"messages": [{"role": "user"}], "x": ' + deep + "}"),
+        ("/v1/chat/completions", '{"messages": [{"role": "user"}], "n": 1%s}' % ("0" * 5000)),
+        ("/v1/chat/completions", json.dumps({"messages": [USER] * 10_001})),
+        ("/v1/chat/completions", json.dumps({"messages": [USER], "tools": [TOOL] * 10_001})),
+        ("/v1/chat/completions", json.dumps({"messages": [USER], "stop": ["x"] * 65})),
+        ("/v1/chat/completions", '{"messages": [{"role": "user"}], "x": [%s{}]}' % ("{}," * (1 << 18))),
+        ("/v1/messages/count_tokens", '{"messages": [{"role": "user", "content": "x"}], "x": ' + deep + "}"),
+    ):
+        refused = ask(path, body.encode())
+        assert isinstance(refused, Answered) and refused.status == 400, body[:100]
+        assert b"error" in refused.body and len(refused.body) < 1000
+    assert isinstance(ask("/v1/chat/completions", json.dumps({"messages": [USER]}).encode("utf-16")), Answered)
+
+
+def test_half_of_a_surrogate_pair_becomes_the_replacement_character() -> None:
+    text = '{"messages": [{"role": "user", "content": "é \\ud800" },'
+    text += '{"role": "user", "content": "\\\\ud800 \\ud83d\\ude00"}]}'
+    request = read("/v1/chat/completions", text.encode())
+    assert [message["content"] for message in request.messages] == ["é \ufffd", "\\ud800 \U0001f600"]
+    assert json.dumps(request.body, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_what_an_answer_repeats_of_its_request_is_bounded(path: str) -> None:
+    long = "x" * (1 << 20)
+    body = {"model": long, "stream": True, "messages": [USER], "input": "hi", "metadata": {"long": long}}
+    request = read(path, {**body, "instructions": long, "tool_choice": long} if path == "/v1/responses" else body)
+    written, _ = PROTOCOLS[request.protocol].write(request, Answer("y" * 10_000), 1)
+    assert len(written) < 1 << 20

@@ -9,12 +9,20 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.sandbox import SandboxSpec, door, start_sandbox
 from swegym_env.sandbox.api import Asked, Ended
 from swegym_env.sandbox.door import Door, run_command
 
+_PIECES = [
+    b"GET / HTTP/1.1\r\n", b"POST /a?b HTTP/1.0\r\n", b"HEAD * HTTP/1.1\r\n", b"Host: x\r\n", b"\r\n", b"\n", b"\r",
+    b"Content-Length: 5\r\n", b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n",
+    b"Connection: close\r\n", b"Connection: keep-alive\r\n", b"5\r\nhello\r\n", b"0\r\n\r\n", b"hello", b"ffffffff\r\n",
+    b"swegym-agent\n", b"0\n", b"GET / HTTP/1.1\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nok",
+]  # fmt: skip
 GET = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -136,6 +144,7 @@ def test_a_program_may_wait_to_be_asked_for_its_body(served: Served) -> None:
         (b"GET / HTTP/1.1\r\nno header\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nX: \0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX:" + b" " * 60_000 + b"\0\r\n\r\n", 400),  # read in time linear in its length
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
@@ -144,7 +153,9 @@ def test_a_program_may_wait_to_be_asked_for_its_body(served: Served) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\n", 501),
         (b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n", 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % ((16 << 20) + 1), 413),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n", 413),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n1000000\r\n", 413),  # 1 + 16 MiB
         (b"GET / HTTP/1.1\r\n" + b"X: " + b"y" * 100_000, 431),
         (b"GET /" + b"y" * 100_000, 431),
     ],
@@ -201,6 +212,31 @@ def test_a_program_that_does_not_read_its_answer_holds_nobody(served: Served) ->
     reading.start()
     while received < 20 << 20:
         received += len(deaf.socket.recv(1 << 20))
+    reading.join()
+
+
+def test_answers_that_nobody_reads_are_bounded_all_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_BODY_BYTES", 20 << 20)
+    deaf = []
+    for _ in range(4):
+        deaf.append(served.client(GET))
+        served.door.answer(served.asked().number, 200, b"x" * (9 << 20))
+    assert sum(len(one.unsent) for one in served.door._connections.values()) <= 20 << 20
+    assert len(served.door._connections) < 4 and served.serves_others()
+
+
+def test_answers_to_those_who_hung_up_are_bounded_all_together(served: Served) -> None:
+    for number in range(5):
+        client = served.client(post(b"%d" % number))
+        found = served.asked()
+        client.socket.close()
+        assert served.door.next(0.05) is None
+        served.door.answer(found.number, 200, b"x" * (5 << 20))
+    assert sum(len(body) for _, body, _ in served.door._lost.values()) <= 16 << 20
+    again = served.client(post(b"4"))
+    reading = threading.Thread(target=lambda: [served.door.next(0.1) for _ in range(20)], daemon=True)
+    reading.start()
+    assert again.read() == (200, b"x" * (5 << 20))
     reading.join()
 
 
@@ -316,3 +352,31 @@ def test_a_door_needs_a_port_and_no_network() -> None:
             sandbox.door()
     finally:
         sandbox.close()
+
+
+@given(st.lists(st.sampled_from(_PIECES) | st.binary(max_size=30), max_size=12), st.lists(st.integers(0, 400)))
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_sent_the_door_goes_on(pieces: list[bytes], cuts: list[int]) -> None:
+    """No bytes, in whatever pieces, with answers between them or not, raise an error or stop the service of others."""
+    served = Served()
+    try:
+        data = b"".join(pieces)
+        client = served.client()
+        at = 0
+        for cut in (*cuts, len(data)):
+            try:
+                client.send(data[at : max(at, cut)])
+            except OSError:  # refused, and closed
+                break
+            at = max(at, cut)
+            found = served.door.next(0)
+            if isinstance(found, Asked):
+                assert found.path == "*" or found.path.startswith("/")
+                served.door.answer(found.number, 200, found.body)
+        client.socket.close()
+        while isinstance(found := served.door.next(0.01), Asked):
+            served.door.answer(found.number, 200, b"")
+        assert found is not None or served.serves_others()
+        assert found is None or b"swegym-agent" in data
+    finally:
+        served.close()
