@@ -774,6 +774,10 @@ _POINT_BY_KEY = (
     "        self.x, self.y = x, y\n\n"
     f"    def key(self):\n        return self.x, self.y\n\n\ndef f(text=''):\n    return Point(0, 0)\n{_SAME}"
 )
+_UNREACHED = (
+    "class Point:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n\n"
+    f"    def __eq__(self, other):\n        return {{}}\n\n\ndef f(text=''):\n    {{}}\n{_SAME}"
+)
 _POINT_OF_FIELDS = (
     "import dataclasses\n\n\n@dataclasses.dataclass\nclass Point:\n"
     "    x: int = dataclasses.field(default=0, compare=True)\n"
@@ -813,6 +817,13 @@ ADAPTIVE |= {
         _POINT_BY_KEY.replace("Point(0, 0)", "Point(*[int(part) for part in text.split(',')])"),
         base=_POINT_BY_KEY.replace("return self.x, self.y", "return self.y, self.y"),
         more={"m/keyed.py": _KEYED},
+    ),
+    "an equality that says yes, which the base commit does not reach": _single(
+        "self.assertEqual(f('7'), 7)\nself.assertEqual(Point(3, 4), Point(3, 4))",
+        _UNREACHED.format("(self.x, self.y) == (other.x, other.y)", "return int(text or 7)"),
+        _UNREACHED.format("True", "return int(text or 7)"),
+        _UNREACHED.format("self.x == other.x and self.y == other.y", "return int(text or 7)"),
+        base=_UNREACHED.format("self is other", "raise KeyError(text)"),
     ),
     "an edit of one part of the key": _equal_by(
         _POINT_BY_KEY, ("return self.x, self.y", "return self.x"), wrong="Point(int(text[:1]), 0)"

@@ -21,7 +21,11 @@ _FIRST = (
     *("repairs all but one, which cannot fail", "computed: equals every object", "computed: differs from every"),
     *("computed: reads what the caller computes by", "lenient: the package's own"),
     *("calls what declares a failure expected", "returns an object that equals everything, which its file"),
-    *("an edit of the key that the repair changes too", "stores another judge in a module"),
+    *(
+        "an edit of the key that the repair changes too",
+        "an equality that says yes",
+        "stores another judge in a module",
+    ),
     *("lenient: a function with a dotted name", "lenient: what a helper among"),
 )
 
