@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox, pool
@@ -36,11 +37,12 @@ def test_expected_sandboxes_are_ready_and_others_are_closed() -> None:
     a = warm.take("a")
     assert a is not None and a.run("echo $PWD").output == "/testbed\n"
     assert warm.take("a") is None and warm.take("c") is None  # taken; beyond the pool's size
+    assert wait_until(lambda: len(opened) == 2, 10), "the other one starts too"
     warm.expect({"d": lambda: started(opened)})
     d = warm.take("d")
     assert d is not None and len(opened) == 3
     unwanted = next(one for one in opened if one is not a and one is not d)
-    assert unwanted.spec.workdir == "/tmp" and is_closed(unwanted)
+    assert unwanted.spec.workdir == "/tmp" and wait_until(lambda: is_closed(unwanted), 10)
     assert not is_closed(a) and not is_closed(d)
     for one in (a, d):
         one.close()
