@@ -221,6 +221,7 @@ class LocalSandbox:
         self._cwd = spec.workdir
         self._used = False  # a shell has run on the files of the writable layer
         self._closed = False
+        self._broken = ""  # why it was closed, where that was the agent's fault
         self._owner = os.getpid()
         self._clock_offset_s = secrets.randbelow(_MOST_CLOCK_OFFSET_S)  # the same for all its shells
 
@@ -387,7 +388,8 @@ class LocalSandbox:
             shell = self._live()
             try:
                 result = shell.run(text, timeout, output_limit)
-            except SandboxBrokenError:  # its files fill the disk: nobody else has room before they are gone
+            except SandboxBrokenError as error:  # its files fill the disk: nobody else has room before they are gone
+                self._broken = str(error)
                 self.close()
                 raise
             finally:
@@ -398,6 +400,8 @@ class LocalSandbox:
         return result
 
     def _require_started(self) -> None:
+        if self._broken:
+            raise SandboxBrokenError(self._broken)
         if self._closed or self._layer is None:
             raise SandboxError("the sandbox is closed" if self._closed else "the sandbox was not started")
 
@@ -460,8 +464,8 @@ class LocalSandbox:
         Raises:
             SandboxError: it is not running, or the block raised an OSError other than OverBudgetError.
         """
-        if self._layer is None or self._closed:
-            raise SandboxError("the sandbox was not started, or is closed")
+        self._require_started()
+        assert self._layer is not None
         try:
             yield self._layer.upper, [*self._lower, *(former.view for former in self._former)]
         except OverBudgetError:

@@ -191,6 +191,11 @@ def test_whoever_fills_the_disk_faster_than_it_is_measured_breaks_its_own_sandbo
     if fill not in (FILL, HIDE):  # the next command shows what happened in the background
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):
             hostile.run("true")
+    if fill != HIDE:  # whoever asks later is told the same: the machine is not at fault
+        with pytest.raises(SandboxBrokenError, match="disk of the machine"):
+            hostile.changes("/tmp")
+        with pytest.raises(SandboxBrokenError, match="disk of the machine"):
+            hostile.run("true")
     assert wait_until(lambda: free_bytes(small_disk) > 200 << 20, 30)
     assert neighbour.run("head -c 50M /dev/zero >/tmp/own && echo fits").output == "fits\n"
 
