@@ -20,7 +20,7 @@ from swe_trainers.logging import LOGGERS
 from swe_trainers.model.attention import AttentionBackend
 from swe_trainers.model.lora import LoRA
 from swe_trainers.model.tokenizers import SentencePiece
-from swe_trainers.rollout.history import History
+from swe_trainers.rollout.history import HeadTail
 from swe_trainers.rollout.settings import RESET_TIMEOUT_S, STEP_TIMEOUT_S, Limits
 from swe_trainers.scale.sharding import ScaleConfig
 
@@ -176,7 +176,7 @@ class RolloutConfig:
     step_timeout_s: float | None = STEP_TIMEOUT_S
     reset_timeout_s: float | None = RESET_TIMEOUT_S
     max_invalid_fraction: float = 0.5
-    history: History | None = None
+    history: HeadTail | Literal["last"] | None = None
     constrained: bool = False
     top_k: int = 0
     top_p: float = 1.0

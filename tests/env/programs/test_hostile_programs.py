@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from benchmarks.waiting import wait_until
 from swegym_env.env import TurnResult
 from swegym_env.programs.env import SWEAgentEnv
 from swegym_env.sandbox.client import supervisor
@@ -142,9 +143,11 @@ def test_a_machine_that_fails_makes_the_episode_invalid(make: Make) -> None:
     """The supervisor is gone: that is no failure of the agent."""
     env = make()
     env.reset(seed=0)
-    os.kill(supervisor().pid, signal.SIGKILL)
+    killed = supervisor()
+    os.kill(killed.pid, signal.SIGKILL)
     *_, truncated, info = env.step("echo on")
     assert (truncated, info["end_reason"], info["valid"]) == (True, "error", False)
+    assert wait_until(lambda: not killed.alive(), 10)  # a process with much memory takes its time to die
     observation, _ = env.reset(seed=0)
     assert observation == "add subtracts"
 
