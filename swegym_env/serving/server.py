@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import json
 import os
 import time
@@ -213,10 +212,7 @@ class Server:
             self.rules.ceilings.check("timeout_s", message.timeout_s, "timeout")
             door = container.sandbox.door()
             if message.answer is not None:
-                try:
-                    body = base64.b64decode(message.answer.body, validate=True)
-                except (binascii.Error, ValueError) as error:
-                    raise ConfigurationError(f"answer: body: expected base64: {error}") from error
+                body = _decoded(message.answer.body, "answer: body")
                 door.answer(message.answer.number, message.answer.status, body, message.answer.content_type)
             found = door.next(message.timeout_s) if message.wait else None
             reply: dict[str, Any] = {"asked": None, "ended": None}
@@ -251,10 +247,7 @@ class Server:
         """Write a file."""
 
         def work(container: _Container) -> dict[str, Any]:
-            try:
-                content = base64.b64decode(message.content, validate=True)
-            except (binascii.Error, ValueError) as error:
-                raise ConfigurationError(f"content: expected base64: {error}") from error
+            content = _decoded(message.content, "content")
             container.sandbox.write(message.path, content, mode=message.mode)
             return {}
 
@@ -430,6 +423,14 @@ async def _reply(work: Callable[[], Awaitable[Any]]) -> Reply:
         return status_of(error), error_body(type(error).__name__, str(error))
     except OSError as error:
         return status_of(error), error_body("OSError", str(error.filename or ""), error.errno or 5)
+
+
+def _decoded(text: str, field: str) -> bytes:
+    """The bytes of a field in base64. Raises ConfigurationError if it is none."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise ConfigurationError(f"{field}: expected base64: {error}") from error
 
 
 def _patch(container: _Container, *, fresh: bool) -> str:
