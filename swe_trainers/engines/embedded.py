@@ -165,7 +165,7 @@ class EmbeddedEngine:
         state.request = _Request(max_new_tokens, frozenset(stop_ids), sampling, random, tuple(stop_strings), legal)
 
     def rewind(self, slot: int, length: int) -> None:
-        """Remove what follows the first `length` tokens of a slot; see `Engine.rewind`.
+        """Remove the tokens after the first `length` tokens of a slot; see `Engine.rewind`.
 
         Raises:
             EngineError: the slot is not open, has an unfinished request, or is shorter.

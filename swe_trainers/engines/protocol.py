@@ -125,7 +125,7 @@ class Engine(SlotEngine, Protocol):
 
         Args:
             slot: from `open`, without an unfinished request.
-            token_ids: what follows the slot's last token, whether that was sampled or given.
+            token_ids: appended after the slot's last token, whether that was sampled or given.
             max_new_tokens: at most so many tokens are sampled.
             stop_ids: tokens that end the action; they are part of it.
             sampling: how tokens are sampled.

@@ -20,10 +20,33 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.engines.slots import RequestSlots, Slot
 from swe_trainers.errors import ConfigurationError, EngineError
 
-__all__ = ["Call", "Completion", "ServedEngine", "ServerAPI", "not_understood"]
+__all__ = ["Call", "Completion", "Generation", "ServedEngine", "ServerAPI", "not_understood"]
 
 Call = tuple[str, dict[str, Any]]
 """A path and the body to post there."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What a server is to generate.
+
+    Attributes:
+        token_ids: the prompt.
+        max_new_tokens: at most so many tokens follow.
+        sampling: how they are sampled.
+        seed: of the server's random generator.
+        stop_ids: tokens that end it; they are part of it.
+        stop_strings: texts that end it.
+        allowed: the tokens that may be sampled, where the server `restricts`; None for all.
+    """
+
+    token_ids: Sequence[int]
+    max_new_tokens: int
+    sampling: Sampling
+    seed: int
+    stop_ids: Collection[int] = ()
+    stop_strings: Sequence[str] = ()
+    allowed: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,18 +89,8 @@ class ServerAPI(Protocol):
         """The API of a server, for one of its models; None for its first. Raises `ConfigurationError`."""
         ...
 
-    def generate(
-        self,
-        token_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: Collection[int],
-        stop_strings: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        allowed: Sequence[int] | None = None,
-    ) -> Call:
-        """The request for tokens after these; only such as are `allowed`, where the server `restricts`."""
+    def generate(self, request: Generation) -> Call:
+        """The path and the body that ask the server for it."""
         ...
 
     def read(self, answer: Any) -> Completion:
@@ -145,7 +158,7 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         return index
 
     def rewind(self, slot: int, length: int) -> None:
-        """Forget what follows the first `length` tokens of a slot."""
+        """Remove the tokens after the first `length` tokens of a slot."""
         state = self.find(slot, idle=True)
         if not 0 <= length <= len(state.token_ids):
             raise EngineError(f"slot {slot}: cannot rewind to {length} of {len(state.token_ids)} tokens")
@@ -185,23 +198,15 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         state.token_ids.extend(int(i) for i in token_ids)
         limit = min(max_new_tokens, self._max_tokens - used)
         self.throughput.read_tokens += len(token_ids)
+        seed, ends, version = int(random.integers(1 << 31)), frozenset(stop_ids), self.version
         if legal is not None:
             check_depth(legal, max_new_tokens)
-            prompt, seed = tuple(state.token_ids), int(random.integers(1 << 31))
-            ends, version, full = frozenset(stop_ids), self.version, limit < max_new_tokens
+            prompt, full = tuple(state.token_ids), limit < max_new_tokens
             self.request(slot, lambda: self._walk(slot, prompt, legal, limit, ends, sampling, seed, full, version))
             return
-        call = self._api.generate(
-            state.token_ids,
-            max_new_tokens=limit,
-            stop_ids=stop_ids,
-            stop_strings=stop_strings,
-            sampling=sampling,
-            seed=int(random.integers(1 << 31)),
-        )
+        call = self._api.generate(Generation(state.token_ids, limit, sampling, seed, stop_ids, stop_strings))
         full = used + limit >= self._max_tokens and limit < max_new_tokens
         greedy = sampling.temperature == 0 or not self.scored
-        ends, version = frozenset(stop_ids), self.version
         self.request(
             slot, lambda: self._sample(slot, self._api.read(self.client.post(*call)), ends, greedy, full, version)
         )
@@ -265,9 +270,7 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
             sampling, seed: how they are sampled.
             client: used instead of the engine's own.
         """
-        path, body = self._api.generate(
-            token_ids, max_new_tokens=n, stop_ids=(), stop_strings=(), sampling=sampling, seed=seed
-        )
+        path, body = self._api.generate(Generation(token_ids, n, sampling, seed))
         return self._api.read((client or self.client).post(path, body))
 
     def _walk(
@@ -288,13 +291,7 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         end: Literal["stop", "complete", "length", "context"] = "context" if full else "length"
         while len(ids) < limit:
             path, body = self._api.generate(
-                [*prompt, *ids],
-                max_new_tokens=1,
-                stop_ids=stop_ids,
-                stop_strings=(),
-                sampling=sampling,
-                seed=seed + len(ids),
-                allowed=node.allowed,
+                Generation([*prompt, *ids], 1, sampling, seed + len(ids), stop_ids, allowed=node.allowed)
             )
             answer = self._api.read(self.client.post(path, body))
             sample = self._sample(slot, answer, stop_ids, greedy, full, version)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from swe_trainers.engines.http import JsonClient
-from swe_trainers.engines.sampling import Sampling
-from swe_trainers.engines.served import Call, Completion, not_understood
+from swe_trainers.engines.served import Call, Completion, Generation, not_understood
 
 __all__ = ["SGLang"]
 
@@ -26,30 +25,19 @@ class SGLang:
         del client, model
         return cls()
 
-    def generate(
-        self,
-        token_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: Collection[int],
-        stop_strings: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        allowed: Sequence[int] | None = None,
-    ) -> Call:
-        del allowed  # `restricts` is False
+    def generate(self, request: Generation) -> Call:
         return "/generate", {
-            "input_ids": list(token_ids),
+            "input_ids": list(request.token_ids),
             "return_logprob": True,
             "sampling_params": {
-                "max_new_tokens": max_new_tokens,
-                "stop_token_ids": sorted(stop_ids),
-                "stop": list(stop_strings),
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k or -1,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "sampling_seed": seed,
+                "max_new_tokens": request.max_new_tokens,
+                "stop_token_ids": sorted(request.stop_ids),
+                "stop": list(request.stop_strings),
+                "temperature": request.sampling.temperature,
+                "top_k": request.sampling.top_k or -1,
+                "top_p": request.sampling.top_p,
+                "min_p": request.sampling.min_p,
+                "sampling_seed": request.seed,
                 "ignore_eos": True,
                 "no_stop_trim": True,
                 "skip_special_tokens": False,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from swe_trainers.engines.http import JsonClient
-from swe_trainers.engines.sampling import Sampling
-from swe_trainers.engines.served import Call, Completion, not_understood
+from swe_trainers.engines.served import Call, Completion, Generation, not_understood
 from swe_trainers.errors import ConfigurationError
 
 __all__ = ["VLLM"]
@@ -37,29 +36,19 @@ class VLLM:
         except (KeyError, IndexError, TypeError) as error:
             raise ConfigurationError(f"{client.url}/v1/models: names no model. Try: engine.model") from error
 
-    def generate(
-        self,
-        token_ids: Sequence[int],
-        *,
-        max_new_tokens: int,
-        stop_ids: Collection[int],
-        stop_strings: Sequence[str],
-        sampling: Sampling,
-        seed: int,
-        allowed: Sequence[int] | None = None,
-    ) -> Call:
+    def generate(self, request: Generation) -> Call:
         return "/v1/completions", {
-            **({} if allowed is None else {"allowed_token_ids": list(allowed)}),
+            **({} if request.allowed is None else {"allowed_token_ids": list(request.allowed)}),
             "model": self.model,
-            "prompt": list(token_ids),
-            "max_tokens": max_new_tokens,
-            "stop_token_ids": sorted(stop_ids),
-            "stop": list(stop_strings),
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k or -1,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "seed": seed,
+            "prompt": list(request.token_ids),
+            "max_tokens": request.max_new_tokens,
+            "stop_token_ids": sorted(request.stop_ids),
+            "stop": list(request.stop_strings),
+            "temperature": request.sampling.temperature,
+            "top_k": request.sampling.top_k or -1,
+            "top_p": request.sampling.top_p,
+            "min_p": request.sampling.min_p,
+            "seed": request.seed,
             "logprobs": 1,
             "return_token_ids": True,
             "ignore_eos": True,  # the chat format decides what ends an action, not the model's folder

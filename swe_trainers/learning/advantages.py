@@ -53,7 +53,7 @@ def generalized_advantages(
     present = torch.arange(n_actions, device=counts.device)[None, :] < counts[:, None]  # (B, A)
     own_rewards, own_values = (_compress(x, action_mask, present) for x in (rewards, values))
     advantages = torch.zeros_like(own_values)
-    # What follows the token: for a row's last action token the bootstrap, and nothing more to accumulate.
+    # After a row's last action token comes the bootstrap value, and nothing more to accumulate.
     next_value, next_advantage = bootstrap.to(values.dtype), torch.zeros_like(bootstrap, dtype=values.dtype)
     for t in reversed(range(n_actions)):
         here = present[:, t]
