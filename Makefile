@@ -44,6 +44,12 @@ bench-env: setup ## measure the sandbox engine beside its peers, into benchmarks
 bench-episodes: setup ## measure graded episodes beside other designs, into benchmarks/results/episodes.json (resumable; ARGS="--threads 1,8")
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.episodes $(ARGS)
 
+bench-endurance: setup ## play 10,000 graded episodes, kill 200 owners, and count what grows or is left, into benchmarks/results/endurance.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.endurance $(ARGS)
+
+bench-cores: setup ## simulate graded episodes per second on 8, 64 and 192 cores from measured parts, into benchmarks/results/cores.json
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.cores $(ARGS)
+
 bench-remote: setup ## measure sandboxes over HTTP beside local ones, into benchmarks/results/remote.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.remote $(ARGS)
 
