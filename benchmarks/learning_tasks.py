@@ -66,6 +66,7 @@ class Task:
         model: the section of the configuration.
         trainer: settings for every algorithm.
         evaluation: the section of the configuration.
+        rollout: the section of the configuration.
     """
 
     environment: Config
@@ -74,6 +75,7 @@ class Task:
     model: Config
     trainer: Config
     evaluation: Config = field(default_factory=lambda: {"episodes": 200})
+    rollout: Config = field(default_factory=dict)
 
 
 def _game(name: str, *, max_tokens: int, max_new_tokens: int = 1) -> Config:
@@ -232,6 +234,7 @@ def configuration(
             "model": task.model,
             "trainer": trainer,
             "evaluation": task.evaluation if online else {"episodes": 200},
+            "rollout": task.rollout,
             "output_dir": str(directory),
             "seed": seed,
             "threads": 1,
@@ -246,10 +249,10 @@ def random_return(task: str, episodes: int = 400) -> float:
     environment = configuration(task, "ppo", 0, Path("unused")).environment
     env, random, returns = make_env(environment), np.random.default_rng(0), []
     for seed in range(episodes):
-        env.reset(seed=seed)
+        _, info = env.reset(seed=seed)
         total, over, turns = 0.0, False, 0
         while not over:
-            _, reward, terminated, truncated, _ = env.step(random_action(env, random))
+            _, reward, terminated, truncated, info = env.step(random_action(env, random, info))
             total, turns = total + float(reward), turns + 1
             over = terminated or truncated or turns == environment.max_turns
         returns.append(total)

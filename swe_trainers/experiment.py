@@ -354,6 +354,8 @@ def make_model(config: ModelConfig, env: gymnasium.Env[str, str], *, seed: int, 
         )
     else:
         model = LanguageModel.from_config(config.architecture, tokenizer, seed=seed, attention=config.attention)
+        if config.head_gain is not None:
+            model.initialise_head(config.head_gain, seed=seed)
         model = model.to(dtype)
     model.float32_logits = config.float32_logits
     device = ("cuda" if torch.cuda.is_available() else "cpu") if config.device == "auto" else config.device

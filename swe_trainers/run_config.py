@@ -117,6 +117,8 @@ class ModelConfig:
         recompute_activations: in training, for memory (gradient checkpointing).
         float32_logits: keep logits unrounded where `dtype` is bfloat16, in training and in the embedded engine: exact
             log-probabilities, for more memory and time.
+        head_gain: the vocabulary projection of a model with random weights starts as an orthogonal matrix of this gain;
+            0.01 makes all tokens nearly equally likely at first. null leaves it to `architecture`.
     """
 
     path: str | None = None
@@ -132,8 +134,13 @@ class ModelConfig:
     bits: Literal[4, 8] | None = None
     recompute_activations: bool = False
     float32_logits: bool = False
+    head_gain: float | None = None
 
     def __post_init__(self) -> None:
+        if self.head_gain is not None and not self.head_gain > 0:
+            raise ConfigurationError(f"head_gain: got {self.head_gain}, expected a positive number")
+        if self.head_gain is not None and self.path is not None:
+            raise ConfigurationError("head_gain: has no effect on a model with weights. Try: null")
         if self.float32_logits and self.dtype == "float32":
             raise ConfigurationError("float32_logits: have no effect with dtype float32, whose logits are exact")
         if (self.path is None) == (not self.architecture):
@@ -428,6 +435,10 @@ class RunConfig:
                 raise ConfigurationError(
                     "scale.accelerate: DeepSpeed takes every step that it began. Try: stop_kl null"
                 )
+            if getattr(self.trainer, "gradient_noise_every", 0):
+                raise ConfigurationError("trainer.gradient_noise_every: not with scale.accelerate. Try: 0")
+            if getattr(self.trainer, "value_start", "model") != "model":
+                raise ConfigurationError("trainer.value_start: not with scale.accelerate. Try: model")
 
 
 def run_config(values: Mapping[str, Any]) -> RunConfig:

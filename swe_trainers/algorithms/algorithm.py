@@ -29,6 +29,7 @@ __all__ = [
     "BETWEEN",
     "FRACTION",
     "NOT_NEGATIVE",
+    "NOT_POSITIVE",
     "POSITIVE",
     "Algorithm",
     "Range",
@@ -58,6 +59,7 @@ AT_LEAST_ONE = Range(lambda value: value >= 1, "at least 1")
 AT_LEAST_TWO = Range(lambda value: value >= 2, "at least 2")
 POSITIVE = Range(lambda value: value > 0, "a positive number")
 NOT_NEGATIVE = Range(lambda value: value >= 0, "0 or more")
+NOT_POSITIVE = Range(lambda value: value <= 0, "0 or less")
 FRACTION = Range(lambda value: 0 <= value <= 1, "a number from 0 to 1")
 BETWEEN = Range(lambda value: 0 < value < 1, "a number between 0 and 1")
 ABOVE_ONE = Range(lambda value: value > 1, "a number above 1")

@@ -20,15 +20,17 @@ from swe_trainers.algorithms.algorithm import (
     AT_LEAST_ONE,
     BETWEEN,
     NOT_NEGATIVE,
+    NOT_POSITIVE,
     POSITIVE,
     Algorithm,
     RolloutPlan,
     ranged,
 )
 from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.learning.advantages import returns_to_go
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot, take_values
-from swe_trainers.learning.learner import Learner
+from swe_trainers.learning.learner import Decay, Learner, learning_rate_at
 from swe_trainers.learning.losses import (
     AdaptiveKL,
     Aggregation,
@@ -41,7 +43,7 @@ from swe_trainers.learning.losses import (
     rollout_weights,
     score_function_loss,
 )
-from swe_trainers.learning.update import TokenLoss, optimise
+from swe_trainers.learning.update import Objective, TokenLoss, gradient_noise, optimise
 from swe_trainers.model.attention import to_device
 from swe_trainers.ranks import n_ranks
 from swe_trainers.rollout.settings import Branching
@@ -62,6 +64,7 @@ class Experience:
         reference_logprobs: (N,) float32; None where no sampled estimate of a divergence is penalised.
         advantages: (N,) float32; 0 before they are computed.
         returns: (N,) float32, what a critic should predict; None where there is no critic.
+        entropy_coefficient: of the update.
     """
 
     batch: Batch
@@ -71,6 +74,7 @@ class Experience:
     reference_logprobs: Tensor | None
     advantages: Tensor
     returns: Tensor | None = None
+    entropy_coefficient: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,13 @@ class PolicyGradient(Algorithm):
         episodes_per_update: episodes played for each update.
         minibatches: optimizer steps an epoch; fewer where invalid episodes leave too few.
         reward_scale: rewards are multiplied by it for training; reported rewards are not.
+        reward_min: smaller rewards of a turn count as this, before they are scaled; at most 0. Reported rewards do not
+            change. For penalties that keep a policy from trying what it has to try.
+        reward_max: greater rewards of a turn count as this; at least 0.
+        normalise_rewards: divide rewards by the standard deviation of the discounted returns of all updates so far, so
+            that a critic's targets are of the order of 1 whatever the environment's rewards are.
         entropy_coefficient: of the entropy bonus.
+        entropy_decay: course of the entropy coefficient: `constant`, or `linear` or `cosine` to 0 at the last update.
         kl_coefficient: of the divergence from the reference; 0 for no reference at all.
         kl_placement: penalise the divergence in the `reward` or in the `loss`.
         kl_estimator: `k1` in the reward; `k2`, `k3` or `full` (exact over the vocabulary) in the loss; null takes k1 in
@@ -97,6 +107,8 @@ class PolicyGradient(Algorithm):
         temperature: tokens are sampled at it, and all probabilities are computed at it.
         aggregation: how tokens are averaged: every `token`, `sequence` or `prompt` counts the same, or `constant`.
         aggregation_length: tokens that `constant` divides by, in addition to the number of episodes.
+        gradient_noise_every: updates between measurements of the gradient's noise (`gradient_noise/scale`), each of
+            which costs a pass over the batch; 0 for none.
     """
 
     epochs: int = 2
@@ -104,7 +116,11 @@ class PolicyGradient(Algorithm):
     episodes_per_update: int = ranged(64, AT_LEAST_ONE)
     minibatches: int = ranged(2, AT_LEAST_ONE)
     reward_scale: float = ranged(1.0, POSITIVE)
+    reward_min: float | None = ranged(None, NOT_POSITIVE)
+    reward_max: float | None = ranged(None, NOT_NEGATIVE)
+    normalise_rewards: bool = False
     entropy_coefficient: float = ranged(0.0, NOT_NEGATIVE)
+    entropy_decay: Decay = "constant"
     kl_coefficient: float = ranged(0.0, NOT_NEGATIVE)
     kl_placement: Literal["reward", "loss"] = "loss"
     kl_estimator: KLEstimator | None = None
@@ -117,6 +133,7 @@ class PolicyGradient(Algorithm):
     temperature: float = ranged(1.0, POSITIVE)
     aggregation: Aggregation = "token"
     aggregation_length: int | None = ranged(None, AT_LEAST_ONE)
+    gradient_noise_every: int = ranged(0, NOT_NEGATIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,6 +146,12 @@ class PolicyGradient(Algorithm):
             wanted = {"reward": "k1", "loss": "k2, k3 or full"}[self.kl_placement]
             place = f"{self.estimator} in the {self.kl_placement}"
             raise ConfigurationError(f"kl_estimator: {place} does not pull towards the reference. Try: {wanted}")
+        if self.entropy_decay != "constant" and not self.entropy_coefficient:
+            raise ConfigurationError("entropy_decay: has no effect with entropy_coefficient 0")
+        if self.normalise_rewards and self.reward_scale != 1:
+            raise ConfigurationError("reward_scale: has no effect with normalise_rewards, which chooses the scale")
+        if self.gradient_noise_every and self.episodes_per_update < 2:
+            raise ConfigurationError("gradient_noise_every: one episode has no spread. Try: episodes_per_update 2")
         if self.kl_target is not None and not self.kl_coefficient:
             raise ConfigurationError("kl_target: has no effect with kl_coefficient 0. Try: a positive kl_coefficient")
         if (self.aggregation == "constant") != (self.aggregation_length is not None):
@@ -155,6 +178,19 @@ class PolicyGradient(Algorithm):
         del old_logprobs, sequence_of_token
         return score_function_loss(policy_logprobs, advantages), torch.zeros_like(advantages, dtype=torch.bool)
 
+    def minibatch_advantages(self, advantages: Tensor, batch: Batch, sequences: Tensor) -> Tensor:
+        """The advantages as one minibatch is trained on them; by default as they are.
+
+        Args:
+            advantages: (N,) float32, of the whole batch.
+            batch: of the update.
+            sequences: (R,) int64, the trajectories of the minibatch.
+        Returns:
+            (N,) float32; only the entries of those trajectories are read.
+        """
+        del batch, sequences
+        return advantages
+
     def critic_loss(self, tokens: ActionTokens, experience: Experience) -> tuple[Tensor, float] | None:
         """The critic's loss a token (A,) and its coefficient; None without a critic."""
         del tokens, experience
@@ -176,14 +212,23 @@ class PolicyGradient(Algorithm):
         The loss a token is: policy loss − entropy bonus (+ divergence from the reference) (+ critic loss).
         """
         experience = self.observe(learner, episodes)
-        experience.advantages = self.advantages(experience)
+        advantages = experience.advantages = self.advantages(experience)
         learning_rate = self.schedule(learner, self.max_updates)
         batch, acted, kl_coefficient = experience.batch, experience.batch.action_mask, learner.kl.coefficient
-        metrics = optimise(
+
+        def objective(tokens: ActionTokens) -> TokenLoss:
+            return self.token_loss(tokens, experience, kl_coefficient)
+
+        def begin_minibatch(sequences: Tensor) -> None:
+            experience.advantages = self.minibatch_advantages(advantages, batch, sequences)
+
+        noise = self._gradient_noise(learner, experience, objective)
+        metrics = noise | optimise(
             learner.model,
             learner.optimizer,
             batch,
-            lambda tokens: self.token_loss(tokens, experience, kl_coefficient),
+            objective,
+            begin_minibatch=begin_minibatch,
             epochs=self.epochs,
             minibatches=self.minibatches,
             microbatch_tokens=self.microbatch_tokens,
@@ -208,9 +253,10 @@ class PolicyGradient(Algorithm):
         metrics |= {
             "reward_mean": float(rewards.mean()),
             "reward_std": float(rewards.std(correction=0)),
-            "advantage_std": float(experience.advantages[acted].std(correction=0)),
+            "advantage_std": float(advantages[acted].std(correction=0)),
             "logprob_gap": float((batch.rollout_logprobs - experience.old.settle().logprobs)[acted].abs().nanmean()),
             "kl/coefficient": kl_coefficient,
+            "entropy_coefficient": experience.entropy_coefficient,
             "learning_rate": learning_rate,
             "episodes": float(batch.n_sequences),
             "episodes_invalid": float(batch.n_excluded),
@@ -262,7 +308,7 @@ class PolicyGradient(Algorithm):
             )
         else:
             old = Snapshot.pending(batch)
-        rewards, reference_logprobs = self.reward_scale * batch.rewards, None
+        rewards, reference_logprobs = self._learnt_rewards(learner, batch), None
         if learner.reference is not None and self.estimator != "full":
             reference_logprobs = look(learner.reference).logprobs
             if self.kl_placement == "reward":
@@ -278,7 +324,59 @@ class PolicyGradient(Algorithm):
             cap=self.correction_cap or 2.0,
         )
         correction = torch.zeros_like(old.logprobs).masked_scatter(acted, weights)
-        return Experience(batch, old, rewards, correction, reference_logprobs, torch.zeros_like(rewards))
+        return Experience(
+            batch,
+            old,
+            rewards,
+            correction,
+            reference_logprobs,
+            torch.zeros_like(rewards),
+            entropy_coefficient=learning_rate_at(
+                learner.updates,
+                peak=self.entropy_coefficient,
+                warmup=0,
+                decay=self.entropy_decay,
+                total=self.max_updates,
+            ),
+        )
+
+    def _learnt_rewards(self, learner: Learner, batch: Batch) -> Tensor:
+        """The environment's rewards as they are trained on, (N,) float32: clipped, and scaled or normalised.
+
+        Normalising counts the batch's returns in `learner.returns` first, so that the first update is normalised too.
+        """
+        rewards = batch.rewards
+        if self.reward_min is not None or self.reward_max is not None:
+            rewards = rewards.clamp(self.reward_min, self.reward_max)  # 0 stays 0 where there is no reward
+        if not self.normalise_rewards:
+            return self.reward_scale * rewards
+        acted, gamma = batch.action_mask, getattr(self, "gamma", 1.0)
+        returns = batch.unpad(returns_to_go(batch.pad(rewards), batch.pad(acted), gamma=gamma))
+        learner.returns.observe(returns[acted])
+        return rewards / learner.returns.deviation
+
+    def _gradient_noise(self, learner: Learner, experience: Experience, objective: Objective) -> dict[str, float]:
+        """Metrics of the gradient's noise where this update measures it."""
+        if not self.gradient_noise_every or learner.updates % self.gradient_noise_every:
+            return {}
+        chosen = self.trained_sequences(experience.batch)
+        return gradient_noise(
+            learner.model,
+            learner.optimizer,
+            experience.batch,
+            objective,
+            parts=max(2, self.minibatches),
+            sequences=chosen,
+            generator=torch.Generator().manual_seed(learner.updates),
+            microbatch_tokens=self.microbatch_tokens,
+            temperature=self.temperature,
+            aggregation=self.aggregation,
+            aggregation_length=self.aggregation_length,
+            pack=self.pack,
+            share=self.share_prefixes,
+            critic=learner.critic,
+            reference=learner.reference if self.estimator == "full" else None,
+        )
 
     def token_loss(self, tokens: ActionTokens, experience: Experience, kl_coefficient: float) -> TokenLoss:
         """The loss of some action tokens, with what is reported of them.
@@ -298,7 +396,7 @@ class PolicyGradient(Algorithm):
             experience.batch.sequence_of_token[at],
         )
         means = {"policy_loss": policy_loss, "entropy": tokens.entropy}
-        loss = correction * policy_loss - self.entropy_coefficient * tokens.entropy
+        loss = correction * policy_loss - experience.entropy_coefficient * tokens.entropy
         if self.correction != "none":
             means["correction"] = correction
         critic = self.critic_loss(tokens, experience)

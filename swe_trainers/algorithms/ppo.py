@@ -5,6 +5,7 @@ play episodes → values and old log-probabilities → generalised advantages �
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,11 +15,13 @@ from torch import Tensor
 from swe_trainers.algorithms.algorithm import FRACTION, NOT_NEGATIVE, POSITIVE, ranged
 from swe_trainers.algorithms.policy_gradient import Clipped, Experience
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.learning.advantages import explained_variance, generalized_advantages, whiten
+from swe_trainers.learning.advantages import explained_variance, generalized_advantages, returns_to_go, whiten
+from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import ActionTokens, Policy
-from swe_trainers.learning.learner import adamw
+from swe_trainers.learning.learner import Learner, adamw
 from swe_trainers.learning.losses import clipped_value_loss
 from swe_trainers.model.attention import to_device
+from swe_trainers.rollout.trajectory import Trajectory
 
 __all__ = ["PPO"]
 
@@ -30,25 +33,45 @@ class PPO(Clipped):
     Attributes:
         gamma: discount per action token.
         lam: of generalised advantage estimation.
-        whiten_advantages: normalise advantages to mean 0 and variance 1 over the batch.
+        whiten_advantages: normalise advantages to mean 0 and variance 1.
+        whiten_over: what they are normalised over: the `batch`, or each `minibatch` by itself as in Stable-Baselines3.
         critic: a value head on the policy's trunk (`shared`), or a model of its own (`separate`).
         critic_learning_rate: of a separate critic; null takes the policy's.
         value_coefficient: of the critic's loss.
         value_clip: how far a value may move in one update; null for no limit.
+        value_start: what the critic predicts at first: what its head's weights say (`model`; 0 for a new head), or that
+            and a constant by which the mean of the first batch's returns is met (`mean_return`).
     """
 
     gamma: float = ranged(1.0, FRACTION)
     lam: float = ranged(0.95, FRACTION)
     whiten_advantages: bool = True
+    whiten_over: Literal["batch", "minibatch"] = "batch"
     critic: Literal["shared", "separate"] = "shared"
     critic_learning_rate: float | None = ranged(None, POSITIVE)
     value_coefficient: float = ranged(0.5, NOT_NEGATIVE)
     value_clip: float | None = ranged(0.2, POSITIVE)
+    value_start: Literal["model", "mean_return"] = "model"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.critic == "shared" and self.critic_learning_rate is not None:
             raise ConfigurationError("critic_learning_rate: has no effect on a shared critic. Try: critic separate")
+        if self.whiten_over == "minibatch" and not self.whiten_advantages:
+            raise ConfigurationError("whiten_over: has no effect with whiten_advantages false")
+
+    def observe(self, learner: Learner, episodes: Sequence[Trajectory] | Batch) -> Experience:
+        """See `PolicyGradient.observe`; `value_start` applies before the first update."""
+        experience = super().observe(learner, episodes)
+        if self.value_start == "mean_return" and learner.updates == 0:
+            batch, old = experience.batch, experience.old
+            acted = batch.action_mask
+            returns = returns_to_go(batch.pad(experience.rewards), batch.pad(acted), gamma=self.gamma)
+            shift = float(batch.unpad(returns)[acted].mean() - old.values[acted].mean())
+            _shift_values(learner.critic or learner.model, shift)
+            old.values[acted] += shift
+            old.final_values += shift
+        return experience
 
     def advantages(self, experience: Experience) -> Tensor:
         """Generalised advantages of the tokens, (N,) float32; the critic's targets go to `experience.returns`."""
@@ -64,7 +87,15 @@ class PPO(Clipped):
             )
         )
         experience.returns = advantages + values
-        return whiten(advantages, batch.action_mask) if self.whiten_advantages else advantages
+        whitens = self.whiten_advantages and self.whiten_over == "batch"
+        return whiten(advantages, batch.action_mask) if whitens else advantages
+
+    def minibatch_advantages(self, advantages: Tensor, batch: Batch, sequences: Tensor) -> Tensor:
+        """Whitened over the action tokens of the minibatch, where each is by itself."""
+        if self.whiten_over == "batch":
+            return advantages
+        here = torch.isin(batch.sequence_of_token, sequences)
+        return whiten(advantages, batch.action_mask & here)
 
     def critic_loss(self, tokens: ActionTokens, experience: Experience) -> tuple[Tensor, float]:
         """The clipped squared error of the values."""
@@ -103,3 +134,16 @@ class PPO(Clipped):
             critic=critic,
             critic_learning_rate=self.critic_learning_rate,
         )
+
+
+@torch.no_grad()
+def _shift_values(model: Policy, by: float) -> None:
+    """Add a constant to all values of a model.
+
+    Raises:
+        ConfigurationError: its value head has no bias.
+    """
+    bias = getattr(getattr(model, "value_head", None), "bias", None)
+    if not isinstance(bias, Tensor):
+        raise ConfigurationError(f"value_start: the value head of {type(model).__name__} has no bias. Try: model")
+    bias.add_(by)

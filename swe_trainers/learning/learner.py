@@ -13,6 +13,7 @@ from swe_trainers.learning.eight_bit import AdamW8bit, with_float32_moments
 from swe_trainers.learning.forward import Policy
 from swe_trainers.learning.losses import AdaptiveKL
 from swe_trainers.learning.master_weights import NARROW, MasterAdamW, MasterAdamW8bit
+from swe_trainers.learning.rewards import RunningMoments
 
 __all__ = ["Decay", "Learner", "Moments", "adamw", "learning_rate_at", "set_learning_rate"]
 
@@ -31,6 +32,7 @@ class Learner:
         reference: what the policy must not drift from; None where no divergence is penalised.
         critic: a model of its own that values states; None where the policy does, or nothing is valued.
         kl: the coefficient of that penalty.
+        returns: mean and variance of the discounted returns so far; counted only where rewards are normalised by them.
         updates: done so far.
         episodes: learnt from so far, the ones left out not counted.
         seconds: spent so far, over all starts of the run.
@@ -42,6 +44,7 @@ class Learner:
     reference: Policy | None = None
     critic: Policy | None = None
     kl: AdaptiveKL = field(default_factory=lambda: AdaptiveKL(0.0))
+    returns: RunningMoments = field(default_factory=RunningMoments)
     updates: int = 0
     episodes: int = 0
     seconds: float = 0.0
@@ -55,6 +58,7 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
             "kl_coefficient": self.kl.coefficient,
+            "returns": self.returns.state_dict(),
             "updates": self.updates,
             "episodes": self.episodes,
             "seconds": self.seconds,
@@ -79,6 +83,7 @@ class Learner:
         self.optimizer.load_state_dict(state["optimizer"] if coded else with_float32_moments(state["optimizer"]))
         self.generator.set_state(state["generator"])
         self.kl.coefficient = state["kl_coefficient"]
+        self.returns = RunningMoments(**state.get("returns", {}))  # none in checkpoints of older versions
         self.updates, self.episodes, self.seconds = state["updates"], state["episodes"], state["seconds"]
 
 

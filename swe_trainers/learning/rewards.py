@@ -1,9 +1,10 @@
-"""Rewards that are not the environment's own: for length, and from a judge."""
+"""Rewards that are not the environment's own: clipped, normalised, for length, and from a judge."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -11,10 +12,46 @@ from torch import Tensor
 from swe_trainers.errors import RolloutError
 from swe_trainers.rollout.trajectory import Trajectory
 
-__all__ = ["Judge", "judged", "overlong_penalty"]
+__all__ = ["Judge", "RunningMoments", "judged", "overlong_penalty"]
 
 Judge = Callable[[Sequence[Trajectory]], Sequence[Sequence[float]]]
 """Scores of played episodes: for each, one number a turn (0 where a turn is not judged)."""
+
+
+@dataclass
+class RunningMoments:
+    """Mean and variance of all numbers seen so far, batch by batch (Chan, Golub and LeVeque 1979).
+
+    Attributes:
+        count: of the numbers.
+        mean: of them.
+        squares: sum of their squared differences from the mean.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def observe(self, numbers: Tensor) -> None:
+        """Take in some numbers (N,)."""
+        if not len(numbers):
+            return
+        added = numbers.double()
+        mean, n = float(added.mean()), len(added)
+        difference, total = mean - self.mean, self.count + n
+        self.squares += float((added - mean).square().sum()) + difference**2 * self.count * n / total
+        self.mean += difference * n / total
+        self.count = total
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 before there are two different numbers."""
+        deviation: float = (self.squares / self.count) ** 0.5 if self.count else 0.0
+        return deviation if deviation > 0 else 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, from which the constructor makes the same."""
+        return asdict(self)
 
 
 def overlong_penalty(lengths: Tensor, *, limit: int, buffer: int) -> Tensor:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ __all__ = [
     "accumulate",
     "accumulate_scores",
     "clip_gradients",
+    "gradient_noise",
     "microbatch",
     "optimise",
     "take_step",
@@ -79,6 +80,7 @@ def optimise(
     batch: Batch,
     objective: Objective,
     *,
+    begin_minibatch: Callable[[Tensor], None] | None = None,
     epochs: int,
     minibatches: int,
     microbatch_tokens: int,
@@ -101,6 +103,7 @@ def optimise(
         optimizer: steps its parameters, once a minibatch.
         batch: S trajectories, on the CPU.
         objective: the loss a token.
+        begin_minibatch: called with the trajectories (R,) int64 of each minibatch before its loss is computed.
         epochs: passes over the batch.
         minibatches: optimiser steps a pass; no more than there are trajectories, of which some may be invalid.
         microbatch_tokens: entries of one forward pass, padding counted.
@@ -126,6 +129,8 @@ def optimise(
     for _ in range(epochs):
         order = chosen[torch.randperm(len(chosen), generator=generator)]
         for part in order.tensor_split(max(1, min(minibatches, len(chosen)))) if len(chosen) else ():
+            if begin_minibatch is not None:
+                begin_minibatch(part)
             measured = accumulate(
                 model,
                 optimizer,
@@ -205,6 +210,71 @@ def accumulate(
             for name, value in result.maxima.items():
                 maxima[name] = torch.maximum(maxima[name], value.max()) if name in maxima else value.max()
     return combine(means, maxima)
+
+
+def gradient_noise(
+    model: Policy,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    objective: Objective,
+    *,
+    parts: int,
+    sequences: Tensor | None = None,
+    generator: torch.Generator,
+    **options: Any,
+) -> dict[str, float]:
+    """How noisy the gradient of a batch is: the simple noise scale of McCandlish et al. (2018, eq. 2.9 and appendix A).
+
+    Gradients g_1 … g_m of m equal parts of b trajectories, and their mean g, give unbiased estimates of
+
+        tr(Σ) = b (mean |g_i|² − |g|²) · m / (m − 1),   the variance of one trajectory's gradient
+        |G|²  = (m |g|² − mean |g_i|²) / (m − 1),       the squared norm of the true gradient
+
+    Batches much smaller than tr(Σ) / |G|² trajectories are mostly noise, much larger ones bring little. No step is
+    taken.
+
+    Args:
+        model, optimizer, batch, objective: as in `optimise`.
+        parts: m, at least 2; fewer where there are not so many trajectories. Left-over trajectories are not used.
+        sequences: (R,) int64, the trajectories; None for all.
+        generator: of their division.
+        options: as of `accumulate`.
+    Returns:
+        `gradient_noise/scale` in trajectories (infinite where the estimate of |G|² is not positive), and
+        `gradient_noise/variance` and `gradient_noise/signal`, tr(Σ) and |G|². Nothing with fewer than two trajectories.
+    """
+    chosen = torch.arange(batch.n_sequences) if sequences is None else sequences
+    size = len(chosen) // min(parts, len(chosen)) if len(chosen) > 1 else 0
+    if not size:
+        return {}
+    order = chosen[torch.randperm(len(chosen), generator=generator)]
+    divided = [order[start : start + size] for start in range(0, size * min(parts, len(order)), size)]
+    trained = [stepped(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    sums: list[Tensor | None] = [None] * len(trained)
+    squares = 0.0
+    for part in divided:
+        accumulate(model, optimizer, batch, part, objective, **options)
+        for number, parameter in enumerate(trained):
+            if parameter.grad is not None:
+                before = sums[number]
+                sums[number] = parameter.grad.clone() if before is None else before.add_(parameter.grad)
+        squares += _squared_norm([parameter.grad for parameter in trained]) / len(divided)
+    optimizer.zero_grad(set_to_none=True)
+    m = len(divided)
+    mean_square = _squared_norm(sums) / m**2
+    variance, signal = size * (squares - mean_square) * m / (m - 1), (m * mean_square - squares) / (m - 1)
+    scale = variance / signal if signal > 0 else float("inf")
+    return {"gradient_noise/scale": scale, "gradient_noise/variance": variance, "gradient_noise/signal": signal}
+
+
+def _squared_norm(gradients: Sequence[Tensor | None]) -> float:
+    """Sum of the squares of all entries, over all ranks that hold a part of them."""
+    total = 0.0
+    for gradient in gradients:
+        if gradient is not None:
+            square = gradient.float().square().sum()
+            total += float(square.full_tensor() if isinstance(square, DTensor) else square)
+    return total
 
 
 def accumulate_scores(

@@ -164,6 +164,25 @@ class LanguageModel(nn.Module):
                 raise ConfigurationError(f"{config.model_type}: {str(error).splitlines()[0]}") from error
         return cls(model, tokenizer, attention=attention)
 
+    def initialise_head(self, gain: float, *, seed: int = 0) -> None:
+        """Start the vocabulary projection as an orthogonal matrix times a gain (Saxe et al. 2014).
+
+        Args:
+            gain: with a small one all tokens are nearly equally likely at first.
+            seed: of the matrix; the global random state does not change.
+
+        Raises:
+            ConfigurationError: the projection's weight is the embedding's, which would change too.
+        """
+        weight, bias = self.unembedding
+        if weight is self.causal_lm.get_input_embeddings().weight:
+            raise ConfigurationError("head_gain: the embedding has the same weight. Try: tie_word_embeddings false")
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(seed)
+            nn.init.orthogonal_(weight, gain)
+            if bias is not None:
+                bias.zero_()
+
     @classmethod
     def load(cls, source: str | Path, **options: Any) -> LanguageModel:
         """Load a model with its tokenizer and chat format, on a GPU where there is one.

@@ -59,8 +59,9 @@ def test_every_number_has_a_range_and_every_algorithm_its_own_name(algorithm):
     assert set(numbers) - {"minimum_return"} <= set(ranges(kind))
     for name in numbers:
         if name in ranges(kind):
-            with pytest.raises(ConfigurationError, match=f"{name}: got -1"):
-                build(kind, {name: -1})
+            wrong = 1 if name == "reward_min" else -1
+            with pytest.raises(ConfigurationError, match=f"{name}: got {wrong}"):
+                build(kind, {name: wrong})
 
 
 @pytest.mark.parametrize(
