@@ -375,9 +375,9 @@ def make_tokenizer(config: ModelConfig, env: gymnasium.Env[str, str] | None) -> 
         ConfigurationError: it cannot be had.
     """
     if config.tokenizer == "words":
-        texts = list(config.words)
-        texts += env.get_wrapper_attr("vocabulary")() if env and env.has_wrapper_attr("vocabulary") else []
-        return WordTokenizer.from_texts(texts)
+        own = env.get_wrapper_attr("vocabulary")() if env and env.has_wrapper_attr("vocabulary") else []
+        # Who lists words can have missed some; an environment's own list is complete.
+        return WordTokenizer.from_texts([*config.words, *own], unknown=bool(config.words))
     if config.sentencepiece is not None:
         return config.sentencepiece.train()
     source = config.tokenizer or config.path

@@ -106,7 +106,8 @@ class ModelConfig:
         architecture: of a model with random weights, in Hugging Face's keys, `model_type` among them.
         tokenizer: its folder or name; `words` for exactly the words below; `sentencepiece` for one trained here; null
             for the one kept with the model.
-        words: texts whose words make the vocabulary; the text adapter's own words are always in it.
+        words: texts whose words make the vocabulary; the text adapter's own words are always in it. Any other word is
+            then read as an unknown token, with a warning; without this list it ends the run.
         sentencepiece: what that one is trained on; null where `tokenizer` is not `sentencepiece`.
         chat: `compact` for models made here, `template` for the tokenizer's own; null chooses by the tokenizer.
         dtype: of the trunk.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SENTENCEPIECE_FILE",
     "SPECIAL_TOKENS",
+    "UNKNOWN_TOKEN",
     "HuggingFaceTokenizer",
     "SentencePiece",
     "SentencePieceTokenizer",
@@ -31,8 +33,12 @@ __all__ = [
 SPECIAL_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 """Tokens that delimit the messages of a conversation in the tokenizers made here; no text encodes to them."""
 
+UNKNOWN_TOKEN = "<|unknown|>"
+"""The token of a word outside a vocabulary of words."""
+
 SENTENCEPIECE_FILE = "sentencepiece.model"
 _WORDS_FILE = "words.json"
+_UNKNOWN_WARNINGS = 20
 
 
 @runtime_checkable
@@ -163,12 +169,14 @@ class WordTokenizer:
 
     Args:
         words: the vocabulary, without the special tokens, which have the first ids.
+        unknown: read any other word as one more token, `<|unknown|>`, with a warning for each of the first words; it
+            has the last id and no text. Else such a word is an error.
 
     Raises:
         ConfigurationError: a word is given twice, or is not one word.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], *, unknown: bool = False) -> None:
         for word in words:
             if not _WORD.fullmatch(word):
                 raise ConfigurationError(
@@ -179,16 +187,18 @@ class WordTokenizer:
         self.words = tuple(words)
         self._first = len(SPECIAL_TOKENS)
         self._ids = {word: self._first + index for index, word in enumerate(self.words)}
+        self.unknown_id = self._first + len(self.words) if unknown else None
+        self._met: set[str] = set()  # unknown words that were warned of
 
     @classmethod
-    def from_texts(cls, texts: Iterable[str]) -> WordTokenizer:
-        """A vocabulary of all words of some texts, sorted."""
-        return cls(sorted({piece for text in texts for piece in _WORD.findall(text)}))
+    def from_texts(cls, texts: Iterable[str], *, unknown: bool = False) -> WordTokenizer:
+        """A vocabulary of all words of some texts, sorted; `unknown` is as of the constructor."""
+        return cls(sorted({piece for text in texts for piece in _WORD.findall(text)}), unknown=unknown)
 
     @property
     def vocab_size(self) -> int:
         """The number of ids, special tokens included."""
-        return self._first + len(self.words)
+        return self._first + len(self.words) + (self.unknown_id is not None)
 
     @property
     def end_id(self) -> int:
@@ -199,8 +209,10 @@ class WordTokenizer:
         """Ids of a text.
 
         Raises:
-            ConfigurationError: the text has a word outside the vocabulary.
+            ConfigurationError: the text has a word outside the vocabulary, and there is no unknown token.
         """
+        if self.unknown_id is not None:
+            return [self._ids[piece] if piece in self._ids else self._unknown(piece) for piece in _WORD.findall(text)]
         try:
             return [self._ids[piece] for piece in _WORD.findall(text)]
         except KeyError as error:
@@ -210,8 +222,21 @@ class WordTokenizer:
             ) from error
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids; special tokens, and ids past the vocabulary, are skipped."""
-        return "".join(self.words[i - self._first] for i in ids if self._first <= i < self.vocab_size)
+        """Text of ids; special tokens, the unknown one and ids past the vocabulary are skipped."""
+        return "".join(self.words[i - self._first] for i in ids if self._first <= i < self._first + len(self.words))
+
+    def _unknown(self, word: str) -> int:
+        """The unknown token, with a warning where the word is new and there were few before it."""
+        assert self.unknown_id is not None
+        if word not in self._met and len(self._met) < _UNKNOWN_WARNINGS:
+            self._met.add(word)
+            last = "; further words are not reported" if len(self._met) == _UNKNOWN_WARNINGS else ""
+            warnings.warn(
+                f"WordTokenizer: {word!r} is not in the vocabulary of {len(self.words)} words and is read as "
+                f"{UNKNOWN_TOKEN}{last}. Try: model.words, with all texts that the environment can produce",
+                stacklevel=3,
+            )
+        return self.unknown_id
 
     def special_id(self, token: str) -> int:
         """The id of a special token."""
@@ -221,14 +246,16 @@ class WordTokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write the words, ordered by id, and the same as Hugging Face's files."""
-        text = json.dumps({"words": self.words}, ensure_ascii=False, indent=0)
+        content = {"words": self.words} | ({} if self.unknown_id is None else {"unknown": True})
+        text = json.dumps(content, ensure_ascii=False, indent=0)
         (Path(folder) / _WORDS_FILE).write_text(text, encoding="utf-8")
         _write_hugging_face(self.to_hugging_face(), Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path) -> WordTokenizer:
         """Read what `save` wrote."""
-        return cls(json.loads((Path(folder) / _WORDS_FILE).read_text(encoding="utf-8"))["words"])
+        content = json.loads((Path(folder) / _WORDS_FILE).read_text(encoding="utf-8"))
+        return cls(content["words"], unknown=content.get("unknown", False))
 
     def to_hugging_face(self) -> PreTrainedTokenizerFast:
         """The same ids by the `tokenizers` library, with the format of `CompactChat` as its chat template.
@@ -238,11 +265,14 @@ class WordTokenizer:
         from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
         ids = {name: number for number, name in enumerate(SPECIAL_TOKENS)} | self._ids
+        names = {} if self.unknown_id is None else {"unk_token": UNKNOWN_TOKEN}
+        if self.unknown_id is not None:
+            ids[UNKNOWN_TOKEN] = self.unknown_id
         # Without an unknown token a word outside the vocabulary is an error, as it is here.
-        inner = Tokenizer(models.WordLevel(ids))
+        inner = Tokenizer(models.WordLevel(ids, **names))
         inner.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD_BY_CATEGORY), "isolated")
         inner.decoder = decoders.Fuse()
-        return _with_special_tokens(inner)
+        return _with_special_tokens(inner, **names)
 
 
 # SentencePiece writes a blank as ▁ and cannot distinguish the two: a ▁ in a text is escaped by two other characters.

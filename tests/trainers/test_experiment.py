@@ -11,8 +11,9 @@ from swe_trainers.cli.main import main
 from swe_trainers.config import read_config
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts
+from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts, make_tokenizer
 from swe_trainers.logging import read_metrics
+from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import episode_statistics
 from swe_trainers.rollout.trajectory import write_trajectories
@@ -186,3 +187,11 @@ def test_environment_that_cannot_be_closed_is_noted_and_the_run_is_finished(tmp_
     assert "Traceback (most" not in shown
     assert "in close" in (tmp_path / "run" / "training.log").read_text()
     assert (tmp_path / "run" / "model").is_dir()
+
+
+@pytest.mark.parametrize("words", [(), ("go left",)])
+def test_a_vocabulary_that_a_user_listed_has_an_unknown_token(words):
+    config = ModelConfig(architecture={"model_type": "llama"}, tokenizer="words", words=words)
+    tokenizer = make_tokenizer(config, None)
+    assert isinstance(tokenizer, WordTokenizer)
+    assert (tokenizer.unknown_id is not None) == bool(words)

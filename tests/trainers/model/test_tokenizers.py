@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,31 @@ def test_a_word_outside_the_vocabulary_is_an_error_that_names_it() -> None:
         WordTokenizer(["two words"])
     with pytest.raises(ConfigurationError, match="twice"):
         WordTokenizer(["a", "a"])
+
+
+def test_a_word_outside_the_vocabulary_is_the_unknown_token_with_one_warning(tmp_path: Path) -> None:
+    tokenizer = WordTokenizer.from_texts(["go left"], unknown=True)
+    unknown = tokenizer.unknown_id
+    assert unknown == tokenizer.vocab_size - 1
+    with pytest.warns(UserWarning, match="'sideways' is not in the vocabulary of 3 words"):
+        first = tokenizer.encode("go sideways left")
+    assert tokenizer.encode("sideways") == [unknown]  # warnings are errors here
+    assert first[2] == unknown and tokenizer.decode(first) == "go  left"
+    tokenizer.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert isinstance(loaded, WordTokenizer) and loaded.unknown_id == unknown
+    theirs = HuggingFaceTokenizer(tokenizer.to_hugging_face())
+    assert theirs.encode("go sideways left") == first and theirs.vocab_size == tokenizer.vocab_size
+    assert theirs.decode(first) == "go  left"
+
+
+def test_only_the_first_unknown_words_are_warned_of() -> None:
+    tokenizer = WordTokenizer(["a"], unknown=True)
+    with warnings.catch_warnings(record=True) as met:
+        warnings.simplefilter("always")
+        for number in range(100):
+            tokenizer.encode(f"w{number}")
+    assert len(met) == 20 and "further words are not reported" in str(met[-1].message)
 
 
 def test_a_hugging_face_tokenizer_reads_special_tokens_in_a_text_as_plain_characters() -> None:
