@@ -1,109 +1,195 @@
-"""Grades real rows repeatedly: the gold patch and a rewrite of it must resolve each one and the empty patch none.
+"""Grades real rows: the gold patch and a rewrite of it must resolve each one, and the empty patch none.
 
-    python -m benchmarks.real_rows --dataset rows.jsonl --repos clones/ [--times 3] [--only ID …]
+    python -m benchmarks.real_rows --dataset rows.parquet --repos clones/ --output results.json [--times 1] [--spread]
 
-Every verdict is stored in `--state` at once, so that a campaign of hours can be interrupted and resumed; the summary
-goes to `benchmarks/results/real_rows.json`: the rows that reproduce, with times, proofs and costs, and the others, with
-the failing tests or the reason. The rewrite (`benchmarks.rewriting`) is a repair with another text. It is graded after
-the gold patch, when what is found out once for a task is known: its verdict is the one whose cost is reported.
+Every verdict is stored in `--state`, and the results are written again, as soon as it is known; a campaign of hours can
+be stopped at any moment and goes on where it stopped. What `--output` has already is not run again, so it also goes on
+on another machine, from the committed file. Rows that are expected to cost least come first; `--spread` takes the
+repositories in turn. `kill -STOP` and `-CONT` pause the campaign, and `--share 0/2` and `1/2` split it between two
+processes.
+
+The rewrite (`benchmarks.rewriting`) is a repair with another text. It is graded after the gold patch, when what is
+found out once for a task is known: its verdict is the one whose cost is reported.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-import yaml
-
+from benchmarks.real_rows_results import PATCHES, Entry, Key, key_of, read_entries, seconds_of, write_results
+from benchmarks.records import RESULTS, commit
 from benchmarks.rewriting import rewrite
 from swegym_env.errors import SwegymError
-from swegym_env.files import write_atomically
 from swegym_env.grading.grading import Verdict, grade
-from swegym_env.prepare import prepare_locally
+from swegym_env.prepare import LocalWorkspace, prepare_locally
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task
 
-RESULTS = Path(__file__).parent / "results" / "real_rows.json"
-_PATCHES = ("gold", "empty", "rewrite")
-_CURVE = (1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64, 100, 200, 400)
-CAUSES = Path(__file__).with_name("real_rows_causes.yaml")
+# What is expected of a row whose repository is not known yet: seconds of a row, and of each test that is listed.
+_ROW_S, _TEST_S, _PRIOR_TESTS = 60.0, 1.0, 20
 
 
 def main() -> int:
-    """Grade the remaining runs, then write the summary."""
+    """Grade the remaining runs, and write the results after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", action="append", required=True, help="a file of rows; may be given again")
     parser.add_argument("--repos", help="directory of clones")
-    parser.add_argument("--times", type=int, default=3, help="how often each row is graded, gold and empty (default 3)")
+    parser.add_argument("--times", type=int, default=3, help="how often each row is graded, each patch (default 3)")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="these instances alone")
-    parser.add_argument("--again", action="store_true", help="forget what is known of the chosen instances")
+    parser.add_argument("--repo", nargs="+", default=[], metavar="OWNER/NAME", help="these repositories alone")
+    parser.add_argument(
+        "--spread", action="store_true", help="the repositories in turn, the cheapest row of each first"
+    )
+    parser.add_argument("--share", default="0/1", metavar="I/N", help="every N-th row alone, from the I-th on")
+    parser.add_argument("--again", action="store_true", help="forget what is known of the instances of --only")
     parser.add_argument("--sandbox", default="auto", help="auto, apptainer or namespace")
-    parser.add_argument("--state", type=Path, default=Path("runs/real_rows.jsonl"), help="verdicts, one a line")
+    parser.add_argument(
+        "--state", type=Path, help="verdicts, one a line (default runs/NAME.jsonl for NAME of --output)"
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further row after so long")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "real_rows.json")
     options = parser.parse_args()
+    if options.again and not options.only:
+        parser.error("--again: name the instances by --only")
+    state = options.state or Path("runs") / f"{options.output.stem}.jsonl"
+    state.parent.mkdir(parents=True, exist_ok=True)
     tasks = [task for dataset in options.dataset for task in load_tasks(dataset)]
-    known = _read(options.state)
+    chosen = [
+        task
+        for task in tasks
+        if (not options.only or task.instance_id in options.only) and (not options.repo or task.repo in options.repo)
+    ]
     if options.again:
-        known = [entry for entry in known if options.only and entry["instance_id"] not in options.only]
-        options.state.write_text("".join(f"{json.dumps(entry)}\n" for entry in known))
+        with state.open("a", encoding="utf-8") as file:
+            file.writelines(f"{json.dumps({'forget': name})}\n" for name in options.only)
+    known = read_entries(options.output, state)
+    part, of = map(int, options.share.split("/"))
+    ordered = in_order(chosen, known, spread=options.spread)[part::of]
     began = time.monotonic()
-    options.state.parent.mkdir(parents=True, exist_ok=True)
-    with options.state.open("a") as state:
-        for task in tasks:
-            if options.only and task.instance_id not in options.only:
-                continue
-            for entry in _missing(task, known, options):
-                if time.monotonic() - began > options.seconds:
-                    break
-                found = _graded(task, *entry, options)
-                state.write(json.dumps(found) + "\n")
-                state.flush()
-                print(json.dumps({key: value for key, value in found.items() if key != "at_fault"}), flush=True)
-                if found["reason"].startswith("set-up"):
-                    break
-    _write(options.output, tasks, _read(options.state), options.times)
+    for number, task in enumerate(ordered):
+        remaining = missing(task, known, options.times)
+        if not remaining:
+            continue
+        if time.monotonic() - began > options.seconds:
+            break
+        workspace: LocalWorkspace | None = None
+        for patch, run in remaining:
+            entry, workspace = _graded(task, patch, run, workspace, options)
+            known[key_of(entry)] = entry
+            with state.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+            # Another process may have added to the state.
+            known = read_entries(options.output, state) | known
+            left = sum(
+                expected_s(each, known, options.times)
+                for each in ordered[number:]
+                if missing(each, known, options.times)
+            )
+            print(_progress(entry, number + 1, len(ordered), left), flush=True)
+            if entry["patch"] == "set-up":
+                break
+        write_results(options.output, read_entries(options.output, state), options.times)
+    totals = write_results(options.output, read_entries(options.output, state), options.times)
+    print(f"{totals}; {options.output}", file=sys.stderr)
     return 0
 
 
-def _missing(task: Task, known: list[dict[str, Any]], options: argparse.Namespace) -> list[tuple[str, int]]:
-    """The (patch, number) of the remaining runs."""
-    done = {(entry["patch"], entry["run"]) for entry in known if entry["instance_id"] == task.instance_id}
-    if any(patch == "set-up" for patch, _ in done):
+def missing(task: Task, known: Mapping[Key, Entry], times: int) -> list[tuple[str, int]]:
+    """The (patch, number) of the remaining runs of a row; none where its set-up failed."""
+    if (task.instance_id, "set-up", 0) in known:
         return []
-    return [(patch, run) for run in range(options.times) for patch in _PATCHES if (patch, run) not in done]
+    return [(patch, run) for run in range(times) for patch in PATCHES if (task.instance_id, patch, run) not in known]
 
 
-def _graded(task: Task, patch: str, run: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One verdict as stored."""
-    begin = time.monotonic()
-    entry: dict[str, Any] = {"instance_id": task.instance_id, "patch": patch, "run": run, "reason": "", "at_fault": []}
+def in_order(tasks: Iterable[Task], known: Mapping[Key, Entry], *, spread: bool = False) -> list[Task]:
+    """The rows by what they are expected to cost; with `spread` the cheapest one of each repository comes first."""
+    ordered = sorted(tasks, key=lambda task: (expected_s(task, known, 1), task.instance_id))
+    if not spread:
+        return ordered
+    by_repository: dict[str, list[Task]] = defaultdict(list)
+    for task in ordered:
+        by_repository[task.repo].append(task)
+    return [task for turn in itertools.zip_longest(*by_repository.values()) for task in turn if task is not None]
+
+
+def expected_s(task: Task, known: Mapping[Key, Entry], times: int) -> float:
+    """Seconds that the remaining runs of a row are expected to take: by the rows of its repository that are known.
+
+    A row costs a fixed time, and a time for each test that it lists, as long as the repository's other tests took.
+    """
+    rows: dict[str, list[Entry]] = defaultdict(list)
+    for entry in known.values():
+        if entry["repo"] == task.repo and entry["run"] == 0:
+            rows[entry["instance_id"]].append(entry)
+    whole = [entries for entries in rows.values() if len(entries) == len(PATCHES)]
+    listed: int = _PRIOR_TESTS + sum(entries[0]["listed_tests"] for entries in whole)
+    spent: float = sum(max(0.0, sum(map(seconds_of, entries)) - _ROW_S) for entries in whole)
+    a_test = (_PRIOR_TESTS * _TEST_S + spent) / listed
+    share = len(missing(task, known, times)) / len(PATCHES)
+    return share * (_ROW_S + a_test * _listed_tests(task))
+
+
+def _listed_tests(task: Task) -> int:
+    return len(task.fail_to_pass) + len(task.pass_to_pass)
+
+
+def _graded(
+    task: Task, patch: str, run: int, workspace: LocalWorkspace | None, options: argparse.Namespace
+) -> tuple[Entry, LocalWorkspace | None]:
+    """One verdict as stored, and the row's layers."""
+    entry: Entry = {
+        "instance_id": task.instance_id, "repo": task.repo, "patch": patch, "run": run, "commit": commit()["commit"],
+        "listed_tests": _listed_tests(task), "resolved": False, "reason": "", "at_fault": [],
+    }  # fmt: skip
+    begin, processor = time.monotonic(), _processor_s()
     try:
-        workspace = prepare_locally(task, repos=options.repos, backend=options.sandbox)
+        if workspace is None:
+            workspace = prepare_locally(task, repos=options.repos, backend=options.sandbox)
+            entry |= {
+                "setup_s": round(time.monotonic() - begin, 1),
+                "setup_cpu_s": round(_processor_s() - processor, 1),
+                "layers": {layer.name: layer_bytes(layer) for layer in workspace.spec.layers},
+            }
     except SwegymError as error:
-        return {**entry, "patch": "set-up", "resolved": False, "reason": f"set-up: {error}"}
-    entry["setup_s"] = round(time.monotonic() - begin, 2)
-    text = {"gold": task.patch, "empty": ""}.get(patch)
-    if text is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            text = rewrite(workspace.base, task.patch, Path(scratch))
+        return {**entry, "patch": "set-up", "run": 0, "reason": f"set-up: {error}"}, None
+    begin, processor = time.monotonic(), _processor_s()
     try:
-        verdict = grade(task, text, repos=options.repos, backend=options.sandbox)
+        verdict = grade(task, _text(task, patch, workspace), repos=options.repos, backend=options.sandbox)
     except SwegymError as error:
-        return {**entry, "resolved": False, "reason": f"machine: {error}"}
+        entry |= {"valid": False, "reason": f"machine: {error}"}
+    except Exception as error:  # noqa: BLE001 a defect of ours is a miss of this row, and the campaign goes on
+        traceback.print_exc()
+        entry |= {"valid": False, "reason": f"defect: {type(error).__name__}: {error}"}
+    else:
+        entry |= _facts(task, patch, verdict)
     entry |= {
-        "commit": _git("rev-parse", "HEAD"),
+        "wall_s": round(time.monotonic() - begin, 1),
+        "cpu_s": round(_processor_s() - processor, 1),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    return entry, workspace
+
+
+def _text(task: Task, patch: str, workspace: LocalWorkspace) -> str:
+    if patch != "rewrite":
+        return task.patch if patch == "gold" else ""
+    with tempfile.TemporaryDirectory() as scratch:
+        return rewrite(workspace.base, task.patch, Path(scratch))
+
+
+def _facts(task: Task, patch: str, verdict: Verdict) -> Entry:
+    facts = {
         "resolved": verdict.resolved,
         "valid": verdict.valid,
         "reason": verdict.failure_reason,
@@ -114,119 +200,50 @@ def _graded(task: Task, patch: str, run: int, options: argparse.Namespace) -> di
         "controls": verdict.controls,
         "tests_s": round(verdict.test_duration_s, 2),
         "controls_s": round(verdict.control_duration_s, 2),
-        "grading_s": round(verdict.duration_s - verdict.test_duration_s, 2),
     }
     if patch != "empty" and not verdict.resolved:
-        entry["at_fault"] = _at_fault(task, verdict)
-    return entry
+        names = (*task.fail_to_pass, *task.pass_to_pass)
+        statuses = ((name, verdict.tests.get(name, "absent")) for name in names)
+        facts["at_fault"] = [f"{name}: {status}" for name, status in statuses if status not in ("PASSED", "XFAIL")][:20]
+    return facts
 
 
-def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+def _processor_s() -> float:
+    """Seconds of processor time of this process and of all its descendants, those that have ended included."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            parents[int(place.name)] = int(fields[1])
+            ticks[int(place.name)] = sum(map(int, fields[11:15]))
+    ours = {os.getpid()}
+    while more := {process for process, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks[process] for process in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def _at_fault(task: Task, verdict: Verdict) -> list[str]:
-    names = (*task.fail_to_pass, *task.pass_to_pass)
-    return [
-        f"{name}: {verdict.tests.get(name, 'absent')}"
-        for name in names
-        if verdict.tests.get(name) not in ("PASSED", "XFAIL")
-    ]
+def layer_bytes(layer: Path) -> int:
+    """Bytes on disk below a directory; a file with several names counts once."""
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    for directory, _, files in os.walk(layer):
+        for place in (directory, *(os.path.join(directory, name) for name in files)):
+            status = os.lstat(place)
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+    return total
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _write(path: Path, tasks: list[Task], entries: list[dict[str, Any]], times: int) -> None:
-    """Write the summary atomically."""
-    by_id = defaultdict(list)
-    for entry in entries:
-        by_id[entry["instance_id"]].append(entry)
-    rows: list[dict[str, Any]] = []
-    reproduced, failing = [], {}
-    causes = yaml.safe_load(CAUSES.read_text())
-    for task in tasks:
-        found = by_id.get(task.instance_id, [])
-        if not found:
-            continue
-        wrong = [entry for entry in found if entry["resolved"] != (entry["patch"] in ("gold", "rewrite"))]
-        if wrong:
-            first = wrong[0]
-            failing[task.instance_id] = {
-                "patch": first["patch"],
-                "reason": first["reason"],
-                "at_fault": first["at_fault"][:20],
-                "cause": causes.get(task.instance_id, ""),
-            }
-        elif len(found) >= times * len(_PATCHES):
-            reproduced.append(task.instance_id)
-        for metric in ("setup_s", "tests_s", "grading_s"):
-            values = [entry[metric] for entry in found if metric in entry]
-            if metric == "setup_s":
-                values = values[:1]  # of the first run: later ones use the cached layers
-            if values:
-                rows.append(_row(task.instance_id, metric, values))
-    verdicts, more_rows, more_ratios = _proofs(tasks, by_id)
-    result = {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "-uno")),
-        "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "processor": platform.machine()},
-        "versions": {"python": platform.python_version()},
-        "reproduced": reproduced,
-        "not_reproduced": failing,
-        "verdicts": verdicts,
-        "rows": more_rows + rows,
-        "ratios": {"reproduced": len(reproduced) / max(1, len(reproduced) + len(failing)), **more_ratios},
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(result, indent=1) + "\n")
-    print(f"{len(reproduced)} reproduced {times} times, {len(failing)} not; {path}", file=sys.stderr)
-
-
-def _proofs(
-    tasks: list[Task], by_id: Mapping[str, list[dict[str, Any]]]
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, float]]:
-    """What proves the repairs of the rows, by row; what a verdict costs, in runs of its tests; and shares of the rows.
-
-    The gold patch is graded first, so its verdict includes what is found out once for a task.
-    """
-    verdicts: dict[str, Any] = {}
-    costs: dict[str, list[float]] = {"gold": [], "rewrite": []}
-    for task in tasks:
-        graded = [entry for entry in by_id.get(task.instance_id, []) if "proof" in entry]
-        firsts = {entry["patch"]: entry for entry in reversed(graded)}
-        for patch, entry in firsts.items():
-            if patch in costs and entry["resolved"]:
-                costs[patch].append((entry["tests_s"] + entry["controls_s"]) / entry["tests_s"])
-        if "gold" in firsts:
-            kept = ("commit", "resolved", "reason", "proof", "proof_bits", "forgery_chance")
-            verdicts[task.instance_id] = {
-                patch: {key: entry[key] for key in kept if patch != "empty" or key in ("resolved", "reason")}
-                for patch, entry in firsts.items()
-            }
-    if not verdicts:
-        return {}, [], {}
-    ratios: dict[str, float] = {}
-    for patch in _PATCHES:
-        resolved = [found[patch]["resolved"] for found in verdicts.values() if patch in found]
-        ratios[f"resolved/{patch}"] = round(sum(resolved) / max(1, len(resolved)), 4)
-    # Screening may pass the gold patch without a proof; the rewrite adds a file and is always examined.
-    examined = [found.get("rewrite", found["gold"]) for found in verdicts.values()]
-    for proof in ("blind", "controls", "none"):
-        ratios[f"proof/{proof}"] = round(sum(one["proof"] == proof for one in examined) / len(examined), 4)
-    for bits in _CURVE:
-        ratios[f"bits/at least {bits}"] = round(sum(one["proof_bits"] >= bits for one in examined) / len(examined), 4)
-    rows = [_row(patch, "runs_per_verdict", values, "runs") for patch, values in costs.items() if values]
-    return verdicts, rows, ratios
-
-
-def _row(case: str, metric: str, values: list[float], unit: str = "s") -> dict[str, Any]:
-    tenths = statistics.quantiles(values, n=10, method="inclusive") if len(values) > 1 else [values[0]] * 9
-    return {
-        "case": case, "metric": metric, "unit": unit,
-        "median": statistics.median(values), "p10": tenths[0], "p90": tenths[-1], "n": len(values),
-    }  # fmt: skip
+def _progress(entry: Entry, number: int, of: int, left_s: float) -> str:
+    found = "resolved" if entry["resolved"] else "not resolved"
+    proof = f", {entry['proof']} {entry['proof_bits']:g} bits" if entry["resolved"] else ""
+    reason = f", {entry['reason']}" if entry["reason"] else ""
+    return (
+        f"[{number}/{of}] {time.strftime('%H:%M')} {entry['instance_id']} {entry['patch']}: {found}{proof}{reason} "
+        f"({seconds_of(entry):.0f} s; about {left_s / 3600:.1f} h left)"
+    )
 
 
 if __name__ == "__main__":

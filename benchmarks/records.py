@@ -16,7 +16,7 @@ import numpy as np
 
 from swe_trainers.files import write_whole
 
-__all__ = ["RESULTS", "Row", "commit", "cpu_name", "row", "write_results"]
+__all__ = ["RESULTS", "Row", "commit", "cpu_name", "head", "row", "write_results"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -52,15 +52,22 @@ def write_results(
     """Write benchmarks/results/NAME.json atomically, with `more` keys after the usual ones."""
     path = path or RESULTS / f"{name}.json"
     result = {
-        **commit(),
-        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "system": platform.platform()},
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
+        **head(packages),
         "rows": [asdict(each) for each in rows],
         "ratios": dict(ratios),
         **more,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, json.dumps(result, indent=1) + "\n")
+
+
+def head(packages: Sequence[str] = ()) -> dict[str, Any]:
+    """The first keys of a results file: commit, machine, and the versions of Python and of `packages`."""
+    return {
+        **commit(),
+        "machine": {"cpu": cpu_name(), "cores": os.cpu_count(), "system": platform.platform()},
+        "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
+    }
 
 
 def commit() -> dict[str, Any]:
