@@ -130,7 +130,7 @@ def expected_s(task: Task, known: Mapping[Key, Entry], times: int) -> float:
     """
     rows: dict[str, list[Entry]] = defaultdict(list)
     for entry in known.values():
-        if entry["repo"] == task.repo and entry["run"] == 0:
+        if entry["repo"] == task.repo and entry["run"] == 0 and "wall_s" in entry:
             rows[entry["instance_id"]].append(entry)
     whole = [entries for entries in rows.values() if len(entries) == len(PATCHES)]
     listed: int = _PRIOR_TESTS + sum(entries[0]["listed_tests"] for entries in whole)

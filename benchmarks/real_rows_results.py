@@ -103,7 +103,7 @@ def _rows(by_id: Mapping[str, Sequence[Entry]]) -> list[Row]:
             costs = [
                 (entry["tests_s"] + entry["controls_s"]) / entry["tests_s"]
                 for entry in entries
-                if entry["patch"] == patch and entry["resolved"] and entry["tests_s"]
+                if entry["patch"] == patch and entry["resolved"] and entry["tests_s"] and "controls_s" in entry
             ]
             if costs:
                 rows.append(row(case, f"runs_per_verdict/{patch}", "runs", costs))

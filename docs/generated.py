@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import json
 import os
 import pkgutil
 import re
@@ -67,10 +68,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace three kinds of comments.
+    """Replace four kinds of comments.
 
     `<!-- program: PATH -->` becomes the program, which has a test of its own. `<!-- setups -->` becomes the table of
-    the repositories that can be installed without an image. `<!-- reference: MODULE:REGISTRY -->` becomes the
+    the repositories that can be installed without an image, `<!-- real rows -->` the tables of what they are worth.
+    `<!-- reference: MODULE:REGISTRY -->` becomes the
     reference of each module in a registry, `<!-- reference: MODULE -->` that of each class that the module
     exports; indented lines below are the options.
     """
@@ -88,6 +90,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         return "\n".join(f"::: {place}\n{found[2]}" for place in places)
 
     markdown = markdown.replace("<!-- setups -->", _setups())
+    if "<!-- real rows -->" in markdown:
+        markdown = markdown.replace("<!-- real rows -->", _real_rows(root))
     markdown = re.sub(r"^<!-- program: (\S+) -->$", program, markdown, flags=re.MULTILINE)
     return re.sub(r"^<!-- reference: (\S+) -->\n((?: {4}.*\n)*)", reference, markdown, flags=re.MULTILINE)
 
@@ -115,6 +119,64 @@ def _setups() -> str:
         whole = len(pythons) == 1 and parts[0].endswith("all others")
         rows.append(f"| {repository} | {f'{next(iter(pythons))}: all' if whole else '; '.join(parts)} |")
     return "\n".join(rows)
+
+
+def _real_rows(root: Path) -> str:
+    """The results of the campaign over SWE-bench Verified: by repository, as a curve over bits, and every miss."""
+    found = json.loads((root / "benchmarks/results/real_rows_verified.json").read_text(encoding="utf-8"))
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for entry in found["runs"]:
+        runs.setdefault(entry["repo"], []).append(entry)
+    lines = [
+        (
+            "| repository | rows | gold resolved | empty resolved | rewrite resolved | proof: blind / controls / none "
+            "| set-up, processor s | three verdicts, processor s | layers, GB |"
+        ),
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for repo, entries in (*sorted(runs.items()), ("**all**", found["runs"])):
+        resolved = []
+        for patch in ("gold", "empty", "rewrite"):
+            graded = [entry["resolved"] for entry in entries if entry["patch"] == patch]
+            resolved.append(f"{sum(graded)} of {len(graded)}")
+        rows = len({entry["instance_id"] for entry in entries})
+        proofs = [_proofs(entries).count(proof) for proof in ("blind", "controls", "none")]
+        layers = {name: size for entry in entries for name, size in entry.get("layers", {}).items()}
+        setup_s = [entry["setup_cpu_s"] for entry in entries if "setup_cpu_s" in entry]
+        measured = len({entry["instance_id"] for entry in entries if "cpu_s" in entry})
+        verdicts_s = sum(entry.get("cpu_s", 0.0) for entry in entries)
+        lines.append(
+            f"| {repo} | {rows} | {' | '.join(resolved)} | {' / '.join(map(str, proofs))} "
+            f"| {sum(setup_s) / len(setup_s) if setup_s else 0:.0f} | {verdicts_s / measured if measured else 0:.0f} "
+            f"| {sum(layers.values()) / 1e9:.2f} |"
+        )
+    curve = {name.rpartition(" ")[2]: share for name, share in found["ratios"].items() if name.startswith("bits/")}
+    lines += [
+        "",
+        (
+            "Times are means for each row, of processor time, because other work ran beside the campaign. Layers that rows "
+            "share count once. Blind expectations hold at least this many bits (share of the rows):"
+        ),
+        "",
+        f"| bits | {' | '.join(curve)} |",
+        f"|---|{'---|' * len(curve)}",
+        f"| rows | {' | '.join(f'{share:.0%}' for share in curve.values())} |",
+        "",
+    ]
+    if found["not_reproduced"]:
+        lines += ["Rows that do not reproduce, each with its cause:", ""]
+    for name, miss in found["not_reproduced"].items():
+        lines.append(f"- `{name}`, {miss['patch']}: {(miss['cause'] or miss['reason'] or miss['at_fault'][0]).strip()}")
+    return "\n".join(lines)
+
+
+def _proofs(entries: list[dict[str, Any]]) -> list[str]:
+    """What proves the repair of each row: by the verdict on the rewrite, else by that on the gold patch."""
+    proofs: dict[str, str] = {}
+    for entry in sorted(entries, key=lambda entry: str(entry["patch"])):  # gold before rewrite
+        if entry["resolved"] and entry["patch"] in ("gold", "rewrite"):
+            proofs[entry["instance_id"]] = entry["proof"]
+    return list(proofs.values())
 
 
 def _from_the_root(name: str) -> str:

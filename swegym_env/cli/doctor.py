@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from typing import Any
 
 from swegym_env.cli.options import add_command, add_json
 from swegym_env.errors import SwegymError
+from swegym_env.languages import Toolchain, language_of
 from swegym_env.paths import run_dir, work_dir
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
@@ -32,8 +34,9 @@ from swegym_env.sandbox.linux.container import MASKED, READ_ONLY, SHARED_MEMORY_
 from swegym_env.sandbox.linux.kernel import can_charge_others
 from swegym_env.sandbox.linux.users import why_shared
 from swegym_env.sandbox.local import LocalBackend
+from swegym_env.tasks.datasets import load_tasks
 
-__all__ = ["Finding", "add_parser", "can_run", "diagnose", "render"]
+__all__ = ["Finding", "add_parser", "can_run", "diagnose", "render", "rows_that_can_be_set_up"]
 
 _TOOL_TIMEOUT_S = 20.0
 _FREE_BYTES = 1 << 30
@@ -44,10 +47,17 @@ def add_parser(commands: Any) -> None:
     parser = add_command(
         commands, "doctor", _run, "try what this machine can do, and report what is missing", "swegym doctor"
     )
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        help="list which rows of this dataset can be set up here, by repository and toolchain; may be given again",
+    )
     add_json(parser, "finding")
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.dataset:
+        return _run_for_datasets(options)
     findings = diagnose()
     if options.json:
         for finding in findings:
@@ -55,6 +65,19 @@ def _run(options: argparse.Namespace) -> int:
     else:
         print(render(findings))
     return 0 if can_run(findings) else 1
+
+
+def _run_for_datasets(options: argparse.Namespace) -> int:
+    complete = True
+    for dataset in options.dataset:
+        findings = rows_that_can_be_set_up(dataset)
+        complete = complete and all(finding.ok for finding in findings)
+        if options.json:
+            for finding in findings:
+                print(json.dumps({"dataset": dataset, **dataclasses.asdict(finding)}))
+        else:
+            print(f"{dataset}\n{render(findings)}")
+    return 0 if complete else 1
 
 
 @dataclass(frozen=True)
@@ -206,6 +229,38 @@ def _diagnose(trial: Callable[[], Sandbox]) -> list[Finding]:
     return findings
 
 
+def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
+    """One finding for each repository and toolchain of a dataset: how many rows they have, and what is missing.
+
+    Nothing is fetched or built; the rows are loaded as by `load_tasks`.
+
+    Raises:
+        ConfigurationError: the dataset cannot be loaded.
+    """
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for task in load_tasks(dataset, on_bad_row="skip"):
+        recipe = language_of(task).find_recipe(task)
+        if recipe is not None:
+            toolchain = recipe.toolchain()
+        elif task.files:
+            toolchain = Toolchain("the machine's programs")
+        elif task.image != "host":
+            toolchain = Toolchain("its own image")
+        else:
+            what = f"{task.repo} {task.version}".rstrip()
+            toolchain = Toolchain("their images, or an entry in $SWEGYM_SETUP_COMMANDS", f"no set-up for {what}")
+        counts[task.repo, toolchain.name, toolchain.problem] += 1
+    return [
+        Finding(
+            repo,
+            not problem,
+            f"{count} row{'s' if count > 1 else ''}: {problem or name}",
+            f"these rows are invalid. They need {name}" if problem else "",
+        )
+        for (repo, name, problem), count in sorted(counts.items())
+    ]
+
+
 def can_run(findings: list[Finding]) -> bool:
     """Whether an episode can be played here: git, work and run directory, and at least one back end work."""
     ok = {finding.name for finding in findings if finding.ok}
@@ -216,7 +271,7 @@ def can_run(findings: list[Finding]) -> bool:
 
 def render(findings: list[Finding]) -> str:
     """The findings as a table: one line each, with the remedy below a failed check."""
-    width = max(len(finding.name) for finding in findings)
+    width = max((len(finding.name) for finding in findings), default=0)
     lines = []
     for finding in findings:
         lines.append(f"{'ok' if finding.ok else '--'}  {finding.name:{width}}  {finding.detail}")

@@ -41,6 +41,7 @@ __all__ = [
     "RunnerReport",
     "Scrutiny",
     "Status",
+    "Toolchain",
     "Variation",
     "all_languages",
     "language_of",
@@ -79,8 +80,24 @@ class Installation:
     key: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Toolchain:
+    """What a recipe needs of the machine.
+
+    Attributes:
+        name: with its version.
+        problem: why the machine does not have it; empty if it does.
+    """
+
+    name: str
+    problem: str = ""
+
+
 class Recipe(Protocol):
     """How the repository of a task is installed and its tests are run."""
+
+    def toolchain(self) -> Toolchain:
+        """The interpreter or compiler that the recipe takes from this machine. Cheap: nothing is fetched or built."""
 
     def installation(self, task: Task, store: LayerStore) -> Installation:
         """Plan the installation. Raises LayerError: the machine lacks the toolchain."""

@@ -1,9 +1,7 @@
-"""How Python projects are installed: the machine's interpreters, the table of set-up commands, and their steps.
+"""How Python projects are installed: the table of set-up commands, and their steps.
 
-Old repositories need old Pythons. If the machine has the version (from pyenv, uv, conda or the system), tasks are
-installed with it into a virtual environment at `/opt/testbed`. An interpreter under `/usr` is in every sandbox on the
-image "host". Any other, often below a home that the sandbox's user cannot enter, is copied once into a layer, under the
-same path, because its libraries and settings refer to that path.
+Tasks are installed with an interpreter of the version in the table (`interpreters`) into a virtual environment at
+`/opt/testbed`.
 
 The shipped table is `setup_commands.yaml` beside this file. Entries of the user's own table, named by
 `$SWEGYM_SETUP_COMMANDS`, take precedence.
@@ -15,31 +13,52 @@ import difflib
 import os
 import re
 import shlex
-import shutil
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, LayerError
-from swegym_env.languages import Installation
+from swegym_env.languages import Installation, Toolchain
+from swegym_env.languages.python.interpreters import (
+    Interpreter,
+    fetch_interpreter,
+    find_interpreter,
+    interpreter_layer,
+)
 from swegym_env.repo.patches import runnable_test_files
-from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-__all__ = ["SHIPPED_TABLE", "Interpreter", "PythonRecipe", "find_interpreter", "find_recipe", "read_table"]
+__all__ = ["SHIPPED_TABLE", "PythonRecipe", "find_recipe", "read_table"]
 
 SHIPPED_TABLE = Path(__file__).with_name("setup_commands.yaml")
+_MODULES = Path(__file__).with_name("installed")
 TABLE_VARIABLE = "SWEGYM_SETUP_COMMANDS"
 ENVIRONMENT = "/opt/testbed"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Old packages cannot be built with current tools; these are the last versions that build those of each Python.
-_BUILD_TOOLS = {"3.6": ("pip==21.3.1", "setuptools==59.6.0", "wheel==0.37.1")}
+_BUILD_TOOLS = {
+    "3.5": ("pip==20.3.4", "setuptools==50.3.2", "wheel==0.37.1"),
+    "3.6": ("pip==21.3.1", "setuptools==59.6.0", "wheel==0.37.1"),
+    "3.7": ("pip==24.0", "setuptools==68.0.0", "wheel==0.42.0"),
+}
 _BUILD_TOOLS_LATER = ("pip==24.0", "setuptools==69.5.1", "wheel==0.43.0")
+
+
+_EXTENSION_LIBRARIES = f"{ENVIRONMENT}/lib/extensions"
+# The sources are in /testbed or, as those of matplotlib, in /testbed/lib. What the repository has is not replaced.
+_PUT_EXTENSIONS = f"""\
+wheel=/tmp/extensions && rm -rf $wheel && python -m pip install --no-deps --no-compile --target $wheel {{release}} &&
+cd $wheel && sources=/testbed && first=$(ls -d */ | grep -v -e info/ -e libs/ -e __pycache__ -e bin/ | head -n 1) &&
+if [ -d /testbed/lib/$first ]; then sources=/testbed/lib; fi && mkdir -p {_EXTENSION_LIBRARIES} &&
+find . -path '*libs/*.so*' -exec cp {{{{}}}} {_EXTENSION_LIBRARIES} \\; &&
+find $first '(' -name '*.so' -not -path '*libs/*' -o -name _version.py -o -name matplotlibrc ')' \\
+  -exec cp -n --parents {{{{}}}} $sources \\; &&
+packages=$(python -c 'import site; print(site.getsitepackages()[0])') &&
+cp -r *.dist-info $packages && echo $sources > $packages/testbed.pth"""
 
 
 @dataclass(frozen=True)
@@ -48,11 +67,16 @@ class PythonRecipe:
 
     Attributes:
         python: version of the interpreter, "3.9"; empty for any.
+        instead: versions with which the published lists are right too, for a machine that lacks `python`.
         build_tools: what pip installs before anything else; None for what suits the interpreter.
         packages: requirements for pip, installed once for all commits of a version.
         requirements: files of requirements in the repository, installed once for a version; missing ones are skipped.
         commands: bash commands in `/testbed` that install the repository: once for the version, and again for each
             base commit.
+        extensions: a release on the index, "scikit-learn==0.22", for a repository that has to be compiled: its compiled
+            extensions and generated files are put beside the sources, and nothing is compiled.
+        modules: files of `installed/` beside this module, without their suffix, that the environment's Python imports
+            when it starts.
         distribution: name of the package if it is not the repository's: setuptools_scm gets the version under it.
         env: variables of the commands and of every sandbox of the task.
         test_command: runs the tests that are appended to it.
@@ -60,14 +84,40 @@ class PythonRecipe:
     """
 
     python: str = ""
+    instead: tuple[str, ...] = ()
     build_tools: tuple[str, ...] | None = None
     packages: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
+    extensions: str = ""
+    modules: tuple[str, ...] = ()
     distribution: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     test_command: str = ""
     test_targets: str = "files"
+
+    def toolchain(self) -> Toolchain:
+        """See `Recipe.toolchain`; nothing is fetched."""
+        problems = []
+        for version in (self.python or "3", *self.instead):
+            try:
+                return Toolchain(f"Python {find_interpreter(version).version}")
+            except LayerError as error:
+                problems.append(str(error))
+        return Toolchain(f"Python {self.python or '3'}", problems[0])
+
+    def _interpreter(self) -> Interpreter:
+        """The interpreter of the machine, or a fetched one. Raises LayerError."""
+        problems = []
+        for version in (self.python or "3", *self.instead):
+            try:
+                return find_interpreter(version)
+            except LayerError as error:
+                problems.append(error)
+        try:
+            return fetch_interpreter(self.python or "3")
+        except LayerError as error:
+            raise LayerError(f"{problems[0]}. {error}") from error
 
     def tests_of(self, task: Task) -> str:
         """The command that runs the tests of `task`: the files of its test patch, or all tests if it has none."""
@@ -85,7 +135,7 @@ class PythonRecipe:
         steps: list[str] = []
         version = ""
         if task.image == "host":
-            interpreter = find_interpreter(self.python or "3")
+            interpreter = self._interpreter()
             version = interpreter.version
             copied = interpreter_layer(interpreter, store)
             layers = (copied,) if copied else ()
@@ -102,9 +152,23 @@ class PythonRecipe:
         steps += [f"if [ -f '{path}' ]; then python -m pip install -r '{path}'; fi" for path in self.requirements]
         if self.packages:
             steps.append("python -m pip install " + " ".join(f"'{package}'" for package in self.packages))
+        steps += map(_module_step, self.modules)
+        commands = self.commands
+        if self.extensions:
+            commands = (_PUT_EXTENSIONS.format(release=shlex.quote(self.extensions)), *commands)
+            env["LD_LIBRARY_PATH"] = _EXTENSION_LIBRARIES
         # How the repository is tested does not change what is installed, so it is no part of the key.
-        installed = self.packages, self.requirements, self.build_tools, self.commands
-        return Installation(layers, env, tuple(steps), self.commands, (version, repr(installed)))
+        installed = self.packages, self.requirements, self.build_tools, commands, *map(_module_step, self.modules)
+        return Installation(layers, env, tuple(steps), commands, (version, repr(installed)))
+
+
+def _module_step(name: str) -> str:
+    """The command that installs a module of `installed/`."""
+    text = (_MODULES / f"{name}.py").read_text(encoding="utf-8")
+    return (
+        "packages=$(python -c 'import site; print(site.getsitepackages()[0])') && "
+        f"printf %s {shlex.quote(text)} > $packages/{name}.py && echo 'import {name}' > $packages/{name}.pth"
+    )
 
 
 def find_recipe(task: Task) -> PythonRecipe | None:
@@ -175,7 +239,7 @@ def _entry(entry: Any, where: str) -> tuple[frozenset[str], PythonRecipe]:
         if name == "env":
             if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
                 raise ConfigurationError(f"{where}, env: expected variables with text in quotes, got {value!r}")
-        elif name in ("python", "distribution", "test_command", "test_targets"):
+        elif name in ("python", "extensions", "distribution", "test_command", "test_targets"):
             if not isinstance(value, str):
                 raise ConfigurationError(f"{where}, {name}: expected text in quotes, got {value!r}")
             if name == "test_targets" and value not in ("files", "modules"):
@@ -190,127 +254,3 @@ def _strings(value: Any, where: str) -> tuple[str, ...]:
         if not isinstance(item, str):
             raise ConfigurationError(f"{where}: expected text in quotes, got {item!r}")
     return tuple(value)
-
-
-_PROBE = """\
-import os, sys, ensurepip, venv
-print("%d.%d.%d" % sys.version_info[:3], sys.base_prefix, os.path.realpath(sys.executable), sep="\\n")
-"""
-
-
-@dataclass(frozen=True)
-class Interpreter:
-    """A Python that can make virtual environments.
-
-    Attributes:
-        version: all three numbers, as in "3.9.18".
-        prefix: where it is installed on the host.
-        executable: on the host and in a sandbox.
-    """
-
-    version: str
-    prefix: Path
-    executable: Path
-
-
-@cache
-def find_interpreter(version: str = "3") -> Interpreter:
-    """The machine's newest interpreter whose version begins with `version`; "3" prefers the system's.
-
-    Raises:
-        LayerError: the machine has none, or none with `venv` and `ensurepip`.
-    """
-    seen: list[str] = []
-    for executable in _candidates(version):
-        try:
-            probe = subprocess.run(
-                [executable, "-I", "-c", _PROBE],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            seen.append(f"{executable} (does not run)")
-            continue
-        if probe.returncode != 0:
-            seen.append(f"{executable} (without venv or ensurepip)")
-            continue
-        full, prefix, resolved = probe.stdout.splitlines()
-        if f"{full}.".startswith(f"{version}."):
-            return Interpreter(full, Path(prefix), Path(resolved))
-    without = f"; unfit: {', '.join(seen)}" if seen else ""
-    raise LayerError(
-        f"no Python {version} on this machine (looked in pyenv, uv, conda, /usr/bin, /usr/local/bin, /opt and PATH)"
-        f"{without}. Try: uv python install {version}"
-    )
-
-
-def _candidates(version: str) -> Iterator[Path]:
-    """Executables that may be Python `version`, the preferred ones first."""
-    minor = ".".join(version.split(".")[:2])
-    name = f"python{minor}"
-    home = Path("~").expanduser()
-    system = [Path("/usr/bin") / name]
-    if version == "3":
-        yield from (path for path in system if path.exists())
-    managed = [
-        (Path(os.environ.get("PYENV_ROOT") or home / ".pyenv") / "versions", f"{version}*"),
-        (Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or home / ".local/share/uv/python"), f"cpython-{version}*"),
-        *((place / "envs", "*") for place in _conda_places(home)),
-        *((place.parent, place.name) for place in _conda_places(home)),  # the base environment
-        (Path("/opt"), f"python*{version}*"),
-    ]
-    for directory, pattern in managed:
-        for prefix in sorted(directory.glob(pattern), key=_numbers, reverse=True):
-            for executable in (prefix / "bin" / name, prefix / "bin" / "python3"):
-                if executable.exists():
-                    yield executable
-                    break
-    yield from (path for path in (Path("/usr/local/bin") / name, *system) if path.exists())
-    found = shutil.which(name)
-    if found:
-        yield Path(found)
-
-
-def _conda_places(home: Path) -> Iterator[Path]:
-    """Directories in which conda and similar managers are installed, or keep environments."""
-    for variable in ("CONDA_PREFIX", "MAMBA_ROOT_PREFIX"):
-        if os.environ.get(variable):
-            yield Path(os.environ[variable])
-    for name in ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba"):
-        yield from (home / name, Path("/opt") / name)
-    yield from (home / ".conda", Path("/opt/conda"))
-
-
-def _numbers(path: Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", path.name))
-
-
-def interpreter_layer(interpreter: Interpreter, store: LayerStore) -> Path | None:
-    """The layer with a copy of `interpreter` for sandboxes; None if the image "host" has it.
-
-    Raises:
-        LayerError: it cannot be copied.
-    """
-    if interpreter.prefix == Path("/usr"):
-        return None
-
-    def copy(layer: Path) -> None:
-        target = layer / interpreter.prefix.relative_to("/")
-        target.parent.mkdir(parents=True)
-        # Not copied: installed packages (pip comes from ensurepip), and archives for linking C programs.
-        shutil.copytree(interpreter.prefix, target, symlinks=True, ignore=_not_copied)
-        for directory, _, files in os.walk(layer):
-            own(Path(directory))
-            for name in files:
-                own(Path(directory, name))
-
-    return store.get_or_build(("interpreter", interpreter.version, str(interpreter.prefix)), copy)
-
-
-def _not_copied(directory: str, names: list[str]) -> set[str]:
-    if os.path.basename(directory) == "site-packages":
-        return set(names)
-    return {name for name in names if name.startswith("libpython") and name.endswith(".a")}

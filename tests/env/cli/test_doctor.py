@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,3 +118,33 @@ def test_how_apptainer_starts_sandboxes_and_what_it_costs_is_reported(
     assert re.search(
         cost + r"one `apptainer exec` a sandbox \(switched off by .*=container\)$", found["container"].detail
     )
+
+
+def test_rows_that_can_be_set_up_are_counted_by_repository_and_toolchain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    table = tmp_path / "table.yaml"
+    table.write_text(
+        f"a/has: [{{python: '{own}', commands: ['true']}}]\na/lacks: [{{python: '3.1', commands: ['true']}}]\n"
+    )
+    monkeypatch.setenv("SWEGYM_SETUP_COMMANDS", str(table))
+    diff = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-1\n+2\n"
+    row = {"base_commit": "0" * 40, "problem_statement": "p", "patch": diff, "test_patch": diff, "version": "1.0"}
+    row |= {"FAIL_TO_PASS": ["t"], "PASS_TO_PASS": [], "eval_script": "true"}
+    rows = [
+        {**row, "instance_id": f"x-{n}", "repo": repo} for n, repo in enumerate(["a/has", "a/has", "a/lacks", "b/c"])
+    ]
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in [*rows, {**rows[0], "FAIL_TO_PASS": []}])
+    )
+    assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl"), "--json"]) == 1
+    found = {line["name"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert found["a/has"]["ok"] and found["a/has"]["detail"].startswith(f"2 rows: Python {own}.")
+    assert not found["a/lacks"]["ok"] and found["a/lacks"]["detail"].startswith("1 row: no Python 3.1 on this machine")
+    assert (
+        found["b/c"]["detail"] == "1 row: no set-up for b/c 1.0" and "SWEGYM_SETUP_COMMANDS" in found["b/c"]["remedy"]
+    )
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 0
+    assert "ok  a/has  2 rows: Python" in capsys.readouterr().out

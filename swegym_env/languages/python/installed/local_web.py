@@ -1,0 +1,101 @@
+"""Web sites on loopback, for tests that ask the internet: `python -m local_web COMMAND` runs a command beside them.
+
+A sandbox has no network, so these names are served inside it by httpbin, over HTTP and over HTTPS with certificates of
+an authority made for the run. In every Python process of the command (`local_web.pth` imports this module), the names
+lead to these servers, the authority is trusted beside the others, and the address that never answers does not answer.
+No other name or address changes. Needs httpbin and trustme.
+"""
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+
+NAMES = frozenset({"httpbin.org", "www.httpbin.org", "google.com", "www.google.com", "www.google.co.uk"})
+SILENT = "10.255.255.1"
+PORTS = {80: 8053, 443: 8054}
+SILENT_PORT = 8055
+VARIABLE = "LOCAL_WEB"  # names the file with the authority's certificate
+
+
+def use(authority):
+    """Lead the names to the local servers, and trust `authority`, in this process."""
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host, port, *args, **kwargs):
+        name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
+        if name == SILENT:
+            host, port = "127.0.0.1", SILENT_PORT
+        elif isinstance(name, str) and name.lower() in NAMES:
+            host, port = "127.0.0.1", PORTS.get(int(port or 0), port)
+        return resolve(host, port, *args, **kwargs)
+
+    socket.getaddrinfo = getaddrinfo
+    load = ssl.SSLContext.load_verify_locations
+    load_defaults = ssl.SSLContext.load_default_certs
+
+    def load_verify_locations(self, *args, **kwargs):
+        load(self, *args, **kwargs)
+        load(self, authority)
+
+    def load_default_certs(self, *args, **kwargs):
+        load_defaults(self, *args, **kwargs)
+        load(self, authority)
+
+    ssl.SSLContext.load_verify_locations = load_verify_locations
+    ssl.SSLContext.load_default_certs = load_default_certs
+
+
+def serve(directory):
+    """Start the servers; returns the path of the authority's certificate."""
+    import logging
+
+    import trustme
+    from httpbin import app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").disabled = True
+    authority = trustme.CA()
+    place = os.path.join(directory, "authority.pem")
+    authority.cert_pem.write_to_path(place)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(*sorted(NAMES)).configure_cert(context)
+    for port, encryption in ((PORTS[80], None), (PORTS[443], context)):
+        server = make_server("127.0.0.1", port, app, threaded=True, ssl_context=encryption)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    return place
+
+
+def keep_silent():
+    """Sockets that make a port neither accept nor refuse: connections wait in a queue that is full."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", SILENT_PORT))
+    listener.listen(0)
+    waiting = [listener]
+    for _ in range(4):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", SILENT_PORT))
+        waiting.append(client)
+    return waiting
+
+
+def main():
+    """Run the command of the arguments beside the servers; exits with its code."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ[VARIABLE] = serve(directory)
+        waiting = keep_silent()
+        code = subprocess.call(sys.argv[1:])
+        for each in waiting:
+            each.close()
+    # The servers' threads need no ending of their own.
+    os._exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    main()
+elif os.environ.get(VARIABLE):
+    use(os.environ[VARIABLE])
