@@ -154,8 +154,8 @@ def _real_rows(root: Path) -> str:
     lines += [
         "",
         (
-            "Times are means for each row, of processor time, because other work ran beside the campaign. Layers that rows "
-            "share count once. Blind expectations hold at least this many bits (share of the rows):"
+            "Times are means for each row, of processor time, because other work ran beside the campaign. Layers that "
+            "rows share count once. Blind expectations hold at least this many bits (share of the rows):"
         ),
         "",
         f"| bits | {' | '.join(curve)} |",
