@@ -27,7 +27,7 @@ from swe_trainers.algorithms.algorithm import (
     ranged,
 )
 from swe_trainers.errors import ConfigurationError, TrainerError
-from swe_trainers.learning.advantages import returns_to_go
+from swe_trainers.learning.advantages import Sharing, conversation_shares, returns_to_go
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot, take_values
 from swe_trainers.learning.learner import Decay, Learner, learning_rate_at
@@ -109,6 +109,8 @@ class PolicyGradient(Algorithm):
         aggregation_length: tokens that `constant` divides by, in addition to the number of episodes.
         gradient_noise_every: updates between measurements of the gradient's noise (`gradient_noise/scale`), each of
             which costs a pass over the batch; 0 for none.
+        conversation_sharing: how conversations of one episode of an agent program share its advantages: every `token`
+            or every `conversation` counts the same, or only that of the episode's `last` action.
     """
 
     epochs: int = 2
@@ -134,6 +136,7 @@ class PolicyGradient(Algorithm):
     aggregation: Aggregation = "token"
     aggregation_length: int | None = ranged(None, AT_LEAST_ONE)
     gradient_noise_every: int = ranged(0, NOT_NEGATIVE)
+    conversation_sharing: Sharing = "token"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,15 +215,17 @@ class PolicyGradient(Algorithm):
         The loss a token is: policy loss − entropy bonus (+ divergence from the reference) (+ critic loss).
         """
         experience = self.observe(learner, episodes)
-        advantages = experience.advantages = self.advantages(experience)
+        advantages = self.advantages(experience)
         learning_rate = self.schedule(learner, self.max_updates)
         batch, acted, kl_coefficient = experience.batch, experience.batch.action_mask, learner.kl.coefficient
+        shares = self._shares(batch)
+        experience.advantages = shares * advantages
 
         def objective(tokens: ActionTokens) -> TokenLoss:
             return self.token_loss(tokens, experience, kl_coefficient)
 
         def begin_minibatch(sequences: Tensor) -> None:
-            experience.advantages = self.minibatch_advantages(advantages, batch, sequences)
+            experience.advantages = shares * self.minibatch_advantages(advantages, batch, sequences)
 
         noise = self._gradient_noise(learner, experience, objective)
         metrics = noise | optimise(
@@ -354,6 +359,14 @@ class PolicyGradient(Algorithm):
         returns = batch.unpad(returns_to_go(batch.pad(rewards), batch.pad(acted), gamma=gamma))
         learner.returns.observe(returns[acted])
         return rewards / learner.returns.deviation
+
+    def _shares(self, batch: Batch) -> Tensor:
+        """(N,) float32, what conversations get of their episode's advantages."""
+        if batch.conversation is None:
+            return batch.action_mask.float()
+        return conversation_shares(
+            batch.action_mask, batch.sequence_of_token, batch.conversation, sharing=self.conversation_sharing
+        )
 
     def _gradient_noise(self, learner: Learner, experience: Experience, objective: Objective) -> dict[str, float]:
         """Metrics of the gradient's noise where this update measures it."""

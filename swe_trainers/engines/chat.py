@@ -66,9 +66,21 @@ class ChatEngine(RequestSlots[_Slot, tuple[Mapping[str, Any], float]]):
         self._client, self._model, self._native, self._tries = client, model, native_calls, tries
         self._fields = {"model": model, **(request or {})}
 
-    def ask(self, slot: int, observation: str, *, system: str, tools: Sequence[Mapping[str, Any]]) -> None:
+    def ask(
+        self,
+        slot: int,
+        observation: str,
+        *,
+        system: str,
+        tools: Sequence[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         """Append an observation to a conversation and request an answer; see `MessageEngine.ask`."""
         state = self.find(slot, idle=True)
+        if messages is not None:
+            state.messages, state.tools, state.tool_call_ids = [dict(each) for each in messages], list(tools), []
+            self._request(slot, state)
+            return
         text = _sendable(observation)
         if not state.messages:
             state.tools = list(tools) if self._native else []
@@ -78,6 +90,9 @@ class ChatEngine(RequestSlots[_Slot, tuple[Mapping[str, Any], float]]):
             state.messages.append({"role": "user", "content": text})
         for identifier in state.tool_call_ids:  # of several calls none was executed, and the text is for all of them
             state.messages.append({"role": "tool", "tool_call_id": identifier, "content": text})
+        self._request(slot, state)
+
+    def _request(self, slot: int, state: _Slot) -> None:
         body = self._fields | ({"tools": state.tools} if state.tools else {}) | {"messages": list(state.messages)}
         began = time.monotonic()
         self.request(slot, lambda: (self._answer(body), time.monotonic() - began))

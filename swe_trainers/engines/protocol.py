@@ -145,12 +145,22 @@ class Engine(SlotEngine, Protocol):
 class MessageEngine(SlotEngine, Protocol):
     """An engine with messages in and text out, for evaluation: a chat endpoint."""
 
-    def ask(self, slot: int, observation: str, *, system: str, tools: Sequence[Mapping[str, Any]]) -> None:
+    def ask(
+        self,
+        slot: int,
+        observation: str,
+        *,
+        system: str,
+        tools: Sequence[Mapping[str, Any]],
+        messages: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
         """Append an observation to the conversation of a slot and request an action after it.
 
         Args:
             slot: from `open`, without an unfinished request.
             observation: the user's message, or the result of the tool calls in the last action.
             system, tools: system prompt and function schemas; used with the first observation of a slot.
+            messages: of an agent program: the whole conversation, which takes the place of the slot's; `observation`
+                and `system` are in it, and the tools are those of this request.
         """
         ...

@@ -12,6 +12,8 @@ from swe_trainers.errors import ShapeError
 __all__ = [
     "GroupBaseline",
     "GroupScale",
+    "Sharing",
+    "conversation_shares",
     "explained_variance",
     "generalized_advantages",
     "group_advantages",
@@ -23,6 +25,43 @@ __all__ = [
 
 GroupBaseline = Literal["mean", "leave_one_out"]
 GroupScale = Literal["group", "batch", "none"]
+Sharing = Literal["token", "conversation", "last"]
+
+
+def conversation_shares(
+    action_mask: Tensor, sequence_of_token: Tensor, conversation: Tensor, *, sharing: Sharing
+) -> Tensor:
+    """What the conversations of an episode get of its advantages: a factor for each token.
+
+    Rewards, values and baselines are those of the whole episode, in the order of time; only the weight of a token in
+    the policy's gradient changes.
+
+    Args:
+        action_mask: (N,) bool.
+        sequence_of_token: (N,) int64, the episode of each token.
+        conversation: (N,) int64, its conversation in the episode.
+        sharing: every `token` counts the same; every `conversation` does, however many tokens it has, and the factors
+            of an episode's action tokens have mean 1; or only the conversation in which the episode's `last` action is.
+    Returns:
+        (N,) float32; 0 where `action_mask` is False.
+    """
+    if sharing == "token":
+        return action_mask.float()
+    shares = torch.zeros(len(action_mask))
+    acts = action_mask.nonzero().squeeze(1)  # (A,)
+    episode, part = sequence_of_token[acts], conversation[acts]
+    pairs, of_pair, sizes = torch.unique(torch.stack([episode, part]), dim=1, return_inverse=True, return_counts=True)
+    if sharing == "last":
+        ends = torch.ones(len(acts), dtype=torch.bool)
+        ends[:-1] = episode[1:] != episode[:-1]
+        chosen = torch.zeros(pairs.shape[1])
+        chosen[of_pair[ends]] = 1.0
+        shares[acts] = chosen[of_pair]
+        return shares
+    _, of_episode, n_conversations = torch.unique(pairs[0], return_inverse=True, return_counts=True)
+    tokens = torch.zeros(len(n_conversations)).index_add(0, of_episode, sizes.float())
+    shares[acts] = (tokens[of_episode] / n_conversations[of_episode] / sizes)[of_pair]
+    return shares
 
 
 def generalized_advantages(

@@ -41,6 +41,8 @@ class Batch:
         allowed: (N,) int64, which of `allowed_sets` each token was sampled from; −1 for the whole vocabulary, and where
             no action is. None if no token was restricted.
         allowed_sets: the different sets of token ids, each ascending.
+        conversation: (N,) int64, the conversation of its trajectory that each token belongs to; None where every
+            trajectory is one.
         forks: (F, 3) int64, of trees: trajectory, first token of the turn that differs, number of the fork in the
             group; in the order of trajectories and tokens.
         episodes: all trajectories that the batch was made of; those that are invalid, or without an action, are
@@ -60,6 +62,7 @@ class Batch:
     episodes: Sequence[Trajectory] = ()
     allowed: Tensor | None = None
     allowed_sets: Sequence[Sequence[int]] = ()
+    conversation: Tensor | None = None
 
     @classmethod
     def of(cls, trajectories: Sequence[Trajectory] | Batch) -> Batch:
@@ -97,6 +100,7 @@ class Batch:
             episodes=trajectories,
             allowed=allowed,
             allowed_sets=allowed_sets,
+            conversation=_conversation(taken),
         )
 
     @property
@@ -419,6 +423,17 @@ def _allowed(trajectories: Sequence[Trajectory]) -> tuple[Tensor | None, list[tu
     return _flat(parts, np.int64), list(numbers)
 
 
+def _conversation(trajectories: Sequence[Trajectory]) -> Tensor | None:
+    """The conversation of each token; of an episode without numbers of them it is 0."""
+    if not any(len(set(t.sample_conversations)) > 1 for t in trajectories):
+        return None
+    parts = []
+    for t in trajectories:
+        sizes = np.diff([*t.sample_starts, len(t.token_ids)])
+        parts.append(np.repeat(np.asarray(t.sample_conversations or [0] * len(sizes), dtype=np.int64), sizes))
+    return _flat(parts, np.int64)
+
+
 def _check(number: int, trajectory: Trajectory) -> None:
     expected = np.shape(trajectory.token_ids)
     for name in ("action_mask", "rollout_logprobs", "rewards"):
@@ -430,6 +445,11 @@ def _check(number: int, trajectory: Trajectory) -> None:
     starts = trajectory.sample_starts
     if len(expected) and expected[0] and (starts[0] != 0 or any(trajectory.action_mask[at] for at in starts)):
         raise ShapeError(f"trajectory {number}: samples begin at {starts}; expected 0 first, and no action there")
+    if trajectory.sample_conversations and len(trajectory.sample_conversations) != len(starts):
+        raise ShapeError(
+            f"trajectory {number}: sample_conversations has {len(trajectory.sample_conversations)} entries, expected "
+            f"{len(starts)}, one for each sample"
+        )
     if trajectory.allowed or trajectory.allowed_sets:
         _check_allowed(number, trajectory)
     misplaced = np.flatnonzero(~trajectory.action_mask & (trajectory.rewards != 0))

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from swe_trainers.errors import ConfigurationError, TemplateError
+from swe_trainers.model.calls import CallFormat
 from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
 
 __all__ = ["ChatFormat", "CompactChat", "TemplateChat", "chat_format"]
 
 _Tools = Sequence[Mapping[str, Any]]
+_Messages = Sequence[Mapping[str, Any]]
+_ROLES = {"developer": "system", "function": "tool"}
+_THOUGHT_ENDS = "</think>"
 
 
 class ChatFormat(Protocol):
-    """Turns an episode into one growing sequence of ids."""
+    """Turns an episode into growing sequences of ids.
+
+    An episode is observations and actions (`start`, `observe`, `action_text`), or the messages of chat completions
+    (`conversation`, `follow`, `answer`), which have roles, calls of tools, and their results.
+    """
 
     @property
     def end_id(self) -> int:
@@ -36,6 +46,37 @@ class ChatFormat(Protocol):
         Args:
             observation: the environment's observation.
             closed: whether the policy sampled a stop token itself; the end token is then not repeated.
+        """
+        ...
+
+    def conversation(self, messages: _Messages, tools: _Tools, sampled: Mapping[int, Sequence[int]]) -> list[int]:
+        """Ids of a whole conversation, including the header of the next answer.
+
+        Args:
+            messages: in the form of chat completions.
+            tools: function schemas.
+            sampled: of the messages that the policy wrote, by their number: the ids as sampled, without a stop token.
+        """
+        ...
+
+    def follow(self, messages: _Messages, tools: _Tools, *, answer: Mapping[str, Any], closed: bool) -> list[int]:
+        """Ids that follow an answer: its end token, the messages, the next header.
+
+        Args:
+            messages: after the answer; at least one.
+            tools: function schemas.
+            answer: the result of `answer`.
+            closed: as in `observe`.
+        """
+        ...
+
+    def answer(self, token_ids: Sequence[int], tools: _Tools, *, number: int) -> dict[str, Any]:
+        """The message of an answer: `role`, `content` and, where it calls some of the tools, `tool_calls`.
+
+        Args:
+            token_ids: as sampled.
+            tools: function schemas.
+            number: of the answer in its episode, for the ids of calls.
         """
         ...
 
@@ -93,6 +134,28 @@ class CompactChat:
         """Ids that follow an action: its end token unless sampled, the observation, the next header."""
         return ([] if closed else [self._end]) + self._turn(observation)
 
+    def conversation(self, messages: _Messages, tools: _Tools, sampled: Mapping[int, Sequence[int]]) -> list[int]:
+        """Ids of a whole conversation, including the header of the next answer."""
+        del tools
+        ids: list[int] = []
+        for number, message in enumerate(messages):
+            if number in sampled:
+                ids += [self._assistant, *sampled[number], self._end]
+            else:
+                ids += self._message(message)
+        return [*ids, self._assistant]
+
+    def follow(self, messages: _Messages, tools: _Tools, *, answer: Mapping[str, Any], closed: bool) -> list[int]:
+        """Ids that follow an answer: its end token unless sampled, the messages, the next header."""
+        del tools, answer
+        ids = [] if closed else [self._end]
+        return [*ids, *(i for message in messages for i in self._message(message)), self._assistant]
+
+    def answer(self, token_ids: Sequence[int], tools: _Tools, *, number: int) -> dict[str, Any]:
+        """The message of an answer: text alone. What it calls, the environment reads in its own action format."""
+        del tools, number
+        return {"role": "assistant", "content": self.action_text(token_ids)}
+
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment."""
         return self._tokenizer.decode(token_ids)
@@ -100,6 +163,15 @@ class CompactChat:
     def action_ids(self, text: str) -> list[int]:
         """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
         return _action_ids(self._tokenizer, text)
+
+    def _message(self, message: Mapping[str, Any]) -> list[int]:
+        role, text = _ROLES.get(message["role"], message["role"]), str(message.get("content") or "")
+        if role == "system":
+            return [self._system, *self._tokenizer.encode(text), self._end] if self._with_system else []
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        text = "\n".join([*([text] if text or not calls else []), *(f"{c['name']}({c['arguments']})" for c in calls)])
+        header = self._assistant if role == "assistant" else self._user
+        return [header, *self._tokenizer.encode(text), self._end]
 
     def _turn(self, observation: str) -> list[int]:
         return [self._user, *self._tokenizer.encode(observation), self._end, self._assistant]
@@ -146,6 +218,9 @@ class TemplateChat:
             )
         self._between = self._find_between(None, None)
         self._closing, self._opening = self._split_at_end_of_action()
+        self._end = str(self._tokenizer.inner.convert_ids_to_tokens(self._closing))
+        self._calls: CallFormat | None = None
+        self._calls_are_known = False
 
     @property
     def end_id(self) -> int:
@@ -175,6 +250,56 @@ class TemplateChat:
         ids = [] if closed else [self._closing]
         return ids + self._encode(self._opening, {_OBSERVATIONS[1]: observation})
 
+    def conversation(self, messages: _Messages, tools: _Tools, sampled: Mapping[int, Sequence[int]]) -> list[int]:
+        """Ids of a whole conversation, including the header of the next answer."""
+        marked = _Marked()
+        return self._encode_marked(
+            self._rendered([marked.message(m, sampled.get(i)) for i, m in enumerate(messages)], tools), marked
+        )
+
+    def follow(self, messages: _Messages, tools: _Tools, *, answer: Mapping[str, Any], closed: bool) -> list[int]:
+        """Ids that follow an answer: its end token unless sampled, the messages, the next header.
+
+        The template is rendered with an answer in the place of the policy's, which calls the same tools; what it writes
+        after the end of that is encoded.
+        """
+        marked, mark = _Marked(), _ACTIONS[0]
+        said: dict[str, Any] = {"role": "assistant", "content": _ACTIONS[0]}
+        if calls := answer.get("tool_calls"):
+            mark = _ACTIONS[1]
+            said["tool_calls"] = [
+                {**call, "function": {"name": call["function"]["name"], "arguments": {"argument": mark}}}
+                for call in calls
+            ]
+        head = [{"role": "user", "content": _OBSERVATIONS[0]}, said]
+        text = self._rendered([*head, *(marked.message(message, None) for message in messages)], tools)
+        at = text.find(self._end, max(text.rfind(mark), 0))
+        if mark not in text or at < 0:
+            raise TemplateError(f"the chat template does not write {self._end!r} after an answer: {_quote(text)}")
+        ids = [] if closed else [self._closing]
+        return ids + self._encode_marked(text[at + len(self._end) :], marked)
+
+    def answer(self, token_ids: Sequence[int], tools: _Tools, *, number: int) -> dict[str, Any]:
+        """The message of an answer; calls of the tools are read in the template's own form."""
+        text = self.action_text(token_ids)
+        form = self._call_format() if tools else None
+        if form is None:
+            return {"role": "assistant", "content": text}
+        ids = [int(i) for i in token_ids if i not in self.stop_ids]
+        written = str(self._tokenizer.inner.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        thoughts, thought, said = written.rpartition(_THOUGHT_ENDS)
+        words, calls = form.read(said, tools)
+        if not calls:
+            return {"role": "assistant", "content": text}
+        message: dict[str, Any] = {"role": "assistant", "content": words.strip()}
+        if thought:
+            message["reasoning_content"] = thoughts.strip().removeprefix("<think>").strip()
+        message["tool_calls"] = [
+            {"id": f"c{number:05d}{index:03d}", "type": "function", "function": call}
+            for index, call in enumerate(calls)
+        ]
+        return message
+
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment."""
         return self._tokenizer.decode(token_ids)
@@ -182,6 +307,53 @@ class TemplateChat:
     def action_ids(self, text: str) -> list[int]:
         """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
         return _action_ids(self._tokenizer, text)
+
+    def _call_format(self) -> CallFormat | None:
+        if not self._calls_are_known:
+            try:
+                self._calls = CallFormat.of(lambda m, tools: self._rendered(m, tools, header=False), self._end)
+            except TemplateError:
+                self._calls = None  # it knows no calls
+            self._calls_are_known = True
+        return self._calls
+
+    def _encode_marked(self, text: str, marked: _Marked) -> list[int]:
+        """Encode the template's text, and what stands for each mark in it separately."""
+        ids, at = list[int](), 0
+        for found in marked.pattern.finditer(text):
+            if found.start() > at:
+                ids += self._tokenizer.encode_scaffold(text[at : found.start()])
+            content = marked.contents[found[0]]
+            if isinstance(content, str):
+                around = text[found.start() - 1 : found.start()] + text[found.end() : found.end() + 1]
+                if found[0] in marked.arguments and around == '""':  # in JSON; elsewhere the template writes it plain
+                    content = json.dumps(content, ensure_ascii=False)[1:-1]
+                ids += self._tokenizer.encode(content)
+            else:
+                ids += content
+            at = found.end()
+        return ids + (self._tokenizer.encode_scaffold(text[at:]) if at < len(text) else [])
+
+    def _rendered(self, messages: _Messages, tools: _Tools, *, header: bool = True) -> str:
+        """The template's text; where it refuses messages of one role in a row, they are one message."""
+        from jinja2 import TemplateError as JinjaError
+
+        failure: Exception | None = None
+        for given in (messages, _joined(messages)):
+            try:
+                return str(
+                    self._tokenizer.inner.apply_chat_template(
+                        [dict(message) for message in given],
+                        tools=[dict(tool) for tool in tools] or None,
+                        add_generation_prompt=header,
+                        tokenize=False,
+                        **self._options,
+                    )
+                )
+            except (JinjaError, TypeError, ValueError) as error:
+                failure = failure or error
+        roles = ", ".join(str(message["role"]) for message in messages[:8])
+        raise TemplateError(f"the chat template fails on messages of the roles {roles}: {failure}") from failure
 
     def _render(self, turns: int, system: str | None, tools: _Tools | None) -> str:
         messages: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
@@ -246,6 +418,79 @@ class TemplateChat:
                 ids += self._tokenizer.encode(contents[name])
             text = text[at + len(name) :]
         return ids
+
+
+class _Marked:
+    """Messages with marks in the place of all that is not the template's own.
+
+    Attributes:
+        contents: the text, or the ids, that each mark stands for.
+        arguments: the marks of texts in the arguments of calls.
+    """
+
+    pattern = re.compile("XMARK[A-J]+X")
+
+    def __init__(self) -> None:
+        self.contents: dict[str, str | Sequence[int]] = {}
+        self.arguments: set[str] = set()
+
+    def message(self, message: Mapping[str, Any], sampled: Sequence[int] | None) -> dict[str, Any]:
+        """A message for the template; with `sampled`, ids take the place of all that it says."""
+        role = _ROLES.get(message["role"], message["role"])
+        if sampled is not None:
+            return {"role": role, "content": self._mark(list(sampled))}
+        # A template asks whether there is a content; None is written as such by some of them.
+        found: dict[str, Any] = {"role": role, "content": self._text(message.get("content") or "")}
+        if message.get("reasoning_content"):
+            found["reasoning_content"] = self._text(message["reasoning_content"])
+        if message.get("tool_calls"):
+            found["tool_calls"] = [
+                {**call, "function": {**call["function"], "arguments": self._argument(_decoded(call["function"]))}}
+                for call in message["tool_calls"]
+            ]
+        return found | {key: message[key] for key in ("tool_call_id", "name") if message.get(key)}
+
+    def _text(self, text: Any) -> str:
+        return self._mark(str(text)) if text else ""
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: self._argument(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._argument(each) for each in value]
+        if isinstance(value, str) and value:
+            mark = self._mark(value)
+            self.arguments.add(mark)
+            return mark
+        return value
+
+    def _mark(self, content: str | Sequence[int]) -> str:
+        mark = f"XMARK{str(len(self.contents)).translate(_LETTERS)}X"
+        self.contents[mark] = content
+        return mark
+
+
+def _joined(messages: _Messages) -> list[dict[str, Any]]:
+    """The messages, those of a user that follow each other as one."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        if found and message["role"] == found[-1]["role"] == "user":
+            found[-1]["content"] = f"{found[-1]['content']}\n\n{message['content']}"
+        else:
+            found.append(dict(message))
+    return found
+
+
+_LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
+
+
+def _decoded(function: Mapping[str, Any]) -> Any:
+    """The arguments of a call as templates expect them; what is no JSON object stays text."""
+    arguments = function.get("arguments") or {}
+    try:
+        return json.loads(arguments, strict=False) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def _growth(before: str, after: str, action: str) -> str:

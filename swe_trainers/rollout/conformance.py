@@ -12,6 +12,9 @@ from typing import Any
 import gymnasium
 from gymnasium import spaces
 
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.rollout.conversations import checked_messages
+
 __all__ = ["Finding", "check_env"]
 
 _DEFAULT_STEPS, _MOST_STEPS = 20, 100
@@ -125,6 +128,10 @@ def check_env(
             checks: list[tuple[str, Callable[[], str | None]]] = [
                 ("its spaces are texts, and contain what it says", lambda: _spaces(env, seed, played, steps)),
                 ("info has what it may have, in the right types", lambda: _info(env, seed)),
+                (
+                    "an agent program's requests have the form of chat completions",
+                    lambda: _asks(env, seed, played, steps),
+                ),
                 (
                     "a step gives a text, a finite reward, two truth values and a dictionary",
                     lambda: _steps(env, seed, played, steps, limit),
@@ -247,6 +254,27 @@ def _info(env: gymnasium.Env[Any, Any], seed: int) -> str | None:
         _need(isinstance(info[key], (kinds[key], tuple) if key == "tools" else kinds[key]),
               f"info[{key!r}] is {type(info[key]).__name__}, expected {kinds[key].__name__}")  # fmt: skip
     return ", ".join(there) or None
+
+
+def _asks(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int) -> str | None:
+    """Whether each step that does not end the episode has `info["messages"]`, if the reset has."""
+    _, info = env.reset(seed=seed)
+    if info.get("messages") is None:
+        return None
+    requests = 0
+    for number in range(max_steps + 1):
+        _need(info.get("messages") is not None, f"step {number}: no info['messages'], which reset has")
+        try:
+            checked_messages(info)
+        except ConfigurationError as error:
+            raise _BrokenError(f"{f'step {number}' if number else 'reset'}: {error}") from error
+        requests += 1
+        if number == max_steps:
+            break
+        _, _, terminated, truncated, info = env.step(actions[number % len(actions)])
+        if terminated or truncated:
+            break
+    return f"{requests} requests"
 
 
 def _play(

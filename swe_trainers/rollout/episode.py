@@ -10,12 +10,35 @@ from typing import Any
 import numpy as np
 
 from swe_trainers.engines.protocol import Sample
+from swe_trainers.rollout.conversations import Conversations
 from swe_trainers.rollout.environments import Failure
 from swe_trainers.rollout.history import Exchange, Prompt
 from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Fork, Trajectory, Turn
 
-__all__ = ["Episode"]
+__all__ = ["Episode", "Read"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the policy reads next.
+
+    Attributes:
+        observation: as text.
+        ids: its tokens; a whole context where a sample begins.
+        begins: a sample begins.
+        conversation, cause: of the sample, where an agent program's requests are read; see `Trajectory`.
+    """
+
+    observation: str
+    ids: Sequence[int]
+    begins: bool = False
+    conversation: int = 0
+    cause: str = ""
+
+
+_REQUEST = ("messages", "tools", "request")
+"""What an agent program sent: its tokens are there, and it is large."""
 
 
 @dataclass
@@ -35,6 +58,8 @@ class Episode:
         info: the latest of the environment, with the sum of its reward parts.
         allowed, allowed_sets: as in `Trajectory`; the number of each set.
         reward_parts: sums over the turns of `info["reward"]`, if the environment gives its reward in parts.
+        conversations: of an agent program; None where the environment gives no `info["messages"]`.
+        sample_conversations, sample_causes: as in `Trajectory`.
         prompt, past: what a shortened history is made of.
         observation: the latest.
     """
@@ -63,6 +88,9 @@ class Episode:
     turns: list[Turn] = field(default_factory=list)
     sample_starts: list[int] = field(default_factory=lambda: [0])
     forks: list[Fork] = field(default_factory=list)
+    conversations: Conversations | None = None
+    sample_conversations: list[int] = field(default_factory=list)
+    sample_causes: list[str] = field(default_factory=list)
     prompt: Prompt | None = None
     past: list[Exchange] = field(default_factory=list)
     observation: str = ""
@@ -82,13 +110,23 @@ class Episode:
         lists: dict[str, Any] = {
             f.name: list(value) for f in fields(self) if isinstance(value := getattr(self, f.name), list)
         }
-        return replace(self, **lists, allowed_sets=dict(self.allowed_sets))
+        conversations = None if self.conversations is None else self.conversations.copy()
+        return replace(self, **lists, allowed_sets=dict(self.allowed_sets), conversations=conversations)
 
-    def start_sample(self, observation: str, ids: Sequence[int]) -> None:
-        """Replace the context by another one: a new sample begins."""
-        self.sample_starts.append(len(self.token_ids))
-        self.rewritten = True
-        self.observe(observation, ids)
+    def read(self, read: Read, room: int | None = None) -> None:
+        """Append an observation, or replace the context by another one: a new sample begins.
+
+        Args:
+            room: tokens that a context may have; None for all.
+        """
+        if read.begins and self.token_ids:
+            self.sample_starts.append(len(self.token_ids))
+            self.rewritten = True
+        if read.begins and self.conversations is not None:
+            self.sample_conversations.append(read.conversation)
+            self.sample_causes.append(read.cause)
+        left = None if room is None else max(0, room - self.context_size)
+        self.observe(read.observation, read.ids[:left])
 
     def update_info(self, info: Mapping[str, Any]) -> None:
         """Store the latest info; the parts of the reward in `info["reward"]` are summed over the turns."""
@@ -129,6 +167,8 @@ class Episode:
         """
         info: dict[str, Any] = {}
         for key, value in self.info.items():
+            if self.conversations is not None and key in _REQUEST:
+                continue
             plain = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
             try:
                 json.dumps(plain)
@@ -151,6 +191,8 @@ class Episode:
             turns=tuple(self.turns),
             info=info,
             sample_starts=tuple(self.sample_starts),
+            sample_conversations=tuple(self.sample_conversations),
+            sample_causes=tuple(self.sample_causes),
             forks=tuple(self.forks),
             group=self.start.group,
             seed=self.start.seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import queue
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, RolloutError, TrainerError
 from swe_trainers.model.chat import ChatFormat
 from swe_trainers.rollout.adapters import TextAdapter
+from swe_trainers.rollout.conversations import Conversations, checked_messages
 from swe_trainers.rollout.environments import (
     EnvPool,
     EnvThreads,
@@ -28,7 +30,7 @@ from swe_trainers.rollout.environments import (
     checked_step,
     ends_the_run,
 )
-from swe_trainers.rollout.episode import Episode
+from swe_trainers.rollout.episode import Episode, Read
 from swe_trainers.rollout.history import History, Prompt
 from swe_trainers.rollout.rate import Rate
 from swe_trainers.rollout.settings import Branching, EpisodeSettings, EpisodeStart, Limits
@@ -369,46 +371,57 @@ class Player:
             return
         observation, reward, terminated, truncated, info = returned.result
         episode.update_info(info)
-        ids: list[int] = []
+        read = Read(observation, ()) if terminated and episode.turns else self._read(episode, observation, info)
         if not episode.turns:
-            system, tools = info.get("system_prompt"), info.get("tools")
-            if self._chat is not None:
-                ids = self._chat.start(observation, system=system, tools=tools)
-            episode.prompt = Prompt(observation, system, tools, ids)
+            episode.prompt = Prompt(observation, info.get("system_prompt"), info.get("tools"), read.ids)
         else:
-            if self._chat is not None and not terminated:
-                ids = self._chat.observe(observation, closed=episode.closed)
-            episode.respond(reward, observation, ids)
+            episode.respond(reward, observation, read.ids)
         if terminated:
             episode.terminated = True
             self._finish(number)
         elif truncated:
-            self._truncate(number, "", observation, ids)
+            self._truncate(number, "", read)
         else:
-            self._continue(number, observation, ids)
+            self._continue(number, read)
 
-    def _continue(self, number: int, observation: str, ids: list[int]) -> None:
+    def _read(self, episode: Episode, observation: str, info: Mapping[str, Any]) -> Read:
+        """The tokens of an observation: of the messages, where an agent program asks for an answer."""
+        if self._chat is None:
+            return Read(observation, ())
+        if info.get("messages") is not None:
+            if self._settings.history is not None:
+                raise ConfigurationError(
+                    "history: has no effect on an agent program (info['messages']), which shortens its conversations "
+                    "itself. Try: null"
+                )
+            if episode.conversations is None:
+                episode.conversations = Conversations(self._chat)
+            placed = episode.conversations.place(info, episode.token_ids)
+            return Read(observation, placed.ids, bool(placed.cause), placed.conversation, placed.cause)
+        if episode.turns:
+            return Read(observation, self._chat.observe(observation, closed=episode.closed))
+        return Read(
+            observation, self._chat.start(observation, system=info.get("system_prompt"), tools=info.get("tools"))
+        )
+
+    def _continue(self, number: int, read: Read) -> None:
         """Request the next action, unless a limit ends the episode."""
         episode, limits = self._episodes[number], self._settings.limits
         if episode.last_turn:
-            return self._truncate(number, "tokens", observation, ids)
+            return self._truncate(number, "tokens", read)
         if episode.turns and limits.max_turns is not None and len(episode.turns) >= limits.max_turns:
-            return self._truncate(number, "max_turns", observation, ids)
+            return self._truncate(number, "max_turns", read)
         seconds = time.monotonic() - episode.started_at
         if episode.turns and limits.episode_timeout_s is not None and seconds >= limits.episode_timeout_s:
-            return self._truncate(number, "time", observation, ids)
+            return self._truncate(number, "time", read)
         if self._chat is not None:
-            shortened = self._shortened(episode, len(ids))
-            size = episode.context_size + len(ids) if shortened is None else len(shortened)
+            shortened = self._shortened(episode, len(read.ids))
+            if shortened is not None:
+                read = Read(read.observation, shortened, begins=True)
+            size = len(read.ids) + (0 if read.begins else episode.context_size)
             if size >= self._max_context:
-                reason = f"the context has {size} tokens, max_tokens is {self._max_context}"
-                return self._full(number, observation, ids, reason)
-            if shortened is None:
-                episode.observe(observation, ids)
-            else:
-                episode.start_sample(observation, shortened)
-        else:
-            episode.observe(observation, ids)
+                return self._full(number, read, f"the context has {size} tokens, max_tokens is {self._max_context}")
+        episode.read(read)
         if episode.slot is None:
             episode.slot = self.engine.open()
             self._slots[episode.slot] = number
@@ -434,29 +447,28 @@ class Player:
         assert self._chat is not None and episode.prompt is not None
         return self._chat.start(observation, system=episode.prompt.system, tools=episode.prompt.tools)
 
-    def _full(self, number: int, observation: str, ids: list[int], reason: str) -> None:
+    def _full(self, number: int, read: Read, reason: str) -> None:
         """End an episode whose context has no room for another action."""
         episode = self._episodes[number]
         if self._settings.grade_when_full:
             if not episode.last_turn and self._envs[episode.env].has_wrapper_attr("last_turn"):
                 episode.last_turn = True
-                episode.observe(observation, ids[: max(0, self._max_context - episode.context_size)])
+                episode.read(read, self._max_context)
                 episode.act(Sample(-1, (), (), "context", notes={"no_room": reason}), "")
                 self._call(number, _last_step, "step")
                 return
         elif not episode.turns:
             self._finish(number, "tokens", Failure(f"no room for an action: {reason}"))
             return
-        self._truncate(number, "tokens", observation, ids)
+        self._truncate(number, "tokens", read)
 
-    def _truncate(self, number: int, end_reason: str, observation: str, ids: list[int]) -> None:
+    def _truncate(self, number: int, end_reason: str, read: Read) -> None:
         episode = self._episodes[number]
         episode.truncated = True
         if self._settings.history == "last" and episode.turns and self._chat is not None:
             # The value after the last action is that of a context as the policy reads it.
-            episode.start_sample(observation, self._last_alone(episode, observation)[: self._max_context])
-        else:
-            episode.observe(observation, ids[: max(0, self._max_context - episode.context_size)])
+            read = Read(read.observation, self._last_alone(episode, read.observation), begins=True)
+        episode.read(read, self._max_context)
         self._finish(number, end_reason)
 
     def _request(self, number: int) -> None:
@@ -466,7 +478,10 @@ class Player:
         if self._chat is None:
             assert episode.prompt is not None
             system, tools = episode.prompt.system or "", episode.prompt.tools or ()
-            self._messages.ask(episode.slot, episode.observation, system=system, tools=tools)
+            asked = episode.info.get("messages")
+            if asked is not None:
+                asked, tools = checked_messages(episode.info)
+            self._messages.ask(episode.slot, episode.observation, system=system, tools=tools, messages=asked)
             return
         context, held = episode.context, self._held.get(episode.slot, [])
         kept = len(held)
@@ -509,12 +524,25 @@ class Player:
             return
         if self._chat is None:
             if sample.end == "context":
-                self._full(number, episode.observation, [], str(sample.notes.get("no_room", "")))
+                self._full(number, Read(episode.observation, ()), str(sample.notes.get("no_room", "")))
                 return
             text = sample.text
         else:
             text = self._chat.action_text(sample.token_ids)
+        asking = episode.conversations
+        if asking is not None and self._chat is not None:
+            answer = self._chat.answer(sample.token_ids, asking.tools, number=len(episode.turns))
+            if answer.get("tool_calls"):
+                text = json.dumps(answer, ensure_ascii=False)
         episode.act(sample, text)
+        if asking is not None and self._chat is not None:
+            asking.answered(
+                answer,
+                sample.token_ids,
+                closed=episode.closed,
+                start=episode.sample_starts[-1],
+                end=len(episode.token_ids),
+            )
         self._held[sample.slot] = episode.context
 
         def step(env: gymnasium.Env[str, str]) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from swe_trainers.rollout.conversations import CAUSES
 from swe_trainers.rollout.trajectory import Trajectory
 
 __all__ = [
@@ -46,8 +47,9 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
     Args:
         trajectories: the episodes.
     Returns:
-        `length/…` of episodes in tokens and turns; `environment/KEY` for each number or bool in an `info`, over the
-        episodes that have it; `reward/PART` where `info["reward"]` names parts;
+        `length/…` of episodes in tokens and turns; of agent programs `conversations` and, for each cause,
+        `conversations/begun_by/CAUSE`, the samples of an episode that it began; `environment/KEY` for each number or
+        bool in an `info`, over the episodes that have it; `reward/PART` where `info["reward"]` names parts;
         `environment/end_reason/REASON` as fractions; `patch/lines_added`, `patch/lines_removed`, `patch/files` and
         `patch/empty` where there is a `patch`.
     """
@@ -57,6 +59,11 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
         found.setdefault("length/tokens", []).append(float(len(t.token_ids)))
         found.setdefault("length/action_tokens", []).append(float(t.action_mask.sum()))
         found.setdefault("length/samples", []).append(float(len(t.sample_starts)))
+        if t.sample_conversations:
+            found.setdefault("conversations", []).append(float(len(set(t.sample_conversations))))
+            for cause in CAUSES:
+                if cause != "first":
+                    found.setdefault(f"conversations/begun_by/{cause}", []).append(float(t.sample_causes.count(cause)))
         for key, value in t.info.items():
             if isinstance(value, (bool, int, float)) and abs(value) <= _GREATEST:  # neither infinite nor NaN
                 found.setdefault(f"environment/{key}", []).append(float(value))

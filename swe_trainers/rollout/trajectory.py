@@ -77,6 +77,9 @@ class Trajectory:
         sample_starts: positions in `token_ids` at which a new context begins because the history was shortened. Each
             sample holds exactly what the policy read, earlier actions included; an action counts only in the sample in
             which it was sampled. Tokens of one sample do not see those of another; rewards run through all of them.
+        sample_conversations: for each sample the conversation that it is part of, from 0; empty where the environment
+            is no agent program, whose requests are `info["messages"]`.
+        sample_causes: for each of them why it begins, see `conversations.CAUSES`.
         forks: in a tree, the forks between the start and this episode's end.
         group: episodes with the same group started from the same state.
         seed: the reset seed.
@@ -101,6 +104,8 @@ class Trajectory:
     turns: tuple[Turn, ...] = ()
     info: Mapping[str, Any] = field(default_factory=dict)
     sample_starts: tuple[int, ...] = (0,)
+    sample_conversations: tuple[int, ...] = ()
+    sample_causes: tuple[str, ...] = ()
     forks: tuple[Fork, ...] = ()
     group: int = 0
     seed: int | None = None
@@ -149,6 +154,8 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
             row["turns"] = tuple(Turn(**turn) for turn in row["turns"])
             row["forks"] = tuple(Fork(**fork) for fork in row.get("forks", ()))
             row["sample_starts"] = tuple(row.get("sample_starts", (0,)))
+            row["sample_conversations"] = tuple(row.get("sample_conversations", ()))
+            row["sample_causes"] = tuple(row.get("sample_causes", ()))
             row["weight_versions"] = tuple(row.get("weight_versions", ()))
             row["allowed"] = tuple(row.get("allowed", ()))
             row["allowed_sets"] = tuple(tuple(tokens) for tokens in row.get("allowed_sets", ()))

@@ -1,0 +1,217 @@
+"""Which conversation a request of an agent program continues, and the tokens that the policy reads for it.
+
+An agent keeps its conversation and sends all of it each time, and writes again what was answered: the arguments of a
+call as JSON with other spaces, thoughts left out, blanks cut at the ends. Messages are compared by meaning, so none of
+this changes a token: what was sampled stays as sampled, and only messages that are new are encoded. Where the messages
+before them differ, the agent has shortened, rewritten or begun a conversation: a new sample of the trajectory begins
+with what it sent, and the cause is counted.
+
+The policy always reads the tokens that are recorded. A wrong match could only show it another text than the agent sent;
+what is trained on is what was sampled after what was read in any case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.model.chat import ChatFormat
+
+__all__ = ["CAUSES", "Conversations", "Placed", "checked_messages"]
+
+CAUSES = {
+    "first": "the first request of an episode",
+    "conversation": "another conversation: a title, a summary, another agent",
+    "return": "back to an earlier conversation, all tokens of which are kept",
+    "repeated": "the same request again: its answer was not used",
+    "answer": "the last answer was rewritten or left out",
+    "shortened": "messages were removed",
+    "history": "an earlier message was rewritten",
+    "tools": "other tools are offered",
+}
+"""Why a sample begins."""
+
+_Messages = Sequence[Mapping[str, Any]]
+_THOUGHT_ENDS = "</think>"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The tokens of a request.
+
+    Attributes:
+        ids: that follow the policy's last answer; a whole context where a sample begins.
+        conversation: its number, from 0 in the order in which they began.
+        cause: why a sample begins, see `CAUSES`; "" if it continues.
+    """
+
+    ids: list[int]
+    conversation: int
+    cause: str
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A conversation up to its last request.
+
+    Attributes:
+        tools: of the request.
+        asked: what each of its messages means.
+        answer: the message that answered it; None before that.
+        closed: the answer ends with a stop token.
+        start, end: the tokens of all that, in the episode.
+    """
+
+    tools: str
+    asked: tuple[str, ...]
+    answer: Mapping[str, Any] | None = None
+    closed: bool = False
+    start: int = 0
+    end: int = 0
+
+
+class Conversations:
+    """The conversations of one episode.
+
+    Args:
+        chat: turns messages into tokens.
+    """
+
+    def __init__(self, chat: ChatFormat) -> None:
+        self._chat = chat
+        self._known: list[_Known] = []
+        self._sampled: dict[str, list[int]] = {}  # by what an answer means; without its stop token
+        self._current = -1
+        self.tools: _Messages = ()
+
+    def copy(self) -> Conversations:
+        """An independent copy."""
+        other = Conversations(self._chat)
+        other._known, other._sampled = list(self._known), dict(self._sampled)
+        other._current, other.tools = self._current, self.tools
+        return other
+
+    def place(self, info: Mapping[str, Any], token_ids: Sequence[int]) -> Placed:
+        """Place a request, of which the answer is asked for next.
+
+        Args:
+            info: of the environment: `messages` and `tools` in the form of chat completions. Where `continues` is true,
+                the environment, which knows how it read an answer, vouches that the last answer is among the messages.
+            token_ids: of the episode so far.
+        Raises:
+            ConfigurationError: the messages are none.
+            TemplateError: the chat template cannot write them.
+        """
+        messages, tools = checked_messages(info)
+        said, offered = tuple(map(_meaning, messages)), json.dumps(tools, sort_keys=True, default=str)
+        vouched = info.get("continues") is True
+        found = -1
+        for number, known in enumerate(self._known):
+            n = len(known.asked)
+            answered = known.answer is not None and len(said) > n + 1 and messages[n]["role"] == "assistant"
+            if known.tools != offered or not answered or said[:n] != known.asked:
+                continue
+            if (vouched or said[n] == _meaning(known.answer or {})) and (
+                found < 0 or n >= len(self._known[found].asked)
+            ):
+                found = number
+        self.tools = tools
+        asked = _Known(offered, said)
+        if found < 0:
+            cause = self._cause(said, offered)
+            known_answers = {i: ids for i, each in enumerate(said) if (ids := self._sampled.get(each)) is not None}
+            self._current = len(self._known)
+            self._known.append(asked)
+            return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
+        known = self._known[found]
+        assert known.answer is not None
+        new = messages[len(known.asked) + 1 :]
+        ids = self._chat.follow(new, tools, answer=known.answer, closed=known.closed)
+        if (answer := self._sampled.get(_meaning(known.answer))) is not None:
+            self._sampled[said[len(known.asked)]] = answer  # as the agent writes it
+        back = found != self._current
+        self._current, self._known[found] = found, asked
+        if back:
+            return Placed([*token_ids[known.start : known.end], *ids], found, "return")
+        return Placed(ids, found, "")
+
+    def answered(self, answer: Mapping[str, Any], ids: Sequence[int], *, closed: bool, start: int, end: int) -> None:
+        """Note the answer to the request that was placed last.
+
+        Args:
+            answer: as a message.
+            ids: as sampled. closed: whether they end with a stop token.
+            start, end: the context and the answer are the episode's tokens [start, end).
+        """
+        asked = self._known[self._current]
+        self._known[self._current] = _Known(asked.tools, asked.asked, answer, closed, start, end)
+        self._sampled[_meaning(answer)] = list(ids[:-1] if closed else ids)
+
+    def _cause(self, said: Sequence[str], offered: str) -> str:
+        """Why a request continues no conversation, from the one with which it has most in common."""
+        if not self._known:
+            return "first"
+        common = [_common(known.asked, said) for known in self._known]
+        nearest = max(range(len(common)), key=lambda number: (common[number], number))
+        known, shared = self._known[nearest], common[nearest]
+        if shared == 0 or all(each.startswith("system:") for each in said[:shared]):
+            return "conversation"
+        if known.tools != offered:
+            return "tools"
+        if shared == len(known.asked):
+            return "repeated" if len(said) == shared else "answer"
+        return "shortened" if len(said) < len(known.asked) + 2 else "history"
+
+
+def checked_messages(info: Mapping[str, Any]) -> tuple[_Messages, _Messages]:
+    """The messages and tools of an `info`. Raises ConfigurationError if they have not the form of chat completions."""
+    messages, tools = info["messages"], info.get("tools") or ()
+    for name, values in (("messages", messages), ("tools", tools)):
+        if not isinstance(values, (list, tuple)) or not all(isinstance(each, Mapping) for each in values):
+            raise ConfigurationError(f"info[{name!r}] is {values!r:.80}, expected a list of objects")
+    if not messages:
+        raise ConfigurationError("info['messages'] is empty, expected the messages of a request")
+    for number, message in enumerate(messages):
+        content, calls = message.get("content"), message.get("tool_calls") or ()
+        if not isinstance(message.get("role"), str) or not (content is None or isinstance(content, str)):
+            raise ConfigurationError(
+                f"info['messages'][{number}] is {message!r:.80}, expected a role, and a content that is a text or None"
+            )
+        for call in calls:
+            function = call.get("function") if isinstance(call, Mapping) else None
+            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+                raise ConfigurationError(f"info['messages'][{number}] calls {call!r:.80}, expected a function's name")
+    for tool in tools:
+        if not isinstance(function := tool.get("function"), Mapping) or not isinstance(function.get("name"), str):
+            raise ConfigurationError(f"info['tools'] has {tool!r:.80}, expected a function with a name")
+    return messages, tools
+
+
+def _meaning(message: Mapping[str, Any]) -> str:
+    """What a message means: its role, and a digest of what it says."""
+    role, content = str(message.get("role")), str(message.get("content") or "")
+    role = {"developer": "system", "function": "tool"}.get(role, role)
+    if role == "assistant":
+        content = content.rpartition(_THOUGHT_ENDS)[2]
+    calls = [
+        (call["function"]["name"], _canonical(call["function"].get("arguments") or {}))
+        for call in message.get("tool_calls") or ()
+    ]
+    said = repr((content.strip(), calls)).encode("utf-8", "surrogatepass")
+    return f"{role}:{hashlib.sha256(said).hexdigest()}"
+
+
+def _canonical(arguments: Any) -> str:
+    try:
+        value = json.loads(arguments, strict=False) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return str(arguments).strip()
+    return json.dumps(value, sort_keys=True)
+
+
+def _common(one: Sequence[str], other: Sequence[str]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
