@@ -21,6 +21,7 @@ from typing import Any
 
 from swegym_env.errors import ConfigurationError, LayerError
 from swegym_env.languages import Installation, Toolchain
+from swegym_env.languages.debian import PROGRAMS, programs_layer, why_missing
 from swegym_env.languages.python.interpreters import (
     Interpreter,
     fetch_interpreter,
@@ -77,6 +78,7 @@ class PythonRecipe:
             extensions and generated files are put beside the sources, and nothing is compiled.
         modules: files of `installed/` beside this module, without their suffix, that the environment's Python imports
             when it starts.
+        programs: programs that the tests call and the machine may lack → the Debian package that has each.
         distribution: name of the package if it is not the repository's: setuptools_scm gets the version under it.
         env: variables of the commands and of every sandbox of the task.
         test_command: runs the tests that are appended to it.
@@ -91,6 +93,7 @@ class PythonRecipe:
     commands: tuple[str, ...] = ()
     extensions: str = ""
     modules: tuple[str, ...] = ()
+    programs: Mapping[str, str] = field(default_factory=dict)
     distribution: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     test_command: str = ""
@@ -101,7 +104,7 @@ class PythonRecipe:
         problems = []
         for version in (self.python or "3", *self.instead):
             try:
-                return Toolchain(f"Python {find_interpreter(version).version}")
+                return Toolchain(f"Python {find_interpreter(version).version}", why_missing(self.programs))
             except LayerError as error:
                 problems.append(str(error))
         return Toolchain(f"Python {self.python or '3'}", problems[0])
@@ -138,8 +141,12 @@ class PythonRecipe:
             interpreter = self._interpreter()
             version = interpreter.version
             copied = interpreter_layer(interpreter, store)
-            layers = (copied,) if copied else ()
-            env = {"PATH": f"{ENVIRONMENT}/bin:{_SYSTEM_PATH}", "VIRTUAL_ENV": ENVIRONMENT} | env
+            programs = programs_layer(self.programs, store)
+            layers = tuple(layer for layer in (copied, programs) if layer)
+            path = (
+                f"{ENVIRONMENT}/bin:{PROGRAMS}/bin:{_SYSTEM_PATH}" if programs else f"{ENVIRONMENT}/bin:{_SYSTEM_PATH}"
+            )
+            env = {"PATH": path, "VIRTUAL_ENV": ENVIRONMENT} | env
             steps = [f"{interpreter.executable} -m venv {ENVIRONMENT}"]
             tools = self.build_tools
             if tools is None:
@@ -236,9 +243,10 @@ def _entry(entry: Any, where: str) -> tuple[frozenset[str], PythonRecipe]:
                 f"{where}: unknown field {name!r}"
                 + (f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}")
             )
-        if name == "env":
+        if name in ("env", "programs"):
             if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
-                raise ConfigurationError(f"{where}, env: expected variables with text in quotes, got {value!r}")
+                what = "variables" if name == "env" else "names of programs"
+                raise ConfigurationError(f"{where}, {name}: expected {what} with text in quotes, got {value!r}")
         elif name in ("python", "extensions", "distribution", "test_command", "test_targets"):
             if not isinstance(value, str):
                 raise ConfigurationError(f"{where}, {name}: expected text in quotes, got {value!r}")
