@@ -52,6 +52,8 @@ LOOK_DIFFERENT = {**MODEL, "architecture": {**MODEL["architecture"], "initialize
 _FOUR = {**MODEL["architecture"], "num_attention_heads": 4, "num_key_value_heads": 4}
 FOUR_HEADS = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.1}}
 FOUR_HEADS_APART = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.2}}
+_TWO_LAYERS = {**_FOUR, "num_hidden_layers": 2}
+TWO_LAYERS_APART = {**MODEL, "architecture": {**_TWO_LAYERS, "initializer_range": 0.1}}
 UNTIL_LEARNT = {"episodes": 200, "every": 20, "success_above": 0.99, "stop_at_success": 0.95}
 
 
@@ -168,6 +170,15 @@ TASKS = {
             "gamma": 0.98,
             "entropy_coefficient": 0.01,
         },
+    ),
+    "coin_collector": Task(
+        {**_game("CoinCollector", max_tokens=360, max_new_tokens=3), "max_turns": 14},
+        0.9,
+        120,
+        TWO_LAYERS_APART,
+        {"learning_rate": 1e-3, "minibatches": 4, "gamma": 0.99, "entropy_coefficient": 0.01},
+        {"episodes": 300},
+        {"constrained": True},
     ),
 }
 

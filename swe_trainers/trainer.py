@@ -55,6 +55,11 @@ Rewards = Callable[[list[Trajectory]], list[Trajectory]]
 Evaluate = Callable[[Learner], Mapping[str, float]]
 """Measures the policy without changing it."""
 
+_BLIND_NATS = 0.05
+"""With less information about observations, and half of the spread lost, a policy is reported as blind."""
+_SEEING = 0.2
+"""Only a policy whose spread was above can be reported: with small random weights all states are alike at first."""
+
 
 class Trainer:
     """Trains a language model with an algorithm in an environment, or on recorded episodes.
@@ -183,6 +188,7 @@ class Trainer:
         self._failures = Failures(
             self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
         )
+        self._widest, self._blind = 0.0, False
         self.stopped = False
 
     def train(self, updates: int | None = None) -> Learner:
@@ -268,6 +274,7 @@ class Trainer:
         metrics |= {"seconds/rollout": played - started, "seconds/update": updated - played}
         if "tokens" in metrics:
             metrics["tokens_per_second"] = metrics["tokens"] / max(updated - started, 1e-9)
+        self._warn_of_blindness(metrics)
         if comparison is not None:
             metrics |= {f"kernels/{name}_error": error for name, error in comparison.errors.items()}
         if self.demonstrations is None:
@@ -368,6 +375,21 @@ class Trainer:
                 self._log.detail(f"a new cause of invalid episodes: {each.failure_reason}\n{each.failure_traceback}")
             self._log.detail(f"invalid episodes so far: {dict(self._failures.counts)}")
         self._failures.check(what, episodes)
+
+    def _warn_of_blindness(self, metrics: Mapping[str, Any]) -> None:
+        """Log once where the policy's states have become alike, and with them its actions in all situations."""
+        spread, information = (metrics.get(f"representation/{name}") for name in ("spread", "information"))
+        if self._log is None or spread is None or information is None or self._blind:
+            return
+        self._widest = max(self._widest, spread)
+        if spread < 0.5 * self._widest and self._widest > _SEEING and information < _BLIND_NATS:
+            self._blind = True
+            self._log.warning(
+                f"update {self.learner.updates + 1}: the policy hardly sees its observations any more: the spread of "
+                f"its hidden states fell from {self._widest:.2f} to {spread:.2f}, and its actions have "
+                f"{information:.3f} nats about them. Try: legal actions (adapter: text, or rollout.constrained), or a "
+                "smaller learning_rate"
+            )
 
     def _resume(self, checkpoints: Checkpoints, run: Run) -> None:
         """Continue from the newest checkpoint, if there is one."""

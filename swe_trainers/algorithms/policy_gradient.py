@@ -43,6 +43,7 @@ from swe_trainers.learning.losses import (
     rollout_weights,
     score_function_loss,
 )
+from swe_trainers.learning.representation import representation
 from swe_trainers.learning.update import Objective, TokenLoss, gradient_noise, optimise
 from swe_trainers.model.attention import to_device
 from swe_trainers.ranks import n_ranks
@@ -227,8 +228,11 @@ class PolicyGradient(Algorithm):
         def begin_minibatch(sequences: Tensor) -> None:
             experience.advantages = shares * self.minibatch_advantages(advantages, batch, sequences)
 
-        noise = self._gradient_noise(learner, experience, objective)
-        metrics = noise | optimise(
+        before = self._gradient_noise(learner, experience, objective)
+        if n_ranks() == 1:
+            tokens = self.microbatch_tokens
+            before |= representation(learner.model, batch, max_tokens=tokens, temperature=self.temperature)
+        metrics = before | optimise(
             learner.model,
             learner.optimizer,
             batch,

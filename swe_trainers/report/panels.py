@@ -56,6 +56,12 @@ PANELS = (
     PanelRow("KL to the sampling policy", ("kl/old",), "Nats per token.", overview=True),
     PanelRow("KL coefficient", ("kl/coefficient",)),
     PanelRow(
+        "Representation",
+        ("representation/",),
+        "Spread of the hidden states over different observations, and nats that an action's first token has about "
+        "them. If both fall towards 0, the policy no longer sees what it observes.",
+    ),
+    PanelRow(
         "Clip fraction",
         ("clip_fraction", "value_clip_fraction"),
         "Tokens whose gradient is clipped.",

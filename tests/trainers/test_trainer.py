@@ -10,6 +10,7 @@ from pathlib import Path
 
 import gymnasium
 import pytest
+import torch
 
 import swe_trainers
 from swe_trainers import GRPO, PPO, Cloning, EvaluationConfig, LanguageModel, TextAdapter, Trainer, WordTokenizer
@@ -113,3 +114,31 @@ def test_shortest_program_has_eight_lines_and_is_the_one_in_the_readme():
     (block,) = (each for each in re.findall(r"```python\n(.+?)```", readme, flags=re.DOTALL) if "Trainer(" in each)
     assert code_lines(block) == example
     assert len(example) <= 8
+
+
+def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(tmp_path):
+    """After two updates all words look alike to it."""
+
+    def taxi():
+        return TextAdapter(gymnasium.make("Taxi-v4"))
+
+    words = WordTokenizer.from_texts(taxi().vocabulary())
+    model = LanguageModel.from_config({**SHAPE, "initializer_range": 0.3}, words)
+
+    def blindfold(trainer, metrics):
+        if trainer.learner.updates == 2:
+            with torch.no_grad():
+                table = model.causal_lm.get_input_embeddings().weight
+                table.copy_(table.mean(0).expand_as(table))
+
+    settings = {**SMALL, "episodes_per_update": 24, "learning_rate": 1e-5}
+    run = tmp_path / "run"
+    trainer = Trainer(model, taxi, PPO(**settings), callbacks=[blindfold], output_dir=run, console=False, **LIMITS)
+    trainer.train(4)
+    rows = read_metrics(run / "metrics.jsonl")
+    seen = [row["representation/spread"] for row in rows]
+    assert min(seen[:2]) > 0.2
+    assert max(seen[2:]) < 0.01
+    log = (run / "training.log").read_text()
+    assert log.count("the policy hardly sees its observations any more") == 1
+    assert "update 3: " in log
