@@ -171,8 +171,9 @@ class RolloutConfig:
             everything.
         constrained: sample actions from `info["legal_actions"]`, a list of texts, wherever an environment gives it. By
             default only the text adapter's lists count; its `unconstrained: true` lets the policy write any text.
-        top_k, top_p, min_p: of sampling in training; see `Sampling`. What a trainer computes knows nothing of them:
-            with `trainer.correction` the difference is weighed, without it the policy drifts towards what is cut off.
+        top_k, top_p, min_p: of sampling in training; see `Sampling`. The embedded engine records the tokens that were
+            kept, and the update computes log-probabilities, entropies and divergences over those. A server does not
+            return them: there `trainer.correction` must weigh the difference.
         max_staleness: updates by which the weights that draw a token may be behind those that learn from it. With 0
             playing and learning take turns; with more, episodes are played ahead while the policy learns, and
             `trainer.correction` weighs the difference.
@@ -392,6 +393,13 @@ class RunConfig:
             raise ConfigurationError(f"scale.ray: has no effect on {what}")
         if offline and self.reward is not None:
             raise ConfigurationError("reward: has no effect on an algorithm that plays no episodes")
+        served = self.engine.kind != "embedded"
+        if served and self.rollout.sampling(1.0).truncates and not self.trainer.corrects_staleness:
+            raise ConfigurationError(
+                f"rollout.top_k, top_p, min_p: engine.kind {self.engine.kind} does not return which tokens it kept, "
+                "and the update would compute other probabilities than were sampled from. Try: engine.kind embedded, "
+                "or trainer.correction truncate"
+            )
         self._check_lengths()
 
     def _check_lengths(self) -> None:

@@ -26,8 +26,8 @@ _ADVICE: dict[Cause, str] = {
     "rounding": "both compute in low precision, in different orders. Try: trainer.correction truncate",
     "shift": "the engine's log-probabilities belong to the neighbouring token",
     "temperature": "the tokens were sampled at another temperature than the trainer's",
-    "truncation": "the engine sampled from a truncated distribution (top_k, top_p, min_p), the trainer computes the "
-    "whole one. Try: no truncation in training, or trainer.correction truncate",
+    "truncation": "the engine sampled from a truncated distribution (top_k, top_p, min_p) and did not record what it "
+    "kept, the trainer computes the whole one. Try: engine.kind embedded, or trainer.correction truncate",
     "context": "first turns agree and later ones do not: the engine's context differs from the recorded one, e.g. a "
     "history that was tokenised again, or a stale cache",
     "weights": "all tokens differ: the engine has other weights, e.g. those of an earlier update",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from swe_trainers.engines.action_trie import ActionTrie, check_depth
 from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.protocol import Sample, Throughput
-from swe_trainers.engines.sampling import Sampling, draw
+from swe_trainers.engines.sampling import Sampling, draw_among
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.model.attention import LayerMasks
 from swe_trainers.model.fused import last_hidden
@@ -337,9 +338,11 @@ class EmbeddedEngine:
         for sampling, members in groups.items():
             uniforms = [self._request(chosen[row]).random.random() for row in members]
             part = logits if len(members) == len(chosen) else logits[members]
-            ids, logprobs = draw(part, torch.tensor(uniforms, dtype=torch.float64, device=logits.device), sampling)
-            for row, token, logprob in zip(members, ids.tolist(), logprobs.tolist(), strict=True):
-                sample = self._take(chosen[row], token, logprob)
+            numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)
+            ids, logprobs, kept = draw_among(part, numbers, sampling)
+            sets = [None] * len(members) if kept is None else _sets(kept)
+            for row, token, logprob, among in zip(members, ids.tolist(), logprobs.tolist(), sets, strict=True):
+                sample = self._take(chosen[row], token, logprob, among)
                 if sample is not None:
                     finished.append(sample)
         return finished
@@ -349,8 +352,12 @@ class EmbeddedEngine:
         assert request is not None
         return request
 
-    def _take(self, index: int, token: int, logprob: float) -> Sample | None:
-        """Append a sampled token to its slot; returns the sample if that ended the request."""
+    def _take(self, index: int, token: int, logprob: float, among: tuple[int, ...] | None) -> Sample | None:
+        """Append a sampled token to its slot; returns the sample if that ended the request.
+
+        Args:
+            among: the tokens that truncation kept; None if it was off.
+        """
         slot, request = self._slots[index], self._request(index)
         slot.length = len(slot.token_ids)
         slot.token_ids.append(token)
@@ -359,8 +366,9 @@ class EmbeddedEngine:
         if self.version is not None:
             request.versions.append(self.version)
         complete = False
+        if request.legal is not None or among is not None:
+            request.allowed.append(among if among is not None else request.legal.allowed if request.legal else ())
         if request.legal is not None:
-            request.allowed.append(request.legal.allowed)
             request.legal = request.legal.children.get(token)  # None after a stop token
             complete = request.legal is not None and not request.legal.children
         end: Literal["stop", "string", "complete", "length", "context"]
@@ -379,6 +387,14 @@ class EmbeddedEngine:
         slot.request = None
         versions, allowed = tuple(request.versions), tuple(request.allowed)
         return Sample(index, tuple(request.token_ids), tuple(request.logprobs), end, versions, allowed)
+
+
+def _sets(kept: Tensor) -> list[tuple[int, ...]]:
+    """The tokens of each row of (N, V) bool; an empty tuple for all of them."""
+    counts = kept.sum(1).tolist()
+    tokens = kept.nonzero()[:, 1].tolist()
+    ends = list(accumulate(counts))
+    return [() if n == kept.shape[1] else tuple(tokens[end - n : end]) for n, end in zip(counts, ends, strict=True)]
 
 
 class _Masks:

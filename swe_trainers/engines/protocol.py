@@ -26,7 +26,8 @@ class Sample:
         end: `stop` a stop token was sampled; `string` a stop string was completed, the completing token is included;
             `complete` no legal action goes on; `length` the limit of the request; `context` the slot is full.
         versions: version of the weights that sampled each token; empty if the engine uses the policy's own weights.
-        allowed: the token ids among which each token was sampled; empty if that was the whole vocabulary.
+        allowed: the token ids among which each token was sampled, ascending: legal actions, and what `top_k`, `top_p`
+            and `min_p` keep of them; an empty tuple for the whole vocabulary. Empty if that was so for every token.
         text: the action, from an engine that takes messages.
         notes: what such an engine reports about the action: token counts, cost, reasoning.
         failure: the engine failed to answer this request; the other requests continue.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from swe_trainers.errors import ConfigurationError
 
-__all__ = ["Sampling", "draw"]
+__all__ = ["Sampling", "draw", "draw_among"]
 
 _BLOCK = 64  # tokens of the vocabulary that are summed at once
 
@@ -44,8 +44,18 @@ class Sampling:
                 "temperature 0 takes the most likely token: top_k, top_p and min_p would have no effect"
             )
 
+    @property
+    def truncates(self) -> bool:
+        """Whether some tokens may be dropped."""
+        return (self.top_k, self.top_p, self.min_p) != (0, 1.0, 0.0)
+
 
 def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """As `draw_among`, without what was sampled from."""
+    return draw_among(logits, uniforms, sampling)[:2]
+
+
+def draw_among(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor, Tensor | None]:
     """Sample one token per row by inverting the cumulative distribution; a row depends on its own random number only.
 
     Args:
@@ -55,16 +65,19 @@ def draw(logits: Tensor, uniforms: Tensor, sampling: Sampling) -> tuple[Tensor, 
 
     Returns:
         ids (N,) int64 and log-probabilities (N,) float32 under the distribution after temperature and truncation, which
-        is a single point (log-probability 0) at temperature 0.
+        is a single point (log-probability 0) at temperature 0. The third is (N, V) bool, True where a token was kept;
+        None where nothing is truncated.
     """
     logits = logits.float()
     if sampling.temperature == 0:
-        return logits.argmax(-1), torch.zeros(logits.shape[0], device=logits.device)
+        return logits.argmax(-1), torch.zeros(logits.shape[0], device=logits.device), None
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
-    logprobs = torch.log_softmax(_truncate(logits, sampling), dim=-1)
+    logits = _truncate(logits, sampling)
+    logprobs = torch.log_softmax(logits, dim=-1)
     ids = _invert(logprobs.exp(), uniforms)
-    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1)
+    kept = logits > -torch.inf if sampling.truncates else None
+    return ids, logprobs.gather(-1, ids[:, None]).squeeze(-1), kept
 
 
 def _invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:

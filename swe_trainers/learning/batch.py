@@ -468,9 +468,10 @@ def _check_allowed(number: int, trajectory: Trajectory) -> None:
         )
     for at in np.flatnonzero((index >= 0) & ~trajectory.action_mask)[:1]:
         raise ShapeError(f"trajectory {number}: token {at} was sampled from allowed tokens, but it is no action")
-    for which, tokens in enumerate(trajectory.allowed_sets):
-        here = np.flatnonzero(index == which)
-        for at in here[~np.isin(trajectory.token_ids[here], tokens)][:1]:
+    members = [frozenset(tokens) for tokens in trajectory.allowed_sets]
+    for at in np.flatnonzero(index >= 0).tolist():
+        if trajectory.token_ids[at] not in members[index[at]]:
+            tokens = trajectory.allowed_sets[index[at]]
             turn = next((n for n, turn in enumerate(trajectory.turns) if turn.start <= at < turn.end), None)
             raise ShapeError(
                 f"trajectory {number}: token {at}{'' if turn is None else f', in turn {turn},'} is "

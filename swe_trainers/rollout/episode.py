@@ -147,7 +147,8 @@ class Episode:
         versions = sample.versions or [-1] * len(sample.token_ids)
         self._append(sample.token_ids, sample.logprobs, versions, sampled=True)
         for offset, tokens in enumerate(sample.allowed):
-            self.allowed[start + offset] = self.allowed_sets.setdefault(tokens, len(self.allowed_sets))
+            if tokens:
+                self.allowed[start + offset] = self.allowed_sets.setdefault(tokens, len(self.allowed_sets))
         self.closed = sample.end == "stop"
         notes = sample.notes or {"finish_reason": sample.end}
         self.turns.append(Turn(self.observation, text, 0.0, start, len(self.token_ids), notes))

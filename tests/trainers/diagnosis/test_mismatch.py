@@ -48,7 +48,8 @@ def stale() -> LanguageModel:
 CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "none": lambda: (played(), {}),
     "temperature": lambda: (played(Sampling(0.7)), {}),
-    "truncation": lambda: (played(Sampling(top_p=0.8)), {}),
+    "truncation": lambda: ([replace(t, allowed=(), allowed_sets=()) for t in played(Sampling(top_p=0.8))], {}),
+    "none where what was kept is recorded": lambda: (played(Sampling(top_p=0.8)), {}),
     "shift": lambda: ([shifted(t) for t in long_actions()], {}),
     "context": lambda: ([read_again(t) for t in played()], {}),
     "weights": lambda: (played(model=stale()), {}),
