@@ -163,6 +163,19 @@ def _real_rows(root: Path) -> str:
         f"| rows | {' | '.join(f'{share:.0%}' for share in curve.values())} |",
         "",
     ]
+    costs = {
+        row["metric"].rpartition("/")[2]: f"{row['median']:.1f} ({row['p10']:.1f} to {row['p90']:.1f})"
+        for row in found["rows"]
+        if row["case"] == "all" and row["metric"].startswith("runs_per_verdict")
+    }
+    lines += [
+        (
+            "A verdict on a rewrite, after the gold patch has been graded, costs as much as this many runs of the tests "
+            f"(median, 10th to 90th percentile): {costs['rewrite']}; the first one on a task, which finds out what can be "
+            f"compared and examined: {costs['gold']}."
+        ),
+        "",
+    ]
     if found["not_reproduced"]:
         lines += ["Rows that do not reproduce, each with its cause:", ""]
     for name, miss in found["not_reproduced"].items():
