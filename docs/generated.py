@@ -170,9 +170,9 @@ def _real_rows(root: Path) -> str:
     }
     lines += [
         (
-            "A verdict on a rewrite, after the gold patch has been graded, costs as much as this many runs of the tests "
-            f"(median, 10th to 90th percentile): {costs['rewrite']}; the first one on a task, which finds out what can be "
-            f"compared and examined: {costs['gold']}."
+            "A verdict on a rewrite, after the gold patch has been graded, costs as much as this many runs of the "
+            f"tests (median, 10th to 90th percentile): {costs['rewrite']}; the first one on a task, which finds out "
+            f"what can be compared and examined: {costs['gold']}."
         ),
         "",
     ]
