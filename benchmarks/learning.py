@@ -70,6 +70,7 @@ def cases() -> list[Case]:
     pairs = [(task, name) for task in SMALL_TASKS for name in ALGORITHMS]
     pairs += [("frozen_lake", algorithm) for algorithm in ("ppo", "grpo", "reinforce++")]
     pairs += [(task, "ppo") for task in ("cartpole", "taxi", "cliff_walking")]
+    pairs += [(task, "ppo") for task in ("coin_collector", "higher_lower", "blackjack")]
     found = [Case("parity", algorithm, 0, "flipped") for algorithm in online]
     found += [Case("guess", "ppo", 0, mutant) for mutant in ("flipped", "shifted", "displaced")]
     pairs += [(MLP, "ppo")]

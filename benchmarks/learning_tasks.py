@@ -54,6 +54,7 @@ FOUR_HEADS = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.1}}
 FOUR_HEADS_APART = {**MODEL, "architecture": {**_FOUR, "initializer_range": 0.2}}
 _TWO_LAYERS = {**_FOUR, "num_hidden_layers": 2}
 TWO_LAYERS_APART = {**MODEL, "architecture": {**_TWO_LAYERS, "initializer_range": 0.1}}
+_NARROW = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
 UNTIL_LEARNT = {"episodes": 200, "every": 20, "success_above": 0.99, "stop_at_success": 0.95}
 
 
@@ -180,6 +181,40 @@ TASKS = {
         {"episodes": 300},
         {"constrained": True},
     ),
+    "higher_lower": Task(
+        _game("HigherLower", max_tokens=800),
+        0.6,
+        160,
+        TWO_LAYERS_APART,
+        {"learning_rate": 1e-3, "minibatches": 4, "gamma": 0.95, "entropy_coefficient": 0.01},
+        {"episodes": 200},
+        {"constrained": True},
+    ),
+    "blackjack": Task(  # examples/configs/blackjack.yaml
+        {
+            "id": "Blackjack-v1",
+            "adapter": "text",
+            "adapter_kwargs": {"actions": ["stick", "hit"]},
+            "parallel": 256,
+            "max_turns": 20,
+            "max_tokens": 16,
+            "max_new_tokens": 1,
+        },
+        -0.07,
+        100,
+        {**LOOK_DIFFERENT, "architecture": {**LOOK_DIFFERENT["architecture"], **_NARROW}},
+        {
+            "decay": "linear",
+            "episodes_per_update": 1024,
+            "epochs": 1,
+            "minibatches": 4,
+            "lam": 1.0,
+            "entropy_coefficient": 0.1,
+            "entropy_decay": "linear",
+        },
+        {"episodes": 20_000, "temperature": 0},
+        {"history": "last"},
+    ),
 }
 
 COMMON: Config = {
@@ -230,7 +265,7 @@ def configuration(
     task, algorithm = TASKS[task_name], ALGORITHMS[algorithm_name]
     online = algorithm_name not in OFFLINE
     trainer = {**COMMON, "max_updates": task.updates, **task.trainer, **algorithm} if online else {**algorithm}
-    known = {"critic", "value_clip", "whiten_advantages"}
+    known = {"critic", "value_clip", "whiten_advantages", "lam"}
     if algorithm["algorithm"] != "ppo":
         trainer = {key: value for key, value in trainer.items() if key not in known}
     if "gamma" in trainer and (algorithm["algorithm"] not in GAMMA or "group_size" in algorithm):

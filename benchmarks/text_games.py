@@ -207,8 +207,8 @@ class CoinCollector(TextGame):
 class HigherLower(TextGame):
     """Find as many numbers from 1 to 16 as possible in 20 guesses, each answered in a long sentence.
 
-    Each number found earns 1/5 and is followed by another one. Halving finds a number in 3.4 guesses on average, 5.9 in
-    20; blind guesses find 1.25.
+    Each number found earns 1/5 and is followed by another one. Halving finds a number in 3.4 guesses on average, more
+    than five in all; blind guesses find 1.25.
     """
 
     legal = tuple(map(str, range(1, 17)))
