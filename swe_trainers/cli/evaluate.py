@@ -40,6 +40,7 @@ Exit code 0: every episode is valid; 1: some are invalid (--resume repeats them)
 """
 JSON_LOGS = "write log lines and progress as JSON objects on standard error: time, level, message, exception"
 _ENVIRONMENT = "swegym_env:SWEBench-v0"
+_AGENT_ENVIRONMENT = "swegym_env:SWEAgent-v0"
 _OF_SERVERS = (
     "api_key_env",
     "requests_per_minute",
@@ -51,6 +52,7 @@ _OF_SERVERS = (
     "price_cached",
     "prices",
 )
+_ARGUMENTS = ("dataset", "split", "action_format", "agent")
 _OF_FOLDERS = ("max_tokens", "dtype", "device", "threads")
 
 
@@ -79,6 +81,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--env", metavar="ID", help=env)
     adapter = "text: wrap an environment with numbers in TextAdapter"
     tasks.add_argument("--adapter", choices=["none", "text"], help=adapter)
+    agent = f"agent program, by name or folder, that plays with the model; without --env on {_AGENT_ENVIRONMENT}"
+    tasks.add_argument("--agent", metavar="NAME", help=agent)
     tasks.add_argument("--dataset", help="dataset of the environment (its default: mini)")
     tasks.add_argument("--split", help="split of the dataset")
     tasks.add_argument("--slice", help="slice of the instances: :50, 100:200, ::10")
@@ -129,6 +133,8 @@ def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
 
         start_json_logs()
     sections = _sections(unread)
+    if options.agent is not None and options.env is None:
+        options.env = _AGENT_ENVIRONMENT
     _refuse_what_has_no_effect(options, sections)
     if options.base_url is not None:
         _preflight(options)
@@ -136,7 +142,7 @@ def run(options: argparse.Namespace, unread: Sequence[str]) -> int:
     from swe_trainers.evaluation.table import summary_lines
     from swe_trainers.provenance import read_provenance
 
-    given = {"dataset": options.dataset, "split": options.split, "action_format": options.action_format}
+    given = {name: getattr(options, name) for name in _ARGUMENTS}
     arguments = {name: value for name, value in given.items() if value is not None} | sections["env"]
     chat, adapter_kwargs = None, dict[str, Any]()
     wrappers: tuple[WrapperConfig, ...] = ()
@@ -362,13 +368,14 @@ def _refuse_what_has_no_effect(options: argparse.Namespace, sections: Mapping[st
             raise ConfigurationError(
                 f"--model {options.model}: no such folder. Try: --base-url, for a model of a server"
             )
-    for name in ("dataset", "split", "action_format"):
+    for name in _ARGUMENTS:
         if getattr(options, name) is not None and name in sections["env"]:
             raise ConfigurationError(f"--env.{name}: given twice, as --{name.replace('_', '-')} too")
 
 
 def _place(options: argparse.Namespace) -> Path:
-    names = (options.model, options.dataset or _id(options.env or _ENVIRONMENT))
+    agent = () if options.agent is None else (Path(options.agent).name,)
+    names = (options.model, *agent, options.dataset or _id(options.env or _ENVIRONMENT))
     return Path("runs", "eval", *(re.sub(r"[^\w.+-]+", "_", name).strip("._") or "model" for name in names))
 
 

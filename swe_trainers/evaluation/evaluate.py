@@ -30,7 +30,7 @@ from swe_trainers.evaluation.recording import Record, RecordedEnv
 from swe_trainers.evaluation.records import EvaluationFolder, write_output
 from swe_trainers.evaluation.report import render_report
 from swe_trainers.evaluation.summary import summarise
-from swe_trainers.evaluation.table import Tally, showing
+from swe_trainers.evaluation.table import Tally, evaluation_title, showing
 from swe_trainers.experiment import make_chat, make_env, make_model
 from swe_trainers.rollout.environments import EnvPool
 from swe_trainers.rollout.failures import Failures
@@ -123,7 +123,7 @@ def evaluate(
     def takes(name: str) -> bool:
         return taken is None or name in taken
 
-    for name in ("dataset", "split", "action_format"):
+    for name in ("dataset", "split", "action_format", "agent"):
         if name in plan.arguments and not takes(name):
             raise ConfigurationError(f"--{name.replace('_', '-')}: {plan.environment} has no such parameter")
     arguments = dict(plan.arguments) | {name: value for name, value in (also or {}).items() if takes(name)}
@@ -285,7 +285,7 @@ def _measure(
     todo = [item for item in items if (item.instance_id, item.sample) not in finished]
     tally = Tally(len(items), finished.values())
     if todo:
-        title = f"{plan.model} on {plan.arguments.get('dataset', plan.environment)}"
+        title = evaluation_title(plan.model, plan.environment, plan.arguments)
         log = folder.place / "errors.log"
         failures = Failures(plan.max_invalid_fraction, setting="max_invalid_fraction", log=str(log))
 

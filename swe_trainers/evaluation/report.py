@@ -16,7 +16,7 @@ from typing import Any
 from swe_trainers.evaluation.records import Row
 from swe_trainers.evaluation.statistics import wilson
 from swe_trainers.evaluation.summary import outcome
-from swe_trainers.evaluation.table import dollars, duration
+from swe_trainers.evaluation.table import dollars, duration, evaluation_title
 from swe_trainers.report.html import render_html
 
 __all__ = ["render_report"]
@@ -52,7 +52,7 @@ def render_report(rows: Sequence[Row], summary: Mapping[str, Any], place: Path) 
         "swe_trainers.evaluation",
         "report.html.j2",
         "report.js",
-        title=f"{settings['model']} on {settings['arguments'].get('dataset', settings['environment'])}",
+        title=evaluation_title(settings["model"], settings["environment"], settings["arguments"]),
         s=summary,
         place=place,
         settings=json.dumps(settings, indent=2),

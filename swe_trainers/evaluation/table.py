@@ -6,14 +6,15 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 from swe_trainers.evaluation.records import Row
 from swe_trainers.evaluation.summary import outcome
 
-__all__ = ["Tally", "dollars", "duration", "showing", "summary_lines"]
+__all__ = ["Tally", "dollars", "duration", "evaluation_title", "showing", "summary_lines"]
 
 
 class Tally:
@@ -162,6 +163,13 @@ def _name(row: Row | dict[str, Any]) -> str:
 def _short(count: int) -> str:
     """`734`, `12.3k`, `4.5M`."""
     return str(count) if count < 1000 else f"{count / 1e3:.1f}k" if count < 1e6 else f"{count / 1e6:.1f}M"
+
+
+def evaluation_title(model: str, environment: str, arguments: Mapping[str, Any]) -> str:
+    """Who plays what: the agent program, if there is one, its model, and the dataset or the environment."""
+    agent = arguments.get("agent")
+    player = model if agent is None else f"{Path(str(agent)).name} with {model}"
+    return f"{player} on {arguments.get('dataset', environment)}"
 
 
 def summary_lines(summary: dict[str, Any], place: str) -> Sequence[str]:

@@ -76,6 +76,26 @@ def test_native_tool_calls_become_json_actions_and_tool_messages():
         assert messages[2:] == [{"role": "tool", "tool_call_id": name, "content": "both"} for name in "ab"]
 
 
+def test_messages_of_an_agent_program_take_the_place_of_the_conversation_and_offer_their_tools():
+    call = _call("bash", '{"command": "ls"}', id="a")
+    with serving(lambda body: say("ok", tool_calls=[call] if "tools" in body else [])) as served:
+        talk = Talk(served.url, "never sent", TOOLS)
+        sent = [{"role": "system", "content": "s"}, {"role": "user", "content": "go"}]
+        texts = []
+        for messages, tools in ((sent, TOOLS), ([{"role": "user", "content": "a title"}], [])):
+            talk.engine.ask(talk.slot, "not this", system="nor this", tools=tools, messages=messages)
+            samples: list[Sample] = []
+            while talk.engine.busy:
+                samples += talk.engine.step()
+            texts += [sample.text for sample in samples]
+        assert json.loads(texts[0]) == {"role": "assistant", "content": "ok", "tool_calls": [call]}
+        assert texts[1] == "ok"
+        assert served.asked == [
+            {"model": "m", "messages": sent, "tools": TOOLS},
+            {"model": "m", "messages": [{"role": "user", "content": "a title"}]},
+        ]
+
+
 @pytest.mark.parametrize(
     "message",
     [
