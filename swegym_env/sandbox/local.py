@@ -32,6 +32,7 @@ from swegym_env.sandbox.host_image import HOME, host_binds
 from swegym_env.sandbox.identity import check_binds, own, sandbox_user
 from swegym_env.sandbox.images import identity_layer, resolve_image
 from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
+from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
 from swegym_env.sandbox.writable import FormerLayer, SandboxDirectory, WritableLayer, copy_files, run_dir_for
 
@@ -289,7 +290,10 @@ class LocalSandbox:
         layer = self._writable()
         if not layer.has_own_file_system or self._fuse or len(self._former) >= _MOST_FORMER_LAYERS:
             return False
-        size_bytes, inodes = layer.used()
+        try:
+            size_bytes, inodes = layer.used()
+        except OSError as error:  # the supervisor has died, and a layer in memory with it
+            raise SandboxError(f"the sandbox's files cannot be reached: {error}") from error
         taken = [sum(getattr(one, name) for one in self._former) for name in ("size_bytes", "inodes")]
         most = self._limits.disk_bytes // 2, self._limits.inodes // 2
         if inodes < _FEW_FILES or size_bytes + taken[0] > most[0] or inodes + taken[1] > most[1]:
@@ -492,6 +496,31 @@ class LocalSandbox:
             snapshot.discard()
             raise
         return snapshot
+
+    def copy_layers(self, target: Path) -> list[Path]:
+        """Copy what was written, as layers: over the same layers they give the same files.
+
+        What runs inside is stopped meanwhile. The marks of deleted files are kept, the saved state of the shell is not.
+
+        Args:
+            target: an existing directory that the supervisor can reach.
+        Returns:
+            The copies, bottom first: directories in `target`, all but the last of layers shared with snapshots.
+        Raises:
+            SandboxError: they cannot be copied.
+        """
+        snapshot = self.snapshot()
+        try:
+            sources = [former.path for former in snapshot.former]
+            if snapshot.directory is not None:
+                sources.append(snapshot.directory / "upper")
+            copies = [target / f"written-{number}" for number in range(len(sources))]
+            for source, copy in zip(sources, copies, strict=True):
+                copy_files(source, copy)
+                remove_tree(copy / STATE_FILE[1:].partition("/")[0])
+        finally:
+            snapshot.discard()
+        return copies
 
     def restore(self, snapshot: Snapshot) -> None:
         """See `api.Sandbox.restore`; background processes end."""
