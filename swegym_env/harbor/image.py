@@ -37,7 +37,7 @@ from swegym_env.harbor.dockerfile import (
 )
 from swegym_env.harbor.tasks import HarborTask, tree_files
 from swegym_env.languages.package_index import package_index
-from swegym_env.languages.python.setup import find_interpreter
+from swegym_env.languages.python.interpreters import find_interpreter
 from swegym_env.sandbox import Limits, SandboxSpec, start_sandbox
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.images.store import check_root, settle
