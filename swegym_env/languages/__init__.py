@@ -50,6 +50,7 @@ __all__ = [
 
 _BUILT_IN = {
     "python": "swegym_env.languages.python:Python",
+    "c": "swegym_env.languages.c:C",
 }
 
 LANGUAGES: Mapping[str, str] = with_installed("swegym_env.languages", _BUILT_IN)
@@ -332,6 +333,7 @@ class Language(ABC):
             what is loaded before the code under test.
         protected_directories: matches names of directories of installed packages, caches and the like.
         deterministic_env: variables that make programs of the language repeatable.
+        is_compiled: whether tests of something that the code does not have cannot even be built.
     """
 
     name: str
@@ -345,6 +347,7 @@ class Language(ABC):
     protected_files: re.Pattern[str]
     protected_directories: re.Pattern[str]
     deterministic_env: Mapping[str, str] = MappingProxyType({})
+    is_compiled: bool = False
 
     @abstractmethod
     def find_recipe(self, task: Task) -> Recipe | None:

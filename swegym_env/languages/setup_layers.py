@@ -71,6 +71,8 @@ def build_setup(
     plan = recipe.installation(task, store)
     key = [task.image, *plan.key, repr(sorted(plan.env.items()))]
     steps = [*plan.environment, *plan.repository]
+    if not steps:
+        return Setup(plan.layers, plan.env)
     if task.files or not task.environment_setup_commit:
         whole = store.get_or_build(
             ("setup", repository.name, *key),

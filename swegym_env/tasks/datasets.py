@@ -42,6 +42,7 @@ T = TypeVar("T", bound=Example)
 
 _BUILT_IN = {
     "mini": "swegym_env.tasks.data.mini:load",
+    "mini-c": "swegym_env.tasks.data.mini_c:load",
     "mini-edit": "swegym_env.tasks.data.mini_edit:tasks",
     "kodcode-mini": "swegym_env.tasks.data.short:functions",
     "file-repair-mini": "swegym_env.tasks.data.short:file_repairs",

@@ -28,6 +28,7 @@ __all__ = [
     "SPLITS",
     "Bug",
     "drop_tests",
+    "edit_and_revert",
     "load",
     "make_task",
     "packages",
@@ -59,6 +60,7 @@ class Bug:
         fixed: whole lines of that file, which occur in it once.
         bugged: the lines that replace them; empty to remove them.
         issue: the report; its first line is the title.
+        dataset: that the package belongs to.
     """
 
     package: str
@@ -68,11 +70,12 @@ class Bug:
     fixed: str
     bugged: str
     issue: str
+    dataset: str = "mini"
 
     @property
     def instance_id(self) -> str:
         """The id of the task made from this bug."""
-        return f"mini__{self.package}-{self.number}"
+        return f"{self.dataset}__{self.package}-{self.number}"
 
     def edit(self, files: Mapping[str, str]) -> LineEdit:
         """The edit that introduces the bug into `files`.
@@ -110,9 +113,9 @@ def packages(split: str | None = None) -> tuple[str, ...]:
     return tuple(name for name in names if split is None or (name in HELD_OUT) == (split == "test"))
 
 
-def read_repository(package: str) -> dict[str, str]:
-    """The files of a package without bugs: path → text."""
-    root = str(DATA / package / "repo")
+def read_repository(package: str, data: Path | None = None) -> dict[str, str]:
+    """The files of a package without bugs: path → text. `data`: the folder of the dataset; None: of `mini`."""
+    root = str((data or DATA) / package / "repo")
     files: dict[str, str] = {}
     for folder, folders, names in os.walk(root):
         # Installers compile .py files; the result is not part of the repository.
@@ -124,8 +127,8 @@ def read_repository(package: str) -> dict[str, str]:
     return files
 
 
-def read_bugs(package: str) -> list[Bug]:
-    """The bugs of a package, from its `bugs.md`.
+def read_bugs(package: str, data: Path | None = None, dataset: str = "mini") -> list[Bug]:
+    """The bugs of a package, from its `bugs.md` in the folder `data` (None: of `mini`).
 
     An entry is a heading, the edit, and the issue::
 
@@ -144,12 +147,12 @@ def read_bugs(package: str) -> list[Bug]:
     Raises:
         TaskFormatError: an entry has another form, or a number occurs twice.
     """
-    text = (DATA / package / "bugs.md").read_text(encoding="utf-8")
+    text = ((data or DATA) / package / "bugs.md").read_text(encoding="utf-8")
     headings = list(_ENTRY.finditer(text))
     ends = [heading.start() for heading in headings[1:]] + [len(text)]
     bugs: list[Bug] = []
     for heading, end in zip(headings, ends, strict=True):
-        where = f"mini/{package}/bugs.md entry {heading['number']}"
+        where = f"{dataset}/{package}/bugs.md entry {heading['number']}"
         body = _EDIT.fullmatch(text, heading.end(), end)
         if body is None or not body["issue"].strip():
             raise TaskFormatError(f"{where}: expected '<<<<<<< fixed', '=======', '>>>>>>> bugged' and an issue")
@@ -164,6 +167,7 @@ def read_bugs(package: str) -> list[Bug]:
                 fixed=body["fixed"],
                 bugged=body["bugged"],
                 issue=body["issue"].strip() + "\n",
+                dataset=dataset,
             )
         )
     return bugs
@@ -269,10 +273,10 @@ def make_task(bug: Bug, files: Mapping[str, str], tests: Collection[str], failin
         failing: the tests that fail with the bug.
     """
     base = dict(files)
-    patch = _edit_and_revert(base, bug.path, [bug.edit(files)])
+    patch = edit_and_revert(base, bug.path, [bug.edit(files)])
     test_patch = ""
     for path in sorted({test.rsplit(".", 2)[0].replace(".", "/") + ".py" for test in failing}):
-        test_patch += _edit_and_revert(base, path, drop_tests(files[path], path[:-3].replace("/", "."), failing))
+        test_patch += edit_and_revert(base, path, drop_tests(files[path], path[:-3].replace("/", "."), failing))
     return Task(
         instance_id=bug.instance_id,
         repo=f"mini/{bug.package}",
@@ -290,7 +294,7 @@ def make_task(bug: Bug, files: Mapping[str, str], tests: Collection[str], failin
     )
 
 
-def _edit_and_revert(files: dict[str, str], path: str, edits: list[LineEdit]) -> str:
+def edit_and_revert(files: dict[str, str], path: str, edits: list[LineEdit]) -> str:
     """Apply `edits` to `files[path]`, and return the git diff that reverts them."""
     lines = files[path].splitlines(keepends=True)
     edited = apply_edits(lines, edits)

@@ -36,7 +36,7 @@ class Shell(Language):
 
     name = "shell"
     suffixes = (".sh",)
-    parsers = {"tap": parse_tap}  # noqa: RUF012
+    parsers = {"shell-tap": parse_tap}  # noqa: RUF012
     reporting_runners = re.compile(r"\brun_tests\.sh\b")
     installing_lines = re.compile(r"make install")
     protected_files = re.compile(r"_test\.sh$|^run_tests\.sh$")
@@ -93,7 +93,7 @@ def test_the_language_of_a_task_is_that_of_its_test_files() -> None:
     assert language_of(calc_task()).name == "python"
     assert language_of(Task("x", "a/b", "", "p", "no patch")).name == "python"
     assert log_parser(TASK) is parse_tap
-    assert log_parser(Task("x", "a/b", "", "p", "p", log_parser="tap")) is parse_tap
+    assert log_parser(Task("x", "a/b", "", "p", "p", log_parser="shell-tap")) is parse_tap
 
 
 def test_a_registered_language_is_graded_without_further_changes(store: LayerStore) -> None:

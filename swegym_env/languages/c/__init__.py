@@ -1,0 +1,72 @@
+"""C and C++: the machine's compiler and make; logs of TAP, GoogleTest, doctest, CTest, Automake."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from swegym_env.languages import Blinded, Control, Language, LogParser, RunnerReport, Scrutiny
+from swegym_env.languages.c.blind import make_blind
+from swegym_env.languages.c.controls import control_files, make_control
+from swegym_env.languages.c.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
+from swegym_env.languages.c.screening import scrutiny_of, system_header, without_means
+from swegym_env.languages.c.setup import CRecipe, find_recipe
+from swegym_env.tasks.task import Task
+
+__all__ = ["C"]
+
+
+class C(Language):
+    """See the module."""
+
+    name = "c"
+    is_compiled = True
+    suffixes = (".c", ".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".inl")
+    parsers = PARSERS
+    repository_parsers = REPOSITORY_PARSERS
+    reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
+    installing_lines = re.compile(r"apt(-get)? ")
+    protected_files = re.compile(
+        r"(?i)^(test_.*|.*[_-]tests?|tests?|unit[_-].*)\.(c|h|cc|cpp|cxx|hpp|tcl|sh)$"
+        r"|^(gnu)?makefile(\..*)?$|\.(mk|mak|cmake|am|ac|m4|ninja|bazel|gn|gyp|pri|pro|spec|specs|ld|lds|map|ver)$"
+        r"|^(cmakelists\.txt|cmakepresets\.json|configure(\..*)?|meson(_options)?\.(build|txt)|build|workspace|sconstruct|wscript"
+        r"|\.?clang.*|compile_flags\.txt|ctest.*|\.gdbinit|libtool|config\.(site|status|cache|guess|sub)|runtest.*)$"
+        r"|\.(o|obj|a|so|so\..*|lo|la|gch|pch|pcm|s|asm|d|gcda|gcno|py|pl|tcl)$"
+    )
+    protected_directories = re.compile(
+        r"CMakeFiles|\.deps|\.libs|autom4te\.cache|googletest|gtest|gmock|doctest|catch2?"
+    )
+
+    def find_recipe(self, task: Task) -> CRecipe | None:
+        return find_recipe(task)
+
+    def parser_of_command(self, command: str) -> LogParser:
+        return parser_of_command(command)
+
+    def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
+        return runner_report(log, parser)
+
+    def shadows_module(self, parts: list[str], base: Path) -> bool:
+        """Whether the path begins a new header that would be included in the place of one of the system's."""
+        path = "/".join(parts)
+        return system_header(path) and not (base / path).exists()
+
+    def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
+        return scrutiny_of(patch, base, gold)
+
+    def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
+        return without_means(patch, base, gold)
+
+    def control_files(self, task: Task) -> tuple[str, ...]:
+        return control_files(task)
+
+    def make_control(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
+    ) -> Control | None:
+        return make_control(files, names, added_lines, seed)
+
+    def make_blind(
+        self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
+    ) -> Blinded | None:
+        return make_blind(files, names, left, seed, computed=computed)

@@ -1,0 +1,75 @@
+"""TAP, the Test Anything Protocol: results of tests as lines, in many languages.
+
+See https://testanything.org/tap-version-13-specification.html.
+"""
+
+from __future__ import annotations
+
+import re
+
+from swegym_env.languages import RunnerReport
+
+__all__ = ["parse_tap", "parse_tap_official", "tap_report"]
+
+_LINE = re.compile(r"^(?P<bad>not )?ok\b(?: (?P<number>\d+))?(?: -)?(?: (?P<name>.*?))?(?:\s+#\s*(?P<directive>.*))?$")
+_PLAN = re.compile(r"^1\.\.(\d{1,9})(?:\s+#.*)?$")
+_OFFICIAL = re.compile(r"^(ok|not ok) (\d+) (.+)$")
+_BAIL = re.compile(r"^Bail out!", re.MULTILINE)
+
+
+def parse_tap(log: str) -> dict[str, str]:
+    """Description of each test → status; one without a description has its number as name.
+
+    `# SKIP` is SKIPPED; a failure with `# TODO` is expected: XFAIL. A test that occurs twice has passed if it has never
+    failed.
+    """
+    found: dict[str, str] = {}
+    for line in log.split("\n"):
+        match = _LINE.match(line.strip())
+        if match is None or not (match["name"] or match["number"]):
+            continue
+        directive = (match["directive"] or "").upper()
+        status = "FAILED" if match["bad"] else "PASSED"
+        if directive.startswith("SKIP"):
+            status = "SKIPPED"
+        elif directive.startswith("TODO") and match["bad"]:
+            status = "XFAIL"
+        name = match["name"] or match["number"]
+        found[name] = "FAILED" if found.get(name) == "FAILED" else status
+    return found
+
+
+def parse_tap_official(log: str) -> dict[str, str]:
+    """As the SWE-bench harness reads it (`parse_log_tap`): what follows the number is the name."""
+    found: dict[str, str] = {}
+    for line in log.split("\n"):
+        if match := _OFFICIAL.match(line.strip()):
+            found[match[3]] = "PASSED" if match[1] == "ok" else "FAILED"
+    return found
+
+
+def tap_report(log: str) -> RunnerReport | None:
+    """What the plans of a log report; None if a stream of it has no plan, or more or fewer tests than planned.
+
+    A log may have the streams of several programs, one after the other, each with its plan at its begin or its end.
+    """
+    streams: list[tuple[int | None, list[int]]] = []  # plan, numbers
+    failed = bool(_BAIL.search(log))
+    passed = 0
+    for line in log.split("\n"):
+        if plan := _PLAN.match(line):
+            if streams and streams[-1][0] is None:
+                streams[-1] = (int(plan[1]), streams[-1][1])
+            else:
+                streams.append((int(plan[1]), []))
+        elif match := _LINE.match(line):
+            number = int(match["number"] or 0)
+            if not streams or (number == 1 and streams[-1][1]):
+                streams.append((None, []))
+            streams[-1][1].append(number)
+            good = not match["bad"]
+            passed += good
+            failed = failed or (not good and not (match["directive"] or "").upper().startswith("TODO"))
+    if not streams or any(plan is None or plan != len(numbers) for plan, numbers in streams):
+        return None
+    return RunnerReport(passed, not failed)

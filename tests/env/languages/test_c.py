@@ -1,0 +1,251 @@
+"""C: the tests of `mini-c` are found, changed and sent blind; what a patch may do is screened."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from swegym_env.errors import LayerError
+from swegym_env.grading.grading import grade
+from swegym_env.grading.task_tests import TaskTests
+from swegym_env.languages import language_of
+from swegym_env.languages.c import C, setup
+from swegym_env.languages.c.assertions import asserted
+from swegym_env.languages.c.source import Call, calls, functions, literal, tokens
+from swegym_env.languages.official import official_parser
+from swegym_env.languages.tap import parse_tap, tap_report
+from swegym_env.prepare import prepare_locally
+from swegym_env.repo.patches import added_lines
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.datasets import load_tasks
+from tests.places import public_directory
+
+TASKS = load_tasks("mini-c")
+C_LANGUAGE = C()
+
+
+def compared(source: str) -> list[tuple[str, str, object]]:
+    """Kind, computed side and value of all that the statements of a function assert."""
+    (function,) = functions(f"void f(void)\n{{\n{source}\n}}\n")
+    found = [one for call in calls(function.body) for one in asserted(call) or ()]
+    return [(one.kind, "".join(token.text for token in one.actual), one.value) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("assert(area(2, 3) == 6);", [("int", "area(2,3)", 6)]),
+        ("assert(0x1F == mask(x));", [("int", "mask(x)", 31)]),
+        ('assert(a == -1 && strcmp(name(b), "x\\ty") == 0);', [("int", "a", -1), ("text", "name(b)", "x\ty")]),
+        ('assert(!strcmp("one" "two", s));', [("text", "s", "onetwo")]),
+        ("assert(p != NULL);", [("truth", "p!=NULL", True)]),
+        ("CHECK_INT(count(m), 'a');", [("int", "count(m)", 97)]),
+        ('CHECK_STR(get(m, "k"), "v");', [("text", 'get(m,"k")', "v")]),
+        ("ck_assert_int_eq(f(1), 010);", [("int", "f(1)", 8)]),
+        ('ck_assert_str_eq(f(1), "é");', [("text", "f(1)", "é")]),
+        ('TEST_ASSERT_EQUAL_STRING("a,b", f(1, 2));', [("text", "f(1,2)", "a,b")]),
+        ("munit_assert_int(f(2), ==, 4);", [("int", "f(2)", 4)]),
+        ('EXPECT_EQ("{}", fmt::format("{{}}"));', [("text", 'fmt::format("{{}}")', "{}")]),
+        ('EXPECT_EQ(R"(a"b)", f());', [("text", "f()", 'a"b')]),
+        ("ck_assert_int_ne(f(1), 2);", []),
+        ("ASSERT_NE(f(1), 2);", []),
+        ("CHECK_INT(f(1), g(1));", []),
+        ("CHECK_DOUBLE(f(1), 1.5);", []),
+        ("EXPECT_FALSE(f(1));", []),
+        ('printf("%d", 3);', []),
+        ("x = check_int(f(1), 2);", []),
+    ],
+)
+def test_what_an_assertion_compares_is_read_from_its_name_and_literals(
+    source: str, expected: list[tuple[str, str, object]]
+) -> None:
+    assert compared(source) == expected
+
+
+def named_calls(source: str, names: tuple[str, ...]) -> list[Call]:
+    return [call for function in functions(source) if function.name in names for call in calls(function.body)]
+
+
+def test_functions_are_found_between_macros_strings_and_comments() -> None:
+    source = (
+        "#define TWICE(x) \\\n    do { x; x; } while (0)\n/* static void no(void) { */\n"
+        'static const char *text = "void no(void) {";\nstruct point { int x; };\nextern "C" {\n'
+        "static int first(int (*callback)(int)) { if (1) { return 2; } return '}'; }\n}\nnamespace a { namespace {\n"
+        "TEST(Parser, Empty) { EXPECT_EQ(1, f()); }\n} }\nSTART_TEST(test_old)\n{ ck_assert(1); }\nEND_TEST\n"
+        'TEST_CASE("one two", "[tag]") { REQUIRE(f() == 2); }\nint table[] = { 1, 2 };\nint last(void) { return 0; }\n'
+    )
+    assert [function.name for function in functions(source)] == ["first", "Parser.Empty", "test_old", "one two", "last"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(
+            ("42", 42),
+            ("-7L", -7),
+            ("0b101u", 5),
+            ("1'000", 1000),
+            ("'\\n'", 10),
+            ("(3)", 3),
+            ("1.5f", 1.5),
+            ("true", 1),
+        ),
+        *(('"a" "\\x41\\101"', "aAA"), ("x", None), ("1 + 2", None), ('L"a"', None), ('"\\xff"', None), ("", None)),
+    ],
+)
+def test_literals_have_the_value_that_the_compiler_gives_them(text: str, value: object) -> None:
+    assert literal(tokens(text)) == value
+
+
+def test_tap_is_read_with_its_plan_and_directives() -> None:
+    log = "TAP version 13\nok 1 - a\nnot ok 2 - b # TODO later\nok 3 c # SKIP no disk\nnot ok 4 - d\nok 5\n1..5\n"
+    assert parse_tap(log) == {"a": "PASSED", "b": "XFAIL", "c": "SKIPPED", "d": "FAILED", "5": "PASSED"}
+    assert parse_tap("ok 1 - a\nnot ok 1 - a\nok 1 - a\n") == {"a": "FAILED"}
+    report = tap_report("1..1\nok 1 - a\n" + log)
+    assert report is not None and (report.passed_at_most, report.success) == (4, False)
+    assert tap_report("ok 1 - a\nok 2 - b\n") is None
+    assert tap_report("ok 1 - a\nok 2 - b\n1..3\n") is None
+
+
+LOGS = {
+    "parse_log_redis": "[ok]: SET and GET (12 ms)\n[err]: XADD in tests/unit/a.tcl\n[skip]: big: large memory\nx\n",
+    "parse_log_jq": "PASS: tests/jqtest\n  FAIL: tests/shtest\nPASS\n",
+    "parse_log_micropython_test": "pass  basics/a.py\nFAIL  basics/b.py\nskip  basics/c.py\n3 tests performed\n",
+    "parse_log_googletest": "1: [ RUN   ] A.B\n1: [    OK ] A.B (0 ms)\n[  FAILED  ] A.C (2 ms)\n[  FAILED  ] A.C\n",
+    "parse_log_doctest": '<?xml?>\n<doctest binary="t"><TestSuite><TestCase name="a"><SubCase name="b">'
+    '<Expression success="true"/></SubCase><SubCase name="c"><Expression success="false"/></SubCase></TestCase>'
+    "</TestSuite></doctest>\nend",
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_logs_are_read_as_the_harness_reads_them(name: str) -> None:
+    official = official_parser(name)
+    assert official is not None, "install the extra swebench"
+    found = C_LANGUAGE.parsers[name](LOGS[name])
+    assert found == official(LOGS[name])
+    assert len(found) > 1
+
+
+def test_entities_of_a_log_in_xml_are_not_expanded() -> None:
+    bomb = '<doctest><!DOCTYPE a [<!ENTITY b "bb">]><TestCase name="&b;"/></doctest>'
+    assert C_LANGUAGE.parsers["parse_log_doctest"](bomb) == {}
+
+
+def test_controls_of_every_task_change_each_test() -> None:
+    for task in TASKS:
+        files = {path: _patched(task.files[path], task.test_patch, path) for path in C_LANGUAGE.control_files(task)}
+        control = C_LANGUAGE.make_control(files, task.fail_to_pass, added_lines(task.test_patch), 3)
+        assert control is not None and control.names == set(task.fail_to_pass), task.instance_id
+        blinded = C_LANGUAGE.make_blind(files, task.fail_to_pass, frozenset(), 3)
+        assert blinded is not None and blinded.expectations, task.instance_id
+        left = [call.name for text in blinded.files.values() for call in named_calls(text, task.fail_to_pass)]
+        assert not [name for name in left if name.startswith("CHECK")], task.instance_id
+
+
+def _patched(text: str, patch: str, path: str) -> str:
+    """The text of a test file with the tests of a test patch, which adds lines only."""
+    section = patch.partition(f"+++ b/{path}\n")[2].partition("diff --git")[0]
+    lines, found, at = text.splitlines(keepends=True), [], 0
+    for hunk in re.split(r"^@@ -(\d+).*\n", section, flags=re.MULTILINE)[1:]:
+        if hunk.isdigit():
+            found += lines[at : int(hunk) - 1]
+            at = int(hunk) - 1
+            continue
+        for line in hunk.splitlines(keepends=True):
+            found.append(line[1:])
+            at += line[0] == " "
+    return "".join(found + lines[at:])
+
+
+def test_an_honest_patch_fails_the_control_and_a_blind_run_proves_it() -> None:
+    task = TASKS["mini-c__strmap-001"]
+    with public_directory("languages-c") as place:
+        store = LayerStore(place / "layers")
+        verdict = grade(task, task.patch, store=store, backend="namespace")
+        assert (verdict.resolved, verdict.proof, verdict.proof_tests) == (True, "blind", task.fail_to_pass)
+        assert not grade(task, "", store=store, backend="namespace").resolved
+        workspace = prepare_locally(task, store=store, backend="namespace")
+        tests = TaskTests(task, workspace, "strict", "namespace", 60.0)
+        watched = C_LANGUAGE.control_files(task)
+        files = tests.run(task.patch, watched=watched).files
+        name = task.fail_to_pass[0]
+        control = C_LANGUAGE.make_control(files, [name], added_lines(task.test_patch), 1)
+        assert control is not None
+        wrong = tests.verdict(tests.run(task.patch, rewritten=control.files, watched=watched)).tests
+        assert {test for test, status in wrong.items() if status == "FAILED"} == {name}
+
+
+def test_a_patch_that_does_not_compile_has_failed_and_is_valid() -> None:
+    task = TASKS["mini-c__ini-002"]
+    patch = task.patch.replace("return *a == *b;", "return *a == *b")
+    assert patch != task.patch
+    with public_directory("languages-c") as place:
+        verdict = grade(task, patch, store=LayerStore(place / "layers"), backend="namespace")
+    assert (verdict.resolved, verdict.valid, verdict.failure_reason) == (False, True, "the log names no test")
+
+
+def test_a_machine_without_a_compiler_gets_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(setup.shutil, "which", lambda program, path="": None if program == "cc" else shutil.os.devnull)
+    with public_directory("languages-c") as place, pytest.raises(LayerError, match=r"lacks gcc .*apt-get install gcc"):
+        prepare_locally(TASKS[0], store=LayerStore(place / "layers"), backend="namespace")
+
+
+@pytest.mark.parametrize(
+    ("line", "required"),
+    [
+        ("    if (count > 3)\n+        return -1;", False),
+        ("    memcpy(out, in, strlen(in) + 1);", False),
+        ("#include <ctype.h>", False),
+        ("#define MOST_KEYS 20", False),
+        ("    exit(0);", True),
+        ("__attribute__((constructor)) static void f(void)", True),
+        ("int strcmp(const char *a, const char *b)", True),
+        ("#define strcmp(a, b) 0", True),
+        ('#include "../tests/test_ini.c"', True),
+        ("    long *up = (long *)&count;", True),
+        ('    FILE *file = fopen("/proc/self/exe", "r");', True),
+        ('    __asm__("nop");', True),
+        ("ex\\", True),
+    ],
+)
+def test_means_of_forgery_require_a_proof(line: str, required: bool) -> None:
+    patch = f"diff --git a/a.c b/a.c\n--- a/a.c\n+++ b/a.c\n@@ -1,0 +1,1 @@\n+{line}\n"
+    assert C_LANGUAGE.scrutiny_of(patch, Path()).required is required
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Makefile",
+        "src/makefile",
+        "GNUmakefile",
+        "CMakeLists.txt",
+        "tests/a.c",
+        "src/test_a.c",
+        "string.h",
+        "sys/types.h",
+        "include/assert.h",
+        "a.o",
+        "libx.so",
+        "rules.mk",
+        "configure",
+        "src/a_test.cc",
+        "a.ld",
+    ],
+)
+def test_what_decides_how_tests_are_built_is_protected(path: str, tmp_path: Path) -> None:
+    assert C_LANGUAGE.is_protected(path, tmp_path)
+
+
+@pytest.mark.parametrize("path", ["src/a.c", "include/a.h", "strings_util.h", "contest.c", "docs/a.md"])
+def test_sources_are_not_protected(path: str, tmp_path: Path) -> None:
+    assert not C_LANGUAGE.is_protected(path, tmp_path)
+
+
+def test_tasks_are_of_the_language_of_their_tests() -> None:
+    assert {language_of(task).name for task in TASKS} == {"c"}
+    assert {language_of(task).name for task in load_tasks("mini", select=":3")} == {"python"}
