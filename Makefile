@@ -68,6 +68,9 @@ honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, e
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
+test-inspect: setup ## run the tests of the adapter for Inspect against the real package, in .venv-inspect (a minute the first time)
+	@scripts/test_inspect.sh $(ARGS)
+
 test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed into .venv-deepspeed
 	@scripts/test_deepspeed.sh $(ARGS)
 
