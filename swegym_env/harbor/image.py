@@ -389,13 +389,13 @@ def _bootstrap(target: Path, suite: str, python: str, parts: str, at: str) -> No
         packages += [] if of_debian else ["libreadline8", "libncursesw6", "libbz2-1.0", "liblzma5", "openssl"]
     command = [
         program, "--mode=root", "--variant=minbase", "--format=directory", f"--include={','.join(packages)}",
-        "--aptopt=Acquire::Languages \"none\"", suite, str(target / "root"), _MIRROR,
+        "--aptopt=Acquire::Languages \"none\"", suite, str(target / ".made"), _MIRROR,
     ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if ran.returncode != 0:
         lines = [line for line in ran.stderr.splitlines() if line.startswith("E:")] or ran.stderr.splitlines()[-1:]
         raise ImageError(f"{at}: mmdebstrap {suite}: {' '.join(lines)[:300]}")
-    root = target / "root"
+    root = target / ".made"
     (root / "etc/apt/apt.conf.d/99sandbox").write_text('APT::Sandbox::User "root";\n')
     if python:
         _install_python(root, python, bool(of_debian))

@@ -18,10 +18,11 @@ from swegym_env.errors import (
     UnknownTaskError,
 )
 from swegym_env.harbor.env import HarborEnv
-from swegym_env.harbor.image import build_image
+from swegym_env.harbor.image import build_image, find_base
 from swegym_env.harbor.state import StateVerdict, grade_state, solve, start_task
 from swegym_env.harbor.tasks import HarborTask, load_harbor_tasks
 from swegym_env.sandbox.client import supervisor
+from swegym_env.sandbox.layers import LayerStore
 from tests.env.harbor.conftest import Make
 
 
@@ -122,6 +123,29 @@ def test_layers_are_cached_by_what_they_are_made_of(make_task: Make) -> None:
     same = build_image(load(make_task("same", dockerfile=text, files={"environment/one.txt": "1"}))).layers
     other = build_image(load(make_task("other", dockerfile=text, files={"environment/one.txt": "2"}))).layers
     assert same == first and other[0] == first[0] and not set(other[1:]) & set(first)
+
+
+MMDEBSTRAP = """\
+#!/bin/bash
+echo "$@" >> {log}
+cp -a {base} "${{@: -2:1}}" && mkdir -p "${{@: -2:1}}"/{{etc/apt/apt.conf.d,usr/local/bin}}
+"""
+
+
+def test_a_base_is_a_debian_of_the_suite_that_the_name_stands_for(
+    tmp_path: Path, store: LayerStore, bases: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "mmdebstrap"  # in its place: it needs a mirror of Debian
+    program.write_text(MMDEBSTRAP.format(log=tmp_path / "log", base=bases / "debian:12"))
+    program.chmod(0o755)
+    monkeypatch.delenv("SWEGYM_BASE_IMAGES", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    names = ("debian:12-slim", "ubuntu:24.04", "python:3.11-slim", "docker.io/library/debian:bullseye")
+    roots = [find_base(name, store, "Dockerfile:1") for name in names]
+    suites = [line.split()[-3] for line in (tmp_path / "log").read_text().splitlines()]
+    assert suites == ["bookworm", "trixie", "bookworm", "bullseye"]
+    assert all((root / "root").is_dir() and (root / "bin/bash").exists() for root in roots)
+    assert (roots[2] / "usr/local/bin/python").readlink() == Path("/usr/bin/python3")
 
 
 @pytest.mark.parametrize(
