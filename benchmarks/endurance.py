@@ -8,21 +8,23 @@ processes, control groups, and files of the run directory. What grew from the fi
 The owners that are killed play the same episodes. After each death it is counted what is left of its sandboxes, as
 `benchmarks.reaping` does. Writes benchmarks/results/endurance.json, and fails if anything is left.
 
-    python -m benchmarks.endurance [--episodes 10000] [--kills 200] [--threads 8]
+    python -m benchmarks.endurance [--episodes 10000] [--kills 200] [--threads 8] [--progress FILE]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.evaluation import supervisors
@@ -30,6 +32,7 @@ from benchmarks.reaping import PATIENCE_S, USERS, Lines, left, place_for_sandbox
 from benchmarks.records import Row, row, write_results
 from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
+from swegym_env.files import write_atomically
 from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
 from swegym_env.sandbox.client import end_all
 from swegym_env.sandbox.linux.cgroups import existing_groups
@@ -53,46 +56,76 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=10_000, help="over all back ends")
     parser.add_argument("--kills", type=int, default=200, help="over all back ends")
     parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--progress", type=Path, help="a file to continue from after an interruption")
     parser.add_argument("--output", type=Path, help="of the results (default benchmarks/results/endurance.json)")
     options = parser.parse_args()
     os.environ["SWEGYM_SUBUID"] = f"{USERS[0]}:{USERS[1]}"
     backends = [name for name in LOCAL_BACKENDS if not make_backend(name).problem(fresh=True)]
-    rows: list[Row] = []
+    progress = Progress.read(options.progress)
+    each = options.episodes // len(backends)
     with place_for_sandboxes("") as place:
         for name in backends:
-            rows += endure(name, options.episodes // len(backends), options.threads, place)
+            if name not in progress.held:
+                progress.held[name] = endure(name, each, options.threads, place)
+                progress.write(options.progress)
         end_all()
-    remains = kill_owners(backends, options.kills)
+    while progress.kills < options.kills:
+        kill_owner(backends[progress.kills % len(backends)], progress)
+        progress.write(options.progress)
+    rows = [one for name, held in progress.held.items() for one in rows_of(f"{name}, {each} episodes", held)]
     rows += [
-        Row("killed owners", f"{what} left", "", count, count, count, options.kills) for what, count in remains.items()
+        Row("killed owners", f"{what} left", "", count, count, count, options.kills)
+        for what, count in progress.remains.items()
     ]
     ratios = {"episodes": options.episodes, "kills": options.kills}
     write_results("endurance", rows, ratios=ratios, packages=["gymnasium"], path=options.output)
     for one in rows:
-        print(f"{one.case:30} {one.metric:50} {one.median:12.1f} {one.unit}")
-    return 1 if any(remains.values()) else 0
+        print(f"{one.case:30} {one.metric:70} {one.median:8.1f} {one.unit}")
+    return 1 if any(progress.remains.values()) else 0
 
 
-def endure(backend: str, episodes: int, threads: int, place: Path) -> list[Row]:
-    """Rows of what grew while a back end played its episodes, with `place` as run directory."""
-    every = max(1, episodes // COUNTS)
-    held: dict[str, list[float]] = defaultdict(list)
-    rates: list[float] = []
-    for _ in played(backend, every, threads):  # builds layers, fills caches
-        pass
-    began = time.monotonic()
-    for done, _ in enumerate(played(backend, episodes, threads, held=held, every=every, place=place), 1):
-        if done % every == 0:
-            rates.append(every / (time.monotonic() - began))
-            began = time.monotonic()
-    case = f"{backend}, {episodes} episodes"
-    rows = [row(case, "episodes per second of a tenth", "1/s", rates)]
+@dataclass
+class Progress:
+    """What was found so far.
+
+    Attributes:
+        held: back end → what was held → its counts in the order of time.
+        kills: owners killed.
+        remains: what was left of all of them, by kind.
+    """
+
+    held: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    kills: int = 0
+    remains: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path | None) -> Progress:
+        """What an interrupted run has written; nothing where there is no file."""
+        return cls() if path is None or not path.exists() else cls(**json.loads(path.read_text()))
+
+    def write(self, path: Path | None) -> None:
+        """Save it, where there is a file to save it in."""
+        if path is not None:
+            write_atomically(path, json.dumps(vars(self)))
+
+
+def rows_of(case: str, held: dict[str, list[float]]) -> Iterator[Row]:
+    """What was held, and what of it came after the first tenth of the episodes."""
     for what, values in held.items():
         unit = "MiB" if "memory" in what else ""
-        rows.append(row(case, what, unit, values))
-        rows.append(row(case, f"{what}, gained from the first tenth to the last", unit, [values[-1] - values[1]]))
-    print(f"{case}: {dict(held)}", flush=True)
-    return rows
+        yield row(case, what, unit, values)
+        yield row(case, f"{what}, gained from the first tenth to the last", unit, [values[-1] - values[1]])
+
+
+def endure(backend: str, episodes: int, threads: int, place: Path) -> dict[str, list[float]]:
+    """What was held while a back end played its episodes, with `place` as run directory."""
+    every = max(1, episodes // COUNTS)
+    held: dict[str, list[float]] = defaultdict(list)
+    for _ in played(backend, every, threads):  # builds layers, fills caches
+        pass
+    for _ in played(backend, episodes, threads, held=held, every=every, place=place):
+        pass
+    return dict(held)
 
 
 def played(
@@ -193,25 +226,24 @@ def _read(path: str) -> bytes:
     return b""
 
 
-def kill_owners(backends: Sequence[str], kills: int) -> dict[str, int]:
-    """Kill owners between a reset and a verdict, as it happens; what is left of all of them, by kind."""
-    chance, remains = random.Random(0), Counter[str]()
-    for number in range(kills):
-        with place_for_sandboxes("") as place:
-            command = [sys.executable, "-c", OWNER, backends[number % len(backends)]]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
-                assert owner.stdout is not None
-                if not Lines(owner.stdout.fileno()).another("episode"):
-                    raise SystemExit("endurance: an owner played no episode")
-                time.sleep(chance.uniform(0, 0.5))
+def kill_owner(backend: str, progress: Progress) -> None:
+    """Kill an owner between a reset and a verdict, as it happens, and count what is left of it."""
+    number = progress.kills
+    with place_for_sandboxes("") as place:
+        with subprocess.Popen([sys.executable, "-c", OWNER, backend], stdout=subprocess.PIPE) as owner:
+            assert owner.stdout is not None
+            if not Lines(owner.stdout.fileno()).another("episode"):
                 owner.kill()
-            owners = {owner.pid}
-            wait_until(lambda: not any(left(place, owners).values()), PATIENCE_S)  # noqa: B023 - called here
-            found = left(place, owners)
-        remains.update(found)
-        if any(found.values()):
-            print(f"owner {number}: {found}", file=sys.stderr)
-    return dict(remains)
+                raise SystemExit(f"endurance: owner {number} played no episode")
+            time.sleep(random.Random(number).uniform(0, 0.5))
+            owner.kill()
+        owners = {owner.pid}
+        wait_until(lambda: not any(left(place, owners).values()), PATIENCE_S)
+        found = left(place, owners)
+    progress.kills += 1
+    progress.remains = {what: progress.remains.get(what, 0) + count for what, count in found.items()}
+    if any(found.values()):
+        print(f"owner {number}: {found}", file=sys.stderr)
 
 
 if __name__ == "__main__":
