@@ -14,11 +14,13 @@ ROOT = Path(__file__).parents[2]
 TENSORS = {"torch", "transformers", "accelerate", "peft"}
 HEAVY = {*TENSORS, "datasets", "git", "jinja2", "matplotlib", "pandas", "rich", "spython"}
 
-# The one peer that needs a newer Python than the project: `scripts/test_harbor.sh` uses its adapter.
+# Peers that are not installed beside this package, since they need another Python or other versions of packages than
+# ours: scripts/test_harbor.sh and test_inspect.sh use their adapters.
 IMPORT_EVERY_MODULE = """
 import importlib, importlib.util, pkgutil, {package}
+apart = {{"swegym_env.adapters.harbor": "harbor", "swegym_env.adapters.inspect_ai": "inspect_ai"}}
 for module in pkgutil.walk_packages({package}.__path__, "{package}."):
-    if module.name != "swegym_env.adapters.harbor" or importlib.util.find_spec("harbor"):
+    if module.name not in apart or importlib.util.find_spec(apart[module.name]):
         importlib.import_module(module.name)
 """
 NAME_WHAT_WAS_LOADED = """
