@@ -45,6 +45,8 @@ class HarborEnv(SWEBenchEnv):
         dataset: a folder of task folders, or one task folder.
         protect: "system": the image's programs and libraries are the image's again when the tests run; "none": the
             state is graded as it is, as Harbor does. See `harbor.state`.
+        network: let agent and tests have the machine's own network, loopback included, where their task does not refuse
+            it. Many public tasks install what their tests need.
 
     The other arguments, and the errors, are those of `SWEBenchEnv`.
     """
@@ -54,6 +56,7 @@ class HarborEnv(SWEBenchEnv):
         dataset: str,
         *,
         protect: Protect = "system",
+        network: bool = False,
         sandbox: str = "auto",
         reward: str = "resolved",
         action_format: str = "auto",
@@ -72,7 +75,7 @@ class HarborEnv(SWEBenchEnv):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         check_choice("protect", protect, ("system", "none"))
         self._protect: Protect = protect
-        self._harbor = load_harbor_tasks(dataset)
+        self._harbor = load_harbor_tasks(dataset, network=network)
         self._rewards: Mapping[str, float] = {}
         self._set_aside: tuple[str, ...] = ()
         self._earned = 0.0

@@ -37,7 +37,7 @@ class HarborTask:
         instance_id: the folder's name.
         folder: absolute.
         instruction: what the agent reads.
-        network: whether agent and tests have network.
+        network: whether agent and tests have the machine's own network, loopback included.
         workdir: where commands begin; empty: the Dockerfile's WORKDIR.
         env, verifier_env, solution_env: variables of all commands, of the tests, of the solution.
         cpus, memory_bytes, disk_bytes: limits; None: the defaults.
@@ -48,7 +48,7 @@ class HarborTask:
     instance_id: str
     folder: Path
     instruction: str
-    network: bool = True
+    network: bool = False
     workdir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     verifier_env: Mapping[str, str] = field(default_factory=dict)
@@ -78,8 +78,12 @@ def is_harbor_task(folder: Path) -> bool:
     return (folder / "task.toml").is_file()
 
 
-def load_harbor_tasks(place: str | os.PathLike[str]) -> TaskSet[HarborTask]:
+def load_harbor_tasks(place: str | os.PathLike[str], *, network: bool = False) -> TaskSet[HarborTask]:
     """The tasks in a folder, or the one task that the folder is, sorted by name.
+
+    Args:
+        network: let agent and tests have the machine's network where their task does not refuse it. In Harbor a task
+            has network if it does not say otherwise; here whoever loads it must say so too.
 
     Raises:
         UnknownTaskError: there is none.
@@ -89,7 +93,7 @@ def load_harbor_tasks(place: str | os.PathLike[str]) -> TaskSet[HarborTask]:
     found = [folder] if is_harbor_task(folder) else sorted(path.parent for path in folder.glob("*/task.toml"))
     if not found:
         raise UnknownTaskError(f"{place}: no Harbor task: expected a folder with task.toml, or folders with one each")
-    return TaskSet([_read(path) for path in found], name=str(place))
+    return TaskSet([_read(path, allowed=network) for path in found], name=str(place))
 
 
 def tree_files(folder: Path) -> list[Path]:
@@ -103,7 +107,7 @@ def tree_files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _read(folder: Path) -> HarborTask:
+def _read(folder: Path, *, allowed: bool) -> HarborTask:
     where = folder / "task.toml"
     try:
         config = tomllib.loads(where.read_text(encoding="utf-8"))
@@ -123,7 +127,7 @@ def _read(folder: Path) -> HarborTask:
         instance_id=folder.name,
         folder=folder,
         instruction=instruction,
-        network=network == "public",
+        network=allowed and network == "public",
         workdir=str(environment.get("workdir") or ""),
         env=_variables(environment, where),
         verifier_env=_variables(verifier, where),

@@ -23,7 +23,7 @@ from swegym_env.harbor.state import StateVerdict, grade_state, solve, start_task
 from swegym_env.harbor.tasks import HarborTask, load_harbor_tasks
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.layers import LayerStore
-from tests.env.harbor.conftest import Make
+from tests.env.harbor.conftest import NO_NETWORK, Make
 
 
 def load(folder: Path) -> HarborTask:
@@ -224,6 +224,24 @@ def test_without_protection_a_replaced_program_pays_as_it_does_in_harbor(make_ta
     folder, attack = make_task(), ATTACKS["a replaced program"]
     assert graded(folder, attack, protect="none").reward == 1.0
     assert graded(folder, attack).set_aside == ("usr/bin/grep",)
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_network_needs_the_word_of_whoever_loads_a_task(make_task: Make, network: bool) -> None:
+    silent, refusing = make_task("silent", toml=""), make_task("refusing", toml=NO_NETWORK)
+    assert [load_harbor_tasks(folder, network=network)[0].network for folder in (silent, refusing)] == [network, False]
+    env = HarborEnv(str(silent), network=network, action_format="raw")
+    try:
+        env.reset(seed=0)
+        seen = interfaces(env.step("cat /proc/net/dev")[0])
+    finally:
+        env.close()
+    assert seen == (interfaces(Path("/proc/net/dev").read_text()) if network else {"lo"})
+
+
+def interfaces(text: str) -> set[str]:
+    """The names in `/proc/net/dev`."""
+    return {line.partition(":")[0].strip() for line in text.splitlines() if ":" in line}
 
 
 def test_what_the_agent_breaks_is_a_failure_and_what_the_machine_breaks_is_none(make_task: Make) -> None:
