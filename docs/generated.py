@@ -129,8 +129,8 @@ def _real_rows(root: Path) -> str:
         runs.setdefault(entry["repo"], []).append(entry)
     lines = [
         (
-            "| repository | rows | gold resolved | empty resolved | rewrite resolved | proof: blind / controls / none "
-            "| set-up, processor s | three verdicts, processor s | layers, GB |"
+            "| repository | rows | gold resolved | empty resolved | rewrite resolved | proof | set-up | verdicts "
+            "| layers |"
         ),
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -154,8 +154,9 @@ def _real_rows(root: Path) -> str:
     lines += [
         "",
         (
-            "Times are means for each row, of processor time, because other work ran beside the campaign. Layers that "
-            "rows share count once. Blind expectations hold at least this many bits (share of the rows):"
+            "The proof is blind / controls / none. The set-up and the three verdicts of a row take so many seconds of "
+            "processor time on average (of processor time, because other work ran beside the campaign). Layers are in "
+            "GB; those that rows share count once. Blind expectations hold at least this many bits (share of the rows):"
         ),
         "",
         f"| bits | {' | '.join(curve)} |",

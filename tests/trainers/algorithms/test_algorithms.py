@@ -118,8 +118,9 @@ def test_old_logprobs_need_no_extra_forward_pass_if_the_first_step_has_the_whole
     (one, weights, looks), (other, other_weights, other_looks) = found
     assert one == other
     assert torch.equal(weights, other_weights)
-    # Advantages need values first; a shared critic computes them with the policy's trunk.
-    assert (looks > 0, other_looks > 0) == (getattr(settings, "critic", None) == "shared", True)
+    # Advantages need values first; a shared critic computes them with the policy's trunk. One look more is for the
+    # representation, at a few contexts.
+    assert (looks > 1, other_looks > 1) == (getattr(settings, "critic", None) == "shared", True)
 
 
 @names
