@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.waiting import wait_until
 from swegym_env.repo.capture import capture_patch
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.identity import sandbox_user
@@ -449,4 +450,6 @@ def test_a_sandbox_whose_processes_were_killed_starts_another_shell(opened: Open
     shell = sandbox._shell.pid  # type: ignore[attr-defined]
     for pid in [shell, *descendants(shell)]:
         os.kill(pid, signal.SIGKILL)
+    # Until it is dead it may read the next command, which nobody then runs or repeats.
+    assert wait_until(lambda: shell not in descendants(sandbox._shell._launched), 20)  # type: ignore[attr-defined]
     assert sandbox.run("echo alive").output == "alive\n"
