@@ -93,8 +93,8 @@ def _logits(model: Policy, states: Tensor) -> Tensor:
     """(C, D) to (C, V) float32."""
     weight, bias = model.unembedding
     cap, scale = getattr(model, "soft_cap", None), getattr(model, "logit_scale", 1.0)
-    logits = torch.nn.functional.linear(states.to(weight.dtype), weight, bias).float() * scale
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    logits = torch.nn.functional.linear(states.to(weight.dtype), weight, bias).float()
+    return scale * (logits if cap is None else cap * torch.tanh(logits / cap))
 
 
 def _entropy(logprobs: Tensor) -> Tensor:

@@ -81,6 +81,19 @@ def test_half_of_the_observations_one_word_the_others_another() -> None:
     assert warm["representation/information"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_logits_are_capped_first_and_scaled_then_as_in_the_model() -> None:
+    table = torch.zeros(N, N)
+    table[: N // 2, 3], table[N // 2 :, 5] = 50.0, 50.0
+    policy = Lookup(table)
+    policy.soft_cap, policy.logit_scale = 10.0, 0.1
+    p = torch.tensor([0.1 * 10 * math.tanh(5)] + [0.0] * (N - 1)).softmax(0).double()
+    mean = p.clone()
+    mean[0] = mean[1] = (p[0] + p[1]) / 2
+    expected = float(-(mean * mean.log()).sum() + (p * p.log()).sum())
+    found = representation(policy, games(), max_tokens=64)
+    assert found["representation/information"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_words_that_are_not_allowed_say_nothing() -> None:
     table = torch.zeros(N, N)
     table[: N // 2, 3], table[N // 2 :, 5] = 50.0, 50.0
