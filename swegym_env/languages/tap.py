@@ -9,11 +9,10 @@ import re
 
 from swegym_env.languages import RunnerReport
 
-__all__ = ["parse_tap", "parse_tap_official", "tap_report"]
+__all__ = ["parse_tap", "tap_report"]
 
 _LINE = re.compile(r"^(?P<bad>not )?ok\b(?: (?P<number>\d+))?(?: -)?(?: (?P<name>.*?))?(?:\s+#\s*(?P<directive>.*))?$")
 _PLAN = re.compile(r"^1\.\.(\d{1,9})(?:\s+#.*)?$")
-_OFFICIAL = re.compile(r"^(ok|not ok) (\d+) (.+)$")
 _BAIL = re.compile(r"^Bail out!", re.MULTILINE)
 
 
@@ -36,15 +35,6 @@ def parse_tap(log: str) -> dict[str, str]:
             status = "XFAIL"
         name = match["name"] or match["number"]
         found[name] = "FAILED" if found.get(name) == "FAILED" else status
-    return found
-
-
-def parse_tap_official(log: str) -> dict[str, str]:
-    """As the SWE-bench harness reads it (`parse_log_tap`): what follows the number is the name."""
-    found: dict[str, str] = {}
-    for line in log.split("\n"):
-        if match := _OFFICIAL.match(line.strip()):
-            found[match[3]] = "PASSED" if match[1] == "ok" else "FAILED"
     return found
 
 
