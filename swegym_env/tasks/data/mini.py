@@ -34,6 +34,7 @@ __all__ = [
     "packages",
     "read_bugs",
     "read_repository",
+    "repair_task",
 ]
 
 DATA = Path(__file__).parent / "mini"
@@ -277,9 +278,38 @@ def make_task(bug: Bug, files: Mapping[str, str], tests: Collection[str], failin
     test_patch = ""
     for path in sorted({test.rsplit(".", 2)[0].replace(".", "/") + ".py" for test in failing}):
         test_patch += edit_and_revert(base, path, drop_tests(files[path], path[:-3].replace("/", "."), failing))
+    return repair_task(
+        bug, base, patch, test_patch, tests, failing, repo="mini", test_command=TEST_COMMAND, log_parser="unittest"
+    )
+
+
+def repair_task(
+    bug: Bug,
+    base: dict[str, str],
+    patch: str,
+    test_patch: str,
+    tests: Collection[str],
+    failing: Collection[str],
+    *,
+    repo: str,
+    test_command: str,
+    log_parser: str,
+) -> Task:
+    """The task of repairing one bug of a shipped set.
+
+    Args:
+        bug: the bug.
+        base: the repository with the bug and without the tests that reveal it.
+        patch: removes the bug.
+        test_patch: adds those tests.
+        tests: the names of all tests, which pass without the bug.
+        failing: the tests that fail with the bug.
+        repo: the name of the set.
+        test_command, log_parser: as of `Task`.
+    """
     return Task(
         instance_id=bug.instance_id,
-        repo=f"mini/{bug.package}",
+        repo=f"{repo}/{bug.package}",
         base_commit="",
         problem_statement=bug.issue,
         patch=patch,
@@ -287,8 +317,8 @@ def make_task(bug: Bug, files: Mapping[str, str], tests: Collection[str], failin
         fail_to_pass=tuple(failing),
         pass_to_pass=tuple(test for test in tests if test not in failing),
         version="1.0",
-        test_command=TEST_COMMAND,
-        log_parser="unittest",
+        test_command=test_command,
+        log_parser=log_parser,
         files=base,
         test_timeout_s=TEST_TIMEOUT_S,
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from swegym_env.errors import TaskFormatError, UnknownTaskError
 from swegym_env.repo.patches import LineEdit
-from swegym_env.tasks.data.mini import SPLITS, Bug, edit_and_revert, read_bugs, read_repository
+from swegym_env.tasks.data.mini import SPLITS, Bug, edit_and_revert, read_bugs, read_repository, repair_task
 from swegym_env.tasks.task import Task
 
 __all__ = ["DATA", "HELD_OUT", "bugs", "drop_tests", "files", "libraries", "load", "make_task"]
@@ -29,7 +29,6 @@ HELD_OUT = frozenset({"caldate"})
 """The libraries of the split "test"; all others are "train"."""
 
 TEST_COMMAND = "make test"
-TEST_TIMEOUT_S = 60.0
 
 _TEST = re.compile(r"^static void (test_\w+)\(void\)\n\{\n.*?^\}\n\n?", re.MULTILINE | re.DOTALL)
 _RUN = re.compile(r"^    RUN\((test_\w+)\);\n", re.MULTILINE)
@@ -101,18 +100,6 @@ def make_task(bug: Bug, sound: Mapping[str, str], tests: Collection[str], failin
     for path in sorted(path for path in sound if path.startswith("tests/test_")):
         edits = drop_tests(sound[path], failing)
         test_patch += edit_and_revert(base, path, edits) if edits else ""
-    return Task(
-        instance_id=bug.instance_id,
-        repo=f"mini-c/{bug.package}",
-        base_commit="",
-        problem_statement=bug.issue,
-        patch=patch,
-        test_patch=test_patch,
-        fail_to_pass=tuple(failing),
-        pass_to_pass=tuple(test for test in tests if test not in failing),
-        version="1.0",
-        test_command=TEST_COMMAND,
-        log_parser="tap",
-        files=base,
-        test_timeout_s=TEST_TIMEOUT_S,
+    return repair_task(
+        bug, base, patch, test_patch, tests, failing, repo="mini-c", test_command=TEST_COMMAND, log_parser="tap"
     )
