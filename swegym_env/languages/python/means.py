@@ -13,6 +13,7 @@ import keyword
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -66,6 +67,7 @@ _REACHED = re.compile(r"\b(sys|os|io|posix|builtins|__builtins__|codecs|shutil|t
 # With what a backslash escapes, or else the quotes in a hostile line would be tried as beginnings one by one.
 _STRING = r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _STRING_OR_WORD = re.compile(f"{_STRING}|{WORD.pattern}")
+_ASSIGNED = re.compile(r"\s*=(?!=)")
 _KEPT = frozenset(dir(builtins)) | REACHING | frozenset(keyword.kwlist)
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
@@ -247,14 +249,17 @@ def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
 
 
 class _Scopes:
-    """The functions and classes of a tree, and which of them each line belongs to."""
+    """The functions and classes of a tree, which of them each line belongs to, and each line's keyword arguments."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.found: list[tuple[str, _Scope]] = []
         self.of_line: dict[int, tuple[str, frozenset[str]]] = {}
+        self.keywords: dict[int, set[str]] = {}
         waiting: list[tuple[ast.AST, str, frozenset[str]]] = [(tree, "", frozenset())]
         while waiting:  # outer scopes come before inner ones
             node, name, known = waiting.pop()
+            if isinstance(node, ast.keyword) and node.arg is not None:
+                self.keywords.setdefault(node.lineno, set()).add(node.arg)
             if isinstance(node, _Scope):
                 name = f"{name}.{node.name}"
                 known = known | _locals(node) if not isinstance(node, ast.ClassDef) else frozenset()
@@ -294,7 +299,7 @@ def _unmatched(
 
     def key(line: str, number: int, scopes: _Scopes | None) -> tuple[str, str]:
         name, known = scopes.at(number) if scopes else ("", frozenset())
-        return name, _without_names(line, known)
+        return name, _without_names(line, known, scopes.keywords.get(number, ()) if scopes else ())
 
     lines = before.split("\n")
     lost = Counter(key(_normal(lines[number - 1].strip()), number, old) for number in removed)
@@ -310,12 +315,17 @@ def _unmatched(
     return found
 
 
-def _without_names(line: str, known: frozenset[str]) -> str:
-    """A line without those of its names that are `known`: no builtins, attributes, means, or words of strings."""
+def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) -> str:
+    """A line without those of its names that are `known`: no builtins, attributes, means, or words of strings.
+
+    Args:
+        keywords: names that calls in the line give arguments by. Such a name belongs to the function that is called.
+    """
 
     def blank(found: re.Match[str]) -> str:
         word, before = found[0], line[: found.start()][-1:]
         kept = word not in known or word in _KEPT or before == "." or word.startswith("__")
+        kept = kept or (word in keywords and bool(_ASSIGNED.match(line, found.end())))
         return word if kept or FORGING.search(word) or _READING.search(word) else "_"
 
     return _STRING_OR_WORD.sub(blank, line) if known else line

@@ -267,6 +267,26 @@ def test_a_line_that_is_moved_or_renamed_is_no_means_of_its_own(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("inspect.call(own, size=own)", ORDINARY),
+        ("inspect.call(\n        own,\n        size=own)", READING),
+        ("inspect.call(own, length=own)", READING),
+        ("inspect.call(own, own=own)", READING),
+        ("inspect.call(own, size==own)", READING),
+    ],
+)
+def test_an_argument_by_keyword_is_no_local_name(tmp_path: Path, call: str, expected: Scrutiny) -> None:
+    """`size=size` is the same argument as `size=own` in a function that calls its variable `own`."""
+    (tmp_path / "calc").mkdir()
+    text = "def take(box):\n    size = box\n    return inspect.call(size, size=size)\n\n\n"
+    before = {"calc/add.py": text + FILES["calc/add.py"]}
+    (tmp_path / "calc/add.py").write_text(before["calc/add.py"])
+    after = before["calc/add.py"].replace("size = box", "own = box").replace("inspect.call(size, size=size)", call)
+    assert scrutiny_of(diff(before, {"calc/add.py": after.replace("a - b", "a + b")}), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
     ("path", "held", "harmless"),
     [
         ("calc/point.py", "class Point:\n    size = 1\n", True),
