@@ -142,13 +142,8 @@ class BlindTests:
     open: frozenset[str] = frozenset()
     computed: bool = False
 
-    def run(self, tests: TaskTests, patch: str, *, alone: bool = False) -> tuple[Run, Verdict]:
-        """Run the tests blind on a patch. Raises as `TaskTests.run`.
-
-        Args:
-            alone: whether the tests have not run as they are: then they do so too where they would compare by an
-                equality that the patch may define.
-        """
+    def run(self, tests: TaskTests, patch: str) -> tuple[Run, Verdict]:
+        """Run the tests blind on a patch. Raises as `TaskTests.run`."""
         blinded = _blinded(tests.task, self.files, self.left, computed=self.computed)
         assert blinded is not None, "tests with pairs can be rewritten"
         run = tests.run(patch, blinded=blinded)
@@ -157,14 +152,10 @@ class BlindTests:
         if result is not None:
             seen = _observed(blinded, run.sent)
             verdict, covered = self._judged(tests.task, verdict, seen)
-            others = [one for sent in seen.values() for one in sent if not one.is_beside]
-            foreign = any(one.record.foreign for one in others)
-            run = dataclasses.replace(run, covered=frozenset() if foreign else covered)
+            foreign = any(one.record.foreign and not one.is_beside for sent in seen.values() for one in sent)
+            run = dataclasses.replace(run, covered=frozenset() if foreign else covered, has_foreign=foreign)
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
-            if alone and verdict.resolved and foreign:
-                plain = tests.verdict(tests.run(patch))
-                verdict = verdict if plain.resolved else plain
         return dataclasses.replace(run, files=self.files), verdict
 
     def _judged(self, task: Task, verdict: Verdict, seen: Mapping[str, list[_Sent]]) -> tuple[Verdict, frozenset[str]]:

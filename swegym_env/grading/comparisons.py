@@ -100,6 +100,8 @@ def _has_equality(packed: Any) -> bool:
     """Whether something in a packed value is of a class that may define how it compares."""
     if packed[0] in ("l", "t", "d", "e"):
         return any(map(_has_equality, packed[1]))
+    if packed[0] == "v":
+        return _has_equality(packed[2])
     return packed[0] in ("k", "o", "x")
 
 
@@ -139,7 +141,7 @@ def _unpacked(packed: Any, depth: int) -> Any:
         return _SCALARS[tag](packed[1])
     if tag == "n":
         return None
-    if tag == "k":  # an instance of a subclass is the value that it holds
+    if tag in ("k", "v"):  # an instance of a subclass is the value that it holds
         return _unpacked(packed[2], depth + 1)
     if tag == "o":
         return Foreign(_require(packed[1], str), "" if packed[2] is None else json.dumps(packed[2]))

@@ -244,16 +244,13 @@ class _Examination:
         if not wrong or self.patch == self.gold:
             return [], {copy.expectation for copy in wrong}
         sound = self._passed(self.gold, lineup)
-        unsound = {copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right}
-        return [copy for copy in wrong if copy.expectation not in unsound], unsound
+        off = Counter(copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right)
+        self._forget({one for one, count in off.items() if count > 1})  # one copy may fail by chance
+        return [copy for copy in wrong if copy.expectation not in off], {*off}
 
     def probe(self) -> Probe:
         """The task's probe, from an earlier verdict of this process if there was one."""
-        task = self.tests.task
-        parts = (task.instance_id, task.base_commit, task.test_patch, self.gold, self.tests.evaluation.tests)
-        key = hashlib.sha256(
-            repr((parts, self.names, sorted(self.files.items()))).encode("utf-8", "replace")
-        ).hexdigest()
+        key = self._key()
         with _lock:
             known = _probes.get(key)
         if known is None:
@@ -263,6 +260,22 @@ class _Examination:
                     _probes.clear()
                 _probes[key] = known
         return known
+
+    def _forget(self, unsound: set[ExpectedValue]) -> None:
+        """Leave expectations on which gold was wrong in a later lineup out of the task's probe."""
+        key = self._key()
+        with _lock:
+            known = _probes.get(key)
+            if known is not None and unsound:
+                deciding = tuple(one for one in known.deciding if one not in unsound)
+                _probes[key] = dataclasses.replace(known, deciding=deciding)
+
+    def _key(self) -> str:
+        task = self.tests.task
+        parts = (task.instance_id, task.base_commit, task.test_patch, self.gold, self.tests.evaluation.tests)
+        return hashlib.sha256(
+            repr((parts, self.names, sorted(self.files.items()))).encode("utf-8", "replace")
+        ).hexdigest()
 
     def _probe(self) -> Probe:
         found = self.language.expectations(self.files, self.names, added_lines(self.tests.task.test_patch))

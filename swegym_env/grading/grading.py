@@ -91,7 +91,7 @@ def grade(
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
     blind = known_blind_tests(task, store) if can_be_blind else None
     if blind is not None and blind.pairs:
-        run, verdict = blind.run(tests, kept, alone=True)
+        run, verdict = blind.run(tests, kept)
     else:
         run = Run(f"there is no patch: {refused}") if refused else tests.run(kept, watched=watched)
         verdict = tests.verdict(run)
@@ -130,7 +130,7 @@ def _compared_outside(
     *,
     calibrates: bool,
 ) -> tuple[Run, Verdict, BlindTests | None]:
-    """The first run, its verdict and the blind tests, after a blind run beside it where the task's first patch passed.
+    """The first run, its verdict and the blind tests, after the other of a blind and a plain run where one is needed.
 
     Args:
         calibrates: whether to find out how the tests run blind if that is not known.
@@ -140,6 +140,9 @@ def _compared_outside(
         # knows how to compare?
         if (scrutiny.required or verdict.failure_reason == UNPROVEN) and tests.verdict(run).resolved:
             verdict = _compared(tests.verdict(tests.run(patch)), verdict)
+    elif blind is not None and blind.pairs and run.has_foreign:  # the tests compare by an equality of the patch's
+        plain = tests.verdict(tests.run(patch))
+        verdict = verdict if plain.resolved else plain
     elif verdict.resolved and calibrates and blind is None:
         blind = calibrate(tests, _gold(tests), store)
         if blind.pairs:

@@ -66,6 +66,7 @@ class Run:
         files: path → text of the requested test files, as the task has them.
         sent: what the tests of a blind run sent, see `grading.blind`.
         covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
+        has_foreign: whether these sent objects that may have an equality of their own.
     """
 
     problem: str = ""
@@ -74,6 +75,7 @@ class Run:
     applied: bool = False
     sent: bytes = b""
     covered: frozenset[str] = frozenset()
+    has_foreign: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swegym_env.grading.comparisons import canonical, error_class, holds, read_records
-from swegym_env.languages import Blinded
+from swegym_env.languages import Blinded, python
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.constants import NotConstantError, fold
 
+SENDER = Path(python.__file__).parent / "inside/swegym_blind.py"
 HEAD = "import datetime, decimal, numpy, pytest, re, textwrap\n\n\n"
 
 
@@ -340,6 +341,62 @@ def test_a_condition_of_objects_that_cannot_be_looked_at_is_checked_all_the_same
     assert sent_by(source, tmp_path, other=lambda: closed, **names) == []
     with pytest.raises(AssertionError):
         sent_by(source, tmp_path, other=Closed, **names)
+
+
+class Safe(str):
+    """Like Django's SafeString."""
+
+    __slots__ = ()
+
+    def __add__(self, other: str) -> Safe:
+        return Safe(str.__add__(self, other))
+
+    def __str__(self) -> str:
+        return self
+
+
+class Loud(Safe):
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+class Lying(str):
+    def __getattribute__(self, name: str) -> Any:
+        return super().__getattribute__(name)
+
+
+class Items(list):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter(["alpha"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "may_differ"),
+    [
+        ("eq", "alpha", False),
+        ("eq", Safe("alpha"), False),
+        ("in", Safe("alpha"), False),
+        ("eq", [Safe("alpha")], False),
+        ("eq", OrderedDict(a=1), False),
+        ("eq", Pair(1, 2), False),
+        ("eq", Shout("alpha"), True),
+        ("eq", [Shout("alpha")], True),
+        ("eq", Pair(1, Shout("alpha")), True),
+        ("in", Loud("alpha"), True),
+        ("eq", Lying("alpha"), True),
+        ("count", Items(["alpha"]), True),
+        ("eq", type("Number", (int,), {})(1), True),
+        ("is", Safe("alpha"), True),
+    ],
+)
+def test_a_subclass_that_compares_as_its_builtin_base_is_told_apart(
+    kind: str, value: Any, may_differ: bool, tmp_path: Path
+) -> None:
+    scope: dict[str, Any] = {"OUT": str(tmp_path / "sent")}
+    exec(compile(SENDER.read_text(encoding="utf-8"), "sender.py", "exec"), scope)
+    scope["compare"]("key", kind, value)
+    (record,) = read_records((tmp_path / "sent").read_bytes())
+    assert record.foreign is may_differ
 
 
 def test_an_error_of_a_class_of_the_product_is_sent_and_checked(tmp_path: Path) -> None:

@@ -65,13 +65,13 @@ def _pack(value, depth, budget, how=""):
     for base, tag, content in _SCALARS:
         if isinstance(value, base):
             packed = [tag, content(value)]
-            return packed if kind is base else ["k", _class(value), packed]
+            return packed if kind is base else [_subclass_tag(kind, base, how), _class(value), packed]
     for base, tag, items in _CONTAINERS:
         if isinstance(value, base):
             packed = [tag, [_pack(item, depth + 1, budget, how) for item in items(value)]]
             if how == "gold" and tag == "e":
                 packed[1].sort(key=_dumps)
-            return packed if kind is base else ["k", _class(value), packed]
+            return packed if kind is base else [_subclass_tag(kind, base, how), _class(value), packed]
     if type(value).__name__ in ("Integer", "Zero", "One", "NegativeOne") and kind.__module__ == "sympy.core.numbers":
         return ["i", hex(int(value))]
     equal = _equal_content(value, depth, budget, how) if how not in _BY_TYPE else None
@@ -79,6 +79,21 @@ def _pack(value, depth, budget, how=""):
         return equal
     known = _known(value, depth, budget)
     return ["o", _class(value), _attributes(value, depth, budget) if known is None and how == "gold" else known]
+
+
+_EQUALITIES = ("", "eq", "in", "of", "count", "rows")
+# What a subclass may define and still compare with a builtin value, contain and be iterated as its base does.
+_NO_EQUALITY = {"__new__", "__init__", "__repr__", "__str__", "__format__", "__add__", "__doc__", "__getnewargs__"}
+_NO_EQUALITY |= {"__init_subclass__", "__class_getitem__", "__reduce__", "__reduce_ex__", "__sizeof__", "__dir__"}
+_SAME_EQUALITY = (collections.defaultdict, collections.OrderedDict)
+
+
+def _subclass_tag(kind, base, how):
+    """The tag "v" for a subclass that compares as its builtin base does, like Django's SafeString, else "k"."""
+    if how not in _EQUALITIES or base not in (str, bytes, tuple, list, dict) or base not in kind.__mro__:
+        return "k"
+    own = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
+    return "v" if kind in _SAME_EQUALITY or not own & (set(dir(base)) - _NO_EQUALITY) else "k"
 
 
 def _attributes(value, depth, budget):
@@ -106,7 +121,7 @@ def _is_unknown(packed):
     """Whether something in a packed value has a content that is not known."""
     if packed[0] == "o":
         return packed[2] is None
-    if packed[0] == "k":
+    if packed[0] in ("k", "v"):
         return _is_unknown(packed[2])
     return packed[0] in ("l", "t", "d", "e") and any(map(_is_unknown, packed[1]))
 
