@@ -253,10 +253,13 @@ def _require_installation(task: Task, recipe: Recipe | None) -> None:
         return
     what = f"{task.repo} {task.version}".rstrip()
     image = task.official_image or "that its eval_script was written for"
+    if unreached := language_of(task).unreached:
+        needed, last = f"{unreached}, with commands for {what} in `setup`", "or `image` or `setup` in the row"
+    else:
+        needed, last = f"set-up commands for {what}", "`image` in the row, or an entry in $SWEGYM_SETUP_COMMANDS"
     raise LayerError(
-        f"{task.instance_id}: needs the image {image}, or set-up commands for {what}: nothing here installs it. "
-        "Try: official_images=True of load_tasks, --official of swegym grade, `image` in the row, or an entry in "
-        "$SWEGYM_SETUP_COMMANDS"
+        f"{task.instance_id}: needs the image {image}, or {needed}: nothing here installs it. "
+        f"Try: official_images=True of load_tasks, --official of swegym grade, {last}"
     )
 
 

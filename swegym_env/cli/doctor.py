@@ -247,8 +247,10 @@ def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
         elif task.image != "host":
             toolchain = Toolchain("its own image")
         else:
-            what = f"{task.repo} {task.version}".rstrip()
-            toolchain = Toolchain("their images, or an entry in $SWEGYM_SETUP_COMMANDS", f"no set-up for {what}")
+            unreached = language_of(task).unreached
+            what = task.repo if unreached else f"{task.repo} {task.version}".rstrip()
+            remedy = f"{unreached} with `setup`" if unreached else "an entry in $SWEGYM_SETUP_COMMANDS"
+            toolchain = Toolchain(f"their images, or {remedy}", f"no set-up for {what}")
         counts[task.repo, toolchain.name, toolchain.problem] += 1
     return [
         Finding(

@@ -51,6 +51,10 @@ __all__ = [
 _BUILT_IN = {
     "python": "swegym_env.languages.python:Python",
     "c": "swegym_env.languages.c:C",
+    "javascript": "swegym_env.languages.javascript:JavaScript",
+    "go": "swegym_env.languages.go:Go",
+    "rust": "swegym_env.languages.rust:Rust",
+    "java": "swegym_env.languages.java:Java",
 }
 
 LANGUAGES: Mapping[str, str] = with_installed("swegym_env.languages", _BUILT_IN)
@@ -334,6 +338,8 @@ class Language(ABC):
         protected_directories: matches names of directories of installed packages, caches and the like.
         deterministic_env: variables that make programs of the language repeatable.
         is_compiled: whether tests of something that the code does not have cannot even be built.
+        unreached: what the set-up of a repository needs and nothing here brings, "Rust and crates.io", for the error;
+            empty if a table of set-up commands may have the repository.
     """
 
     name: str
@@ -348,6 +354,7 @@ class Language(ABC):
     protected_directories: re.Pattern[str]
     deterministic_env: Mapping[str, str] = MappingProxyType({})
     is_compiled: bool = False
+    unreached: str = ""
 
     @abstractmethod
     def find_recipe(self, task: Task) -> Recipe | None:
@@ -502,7 +509,14 @@ def all_languages() -> tuple[Language, ...]:
 
 
 def language_of(task: Task) -> Language:
-    """The language of most files of the test patch, else of the gold patch; the first one if no suffix is known."""
+    """The language that knows the repository, else that of most files of the test patch, else of the gold patch.
+
+    The tests of an interpreter are written in the language that it runs (MicroPython's in Python), so their suffixes
+    do not decide where the repository is known. If no suffix is known either, it is the first language.
+    """
+    for language in all_languages():
+        if task.repo in language.repository_parsers:
+            return language
     for patch in (task.test_patch, task.patch):
         suffixes = Counter(PurePosixPath(path).suffix for path in touched_paths(patch))
         counts = {language: sum(suffixes[suffix] for suffix in language.suffixes) for language in all_languages()}

@@ -11,7 +11,8 @@ from swegym_env.languages.c.blind import make_blind
 from swegym_env.languages.c.controls import control_files, make_control
 from swegym_env.languages.c.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
 from swegym_env.languages.c.screening import scrutiny_of, system_header, without_means
-from swegym_env.languages.c.setup import CRecipe, find_recipe
+from swegym_env.languages.c.setup import find_recipe
+from swegym_env.languages.machine import MachineRecipe
 from swegym_env.tasks.task import Task
 
 __all__ = ["C"]
@@ -38,7 +39,7 @@ class C(Language):
         r"CMakeFiles|\.deps|\.libs|autom4te\.cache|googletest|gtest|gmock|doctest|catch2?"
     )
 
-    def find_recipe(self, task: Task) -> CRecipe | None:
+    def find_recipe(self, task: Task) -> MachineRecipe | None:
         return find_recipe(task)
 
     def parser_of_command(self, command: str) -> LogParser:

@@ -1,0 +1,47 @@
+"""JavaScript and TypeScript: logs of mocha, Jest, Vitest, Karma and QUnit."""
+
+from __future__ import annotations
+
+import re
+
+from swegym_env.languages import Language, LogParser, RunnerReport
+from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
+from swegym_env.languages.machine import MachineRecipe
+from swegym_env.tasks.task import Task
+
+__all__ = ["JavaScript"]
+
+_SUFFIX = r"\.[cm]?[jt]sx?"
+_CONFIGURED = r"jest|vitest|vite|mocha|karma|babel|ava|jasmine|nyc|playwright|cypress|rollup|webpack|esbuild|tsup|swc"
+# What configures test runners, compilers and package managers: by a name with a dot, "….config.js" and their kin.
+_CONFIGURATION = (
+    rf"^\.({_CONFIGURED})|^({_CONFIGURED})([.-]\w+)*[.-](config|conf|preset|setup|transform|workspace)\b"
+    r"|^(package(-lock)?\.json|npm-shrinkwrap\.json|yarn\.lock|pnpm-(lock|workspace)\.yaml|(lerna|nx|turbo|jasmine)\.json"
+    r"|[tj]sconfig.*\.json|bunfig\.toml|deno\.jsonc?|(gulp|grunt|jake)file.*|\.(npm|yarn|pnp|env|tap|node|nvm).*)$"
+)
+
+
+class JavaScript(Language):
+    """See the module."""
+
+    name = "javascript"
+    suffixes = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts", ".vue")
+    parsers = PARSERS
+    repository_parsers = REPOSITORY_PARSERS
+    reporting_runners = re.compile(r"^(?!.*(?:\||--json|\btimeout\b)).*\b(?:jest|vitest|mocha|karma start|qunit)\b")
+    installing_lines = re.compile(r"(npm|yarn|pnpm|corepack) (ci|i|install|enable)\b|yarn$|make bootstrap|apt(-get)? ")
+    protected_files = re.compile(
+        rf"(?i)[._-](test|tests|spec|e2e){_SUFFIX}$|^(tests?|spec|(setup-?tests?|test-?setup)){_SUFFIX}$"
+        rf"|{_CONFIGURATION}|\.(snap|node|wasm|so)$"
+    )
+    protected_directories = re.compile(r"__snapshots__|__mocks__|__fixtures__|\.yarn|\.nyc_output|\.cache|cypress|e2e")
+
+    def find_recipe(self, task: Task) -> MachineRecipe | None:
+        known = task.setup or task.files
+        return MachineRecipe("Node.js", {"node": "nodejs"}, commands=task.setup) if known else None
+
+    def parser_of_command(self, command: str) -> LogParser:
+        return parser_of_command(command)
+
+    def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
+        return runner_report(log, parser)
