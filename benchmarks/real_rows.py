@@ -8,8 +8,8 @@ on another machine, from the committed file. Rows that are expected to cost leas
 repositories in turn. `kill -STOP` and `-CONT` pause the campaign, and `--share 0/2` and `1/2` split it between two
 processes.
 
-The rewrite (`benchmarks.rewriting`) is a repair with another text. It is graded after the gold patch, when what is
-found out once for a task is known: its verdict is the one whose cost is reported.
+The rewrite (`swegym_env.auditing.rewrites`) is a repair with another text. It is graded after the gold patch, when what
+is found out once for a task is known: its verdict is the one whose cost is reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import itertools
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections import defaultdict
@@ -29,7 +28,8 @@ from pathlib import Path
 
 from benchmarks.real_rows_results import PATCHES, Entry, Key, key_of, read_entries, seconds_of, write_results
 from benchmarks.records import RESULTS, commit
-from benchmarks.rewriting import rewrite
+from swegym_env.auditing.gold import GoldPatch
+from swegym_env.auditing.rewrites import rewrite
 from swegym_env.errors import SwegymError
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.prepare import LocalWorkspace, prepare_locally
@@ -184,8 +184,8 @@ def _graded(
 def _text(task: Task, patch: str, workspace: LocalWorkspace) -> str:
     if patch != "rewrite":
         return task.patch if patch == "gold" else ""
-    with tempfile.TemporaryDirectory() as scratch:
-        return rewrite(workspace.base, task.patch, Path(scratch))
+    gold = GoldPatch.of(task.patch, workspace.base)
+    return rewrite(gold, "renamed-locals") or rewrite(gold, "extra-files")
 
 
 def _facts(task: Task, patch: str, verdict: Verdict) -> Entry:

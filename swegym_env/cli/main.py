@@ -24,6 +24,7 @@ COMMANDS = (
     "run",
     "grade",
     "certify",
+    "audit",
     "make-tasks",
     "images",
     "export",

@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import random
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from swegym_env.errors import ConfigurationError
@@ -17,7 +17,7 @@ from swegym_env.making.repository import MadeRepository
 from swegym_env.making.sources import Source, is_test_path
 from swegym_env.repo.patches import parse_patch
 
-__all__ = ["REVERT", "Candidate", "candidates"]
+__all__ = ["REVERT", "Candidate", "candidates", "mutations"]
 
 REVERT = "reverted-commit"
 """The kind of a candidate that reverts a commit of the project's own history."""
@@ -62,6 +62,7 @@ class _Place:
 
     kind: str
     path: str
+    code: Code
     splices: tuple[Splice, ...]
     lines: frozenset[int]
     function: str
@@ -86,19 +87,48 @@ def candidates(
     unknown = next((kind for kind in kinds if kind not in OPERATORS and kind != REVERT), None)
     if unknown is not None:
         raise ConfigurationError(f"no kind of mistake {unknown!r}; there are {', '.join([*OPERATORS, REVERT])}")
-    codes: dict[str, Code] = {}
-    queues: dict[str, list[_Place | Candidate]] = {}
-    for path in sorted(covered):
-        if path in source.files and path.endswith(".py") and not is_test_path(path) and not _NOT_SOURCE.search(path):
+    reached = {
+        path: frozenset(lines)
+        for path, lines in covered.items()
+        if path in source.files and not is_test_path(path) and not _NOT_SOURCE.search(path)
+    }
+    files = {path: source.files[path][1] for path in reached}
+    reverts = _reverts(source, repository) if not kinds or REVERT in kinds else ()
+    return _drawn([*_places_in(files, reached, kinds), *reverts], seed)
+
+
+def mutations(
+    files: Mapping[str, bytes], lines: Mapping[str, Collection[int]], *, seed: int, kinds: Collection[str] = ()
+) -> Iterator[Candidate]:
+    """All ways to break some lines of Python files, without duplicates; equal arguments give the same sequence.
+
+    Args:
+        files: path → content; files that this interpreter cannot parse are left out.
+        lines: path → the lines, from 1.
+        kinds: names of `OPERATORS`; empty: all.
+    """
+    return _drawn(_places_in(files, lines, kinds), seed)
+
+
+def _places_in(
+    files: Mapping[str, bytes], lines: Mapping[str, Collection[int]], kinds: Collection[str]
+) -> Iterator[_Place]:
+    for path in sorted(lines):
+        if path in files and path.endswith(".py"):
             try:
-                codes[path] = Code(source.files[path][1])
+                code = Code(files[path])
             except ValueError:
                 continue  # not UTF-8, or syntax of another Python version
-            for place in _places(path, codes[path], kinds):
-                if place.lines & set(covered[path]):
-                    queues.setdefault(place.kind, []).append(place)
-    if not kinds or REVERT in kinds:
-        queues[REVERT] = list(_reverts(source, repository))
+            for place in _places(path, code, kinds):
+                if place.lines & set(lines[path]):
+                    yield place
+
+
+def _drawn(found: Iterable[_Place | Candidate], seed: int) -> Iterator[Candidate]:
+    """The candidates, one of each kind in turn, each kind in an order drawn by `seed`."""
+    queues: dict[str, list[_Place | Candidate]] = {}
+    for one in found:
+        queues.setdefault(one.kind, []).append(one)
     for kind, queue in queues.items():
         random.Random(f"{seed} {kind}").shuffle(queue)
     seen: set[str] = set()
@@ -107,7 +137,7 @@ def candidates(
     while iterators:
         for kind in list(iterators):
             for entry in iterators[kind]:
-                candidate = entry if isinstance(entry, Candidate) else _candidate_at(entry, codes[entry.path])
+                candidate = entry if isinstance(entry, Candidate) else _candidate_at(entry)
                 if candidate is not None and candidate.key not in seen:
                     seen.add(candidate.key)
                     yield candidate
@@ -116,11 +146,11 @@ def candidates(
                 del iterators[kind]
 
 
-def _candidate_at(place: _Place, code: Code) -> Candidate | None:
+def _candidate_at(place: _Place) -> Candidate | None:
     """The candidate of a place; None if the edits do not parse or change nothing."""
-    if not code.changed_by(place.splices):
+    if not place.code.changed_by(place.splices):
         return None
-    content = code.spliced(place.splices)
+    content = place.code.spliced(place.splices)
     return Candidate(place.kind, {place.path: content}, {place.path: place.lines}, place.function)
 
 
@@ -138,7 +168,7 @@ def _places(path: str, code: Code, kinds: Collection[str]) -> Iterator[_Place]:
                             code.line_of(splice.start), code.line_of(max(splice.start, splice.stop - 1)) + 1
                         )
                     )
-                    yield _Place(kind, path, splices, lines, _function(path, node, code))
+                    yield _Place(kind, path, code, splices, lines, _function(path, node, code))
 
 
 def _breakable(node: ast.AST) -> Iterator[ast.AST]:

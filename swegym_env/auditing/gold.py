@@ -1,0 +1,114 @@
+"""A gold patch as files before and after, from which variants of it are made."""
+
+from __future__ import annotations
+
+import ast
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from swegym_env.errors import RepositoryError
+from swegym_env.making.sources import is_test_path
+from swegym_env.repo.differ import differ
+from swegym_env.repo.git import Git
+from swegym_env.repo.objects import Blob
+from swegym_env.repo.patches import added_lines, touched_paths
+
+__all__ = ["GoldPatch"]
+
+_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class GoldPatch:
+    """What a gold patch changes.
+
+    Attributes:
+        patch: the git diff.
+        before: path → file at the base commit; paths that the patch adds are absent.
+        after: path → file with the patch; paths that it removes are absent.
+    """
+
+    patch: str
+    before: Mapping[str, Blob]
+    after: Mapping[str, Blob]
+
+    @classmethod
+    def of(cls, patch: str, base: Path) -> GoldPatch:
+        """Apply `patch` to the repository `base`, in a directory apart.
+
+        Raises:
+            RepositoryError: git cannot apply it.
+        """
+        before = {path: blob for path in touched_paths(patch) if (blob := _read(base / path)) is not None}
+        return cls(patch, before, _applied(patch, before))
+
+    @cached_property
+    def lines(self) -> Mapping[str, frozenset[int]]:
+        """Path → the lines (from 1) of `after` that the patch adds."""
+        return added_lines(self.patch)
+
+    @cached_property
+    def sources(self) -> Mapping[str, Blob]:
+        """Those of `after` that are Python files with added lines, no tests, and can be parsed."""
+        return {path: blob for path, blob in self.after.items() if self.lines.get(path) and _is_source(path, blob[1])}
+
+    def with_files(self, files: Mapping[str, Blob]) -> str:
+        """The patch with other content, or further files."""
+        return self.between(self.before, {**self.after, **files})
+
+    @staticmethod
+    def between(before: Mapping[str, Blob], after: Mapping[str, Blob]) -> str:
+        """The git diff from one set of files to another."""
+        return "".join(differ().diff(before, after).values())
+
+    def with_part(self, part: str) -> Mapping[str, Blob]:
+        """`after` if the patch were `part` of it; empty if git cannot apply that, or no code is different."""
+        try:
+            after = _applied(part, self.before)
+        except RepositoryError:  # a hunk that needs another one
+            return {}
+        code = {path: _code(after.get(path)) for path in self.after}
+        return after if code != {path: _code(self.after[path]) for path in self.after} else {}
+
+
+def _read(path: Path) -> Blob | None:
+    if path.is_symlink() or not path.is_file():
+        return None
+    return (0o100755 if path.stat().st_mode & 0o100 else 0o100644, path.read_bytes())
+
+
+def _applied(patch: str, before: Mapping[str, Blob]) -> dict[str, Blob]:
+    with tempfile.TemporaryDirectory(prefix="swegym-audit-") as scratch:
+        for path, (mode, content) in before.items():
+            place = Path(scratch, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+            place.chmod(mode & 0o777)
+        git = Git("gold patch", scratch)
+        if patch:
+            ceiling = {"GIT_CEILING_DIRECTORIES": os.path.dirname(scratch)}
+            git.run("apply", "--whitespace=nowarn", "-", stdin=patch, env=ceiling)
+        names = before.keys() | touched_paths(patch)
+        return {path: blob for path in sorted(names) if (blob := _read(Path(scratch, path))) is not None}
+
+
+def _is_source(path: str, content: bytes) -> bool:
+    return path.endswith(".py") and not is_test_path(path) and _code((0, content)) is not None
+
+
+def _code(blob: Blob | None) -> str | None:
+    """What a Python file does, without its comments and docstrings; None for anything else."""
+    if blob is None:
+        return None
+    try:
+        tree = ast.parse(blob[1].decode("utf-8"))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)
