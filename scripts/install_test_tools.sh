@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the tests need besides Python packages: a Chromium for the page of `swegym view`, libfaketime for the clock of
-# deterministic episodes, a zsh to complete our commands in, gcc and make for the tasks in C. Root on Debian or Ubuntu only; elsewhere it says what is
-# missing, and the tests say it too.
+# deterministic episodes, a zsh to complete our commands in, gcc and make for the tasks in C, Node.js for attacks in
+# JavaScript. Root on Debian or Ubuntu only; elsewhere it says what is missing, and the tests say it too.
 set -euo pipefail
 
 say() { printf 'test tools: %s\n' "$*"; }
@@ -29,6 +29,7 @@ has_clock || packages+=(libfaketime)
 command -v zsh >/dev/null || packages+=(zsh)
 command -v cc >/dev/null || packages+=(gcc)
 command -v make >/dev/null || packages+=(make)
+[[ -x /usr/bin/node ]] || packages+=(nodejs)
 [[ -e /usr/include/stdio.h ]] || packages+=(libc6-dev)
 if ((${#packages[@]} == 0)); then exit 0; fi
 if ((EUID != 0)) || ! command -v apt-get >/dev/null; then

@@ -1,6 +1,7 @@
 """The host's package index settings, for the sandboxes with network access, which run set-up commands.
 
-The configuration of pip and uv (files, `PIP_*`, `UV_*`), proxies and certificates are passed as environment variables.
+The configuration of pip, uv and npm (files, `PIP_*`, `UV_*`, `npm_config_*`), proxies and certificates are passed as
+environment variables, without what npm's files hold of passwords and tokens.
 Local directories that they name (`find-links`, `file://` indexes, certificates) are mounted read-only. No other sandbox
 has any of this.
 """
@@ -17,7 +18,8 @@ from pathlib import Path
 __all__ = ["PackageIndex", "package_index"]
 
 _USED = re.compile(
-    r"^(PIP_.*|UV_.*|(https?|all|no|ftp)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO)$",
+    r"^(PIP_.*|UV_.*|npm_config_(registry|cafile|proxy|https_proxy|noproxy|strict_ssl)|NODE_EXTRA_CA_CERTS"
+    r"|(https?|all|no|ftp)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|GIT_SSL_CAINFO)$",
     re.IGNORECASE,
 )
 _IGNORED = frozenset(
@@ -46,8 +48,10 @@ class PackageIndex:
 def package_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
     """Read the host's settings; `environ`: the variables to use instead of the process's own."""
     environ = os.environ if environ is None else environ
-    env = _configured(environ) | _uv_configured(environ)
+    env = _configured(environ) | _uv_configured(environ) | _npm_configured(environ)
     env |= {name: value for name, value in environ.items() if _USED.match(name) and name.upper() not in _IGNORED}
+    if "npm_config_cafile" in env:  # what Node.js itself trusts, for programs that packages run
+        env.setdefault("NODE_EXTRA_CA_CERTS", env["npm_config_cafile"])
     paths = {path.rstrip("/") for value in env.values() for path in _PATH.findall(value)}
     # A local index refers to packages beside it (`../files/…`), so the whole directory is mounted.
     indexes = {
@@ -74,6 +78,24 @@ def _uv_configured(environ: Mapping[str, str]) -> dict[str, str]:
         if file.is_file():
             return {"UV_CONFIG_FILE": str(file)}
     return {}
+
+
+def _npm_configured(environ: Mapping[str, str]) -> dict[str, str]:
+    """The configuration files of npm, least specific first, and what keeps it from asking and reporting."""
+    home = Path(environ.get("HOME", "/nonexistent"))
+    found = {f"npm_config_{name}": "false" for name in ("audit", "fund", "update_notifier")}
+    own = environ.get("npm_config_userconfig") or environ.get("NPM_CONFIG_USERCONFIG") or str(home / ".npmrc")
+    for file in ("/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc", own):
+        try:
+            lines = Path(file).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, equals, value = (part.strip() for part in line.partition("="))
+            variable = f"npm_config_{name.lower().replace('-', '_')}"
+            if equals and value and _USED.match(variable):
+                found[variable] = value
+    return found
 
 
 def _configured(environ: Mapping[str, str]) -> dict[str, str]:

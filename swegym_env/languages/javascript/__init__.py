@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from swegym_env.languages import Language, LogParser, RunnerReport
+from swegym_env.languages import Control, Language, LogParser, Recipe, RunnerReport, Scrutiny
+from swegym_env.languages.javascript.controls import control_files, make_control
 from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
-from swegym_env.languages.machine import MachineRecipe
+from swegym_env.languages.javascript.screening import scrutiny_of, without_means
+from swegym_env.languages.javascript.setup import find_recipe
 from swegym_env.tasks.task import Task
 
 __all__ = ["JavaScript"]
@@ -28,7 +32,9 @@ class JavaScript(Language):
     suffixes = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts", ".vue")
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
-    reporting_runners = re.compile(r"^(?!.*(?:\||--json|\btimeout\b)).*\b(?:jest|vitest|mocha|karma start|qunit)\b")
+    reporting_runners = re.compile(
+        r"^(?!.*(?:\||--json|\btimeout\b)).*\b(?:jest|vitest|mocha|karma start|qunit|node .*--test-reporter[= ]tap)\b"
+    )
     installing_lines = re.compile(r"(npm|yarn|pnpm|corepack) (ci|i|install|enable)\b|yarn$|make bootstrap|apt(-get)? ")
     protected_files = re.compile(
         rf"(?i)[._-](test|tests|spec|e2e){_SUFFIX}$|^(tests?|spec|(setup-?tests?|test-?setup)){_SUFFIX}$"
@@ -36,12 +42,25 @@ class JavaScript(Language):
     )
     protected_directories = re.compile(r"__snapshots__|__mocks__|__fixtures__|\.yarn|\.nyc_output|\.cache|cypress|e2e")
 
-    def find_recipe(self, task: Task) -> MachineRecipe | None:
-        known = task.setup or task.files
-        return MachineRecipe("Node.js", {"node": "nodejs"}, commands=task.setup) if known else None
+    def find_recipe(self, task: Task) -> Recipe | None:
+        return find_recipe(task)
 
     def parser_of_command(self, command: str) -> LogParser:
         return parser_of_command(command)
+
+    def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
+        return scrutiny_of(patch, base, gold)
+
+    def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
+        return without_means(patch, base, gold)
+
+    def control_files(self, task: Task) -> tuple[str, ...]:
+        return control_files(task)
+
+    def make_control(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
+    ) -> Control | None:
+        return make_control(files, names, added_lines, seed)
 
     def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
         return runner_report(log, parser)

@@ -25,8 +25,8 @@ npm test
 : '>>>>> End Test Output'
 """
 ROW = {
-    "instance_id": "axios__axios-4731",
-    "repo": "axios/axios",
+    "instance_id": "chalk__chalk-1",
+    "repo": "chalk/chalk",
     "base_commit": "c30252f685e8f4326722de84923fcbc8cf557f06",
     "problem_statement": "maxBodyLength",
     "patch": GOLD,
@@ -37,9 +37,9 @@ ROW = {
     "eval_script": EVAL_SCRIPT,
 }
 NAMED = {
-    "an image": {"image": "swebench/sweb.eval.x86_64.axios_1776_axios-4731:latest"},
+    "an image": {"image": "swebench/sweb.eval.x86_64.chalk_1776_chalk-1:latest"},
     "a script for an image": {},
-    "an image and a test command": {"image": "hub/axios:1", "eval_script": "", "test_command": "npm test"},
+    "an image and a test command": {"image": "hub/chalk:1", "eval_script": "", "test_command": "npm test"},
 }
 
 
@@ -59,6 +59,17 @@ def test_row_that_needs_an_image_is_invalid_before_anything_starts(values: dict[
     assert task.official_image in verdict.failure_reason
     assert f"set-up commands for {task.repo}" in verdict.failure_reason
     assert list(tmp_path.glob("layers/[!.]*")) == []
+
+
+def test_row_of_a_language_without_set_ups_is_told_what_they_would_need(tmp_path: Path) -> None:
+    for repo, needed in (
+        ("sharkdp/bat", "Rust and crates.io"),
+        ("gin-gonic/gin", "Go and the modules of proxy."),
+    ):
+        task = row_task({**NAMED["an image"], "repo": repo}, tmp_path)
+        (verdict,) = grade_many([(task, task.patch)], store=LayerStore(tmp_path / "layers"))
+        assert not verdict.valid and f", or {needed}" in verdict.failure_reason
+        assert "\n" not in verdict.failure_reason
 
 
 def test_episode_of_such_a_row_does_not_start(tmp_path: Path) -> None:
@@ -105,4 +116,4 @@ def test_gold_patches_of_the_real_rows_that_need_images_are_invalid(
     out, err = capsys.readouterr()
     verdicts = [json.loads(line) for line in out.splitlines()]
     assert code == 2 and [verdict["valid"] for verdict in verdicts] == [False, False]
-    assert "2 of 2 could not be graded; the first, axios__axios-4731: axios__axios-4731: needs the image" in err
+    assert "2 of 2 could not be graded; the first, chalk__chalk-1: chalk__chalk-1: needs the image" in err

@@ -160,3 +160,16 @@ def test_the_configuration_of_uv_is_shown_inside(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.touch()
     assert package_index({"HOME": str(tmp_path), "UV_CONFIG_FILE": str(own)}).env["UV_CONFIG_FILE"] == str(own)
+
+
+def test_settings_of_npm_are_passed_without_its_tokens(tmp_path: Path) -> None:
+    (tmp_path / ".npmrc").write_text(
+        "registry=https://npm.example.org/\n//npm.example.org/:_authToken=secret\ncafile = /etc/own.pem\nfund=true\n"
+    )
+    env = package_index({"HOME": str(tmp_path), "npm_config_strict_ssl": "false"}).env
+    assert env["npm_config_registry"] == "https://npm.example.org/"
+    assert env["npm_config_cafile"] == env["NODE_EXTRA_CA_CERTS"] == "/etc/own.pem"
+    assert (env["npm_config_strict_ssl"], env["npm_config_fund"]) == ("false", "false")
+    assert "secret" not in str(env)
+    own = package_index({"HOME": str(tmp_path), "npm_config_registry": "https://other.example.org/"}).env
+    assert own["npm_config_registry"] == "https://other.example.org/"

@@ -1,0 +1,106 @@
+"""How projects of JavaScript and TypeScript are set up: Node.js, and packages from the npm registry.
+
+The table has the repositories of SWE-bench Multilingual, with the versions of Node.js under which its lists were made;
+the rows have the commands of their tests. Scripts of packages are not run where nothing needs them: they download
+browsers and binaries from other sites.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swegym_env.errors import LayerError
+from swegym_env.languages import Installation, Recipe, Toolchain
+from swegym_env.languages.javascript.node import NODE, VERSIONS, node_layer, why_no_node
+from swegym_env.languages.machine import MachineRecipe
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+
+__all__ = ["RECIPES", "NodeRecipe", "find_recipe"]
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class NodeRecipe:
+    """How one repository is installed.
+
+    Attributes:
+        node: major version of Node.js.
+        commands: bash commands in `/testbed` that install it.
+        managers: package managers beside npm, "pnpm@9.15.9".
+        programs: of the machine that the tests call → the Debian package with each.
+        env: variables of the commands and of every sandbox of the task.
+    """
+
+    node: str
+    commands: tuple[str, ...]
+    managers: tuple[str, ...] = ()
+    programs: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def toolchain(self) -> Toolchain:
+        """See `Recipe.toolchain`; nothing is fetched."""
+        name = f"Node.js {VERSIONS[self.node][0]} from the npm registry"
+        if self.programs:
+            name += f" and {', '.join(sorted(self.programs))}"
+        missing = [
+            package for program, package in self.programs.items() if not shutil.which(program, path="/usr/bin:/bin")
+        ]
+        if missing:
+            wanted = " ".join(missing)
+            return Toolchain(name, f"this machine lacks {wanted} below /usr. Try: apt-get install {wanted}")
+        return Toolchain(name, why_no_node())
+
+    def tests_of(self, task: Task) -> str:
+        """The rows have the commands of their tests."""
+        return ""
+
+    def installation(self, task: Task, store: LayerStore) -> Installation:
+        """Plan the installation. Raises LayerError: Node.js cannot be had, or the machine lacks a program."""
+        if task.image != "host":
+            return Installation((), dict(self.env), (), self.commands, (repr(self.commands),))
+        if problem := self.toolchain().problem:
+            raise LayerError(f"{task.instance_id}: {problem}")
+        layer = node_layer(self.node, self.managers, store)
+        env = {"PATH": f"{NODE}/bin:{_SYSTEM_PATH}", **self.env}
+        return Installation((layer,), env, (), self.commands, (layer.name, repr(self.commands)))
+
+
+_NPM_CI = "npm ci --ignore-scripts"
+_CHROMIUM = {"chromium": "chromium"}
+_KARMA = {"CHROME_BIN": "/usr/lib/chromium/chromium"}  # what /usr/bin/chromium starts; that reads files of /etc
+_PREACT = {
+    **dict.fromkeys(("2757", "2896", "2927", "3010", "3062"), "16"),
+    **dict.fromkeys(("3345", "3454", "3562", "3567", "3689"), "18"),
+}
+
+RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
+    "axios/axios": {
+        "": NodeRecipe("20", (_NPM_CI,)),
+        # The gold patch adds what its tests import.
+        "5316": NodeRecipe("20", (_NPM_CI, "npm install --ignore-scripts --no-save formdata-node@5.0.0")),
+    },
+    "babel/babel": {"": NodeRecipe("20", ("make bootstrap",))},
+    "facebook/docusaurus": {"": NodeRecipe("20", ("yarn install --frozen-lockfile",), managers=("yarn@1.22.22",))},
+    "immutable-js/immutable-js": {"": NodeRecipe("20", (_NPM_CI,), programs={"jq": "jq"})},
+    "mrdoob/three.js": {"": NodeRecipe("20", (_NPM_CI,))},
+    "preactjs/preact": {
+        "": NodeRecipe("20", (_NPM_CI,), programs=_CHROMIUM, env=_KARMA),
+        **{version: NodeRecipe(node, (_NPM_CI,), programs=_CHROMIUM, env=_KARMA) for version, node in _PREACT.items()},
+    },
+    "vuejs/core": {
+        "": NodeRecipe("20", ("pnpm install --frozen-lockfile --ignore-scripts",), managers=("pnpm@9.15.9",))
+    },
+}
+"""Repository → version ("": any other) → recipe."""
+
+
+def find_recipe(task: Task) -> Recipe | None:
+    """The task's own `setup` commands, for the machine's Node.js; else the table's entry; None if there is neither."""
+    if task.setup or task.files:
+        return MachineRecipe("Node.js", {"node": "nodejs"}, commands=task.setup)
+    versions = RECIPES.get(task.repo, {})
+    return versions.get(task.version) or versions.get("")

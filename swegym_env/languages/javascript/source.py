@@ -1,0 +1,309 @@
+"""Test files of JavaScript and TypeScript: their tests by name, and what these expect, read by tree-sitter.
+
+Known are `it` and `test` of mocha, Jest, Vitest, Jasmine and QUnit inside `describe` and `QUnit.module`; `assert.equal`
+and its kin of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and Jasmine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from swegym_env.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+__all__ = ["SUFFIXES", "Expected", "Test", "named_tests", "read_tests"]
+
+SUFFIXES = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts")
+
+_TESTS = frozenset({"it", "test", "specify", "fit"})
+_SUITES = frozenset({"describe", "context", "suite", "module", "fdescribe"})
+_VARIANTS = frozenset({"only", "each", "concurrent", "sequential", "for", "runIf", "QUnit"})
+_EQUALITIES = frozenset(
+    {
+        *("equal", "equals", "strictEqual", "deepEqual", "deepStrictEqual", "propEqual", "eql", "eq", "same", "is"),
+        *("match", "include", "includes", "lengthOf", "closeTo", "isEqual"),
+    }
+)
+_OPPOSITE = {
+    "equal": "notEqual",
+    "strictEqual": "notStrictEqual",
+    "deepEqual": "notDeepEqual",
+    "deepStrictEqual": "notDeepStrictEqual",
+}
+_TRUTHS = frozenset({"ok", "isTrue", "isOk", "true"})
+_MATCHERS = frozenset(
+    {
+        *(
+            "toBe",
+            "toEqual",
+            "toStrictEqual",
+            "toMatch",
+            "toContain",
+            "toContainEqual",
+            "toHaveLength",
+            "toMatchObject",
+        ),
+        *("toHaveBeenCalledTimes", "toMatchInlineSnapshot", "toThrowErrorMatchingInlineSnapshot", "toHaveTextContent"),
+        *("toHaveBeenWarned", "toThrow", "toThrowError", "toHaveProperty", "toBeCalledTimes"),
+        *("equal", "equals", "eql", "eq", "eqls", "lengthOf", "length", "include", "contain", "match", "string"),
+    }
+)
+_PARTS = frozenset({"object", "array", "pair", "parenthesized_expression", "unary_expression", "as_expression"})
+_VALUES = frozenset({"number", "string", "template_string", "true", "false", "null", "undefined", "regex"})
+_ANY = re.compile(".+", re.DOTALL)  # a title that is computed
+_HOLE = re.compile(r"%[sdifjoOp#$c]|%%|\$\{[^{}]*\}|\$[\w.]+")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an assertion expects.
+
+    Attributes:
+        kind: "number", "text", "word" (true, false, null, undefined), or "turned": a condition or computed value.
+        begin, end: offsets of the literal, in characters; of "turned", of what `turned` replaces.
+        letters: offsets of the letters and digits of a text that stand for themselves.
+        turned: what makes the assertion fail if it holds.
+    """
+
+    kind: str
+    begin: int
+    end: int
+    letters: tuple[int, ...] = ()
+    turned: str = ""
+
+
+@dataclass(frozen=True)
+class Test:
+    """One call of `it` or `test`.
+
+    Attributes:
+        title: of the suites and the test, outermost first; a pattern where a part is computed.
+        first_line, last_line: counted from 1.
+        expected: all that its assertions expect, in order.
+    """
+
+    __test__ = False  # the name is no test's
+
+    title: tuple[re.Pattern[str], ...]
+    first_line: int
+    last_line: int
+    expected: tuple[Expected, ...]
+
+    def has_path(self, name: str) -> bool:
+        """Whether a log names this test by its suites and its title; before them may stand a file and other suites.
+
+        Runners join them by a blank or " > ".
+        """
+        for separator in (" > ", " "):
+            whole = separator.join(f"(?:{part.pattern})" for part in self.title)
+            if re.search(rf"(?:\A|{separator}){whole}\Z", name, re.DOTALL):
+                return True
+        return False
+
+
+def named_tests(tests: Iterable[Test], name: str) -> tuple[Test, ...]:
+    """The tests that a log names so: those in most suites that are in the name, else by their own titles (Jest)."""
+    known = tuple(tests)
+    by_path = [test for test in known if test.has_path(name)]
+    depth = max((len(test.title) for test in by_path), default=0)
+    own = tuple(test for test in known if test.title[-1] != _ANY and test.title[-1].fullmatch(name))
+    return own or tuple(test for test in by_path if len(test.title) == depth)
+
+
+@cache
+def _parser(dialect: str) -> Parser:
+    try:
+        import tree_sitter
+        import tree_sitter_typescript
+    except ImportError as error:
+        raise ConfigurationError(
+            f"negative controls of JavaScript need tree-sitter: {error}. Try: pip install 'swegym-env[javascript]'"
+        ) from error
+    # JSX in JavaScript is read by the grammar of TSX too: that of JavaScript loses its way in it.
+    grammar = tree_sitter_typescript.language_tsx if dialect == "tsx" else tree_sitter_typescript.language_typescript
+    return tree_sitter.Parser(tree_sitter.Language(grammar()))
+
+
+@lru_cache(maxsize=32)
+def read_tests(path: str, source: str) -> tuple[Test, ...]:
+    """The tests of a file, in order; its suffix tells the dialect.
+
+    Raises:
+        ConfigurationError: tree-sitter is not installed.
+    """
+    suffix = path.rpartition(".")[2]
+    dialect = "typescript" if suffix in ("ts", "mts", "cts") else "tsx"
+    content = source.encode("utf-8", "surrogatepass")
+    return tuple(_tests(_parser(dialect).parse(content).root_node, (), _Text(content)))
+
+
+class _Text:
+    """A source: the offset of a byte as an offset in characters."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self._plain = content.isascii()
+
+    def at(self, byte: int) -> int:
+        return byte if self._plain else len(self.content[:byte].decode("utf-8", "surrogatepass"))
+
+    def of(self, node: Node) -> str:
+        return self.content[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
+
+
+def _walk(node: Node) -> Iterator[Node]:
+    """All nodes below, each before those below it; without recursion: sources nest deeply."""
+    left = [node]
+    while left:
+        here = left.pop()
+        yield here
+        left.extend(reversed(here.children))
+
+
+def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: _Text) -> Iterator[Test]:
+    left: list[tuple[Node, tuple[re.Pattern[str], ...]]] = [(root, suites)]
+    while left:
+        node, titles = left.pop()
+        inner = titles
+        if node.type == "call_expression":
+            kind, title = _named_call(node, text)
+            if title is not None and kind in _SUITES:
+                inner = (*titles, title)
+            elif title is not None:
+                expected = tuple(
+                    one for call in _walk(node) if call.type == "call_expression" for one in _expected(call, text)
+                )
+                yield Test((*titles, title), node.start_point[0] + 1, node.end_point[0] + 1, expected)
+                continue
+        left.extend((child, inner) for child in reversed(node.children))
+
+
+def _named_call(node: Node, text: _Text) -> tuple[str, re.Pattern[str] | None]:
+    """The word and the title of `it("…", …)`, `test.each(…)("…", …)`, `QUnit.module("…", …)`; "" and None of others."""
+    function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+    if function is None or arguments is None or len(arguments.named_children) < 2:
+        return "", None
+    if function.type == "call_expression":  # each(table)
+        function = function.child_by_field_name("function")
+    words = (
+        re.split(r"\W+", text.of(function))
+        if function is not None and function.end_byte - function.start_byte < 80
+        else []
+    )
+    kind = next((word for word in words if word in _TESTS or word in _SUITES), "")
+    if not kind or any(word not in _VARIANTS and word != kind for word in words if word):
+        return "", None
+    return kind, _title(arguments.named_children[0], text)
+
+
+def _title(node: Node, text: _Text) -> re.Pattern[str] | None:
+    if node.type in ("string", "template_string"):
+        parts = []
+        for child in node.children:
+            if child.type == "string_fragment":
+                parts.append(_HOLE.sub("\0", text.of(child)))
+            elif child.type == "escape_sequence":
+                parts.append({"\\n": "\n", "\\t": "\t"}.get(text.of(child), text.of(child)[1:]))
+            elif child.type == "template_substitution":
+                parts.append("\0")
+        return re.compile(re.escape("".join(parts)).replace("\0", ".*").replace("\\\0", ".*"), re.DOTALL)
+    return (
+        re.compile(".+", re.DOTALL) if node.type in ("identifier", "binary_expression", "member_expression") else None
+    )
+
+
+def _expected(call: Node, text: _Text) -> Iterator[Expected]:
+    """What an assertion expects, if the call is one."""
+    function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+    if function is None or arguments is None or arguments.type != "arguments":
+        return
+    given = [child for child in arguments.named_children if child.type != "comment"]
+    if function.type == "identifier":
+        name = text.of(function)
+        if name == "expect" and given:
+            yield from _of_chain(call, text)
+        elif name == "assert" and given:
+            yield _opposite(given[0], text)
+        return
+    if function.type != "member_expression":
+        return
+    owner, method = function.child_by_field_name("object"), function.child_by_field_name("property")
+    if owner is None or method is None or not re.search(r"(^|\W)(assert|t|should)$", text.of(owner)[-40:]):
+        return
+    name = text.of(method)
+    if name in _TRUTHS and given:
+        yield _opposite(given[0], text)
+    elif name in _EQUALITIES and given:
+        values = [one for node in reversed(given[:2]) for one in _literals(node, text)]
+        if values:
+            yield from values
+        elif name in _OPPOSITE and len(given) > 1:
+            yield Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
+
+
+def _opposite(node: Node, text: _Text) -> Expected:
+    return Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=f"!({text.of(node)})")
+
+
+def _of_chain(call: Node, text: _Text) -> Iterator[Expected]:
+    """What follows `expect(…)`: literals in the arguments of a matcher, else the place for a `.not`."""
+    words: list[str] = []
+    values: list[Expected] = []
+    negated: Expected | None = None
+    node = call
+    while node.parent is not None:
+        above = node.parent
+        if above.type == "member_expression" and above.child_by_field_name("object") == node:
+            word = above.child_by_field_name("property")
+            words.append(text.of(word) if word is not None else "")
+            if words[-1] == "not":
+                negated = Expected("turned", text.at(node.end_byte), text.at(above.end_byte))
+        elif above.type == "call_expression" and above.child_by_field_name("function") == node:
+            arguments = above.child_by_field_name("arguments")
+            if words and words[-1] in _MATCHERS and arguments is not None:
+                values += [one for child in arguments.named_children[:2] for one in _literals(child, text)]
+        else:
+            break
+        node = above
+    if not words or words.count("not") > 1:
+        return
+    if negated is not None:
+        yield negated
+    elif values:
+        yield from values
+    else:
+        yield Expected("turned", text.at(call.end_byte), text.at(call.end_byte), turned=".not")
+
+
+def _literals(node: Node, text: _Text) -> Iterator[Expected]:
+    """The literals that an expected value is made of; none of what is computed."""
+    if node.type == "pair":
+        value = node.child_by_field_name("value")
+        if value is not None:
+            yield from _literals(value, text)
+    elif node.type in _PARTS:
+        for child in node.named_children[: 1 if node.type == "as_expression" else None]:
+            yield from _literals(child, text)
+    elif node.type in _VALUES:
+        begin, end = text.at(node.start_byte), text.at(node.end_byte)
+        if node.type == "number":
+            yield Expected("number", begin, end)
+        elif node.type in ("true", "false", "null", "undefined"):
+            yield Expected("word", begin, end)
+        elif not any(child.type == "template_substitution" for child in node.children):
+            kinds = ("string_fragment", "regex_pattern")
+            pieces = [(text.at(child.start_byte), text.of(child)) for child in node.children if child.type in kinds]
+            letters = tuple(
+                start + place
+                for start, piece in pieces
+                for place, letter in enumerate(piece)
+                if letter.isascii() and letter.isalnum() and "\\" not in piece[max(0, place - 6) : place]
+            )
+            if letters or (node.type == "string" and not pieces):  # an empty text too
+                yield Expected("text", begin, end, letters)
