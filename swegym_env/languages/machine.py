@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swegym_env.errors import LayerError
 from swegym_env.languages import Installation, Toolchain
+from swegym_env.languages.debian import missing_programs
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
@@ -34,13 +34,11 @@ class MachineRecipe:
 
     def toolchain(self) -> Toolchain:
         """See `Recipe.toolchain`."""
-        missing = [
-            package for program, package in self.programs.items() if not shutil.which(program, path="/usr/bin:/bin")
-        ]
+        missing = missing_programs(self.programs)
         if not missing:
             return Toolchain(self.name)
-        wanted = " ".join([*missing, *self.packages])
-        problem = f"this machine lacks {' and '.join(missing)} below /usr. Try: apt-get install {wanted}"
+        wanted = " ".join([*missing.values(), *self.packages])
+        problem = f"this machine lacks {' and '.join(missing.values())} below /usr. Try: apt-get install {wanted}"
         return Toolchain(self.name, f"{problem}, or an image that has them")
 
     def tests_of(self, task: Task) -> str:

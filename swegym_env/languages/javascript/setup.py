@@ -7,12 +7,12 @@ browsers and binaries from other sites.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swegym_env.errors import LayerError
 from swegym_env.languages import Installation, Recipe, Toolchain
+from swegym_env.languages.debian import missing_programs
 from swegym_env.languages.javascript.node import NODE, VERSIONS, node_layer, why_no_node
 from swegym_env.languages.machine import MachineRecipe
 from swegym_env.sandbox.layers import LayerStore
@@ -46,11 +46,8 @@ class NodeRecipe:
         name = f"Node.js {VERSIONS[self.node][0]} from the npm registry"
         if self.programs:
             name += f" and {', '.join(sorted(self.programs))}"
-        missing = [
-            package for program, package in self.programs.items() if not shutil.which(program, path="/usr/bin:/bin")
-        ]
-        if missing:
-            wanted = " ".join(missing)
+        if missing := missing_programs(self.programs):
+            wanted = " ".join(sorted(missing.values()))
             return Toolchain(name, f"this machine lacks {wanted} below /usr. Try: apt-get install {wanted}")
         return Toolchain(name, why_no_node())
 

@@ -11,7 +11,7 @@ import pytest
 from swegym_env.errors import LayerError
 from swegym_env.grading.grading import grade
 from swegym_env.grading.task_tests import TaskTests
-from swegym_env.languages import language_of, machine
+from swegym_env.languages import debian, language_of
 from swegym_env.languages.c import C
 from swegym_env.languages.c.assertions import asserted
 from swegym_env.languages.c.source import Call, calls, functions, literal, tokens
@@ -189,9 +189,7 @@ def test_a_patch_that_does_not_compile_has_failed_and_is_valid() -> None:
 
 
 def test_a_machine_without_a_compiler_gets_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(
-        machine.shutil, "which", lambda program, path="": None if program == "cc" else shutil.os.devnull
-    )
+    monkeypatch.setattr(debian.shutil, "which", lambda program, path="": None if program == "cc" else shutil.os.devnull)
     with public_directory("languages-c") as place, pytest.raises(LayerError, match=r"lacks gcc .*apt-get install gcc"):
         prepare_locally(TASKS[0], store=LayerStore(place / "layers"), backend="namespace")
 
