@@ -22,7 +22,7 @@ else:
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-INSTALLED_EXTRAS = ("train", "dev", "gpu")
+INSTALLED_EXTRAS = ("train", "javascript", "dev", "gpu")
 
 
 def files_below(folder: Path) -> set[str]:
@@ -62,7 +62,7 @@ def distributions_imported(package: str) -> set[str]:
 
 @pytest.mark.parametrize(("package", "extras"), [("swegym_env", ()), ("swe_trainers", ("train",))])
 def test_imported_distributions_are_declared(package: str, extras: tuple[str, ...]) -> None:
-    optional = requirement_names("swebench", "gpu", "serve", "ray", "mcp", "mini-swe-agent", "swe-rex")
+    optional = requirement_names("swebench", "gpu", "serve", "ray", "mcp", "mini-swe-agent", "swe-rex", "javascript")
     imported = distributions_imported(package)
     assert "gymnasium" in imported
     assert imported - requirement_names(*extras) - optional == set()
