@@ -30,7 +30,7 @@ from swegym_env.repo.repositories import files_layer, image_environment, image_r
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, start_sandbox
 from swegym_env.sandbox.backends import find_backend, make_backend
 from swegym_env.sandbox.identity import own
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 from swegym_env.tasks.task import Task, task_to_row
 
 __all__ = [
@@ -290,7 +290,11 @@ def add_tools(
         named = ("installed-tools", spec.image, *key)
         below = layers[0]
         layers.append(
-            store.get_or_build(named, lambda layer: _install_tools(installing, spec.image, below, backend, layer))
+            store.get_or_build(
+                named,
+                lambda layer: _install_tools(installing, spec.image, below, backend, layer),
+                Provenance((below.name,), system_of(spec.image)),
+            )
         )
     # At the bottom: the task's files cover those of the tools, and its repository stays the last layer.
     return dataclasses.replace(

@@ -32,6 +32,7 @@ from swegym_env.errors import ConfigurationError, ImageError, InfrastructureErro
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.images import PullOptions, image_store, parse_size
 from swegym_env.sandbox.images.references import parse
+from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
 __all__ = ["add_parser"]
@@ -64,6 +65,9 @@ def add_parser(commands: Any) -> None:
     )
     add_repos(build)
     add_sandbox(build)
+    build.add_argument(
+        "--layers", metavar="ADDRESS", help="take set-up layers from this store, if it has them ($SWEGYM_LAYERS)"
+    )
     build.add_argument(
         "--official", action="store_true", help="the official images, if available, instead of set-up layers"
     )
@@ -129,6 +133,8 @@ def _build(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("expected either files or --for DATASET. Try: swegym images build --help")
     if arguments.dataset is not None:
         return _build_layers(arguments)
+    if arguments.layers is not None:
+        raise ConfigurationError("--layers has an effect with --for DATASET only")
     for image in arguments.images:
         kind = parse(image).kind
         if kind == "registry":
@@ -152,6 +158,7 @@ def _build_layers(arguments: argparse.Namespace) -> int:
     by_version: dict[tuple[str, str], list[Task]] = defaultdict(list)
     for task in tasks:
         by_version[task.repo, task.version].append(task)
+    store = LayerStore(shared=arguments.layers)
     rounds = max(map(len, by_version.values()), default=0)
     ordered = [group[turn] for turn in range(rounds) for group in by_version.values() if turn < len(group)]
     failed: list[str] = []
@@ -159,7 +166,7 @@ def _build_layers(arguments: argparse.Namespace) -> int:
 
         def prepare(task: Task) -> float:
             began = time.monotonic()
-            prepare_locally(task, repos=arguments.repos, backend=arguments.sandbox)
+            prepare_locally(task, repos=arguments.repos, backend=arguments.sandbox, store=store)
             return time.monotonic() - began
 
         pending = {pool.submit(prepare, task): task for task in ordered}

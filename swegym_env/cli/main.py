@@ -27,6 +27,7 @@ COMMANDS = (
     "audit",
     "make-tasks",
     "images",
+    "layers",
     "export",
     "replay",
     "view",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from swegym_env.errors import LayerError
 from swegym_env.sandbox.identity import own
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 
 __all__ = ["PROGRAMS", "missing_programs", "programs_layer", "why_missing"]
 
@@ -88,7 +88,8 @@ def programs_layer(wanted: Mapping[str, str], store: LayerStore) -> Path | None:
                 own(Path(directory, name))
 
     release = f"{system.get('ID', '')} {system.get('VERSION_ID', '')}"
-    return store.get_or_build(("programs", release, platform.machine(), _STARTER, *packages, *sorted(missing)), unpack)
+    key = ("programs", release, platform.machine(), _STARTER, *packages, *sorted(missing))
+    return store.get_or_build(key, unpack, Provenance(requires=system_of("host")))
 
 
 def _run(command: list[str], directory: str, packages: list[str], paths: Mapping[str, str] | None = None) -> str:

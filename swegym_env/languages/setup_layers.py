@@ -22,7 +22,7 @@ from swegym_env.languages.package_index import package_index
 from swegym_env.repo.repositories import repository_layer
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.identity import own
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 from swegym_env.tasks.task import Task
 
 __all__ = ["Setup", "build_setup", "export_changes"]
@@ -73,28 +73,39 @@ def build_setup(
     steps = [*plan.environment, *plan.repository]
     if not steps:
         return Setup(plan.layers, plan.env)
+
+    def provenance(*below: Path) -> Provenance:
+        return Provenance(tuple(layer.name for layer in below), system_of(task.image))
+
     if task.files or not task.environment_setup_commit:
         whole = store.get_or_build(
             ("setup", repository.name, *key),
             lambda layer: _install(task, steps, (*plan.layers, repository), plan.env, backend, store, layer),
+            provenance(*plan.layers, repository),
         )
         return Setup((*plan.layers, whole), plan.env)
-    foundation, commit = repository, task.base_commit
-    try:
-        foundation = repository_layer(task.repo, task.environment_setup_commit, source=source, store=store)
-        commit = task.environment_setup_commit
-    except RepositoryError:
-        pass  # a clone that ends at the base commit, for example: the environment is made from that commit
-    environment = store.get_or_build(
-        ("environment", task.repo, commit, *key),
-        lambda layer: _install(
-            task, steps, (*plan.layers, foundation), plan.env, backend, store, layer, leave_out=("testbed",)
-        ),
-    )
+    # The repository at that commit is needed to build the environment, not to use one.
+    wanted = ("environment", task.repo, task.environment_setup_commit, *key)
+    environment = store.find(wanted, provenance(*plan.layers))
+    if environment is None:
+        foundation, commit = repository, task.base_commit
+        try:
+            foundation = repository_layer(task.repo, task.environment_setup_commit, source=source, store=store)
+            commit = task.environment_setup_commit
+        except RepositoryError:
+            pass  # a clone that ends at the base commit, for example: the environment is made from that commit
+        environment = store.get_or_build(
+            ("environment", task.repo, commit, *key),
+            lambda layer: _install(
+                task, steps, (*plan.layers, foundation), plan.env, backend, store, layer, leave_out=("testbed",)
+            ),
+            provenance(*plan.layers, foundation),
+        )
     lower = (*plan.layers, environment)
     installation = store.get_or_build(
         ("installation", environment.name, task.base_commit),
         lambda layer: _install(task, plan.repository, (*lower, repository), plan.env, backend, store, layer),
+        provenance(*lower, repository),
     )
     return Setup((*lower, installation), plan.env)
 

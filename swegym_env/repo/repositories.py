@@ -23,7 +23,7 @@ from swegym_env.repo.objects import write_repository
 from swegym_env.repo.single_commit import commit_files, commit_patch, initialize, list_tracked, seal
 from swegym_env.sandbox.identity import own, sandbox_user
 from swegym_env.sandbox.images import resolve_image
-from swegym_env.sandbox.layers import LayerStore, mark_opaque
+from swegym_env.sandbox.layers import LayerStore, Provenance, mark_opaque
 
 __all__ = [
     "files_layer",
@@ -67,14 +67,16 @@ def repository_layer(
     if not _REVISION.fullmatch(commit):
         raise RepositoryError(f"{name}: base_commit must be 40 hex digits, got {commit!r}")
     key = ("repository", name, commit, *([patch] if patch else []))
-    if not store.path_of(key).is_dir():
+    if store.find(key, Provenance()) is None:
         location = find_repository(name, source)
         if not is_url(location) and len(commit) == 40:
             # A whole clone that appears later gives a whole layer.
             missing = _list_objects(f"{name} at {commit[:12]} from {location}", location, commit)[1]
             key = (*key, "without", *missing) if missing else key
     return store.get_or_build(
-        key, lambda layer: _export_commit(name, find_repository(name, source), commit, patch, layer / _TESTBED)
+        key,
+        lambda layer: _export_commit(name, find_repository(name, source), commit, patch, layer / _TESTBED),
+        Provenance(),
     )
 
 

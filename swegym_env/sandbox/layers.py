@@ -5,8 +5,12 @@ builder that fails or is killed leaves only a temporary, which `LayerStore.colle
 same layer wait for each other on a lock; readers of a published layer take no lock.
 
     work_dir()/layers/KIND-HASH/          a published layer; its content lies over the image's root
+    work_dir()/layers/.records/…          what is known of each layer that may travel, see `Provenance`
     work_dir()/layers/.building/…         temporaries, each named after the lock under which it is built
     work_dir()/layers/.locks/…            one file for each layer under construction
+
+Layers with a provenance may travel: a store takes them from a shared store, if one is named, before it builds them, see
+`sharing`.
 
 Several machines may share the directory. A lock is therefore a lease of `filelock` on a file made with O_EXCL, which
 NFS (version 3 and later), Lustre and the like carry out on the server; `flock` is emulated on some of them and refused
@@ -20,68 +24,218 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from swegym_env.errors import LayerError
+from swegym_env.files import write_atomically
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import own, sandbox_user
 from swegym_env.sandbox.linux.files import remove_tree
 
-__all__ = ["LayerStore", "mark_opaque"]
+if TYPE_CHECKING:
+    from swegym_env.sandbox.sharing.api import SharedStore
+
+__all__ = ["TRAVELLING", "LayerRecord", "LayerStore", "Provenance", "layer_name", "mark_opaque", "system_of"]
+
+TRAVELLING = frozenset(
+    ("repository", "interpreter", "programs", "environment", "installation", "setup", "installed-tools")
+)
+"""The kinds of layers that may be taken from a shared store: costly to build, and the same on every machine."""
 
 _USE_NOTED_EVERY_S = 24 * 3600.0
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
 _UNWRITTEN_S = 60.0  # age at which an empty lock file is a crash's, not one that its holder is about to write
 
 
+@dataclass(frozen=True)
+class Provenance:
+    """What a layer that may travel was built on and needs.
+
+    Attributes:
+        parents: names of the layers that it was built on, bottom first.
+        requires: the system whose programs fit to it, from `system_of`; empty: any.
+    """
+
+    parents: tuple[str, ...] = ()
+    requires: str = ""
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """What a store knows of a layer that may travel.
+
+    Attributes:
+        key: its key parts.
+        provenance: see there.
+        taken: whether it came from a shared store.
+    """
+
+    key: tuple[str, ...]
+    provenance: Provenance
+    taken: bool
+
+
+def layer_name(key_parts: Sequence[str]) -> str:
+    """The name of the layer with these key parts: KIND-HASH; the first part is the kind."""
+    digest = hashlib.sha256(json.dumps(list(key_parts)).encode()).hexdigest()[:24]
+    return f"{key_parts[0]}-{digest}"
+
+
+def system_of(image: str) -> str:
+    """The system that programs in a layer over `image` need: for "host", distribution, release and architecture."""
+    if image != "host":
+        return platform.machine()
+    system: dict[str, str] = {}
+    with suppress(OSError):
+        system = platform.freedesktop_os_release()
+    return " ".join(filter(None, (system.get("ID"), system.get("VERSION_ID"), platform.machine())))
+
+
 class LayerStore:
     """The layers stored on this machine. Safe for threads and processes; equal key parts mean the same layer."""
 
-    def __init__(self, root: Path | None = None) -> None:
-        """Open the store at `root` (default: `work_dir()/layers`); no directory is made before the first layer."""
+    def __init__(self, root: Path | None = None, *, shared: str | None = None, may_build: bool = True) -> None:
+        """Open the store at `root` (default: `work_dir()/layers`); no directory is made before the first layer.
+
+        Args:
+            shared: address of the shared store that layers are taken from, see `sharing`; None: that in
+                `$SWEGYM_LAYERS`; empty: none.
+            may_build: False: layers that may travel are not built; that one is missing is a LayerError.
+        """
         self.root = (root or work_dir() / "layers").absolute()
+        self.address = os.environ.get("SWEGYM_LAYERS", "") if shared is None else shared
+        self._may_build = may_build
         self._known: dict[tuple[str, ...], Path] = {}
+
+    @property
+    def shared(self) -> SharedStore | None:
+        """The shared store; None without an address. Raises ConfigurationError: the address is malformed."""
+        if not self.address:
+            return None
+        from swegym_env.sandbox.sharing import open_shared_store
+
+        return open_shared_store(self.address)
 
     def path_of(self, key_parts: Sequence[str]) -> Path:
         """The path of the layer with these key parts, built or not: `root/KIND-HASH`; the first part is the kind."""
-        digest = hashlib.sha256(json.dumps(list(key_parts)).encode()).hexdigest()[:24]
-        return self.root / f"{key_parts[0]}-{digest}"
+        return self.root / layer_name(key_parts)
 
-    def get_or_build(self, key_parts: Sequence[str], builder: Callable[[Path], None]) -> Path:
-        """The layer with these key parts; `builder(directory)` builds it if the store does not have it yet.
+    def get_or_build(
+        self, key_parts: Sequence[str], builder: Callable[[Path], None], provenance: Provenance | None = None
+    ) -> Path:
+        """The layer with these key parts; `builder(directory)` builds it if neither this nor the shared store has it.
 
         Args:
             key_parts: everything that the content depends on; the first is the kind of layer, a short word.
             builder: fills the empty directory that it is given. Its exceptions are passed on; nothing is published.
+            provenance: of a layer that may travel; None: it stays on this machine.
         Returns:
             The published directory, never to be written again.
         Raises:
-            LayerError: the store cannot be written (no space, no permission).
+            LayerError: the store cannot be written (no space, no permission); or the shared store does not answer, or
+                has the layer and it is refused.
         """
-        key = tuple(key_parts)
+        path = self._obtain(tuple(key_parts), builder, provenance)
+        assert path is not None  # built, or raised
+        return path
+
+    def find(self, key_parts: Sequence[str], provenance: Provenance) -> Path | None:
+        """The layer with these key parts, if this or the shared store has it. Arguments, errors: `get_or_build`."""
+        return self._obtain(tuple(key_parts), None, provenance)
+
+    def _obtain(
+        self, key: tuple[str, ...], builder: Callable[[Path], None] | None, provenance: Provenance | None
+    ) -> Path | None:
         known = self._known.get(key)
         if known is not None and os.path.isdir(known):
             return known
+        assert provenance is None or key[0] in TRAVELLING
         path = self.path_of(key)
+        taken = False
         if not path.is_dir():
+            if builder is None and not self.address:
+                return None
             try:
                 with self.building(path.name) as temporary:
                     if not path.is_dir():
-                        builder(temporary)
+                        taken = provenance is not None and self._take(key, provenance, temporary)
+                        if not taken:
+                            if builder is None:
+                                return None
+                            if provenance is not None and not self._may_build:
+                                raise LayerError(f"{path.name} is not in {self.address}. Try: swegym images build")
+                            builder(temporary)
                         self.publish(temporary, path)
             except OSError as error:
                 raise LayerError(
                     f"layer {path.name} cannot be built under {self.root}: {error}. "
                     "Try: swegym gc, or another $SWEGYM_WORKDIR"
                 ) from error
+        if provenance is not None:
+            self._write_record(path.name, LayerRecord(key, provenance, taken))
         _note_use(path)
         self._known[key] = path
         return path
+
+    def _take(self, key: tuple[str, ...], provenance: Provenance, target: Path) -> bool:
+        """Fill the empty directory `target` from the shared store; False if there is none, or it lacks the layer."""
+        shared = self.shared
+        if shared is None:
+            return False
+        from swegym_env.sandbox.sharing import take_layer
+
+        return take_layer(shared, key, provenance, target)
+
+    def _write_record(self, name: str, record: LayerRecord) -> None:
+        place = self.root / ".records" / f"{name}.json"
+        if place.exists():
+            return
+        with suppress(PermissionError):  # of a store that belongs to another user
+            place.parent.mkdir(exist_ok=True)
+            fields = {"key": record.key, "parents": record.provenance.parents, "requires": record.provenance.requires}
+            write_atomically(place, json.dumps({**fields, "taken": record.taken}) + "\n")
+
+    def record(self, name: str) -> LayerRecord | None:
+        """What is known of a layer; None if this store does not have it, or it does not travel."""
+        if not (self.root / name).is_dir():
+            return None
+        try:
+            fields = json.loads((self.root / ".records" / f"{name}.json").read_bytes())
+            provenance = Provenance(tuple(fields["parents"]), fields["requires"])
+            return LayerRecord(tuple(fields["key"]), provenance, fields["taken"])
+        except (FileNotFoundError, ValueError, KeyError):  # built before there were records, or cut off by a crash
+            return None
+
+    def travelling(self) -> list[str]:
+        """The names of all layers in this store that may travel, sorted."""
+        names = [place.stem for place in _entries(self.root / ".records") if not place.name.startswith(".")]
+        return [name for name in names if self.record(name) is not None]
+
+    def offered(self, kind: str) -> list[tuple[str, ...]]:
+        """The keys of the layers of a kind that the shared store has, and of those that were taken from one.
+
+        Raises:
+            LayerError: the shared store does not answer.
+        """
+        keys = {}
+        for place in _entries(self.root / ".records"):
+            if place.name.startswith(f"{kind}-"):
+                record = self.record(place.stem)
+                if record is not None and record.taken:
+                    keys[place.stem] = record.key
+        if self.address:
+            from swegym_env.sandbox.sharing import offered_keys
+
+            keys |= offered_keys(self.address, kind)
+        return list(keys.values())
 
     def collect_garbage(self, *, unused_for_s: float | None = None) -> tuple[Path, ...]:
         """Remove the temporaries of dead builders and, if asked, layers not used for `unused_for_s` seconds.
@@ -102,6 +256,7 @@ class LayerStore:
             for layer in _entries(self.root):
                 if not layer.name.startswith(".") and layer.stat().st_atime < oldest:
                     remove_tree(self.withdraw(layer))
+                    (self.root / ".records" / f"{layer.name}.json").unlink(missing_ok=True)
                     removed.append(layer)
         return tuple(removed)
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from swegym_env.errors import LayerError
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import own
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 
-__all__ = ["Interpreter", "fetch_interpreter", "find_interpreter", "interpreter_layer"]
+__all__ = ["Interpreter", "fetch_interpreter", "find_interpreter", "interpreter_layer", "shared_interpreter"]
 
 _log = logging.getLogger(__name__)
 _FETCH_TIMEOUT_S = 1800.0  # pyenv compiles
@@ -207,7 +207,21 @@ def interpreter_layer(interpreter: Interpreter, store: LayerStore) -> Path | Non
             for name in files:
                 own(Path(directory, name))
 
-    return store.get_or_build(("interpreter", interpreter.version, str(interpreter.prefix)), copy)
+    key = ("interpreter", interpreter.version, str(interpreter.prefix))
+    return store.get_or_build(key, copy, Provenance(requires=system_of("host")))
+
+
+def shared_interpreter(version: str, store: LayerStore) -> Interpreter | None:
+    """The newest interpreter of `version` that a shared store offers, or that was taken from one; None without one.
+
+    Environments are made for one interpreter, with all three numbers. So a machine that takes them uses the interpreter
+    that comes with them, whatever it has itself.
+    """
+    offered = [key for key in store.offered("interpreter") if f"{key[1]}.".startswith(f"{version}.")]
+    if not offered:
+        return None
+    _, full, prefix = max(offered, key=lambda key: [int(number) for number in re.findall(r"\d+", key[1])])
+    return Interpreter(full, Path(prefix), Path(prefix, "bin", f"python{full.rpartition('.')[0]}"))
 
 
 def _not_copied(directory: str, names: list[str]) -> set[str]:

@@ -27,6 +27,7 @@ from swegym_env.languages.python.interpreters import (
     fetch_interpreter,
     find_interpreter,
     interpreter_layer,
+    shared_interpreter,
 )
 from swegym_env.repo.patches import runnable_test_files
 from swegym_env.sandbox.layers import LayerStore
@@ -109,9 +110,13 @@ class PythonRecipe:
                 problems.append(str(error))
         return Toolchain(f"Python {self.python or '3'}", problems[0])
 
-    def _interpreter(self) -> Interpreter:
-        """The interpreter of the machine, or a fetched one. Raises LayerError."""
+    def _interpreter(self, store: LayerStore) -> Interpreter:
+        """The interpreter of a shared store, that of the machine, or a fetched one. Raises LayerError."""
         problems = []
+        if self.python:  # any other repository takes the system's
+            for version in (self.python, *self.instead):
+                if (offered := shared_interpreter(version, store)) is not None:
+                    return offered
         for version in (self.python or "3", *self.instead):
             try:
                 return find_interpreter(version)
@@ -138,7 +143,7 @@ class PythonRecipe:
         steps: list[str] = []
         version = ""
         if task.image == "host":
-            interpreter = self._interpreter()
+            interpreter = self._interpreter(store)
             version = interpreter.version
             copied = interpreter_layer(interpreter, store)
             programs = programs_layer(self.programs, store)
