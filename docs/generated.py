@@ -32,7 +32,7 @@ _COMMANDS = """\
 # Commands
 
 What each command answers to `--help`. Exit codes: 0 on success; 1 where the answer is no; 2 where what was asked for is
-wrong or cannot be had, in one line on standard error (`--debug` shows the traceback); 130 after Ctrl-C.
+wrong or is not available, in one line on standard error (`--debug` shows the traceback); 130 after Ctrl-C.
 """
 _CONFIGURATION = """\
 # Configuration

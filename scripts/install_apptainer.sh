@@ -133,7 +133,7 @@ install_helpers() {
     for package in "${welcome[@]}"; do
         is_installed "$package" && continue
         say "installing $package"
-        install_packages "$package" || say "$package cannot be had here; SIF images may not mount for ordinary users"
+        install_packages "$package" || say "$package is not available here; SIF images may not mount for ordinary users"
     done
 }
 

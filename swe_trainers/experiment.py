@@ -71,7 +71,7 @@ def run_experiment(
         json_logs: write log lines as JSON objects.
     Raises:
         ConfigurationError: the run that is there has other settings, and `resume` is "same".
-        TrainerError: something that is configured cannot be had here, or the run failed.
+        TrainerError: something that is configured is not available here, or the run failed.
     """
     if resume == "same":
         refuse_changes(config)
@@ -343,7 +343,7 @@ def make_model(config: ModelConfig, env: gymnasium.Env[str, str], *, seed: int, 
         seed: of random weights.
         training: with adapters and recomputed activations, as configured.
     Raises:
-        ConfigurationError: it cannot be had.
+        ConfigurationError: it is not available.
     """
     tokenizer = make_tokenizer(config, env)
     make_chat(config, tokenizer)  # a template that cannot be trained with is refused before weights are loaded
@@ -372,7 +372,7 @@ def make_tokenizer(config: ModelConfig, env: gymnasium.Env[str, str] | None) -> 
         config: the model's section.
         env: whose adapter's words belong to a vocabulary of words.
     Raises:
-        ConfigurationError: it cannot be had.
+        ConfigurationError: it is not available.
     """
     if config.tokenizer == "words":
         own = env.get_wrapper_attr("vocabulary")() if env and env.has_wrapper_attr("vocabulary") else []

@@ -51,7 +51,7 @@ def write_provenance(folder: Path, environment: EnvironmentConfig, chat: str | N
         "environment": plain(replace(environment, training_wrappers=())),
         "model": {"chat": chat},
     }
-    head = "# How this model was trained to play. swe-eval plays it so, unless it is told otherwise.\n"
+    head = "# How this model was trained to play. swe-eval uses the same settings, unless its options say otherwise.\n"
     write_whole(folder / ENVIRONMENT, head + OmegaConf.to_yaml(OmegaConf.create(content)))
 
 

@@ -105,8 +105,8 @@ class Trainer:
         stopped: whether `stop` was called; a resumed run does not continue then.
 
     Raises:
-        ConfigurationError: neither environment nor demonstrations fit the algorithm, something cannot be had here, or
-            the run in `output_dir` has other settings.
+        ConfigurationError: neither environment nor demonstrations fit the algorithm, something is not available here,
+            or the run in `output_dir` has other settings.
     """
 
     def __init__(

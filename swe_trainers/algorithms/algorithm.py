@@ -15,7 +15,7 @@ from torch import Tensor
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import Policy
-from swe_trainers.learning.learner import Decay, Learner, Moments, adamw, learning_rate_at, set_learning_rate
+from swe_trainers.learning.learner import Decay, Learner, Moments, adamw, scheduled, set_learning_rate
 from swe_trainers.learning.losses import AdaptiveKL
 from swe_trainers.learning.update import take_step
 from swe_trainers.model.language_model import LanguageModel
@@ -246,7 +246,7 @@ class Algorithm(ABC):
             learner: whose number of updates says where in the schedule it is.
             total: updates in all.
         """
-        rate = learning_rate_at(
+        rate = scheduled(
             learner.updates, peak=self.learning_rate, warmup=self.warmup_updates, decay=self.decay, total=total
         )
         set_learning_rate(learner.optimizer, rate)

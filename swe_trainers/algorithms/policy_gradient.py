@@ -30,7 +30,7 @@ from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.advantages import Sharing, conversation_shares, returns_to_go
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot, take_values
-from swe_trainers.learning.learner import Decay, Learner, learning_rate_at
+from swe_trainers.learning.learner import Decay, Learner, scheduled
 from swe_trainers.learning.losses import (
     AdaptiveKL,
     Aggregation,
@@ -340,7 +340,7 @@ class PolicyGradient(Algorithm):
             correction,
             reference_logprobs,
             torch.zeros_like(rewards),
-            entropy_coefficient=learning_rate_at(
+            entropy_coefficient=scheduled(
                 learner.updates,
                 peak=self.entropy_coefficient,
                 warmup=0,

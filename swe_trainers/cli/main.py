@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `swe-train`.
 
     Returns:
-        0 on success; 2 where the configuration is wrong or cannot be had here, or the run cannot go on (one line on
+        0 on success; 2 where the configuration is wrong or is not available here, or the run cannot go on (one line on
         standard error says why); 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -116,7 +116,7 @@ def evaluate(
     Returns:
         The summary, as in `summary.json`.
     Raises:
-        TrainerError: the environment or an option cannot be had, or the model's server is down.
+        TrainerError: the environment or an option is not available, or the model's server is down.
     """
     taken = parameters(plan.environment)
 
@@ -189,7 +189,7 @@ def evaluate_run(
     Returns:
         The summary.
     Raises:
-        TrainerError: something that is configured cannot be had, or the engine failed.
+        TrainerError: something that is configured is not available, or the engine failed.
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)

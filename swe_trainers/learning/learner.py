@@ -15,7 +15,7 @@ from swe_trainers.learning.losses import AdaptiveKL
 from swe_trainers.learning.master_weights import NARROW, MasterAdamW, MasterAdamW8bit
 from swe_trainers.learning.rewards import RunningMoments
 
-__all__ = ["Decay", "Learner", "Moments", "adamw", "learning_rate_at", "set_learning_rate"]
+__all__ = ["Decay", "Learner", "Moments", "adamw", "scheduled", "set_learning_rate"]
 
 Decay = Literal["constant", "linear", "cosine"]
 Moments = Literal["float32", "8bit"]
@@ -29,7 +29,7 @@ class Learner:
         model: the policy.
         optimizer: of its parameters.
         generator: of every shuffling.
-        reference: what the policy must not drift from; None where no divergence is penalised.
+        reference: the policy that divergence is measured from; None where none is penalised.
         critic: a model of its own that values states; None where the policy does, or nothing is valued.
         kl: the coefficient of that penalty.
         returns: mean and variance of the discounted returns so far; counted only where rewards are normalised by them.
@@ -130,8 +130,8 @@ def adamw(
     return (MasterAdamW if narrow else torch.optim.AdamW)(groups, **options)
 
 
-def learning_rate_at(update: int, *, peak: float, warmup: int, decay: Decay, total: int) -> float:
-    """The learning rate of an update, a function of its number alone.
+def scheduled(update: int, *, peak: float, warmup: int, decay: Decay, total: int) -> float:
+    """A learning rate, or another coefficient, at an update: a function of its number alone.
 
     Args:
         update: from 0.

@@ -264,14 +264,14 @@ class TemplateChat:
         after the end of that is encoded.
         """
         marked, mark = _Marked(), _ACTIONS[0]
-        said: dict[str, Any] = {"role": "assistant", "content": _ACTIONS[0]}
+        turn: dict[str, Any] = {"role": "assistant", "content": _ACTIONS[0]}
         if calls := answer.get("tool_calls"):
             mark = _ACTIONS[1]
-            said["tool_calls"] = [
+            turn["tool_calls"] = [
                 {**call, "function": {"name": call["function"]["name"], "arguments": {"argument": mark}}}
                 for call in calls
             ]
-        head = [{"role": "user", "content": _OBSERVATIONS[0]}, said]
+        head = [{"role": "user", "content": _OBSERVATIONS[0]}, turn]
         text = self._rendered([*head, *(marked.message(message, None) for message in messages)], tools)
         at = text.find(self._end, max(text.rfind(mark), 0))
         if mark not in text or at < 0:
@@ -287,8 +287,8 @@ class TemplateChat:
             return {"role": "assistant", "content": text}
         ids = [int(i) for i in token_ids if i not in self.stop_ids]
         written = str(self._tokenizer.inner.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        thoughts, thought, said = written.rpartition(_THOUGHT_ENDS)
-        words, calls = form.read(said, tools)
+        thoughts, thought, answer = written.rpartition(_THOUGHT_ENDS)
+        words, calls = form.read(answer, tools)
         if not calls:
             return {"role": "assistant", "content": text}
         message: dict[str, Any] = {"role": "assistant", "content": words.strip()}

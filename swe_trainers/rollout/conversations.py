@@ -107,23 +107,23 @@ class Conversations:
             TemplateError: the chat template cannot write them.
         """
         messages, tools = checked_messages(info)
-        said, offered = tuple(map(_meaning, messages)), json.dumps(tools, sort_keys=True, default=str)
+        meanings, offered = tuple(map(_meaning, messages)), json.dumps(tools, sort_keys=True, default=str)
         vouched = info.get("continues") is True
         found = -1
         for number, known in enumerate(self._known):
             n = len(known.asked)
-            answered = known.answer is not None and len(said) > n + 1 and messages[n]["role"] == "assistant"
-            if known.tools != offered or not answered or said[:n] != known.asked:
+            answered = known.answer is not None and len(meanings) > n + 1 and messages[n]["role"] == "assistant"
+            if known.tools != offered or not answered or meanings[:n] != known.asked:
                 continue
-            if (vouched or said[n] == _meaning(known.answer or {})) and (
+            if (vouched or meanings[n] == _meaning(known.answer or {})) and (
                 found < 0 or n >= len(self._known[found].asked)
             ):
                 found = number
         self.tools = tools
-        asked = _Known(offered, said)
+        asked = _Known(offered, meanings)
         if found < 0:
-            cause = self._cause(said, offered)
-            known_answers = {i: ids for i, each in enumerate(said) if (ids := self._sampled.get(each)) is not None}
+            cause = self._cause(meanings, offered)
+            known_answers = {i: ids for i, each in enumerate(meanings) if (ids := self._sampled.get(each)) is not None}
             self._current = len(self._known)
             self._known.append(asked)
             return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
@@ -132,7 +132,7 @@ class Conversations:
         new = messages[len(known.asked) + 1 :]
         ids = self._chat.follow(new, tools, answer=known.answer, closed=known.closed)
         if (answer := self._sampled.get(_meaning(known.answer))) is not None:
-            self._sampled[said[len(known.asked)]] = answer  # as the agent writes it
+            self._sampled[meanings[len(known.asked)]] = answer  # as the agent writes it
         back = found != self._current
         self._current, self._known[found] = found, asked
         if back:
@@ -151,20 +151,20 @@ class Conversations:
         self._known[self._current] = _Known(asked.tools, asked.asked, answer, closed, start, end)
         self._sampled[_meaning(answer)] = list(ids[:-1] if closed else ids)
 
-    def _cause(self, said: Sequence[str], offered: str) -> str:
+    def _cause(self, meanings: Sequence[str], offered: str) -> str:
         """Why a request continues no conversation, from the one with which it has most in common."""
         if not self._known:
             return "first"
-        common = [_common(known.asked, said) for known in self._known]
+        common = [_common(known.asked, meanings) for known in self._known]
         nearest = max(range(len(common)), key=lambda number: (common[number], number))
         known, shared = self._known[nearest], common[nearest]
-        if shared == 0 or all(each.startswith("system:") for each in said[:shared]):
+        if shared == 0 or all(each.startswith("system:") for each in meanings[:shared]):
             return "conversation"
         if known.tools != offered:
             return "tools"
         if shared == len(known.asked):
-            return "repeated" if len(said) == shared else "answer"
-        return "shortened" if len(said) < len(known.asked) + 2 else "history"
+            return "repeated" if len(meanings) == shared else "answer"
+        return "shortened" if len(meanings) < len(known.asked) + 2 else "history"
 
 
 def checked_messages(info: Mapping[str, Any]) -> tuple[_Messages, _Messages]:
@@ -201,8 +201,8 @@ def _meaning(message: Mapping[str, Any]) -> str:
         (call["function"]["name"], _canonical(call["function"].get("arguments") or {}))
         for call in message.get("tool_calls") or ()
     ]
-    said = repr((content.strip(), calls)).encode("utf-8", "surrogatepass")
-    return f"{role}:{hashlib.sha256(said).hexdigest()}"
+    meaning = repr((content.strip(), calls)).encode("utf-8", "surrogatepass")
+    return f"{role}:{hashlib.sha256(meaning).hexdigest()}"
 
 
 def _canonical(arguments: Any) -> str:

@@ -94,9 +94,9 @@ class Failure:
         try:
             text = " ".join(str(error).split())
         except Exception as second:  # noqa: BLE001 - an exception that cannot be written is a failure as any other
-            text = f"(its text cannot be had: {type(second).__name__})"
-        told = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        return cls(f"{type(error).__name__}: {text}"[:500], told[-_TRACEBACK_CHARACTERS:])
+            text = f"(its text is not available: {type(second).__name__})"
+        formatted = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return cls(f"{type(error).__name__}: {text}"[:500], formatted[-_TRACEBACK_CHARACTERS:])
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Invalid episodes by their cause: each cause told once with its traceback, and too many of them end a run."""
+"""Invalid episodes by their cause: each cause is logged once with its traceback, and too many of them end a run."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class Rate:
             info: that a step returned; None of any other call.
         """
         timing = None if info is None else info.get("timing")
-        told = timing.get("grading_s") if isinstance(timing, Mapping) else getattr(timing, "grading_s", None)
-        graded = min(max(float(told), 0.0), seconds) if isinstance(told, (int, float)) else 0.0
+        grading_s = timing.get("grading_s") if isinstance(timing, Mapping) else getattr(timing, "grading_s", None)
+        graded = min(max(float(grading_s), 0.0), seconds) if isinstance(grading_s, (int, float)) else 0.0
         self.tests_s += graded
         self.sandboxes_s += seconds - graded
 

@@ -69,7 +69,7 @@ class RolloutWorker:
         Returns:
             How many episodes are played at once.
         Raises:
-            ConfigurationError: they cannot be had here.
+            ConfigurationError: they are not available here.
         """
         if workplace.threads is not None:
             torch.set_num_threads(workplace.threads)

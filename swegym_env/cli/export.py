@@ -178,8 +178,8 @@ def export_trajectories(
         return [write_record(output, record).name for record in records]
     files: dict[str, str] = {}
     if form == "messages":
-        told = [messages_of(record) for record in records if record.ending.get("valid", True) and record.turns]
-        files["messages.jsonl"] = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in told)
+        conversations = [messages_of(record) for record in records if record.ending.get("valid", True) and record.turns]
+        files["messages.jsonl"] = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in conversations)
     else:
         for record in records:
             name = record.place.name.removesuffix(".json") if record.place else record.instance_id

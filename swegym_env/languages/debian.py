@@ -58,7 +58,7 @@ def programs_layer(wanted: Mapping[str, str], store: LayerStore) -> Path | None:
     """The layer with the missing ones of `wanted` (program → Debian package); None if the machine has all.
 
     Raises:
-        LayerError: the packages cannot be had; the text says what to install.
+        LayerError: the packages cannot be obtained; the text says what to install.
     """
     missing = missing_programs(wanted)
     if not missing:

@@ -2,8 +2,8 @@
 
 An agent keeps its conversation and sends all of it each time. What comes back differs in its bytes: the arguments of a
 call are written as JSON with other spaces, thoughts are left out, blanks at the ends are cut, the text at which an
-answer stopped is put back, ids are new. None of this changes what was said. Where a message differs otherwise, or one
-is missing, the agent has shortened or rewritten the conversation, or begun another one (for a title, a summary,
+answer stopped is put back, ids are new. None of this changes what a message means. Where a message differs otherwise,
+or one is missing, the agent has shortened or rewritten the conversation, or begun another one (for a title, a summary,
 another agent), and it is counted as a new one.
 """
 
@@ -27,8 +27,8 @@ class Placed:
 
     Attributes:
         conversation: its number, from 0 in the order in which they began.
-        continues: it begins with all that was said in this conversation, the last answer included.
-        new: the messages that were not said in it before: all of them where it does not continue.
+        continues: it begins with all messages of this conversation, the last answer included.
+        new: the messages that were not in it before: all of them where it does not continue.
     """
 
     conversation: int
@@ -41,34 +41,34 @@ class Conversations:
 
     def __init__(self) -> None:
         self._tools: list[bytes] = []  # of each conversation
-        self._said: list[list[bytes]] = []  # one digest for each message of a conversation
+        self._messages: list[list[bytes]] = []  # one digest for each message of a conversation
         self._same: dict[bytes, bytes] = {}  # digest of an answer as it may come back → its own
         self._current = 0
         self._asked: list[bytes] = []
         self._stop: tuple[str, ...] = ()
 
     def place(self, request: ModelRequest) -> Placed:
-        """Place a request; of several conversations that it continues it is the one in which most was said."""
-        said = [self._same.get(digest, digest) for digest in map(_digest, request.messages)]
+        """Place a request; of several conversations that it continues it is the longest one."""
+        digests = [self._same.get(digest, digest) for digest in map(_digest, request.messages)]
         tools = hashlib.sha256(_json(request.tools).encode()).digest()
         found = -1
-        for number, known in enumerate(self._said):
-            fits = self._tools[number] == tools and len(known) < len(said) and said[: len(known)] == known
-            if fits and (found < 0 or len(known) >= len(self._said[found])):
+        for number, known in enumerate(self._messages):
+            fits = self._tools[number] == tools and len(known) < len(digests) and digests[: len(known)] == known
+            if fits and (found < 0 or len(known) >= len(self._messages[found])):
                 found = number
-        self._asked, self._stop = said, request.stop
+        self._asked, self._stop = digests, request.stop
         if found < 0:
-            self._current = len(self._said)
-            self._said.append(said)
+            self._current = len(self._messages)
+            self._messages.append(digests)
             self._tools.append(tools)
             return Placed(self._current, False, request.messages)
         self._current = found
-        return Placed(found, True, request.messages[len(self._said[found]) :])
+        return Placed(found, True, request.messages[len(self._messages[found]) :])
 
     def answered(self, message: Mapping[str, Any]) -> None:
         """Note the answer to the request that was placed last; agents put back the text at which it stopped."""
         digest = _digest(message)
-        self._said[self._current] = [*self._asked, digest]
+        self._messages[self._current] = [*self._asked, digest]
         for text in self._stop:
             self._same[_digest({**message, "content": f"{message.get('content') or ''}{text}"})] = digest
 

@@ -61,7 +61,7 @@ class SWEAgentEnv(SWEBenchEnv):
 
     `info` is that of `SWEBenchEnv`, and at reset and at each step before the end: `messages`, `tools` (both in the form
     of chat completions), `request` (the JSON object that the agent sent), `protocol` ("chat", "responses" or
-    "messages"), `conversation` (its number in the episode), `continues` (the request begins with all that was said in
+    "messages"), `conversation` (its number in the episode), `continues` (the request begins with all messages of
     this conversation, as far as its meaning goes; the observation is then only what is new), `new_messages` (how many
     of `messages` are new). At the end: `exit_code` of the program.
 

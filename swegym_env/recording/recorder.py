@@ -74,7 +74,7 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
         began = time.perf_counter()
         observation, reward, terminated, truncated, info = self.env.step(action)
         rest = {key: value for key, value in info.items() if key not in ("patch", "timing", "request")}
-        if info.get("continues"):  # what was said before is in the turns before
+        if info.get("continues"):  # earlier messages are in the turns before
             rest["messages"] = info["messages"][-info["new_messages"] :]
         self._turns.append(
             RecordedTurn(

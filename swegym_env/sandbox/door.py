@@ -315,7 +315,7 @@ class Door:
 
     def _refuse(self, connection: _Connection, error: _RefusedError) -> None:
         """Answer with an error, after which the connection ends."""
-        told = {"type": "invalid_request_error", "message": str(error), "code": None, "param": None}
+        error_body = {"type": "invalid_request_error", "message": str(error), "code": None, "param": None}
         self._refusals += 1
         if self._refusals > _REFUSALS:
             self._ended = self._ended or Ended(-1)
@@ -324,7 +324,7 @@ class Door:
         connection.body.clear()
         connection.spent_s = 0.0
         self._respond(
-            connection, error.status, json.dumps({"type": "error", "error": told}).encode(), "application/json"
+            connection, error.status, json.dumps({"type": "error", "error": error_body}).encode(), "application/json"
         )
 
     def _send(self, connection: _Connection) -> None:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from swe_trainers.errors import TrainerError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import forward, take_snapshot, take_values
-from swe_trainers.learning.learner import adamw, learning_rate_at
+from swe_trainers.learning.learner import adamw, scheduled
 from swe_trainers.learning.losses import loss_weights
 from swe_trainers.learning.update import TokenLoss, accumulate, optimise, take_step
 from tests.trainers.learning.tiny import TinyPolicy, random_trajectories
@@ -214,7 +214,7 @@ def test_weight_decay_applies_to_matrices_only():
 def test_learning_rate_warms_up_then_decays():
     options = {"peak": 8.0, "warmup": 4, "total": 12}
     constant, linear, cosine = (
-        [learning_rate_at(u, decay=decay, **options) for u in (0, 3, 4, 8, 12, 99)]
+        [scheduled(u, decay=decay, **options) for u in (0, 3, 4, 8, 12, 99)]
         for decay in ("constant", "linear", "cosine")
     )
     assert constant == [2, 8, 8, 8, 8, 8]
