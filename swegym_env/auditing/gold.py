@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +10,8 @@ from pathlib import Path
 
 from swegym_env.errors import RepositoryError
 from swegym_env.making.sources import is_test_path
+from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.differ import differ
-from swegym_env.repo.git import Git
 from swegym_env.repo.objects import Blob
 from swegym_env.repo.patches import added_lines, touched_paths
 
@@ -28,11 +26,13 @@ class GoldPatch:
 
     Attributes:
         patch: the git diff.
+        base: the repository at the base commit.
         before: path → file at the base commit; paths that the patch adds are absent.
         after: path → file with the patch; paths that it removes are absent.
     """
 
     patch: str
+    base: Path
     before: Mapping[str, Blob]
     after: Mapping[str, Blob]
 
@@ -43,8 +43,7 @@ class GoldPatch:
         Raises:
             RepositoryError: git cannot apply it.
         """
-        before = {path: blob for path in touched_paths(patch) if (blob := _read(base / path)) is not None}
-        return cls(patch, before, _applied(patch, before))
+        return cls(patch, base, *apply_to_files(patch, base))
 
     @cached_property
     def lines(self) -> Mapping[str, frozenset[int]]:
@@ -68,32 +67,12 @@ class GoldPatch:
     def with_part(self, part: str) -> Mapping[str, Blob]:
         """`after` if the patch were `part` of it; empty if git cannot apply that, or no code is different."""
         try:
-            after = _applied(part, self.before)
+            _, after = apply_to_files(part, self.base)
         except RepositoryError:  # a hunk that needs another one
             return {}
+        after = {**{path: blob for path, blob in self.before.items() if path not in touched_paths(part)}, **after}
         code = {path: _code(after.get(path)) for path in self.after}
         return after if code != {path: _code(self.after[path]) for path in self.after} else {}
-
-
-def _read(path: Path) -> Blob | None:
-    if path.is_symlink() or not path.is_file():
-        return None
-    return (0o100755 if path.stat().st_mode & 0o100 else 0o100644, path.read_bytes())
-
-
-def _applied(patch: str, before: Mapping[str, Blob]) -> dict[str, Blob]:
-    with tempfile.TemporaryDirectory(prefix="swegym-audit-") as scratch:
-        for path, (mode, content) in before.items():
-            place = Path(scratch, path)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
-            place.chmod(mode & 0o777)
-        git = Git("gold patch", scratch)
-        if patch:
-            ceiling = {"GIT_CEILING_DIRECTORIES": os.path.dirname(scratch)}
-            git.run("apply", "--whitespace=nowarn", "-", stdin=patch, env=ceiling)
-        names = before.keys() | touched_paths(patch)
-        return {path: blob for path in sorted(names) if (blob := _read(Path(scratch, path))) is not None}
 
 
 def _is_source(path: str, content: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""`swegym export`: the ids, images and rows of a dataset, or recorded episodes, for other tools."""
+"""`swegym export`: the ids, images and rows of a dataset, its tasks in Harbor's format, or recorded episodes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from swegym_env.cli.options import DATASETS, add_command, add_dataset_arguments, add_json, load_chosen
+from swegym_env.cli.options import DATASETS, add_command, add_dataset_arguments, add_json, add_repos, load_chosen
 from swegym_env.errors import ConfigurationError
 from swegym_env.files import write_atomically
 from swegym_env.tasks.task import Task
 
-__all__ = ["EXPORTED", "TRAJECTORIES", "add_parser", "export_tasks", "export_trajectories"]
+__all__ = ["EXPORTED", "FORMATS", "TRAJECTORIES", "add_parser", "export_tasks", "export_trajectories"]
 
 EXPORTED = ("instance_ids.txt", "docker_images.txt", "evaluation.jsonl", "predictions.jsonl")
 """The files that `export_tasks` writes."""
+
+FORMATS = ("swe-bench", "harbor")
+"""The forms in which a dataset is written."""
 
 TRAJECTORIES = ("atif", "messages", "records")
 """The forms in which `export_trajectories` writes episodes."""
@@ -31,14 +34,17 @@ def add_parser(commands: Any) -> None:
         commands,
         "export",
         _run,
-        "write the ids, image names, evaluation rows and predictions of a dataset",
+        "write a dataset as the SWE-bench harness or Harbor reads it",
         "swegym export rows.jsonl --output exported/ --where repo='django/*'",
         more=": instance_ids.txt, docker_images.txt, evaluation.jsonl and predictions.jsonl, the last two as the "
-        "SWE-bench harness reads them. With --trajectories: recorded episodes, or trajectories of other programs in "
+        "SWE-bench harness reads them. With --format harbor: a folder for each task, as Harbor and Harbor-v0 play it. "
+        "With --trajectories: recorded episodes, or trajectories of other programs in "
         "ATIF, in another form.",
     )
     parser.add_argument("dataset", help=f"{DATASETS}; with --trajectories a folder of episodes, or a file in ATIF")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the folder to write into")
+    parser.add_argument("--format", choices=FORMATS, default="swe-bench", help="of the tasks (default swe-bench)")
+    add_repos(parser)
     parser.add_argument(
         "--predictions",
         choices=["gold", "empty"],
@@ -71,6 +77,15 @@ def _run(options: argparse.Namespace) -> int:
     if options.resolved:
         raise ConfigurationError("--resolved: has no effect on a dataset. Try: --trajectories")
     tasks = load_chosen(options, options.dataset)
+    if options.format == "harbor":
+        from swegym_env.harbor.export import export_harbor_tasks
+
+        folders = export_harbor_tasks(tasks, options.output, repos=options.repos, force=options.force)
+        names = [folder.name for folder in folders]
+        print(json.dumps({"output": str(options.output), "written": names}) if options.json else "\n".join(names))
+        return 0
+    if options.repos:
+        raise ConfigurationError("--repos: has no effect on rows. Try: --format harbor")
     written = export_tasks(tasks, options.output, predictions=options.predictions, force=options.force)
     if options.json:
         print(json.dumps({"output": str(options.output), "lines": written, "skipped": list(tasks.skipped)}))

@@ -1,4 +1,4 @@
-"""Plain patches applied in this process, exactly as `git apply` would, or not at all.
+"""Plain patches applied in this process, exactly as `git apply` would, or not at all; and by git, for trusted ones.
 
 Most patches are plain: hunks of text that fit where they say, in regular files whose content git reads and writes as it
 is. To start git in a sandbox for one takes longer than many a test. Whatever is not certain to end as with git is not
@@ -14,14 +14,16 @@ import os
 import posixpath
 import re
 import stat
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from swegym_env.repo.git import ANY_OWNER
-from swegym_env.repo.objects import REPOSITORY_CONFIG
+from swegym_env.repo.git import ANY_OWNER, Git
+from swegym_env.repo.objects import REPOSITORY_CONFIG, Blob
+from swegym_env.repo.patches import touched_paths
 
-__all__ = ["Checkout", "PlainFile", "apply_plainly"]
+__all__ = ["Checkout", "PlainFile", "apply_plainly", "apply_to_files"]
 
 _PATH = rb"[A-Za-z0-9_][A-Za-z0-9_.+-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*"
 _HEADER = re.compile(
@@ -81,6 +83,34 @@ def apply_plainly(patch: str, read: Callable[[str], PlainFile | None]) -> dict[s
     except (_NotPlainError, LookupError):
         return None
     return after
+
+
+def apply_to_files(patch: str, base: Path) -> tuple[dict[str, Blob], dict[str, Blob]]:
+    """The files that a trusted patch touches in the repository `base`, before and after it; by git, in a folder apart.
+
+    Returns:
+        Path → file, twice. Paths that do not exist, and links, are absent.
+    Raises:
+        RepositoryError: git cannot apply it.
+    """
+    names = sorted(touched_paths(patch))
+    with tempfile.TemporaryDirectory(prefix="swegym-apply-") as scratch:
+        before = {path: blob for path in names if (blob := _read_blob(base / path)) is not None}
+        for path, (mode, content) in before.items():
+            place = Path(scratch, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+            place.chmod(mode & 0o777)
+        if patch:
+            ceiling = {"GIT_CEILING_DIRECTORIES": os.path.dirname(scratch)}
+            Git("the patch of a task", scratch).run("apply", "--whitespace=nowarn", "-", stdin=patch, env=ceiling)
+        return before, {path: blob for path in names if (blob := _read_blob(Path(scratch, path))) is not None}
+
+
+def _read_blob(path: Path) -> Blob | None:
+    if path.is_symlink() or not path.is_file():
+        return None
+    return (0o100755 if path.stat().st_mode & 0o100 else 0o100644, path.read_bytes())
 
 
 def _patched(content: bytes, patch: bytes, at: int) -> tuple[bytes, int]:
