@@ -67,11 +67,14 @@ class NodeRecipe:
 
 
 _NPM_CI = "npm ci --ignore-scripts"
-_CHROMIUM = {"chromium": "chromium"}
-_KARMA = {"CHROME_BIN": "/usr/lib/chromium/chromium"}  # what /usr/bin/chromium starts; that reads files of /etc
-_PREACT = {
+# What /usr/bin/chromium starts, which reads files of /etc.
+_KARMA = {"CHROME_BIN": "/usr/lib/chromium/chromium"}
+# Some lock files lack packages, which `npm ci` refuses; `wd` builds what its own modules load.
+_PREACT = ("npm install --ignore-scripts", "if [ -d node_modules/wd ]; then npm rebuild wd; fi")
+_PREACT_NODE = {
     **dict.fromkeys(("2757", "2896", "2927", "3010", "3062"), "16"),
     **dict.fromkeys(("3345", "3454", "3562", "3567", "3689"), "18"),
+    "": "20",
 }
 
 RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
@@ -85,8 +88,8 @@ RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
     "immutable-js/immutable-js": {"": NodeRecipe("20", (_NPM_CI,), programs={"jq": "jq"})},
     "mrdoob/three.js": {"": NodeRecipe("20", (_NPM_CI,))},
     "preactjs/preact": {
-        "": NodeRecipe("20", (_NPM_CI,), programs=_CHROMIUM, env=_KARMA),
-        **{version: NodeRecipe(node, (_NPM_CI,), programs=_CHROMIUM, env=_KARMA) for version, node in _PREACT.items()},
+        version: NodeRecipe(node, _PREACT, programs={"chromium": "chromium"}, env=_KARMA)
+        for version, node in _PREACT_NODE.items()
     },
     "vuejs/core": {
         "": NodeRecipe("20", ("pnpm install --frozen-lockfile --ignore-scripts",), managers=("pnpm@9.15.9",))
