@@ -71,6 +71,9 @@ test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .
 test-inspect: setup ## run the tests of the adapter for Inspect against the real package, in .venv-inspect (a minute the first time)
 	@scripts/test_inspect.sh $(ARGS)
 
+test-openenv: setup ## run the tests of the adapters for OpenEnv against the real package, in .venv-openenv (a minute the first time)
+	@scripts/test_openenv.sh $(ARGS)
+
 test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed into .venv-deepspeed
 	@scripts/test_deepspeed.sh $(ARGS)
 

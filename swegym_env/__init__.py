@@ -2,7 +2,8 @@
 
 Importing registers the environments; nothing else happens. `SWEBench-v0`, `SWEAgent-v0`, `FileRepair-v0`, `KodCode-v0`
 and `VulnerabilityDetection-v0` have tasks of their own, offline; `SWEBenchLite-v0`, `SWEBenchVerified-v0` and
-`SWEGym-v0` are `SWEBench-v0` on the datasets of these names; `Harbor-v0` plays folders of tasks in Harbor's format.
+`SWEGym-v0` are `SWEBench-v0` on the datasets of these names; `Harbor-v0` plays folders of tasks in Harbor's format, and
+`OpenEnv-v0` sessions of servers of OpenEnv.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ for _name, _module, _class, _arguments in (
     ("SWEGym-v0", "env", "SWEBenchEnv", {"dataset": "SWE-Gym/SWE-Gym", "split": "train"}),
     ("SWEAgent-v0", "programs.env", "SWEAgentEnv", {}),
     ("Harbor-v0", "harbor.env", "HarborEnv", {}),
+    ("OpenEnv-v0", "adapters.openenv_client", "OpenEnvEnv", {}),
     ("FileRepair-v0", "answers.file_repair", "FileRepairEnv", {}),
     ("KodCode-v0", "answers.kodcode", "KodCodeEnv", {}),
     ("VulnerabilityDetection-v0", "answers.vulnerability", "VulnerabilityDetectionEnv", {}),
