@@ -73,7 +73,7 @@ def node_layer(major: str, managers: Iterable[str], store: LayerStore) -> Path:
         _unpack(node, root)
         (root / "bin/node").chmod(0o755)
         for tool in tools:
-            place = root / "lib/node_modules" / tool.partition("@")[0]
+            place = root / "lib/node_modules" / tool.rpartition("@")[0]
             place.mkdir(parents=True)
             _unpack(tool, place)
             programs = json.loads((place / "package.json").read_text(encoding="utf-8"))["bin"]

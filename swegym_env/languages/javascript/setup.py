@@ -69,8 +69,11 @@ class NodeRecipe:
 _NPM_CI = "npm ci --ignore-scripts"
 # What /usr/bin/chromium starts, which reads files of /etc.
 _KARMA = {"CHROME_BIN": "/usr/lib/chromium/chromium"}
-# Some lock files lack packages, which `npm ci` refuses; `wd` builds what its own modules load.
-_PREACT = ("npm install --ignore-scripts", "if [ -d node_modules/wd ]; then npm rebuild wd; fi")
+# Some lock files lack packages, which `npm ci` refuses; `wd` and old versions of esbuild are completed by scripts.
+_PREACT = (
+    "npm install --ignore-scripts",
+    "for each in wd esbuild; do if [ -d node_modules/$each ]; then npm rebuild $each || exit 1; fi; done",
+)
 _PREACT_NODE = {
     **dict.fromkeys(("2757", "2896", "2927", "3010", "3062"), "16"),
     **dict.fromkeys(("3345", "3454", "3562", "3567", "3689"), "18"),
@@ -83,7 +86,7 @@ RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
         # The gold patch adds what its tests import.
         "5316": NodeRecipe("20", (_NPM_CI, "npm install --ignore-scripts --no-save formdata-node@5.0.0")),
     },
-    "babel/babel": {"": NodeRecipe("20", ("make bootstrap",))},
+    "babel/babel": {"": NodeRecipe("20", ("make bootstrap",), managers=("@yarnpkg/cli-dist@3.8.7",))},
     "facebook/docusaurus": {"": NodeRecipe("20", ("yarn install --frozen-lockfile",), managers=("yarn@1.22.22",))},
     "immutable-js/immutable-js": {"": NodeRecipe("20", (_NPM_CI,), programs={"jq": "jq"})},
     "mrdoob/three.js": {"": NodeRecipe("20", (_NPM_CI,))},
