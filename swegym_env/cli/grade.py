@@ -60,6 +60,12 @@ def add_parser(commands: Any) -> None:
         default="strict",
         help="official: grade as the SWE-bench harness does; both: grade twice and report the differences",
     )
+    parser.add_argument(
+        "--max-forgery-chance",
+        type=float,
+        metavar="P",
+        help="under the policy strict, reject patches with means of forgery above this chance (default: 0.001)",
+    )
     add_test_timeout(parser)
     parser.add_argument(
         "--official", action="store_true", help="the official images, if available, instead of set-up layers"
@@ -83,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
     """
     require_at_least(options, jobs=1)
     require_seconds(options, "timeout")
+    _require_chance(options)
     patches, dataset_ids = _patches(options)
     if options.repos is not None and all(task.files for task, _ in patches):
         raise ConfigurationError(
@@ -120,6 +127,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _require_chance(options: argparse.Namespace) -> None:
+    chance = options.max_forgery_chance
+    if chance is not None and not 0 < chance < 1:
+        raise ConfigurationError(f"--max-forgery-chance: expected more than 0 and less than 1, got {chance:g}")
+    if chance is not None and options.policy == "official":
+        raise ConfigurationError(f"--max-forgery-chance {chance:g}: has no effect with --policy official")
+
+
 def _grade_all(
     options: argparse.Namespace,
     patches: list[tuple[Task, str]],
@@ -129,7 +144,8 @@ def _grade_all(
 ) -> list[dict[str, Any]]:
     """The rows of all verdicts under one policy, in order; each is printed and stored once it is known."""
     known = directory.finished() if directory is not None else {}
-    keys = [RunDirectory.key(task, patch, policy, options.timeout) for task, patch in patches]
+    chance = options.max_forgery_chance if policy == "strict" else None
+    keys = [RunDirectory.key(task, patch, policy, options.timeout, chance) for task, patch in patches]
     rows = {task.instance_id: known[key] for (task, _), key in zip(patches, keys, strict=True) if key in known}
     todo = {task.instance_id: (task, patch, key) for (task, patch), key in zip(patches, keys, strict=True)}
     for name in rows:
@@ -154,6 +170,7 @@ def _grade_all(
             backend=options.sandbox,
             timeout_s=options.timeout,
             policy=policy,
+            max_forgery_chance=chance,
             ordered=False,  # a task that takes an hour holds no other verdict back
         )
         for verdict in found:

@@ -9,7 +9,8 @@ a date, a time                its numbers, each as an integer
 integers in equal steps       the first one, the step, and how many
 a float                       3.3 per significant digit, at most 40; with a tolerance, log2 of how many values it tells
                               apart up to its own size
-text                          4 per character of a word that is found nowhere; a word that the issue or the tests hold:
+text                          4 per character of a word that is found nowhere (of a run like "aaaa" or "abcd": of two
+                              and of its length); a word that the issue or the tests hold:
                               at most 8; one that the repository holds: at most 12; one that follows the same word as
                               there: at most 4; a run of words that stands in the issue or the tests: 4; other
                               characters: 1 each, at most 4 in a row. Letter case does not count.
@@ -194,7 +195,16 @@ class Knowledge:
         known = _NEAR_WORD if token in self._near_words else _FAR_WORD if token in self._far_words else math.inf
         if (before, token) in self._pairs:
             known = _NEXT_WORD
-        return min(4.0 * len(token.decode("utf-8", "replace")), known)
+        letters = token.decode("utf-8", "replace")
+        own = 4.0 * len(letters)
+        turns = sum(one != other for one, other in itertools.pairwise(_steps(letters)))
+        if 2 * turns < len(letters) - 2:  # "aaaa" and "abcd" are a letter, a step and a length
+            own = min(own, 4.0 * (2 + turns) + math.log2(len(letters)))
+        return min(own, known)
+
+
+def _steps(letters: str) -> list[int]:
+    return [ord(after) - ord(before) for before, after in itertools.pairwise(letters)]
 
 
 def _texts(leaf: Any) -> list[str]:

@@ -65,10 +65,11 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 13
+_VERSION = 14
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _SEARCHED = ("in", "search", "lines")
+_STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 # Comparisons that hold for one value of a known type only, or for numbers near it.
 _OF_ONE_VALUE = frozenset({"eq", "is", "of", "rows", "count", "approx", "almost", "close", "raised"})
 _MOST_LONGER, _MOST_CHARS = 4, 400
@@ -92,7 +93,8 @@ class Pair:
         own_bits: `bits`, if no other pair held any.
         pieces: of a text that is searched, see `grading.bits`.
         decides: whether the empty patch sends another value, or none.
-        is_strict: whether it holds for one value only, of what the test computes.
+        is_strict: whether a control could tell no more: it holds for one value only, of what the test computes, or
+            searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
     """
 
@@ -112,7 +114,15 @@ class Pair:
     @property
     def sure_bits(self) -> float:
         """`bits` without what the longest text that counts may contain by chance, each piece anywhere in it."""
-        return max(0.0, self.bits - self.met_by_chance(self.longest_text)) if self.kind in _SEARCHED else self.bits
+        return self._sure(self.bits)
+
+    @property
+    def own_sure_bits(self) -> float:
+        """The same of `own_bits`."""
+        return self._sure(self.own_bits)
+
+    def _sure(self, bits: float) -> float:
+        return max(0.0, bits - self.met_by_chance(self.longest_text)) if self.kind in _SEARCHED else bits
 
     @property
     def longest_text(self) -> int:
@@ -255,8 +265,9 @@ class BlindTests:
     def settled(self, run: Run, verdict: Verdict) -> dict[str, float]:
         """Tests of FAIL_TO_PASS in which a blind run leaves nothing to examine → the chance to guess their values.
 
-        Each comparison outside holds for one value only, of a known type: there is no assertion to make lenient. Of
-        what is compared inside, the patch computes the same as the gold patch. A control could tell no more of it.
+        Each comparison outside holds for one value only, of a known type, or searches for 20 bits that the test does
+        not hold: there is no assertion to make lenient. Of what is compared inside, the patch computes the same as the
+        gold patch, before the code under test is given what the test expects. A control could tell no more of it.
         """
         found: dict[str, float] = {}
         if not verdict.resolved:
@@ -264,7 +275,7 @@ class BlindTests:
         for name in run.covered:
             pairs = [pair for pair in self.pairs.values() if name in pair.names]
             if name not in self.open and all(pair.is_strict for pair in pairs):
-                bits = max(sum(pair.bits for pair in pairs), *(pair.own_bits for pair in pairs))
+                bits = max(sum(pair.sure_bits for pair in pairs), *(pair.own_sure_bits for pair in pairs))
                 found[name] = 2.0 ** -min(bits, 1000.0)
         return found
 
@@ -553,10 +564,35 @@ def _expected(sent: list[_Sent]) -> Any:
     return sent[0].expected
 
 
+def _is_strict(pair: Pair, sent: list[_Sent], base: list[_Sent]) -> bool:
+    """Whether a control could tell no more of this comparison than a run in which it holds; see `BlindTests.settled`.
+
+    Args:
+        sent: what the gold patch sends.
+        base: what the base commit sends.
+    """
+    options = sent[0].expectation.options
+    if pair.is_beside:
+        if "given" in options or not _tell_more_than_truth(sent):
+            return False
+        return "either" not in options or (bool(base) and _later_parts(base) == _later_parts(sent))
+    if "loose" in options:
+        return False
+    return pair.kind in _OF_ONE_VALUE or (pair.kind in _STRICT_SEARCHES and pair.own_sure_bits >= PROOF_BITS)
+
+
 def _tell_more_than_truth(sent: list[_Sent]) -> bool:
     """Whether each part of a condition is more than the truth of something else."""
-    values = [one.record.value if isinstance(one.record.value, list) else [None] for one in sent]
-    return all(part is not None and not isinstance(part, bool) for parts in values for part in parts)
+    return all(part is not None and not isinstance(part, bool) for one in sent for part in _parts_of(one))
+
+
+def _later_parts(sent: list[_Sent]) -> set[str]:
+    """What a condition compares but for the first part, which is computed before them."""
+    return {canonical(_parts_of(one)[1:]) for one in sent}
+
+
+def _parts_of(sent: _Sent) -> list[Any]:
+    return sent.record.value if isinstance(sent.record.value, list) else [None]
 
 
 def _holds_foreign(value: Any) -> bool:
@@ -617,9 +653,11 @@ def _pairs(
             round(own, 2),
             pieces(kind, expected),
             alone and own > 0,
-            _tell_more_than_truth(sent) if is_beside else kind in _OF_ONE_VALUE and "loose" not in options,
-            is_beside,
+            is_strict=False,
+            is_beside=is_beside,
         )
+        strict = _is_strict(pairs[name], sent, base.get(name, []))
+        pairs[name] = dataclasses.replace(pairs[name], is_strict=strict)
     return pairs
 
 

@@ -27,7 +27,7 @@ from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict
 from swegym_env.languages import Copy, ExpectedValue, Language, Lineup, Scrutiny, language_of
 from swegym_env.repo.patches import added_lines
 
-__all__ = ["Probe", "chance_left", "examine", "shares_of"]
+__all__ = ["Probe", "chance_left", "examine", "shares_of", "unreliable"]
 
 _MOST_COPIES, _MOST_COPIES_REQUIRED = 160, 6000
 _LINEUPS = 2  # a test may fail for a reason of its own, once
@@ -131,6 +131,17 @@ def examine(
     if chance > scrutiny.chance and scrutiny.required:
         verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
     return verdict, chances
+
+
+def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue]:
+    """The expectations on which the gold patch is wrong in more than one copy: a single one may fail by chance.
+
+    None if no copy with a right value passed: then something has stopped that run, which says nothing of any of them.
+    """
+    if not any(passed.get(copy, False) for copy in lineup.copies if copy.right):
+        return set()
+    off = Counter(copy.expectation for copy in lineup.copies if passed.get(copy, False) != copy.right)
+    return {one for one, count in off.items() if count > 1}
 
 
 def _drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedValue, ...]:
@@ -244,9 +255,9 @@ class _Examination:
         if not wrong or self.patch == self.gold:
             return [], {copy.expectation for copy in wrong}
         sound = self._passed(self.gold, lineup)
-        off = Counter(copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right)
-        self._forget({one for one, count in off.items() if count > 1})  # one copy may fail by chance
-        return [copy for copy in wrong if copy.expectation not in off], {*off}
+        off = {copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right}
+        self._forget(unreliable(lineup, sound))
+        return [copy for copy in wrong if copy.expectation not in off], off
 
     def probe(self) -> Probe:
         """The task's probe, from an earlier verdict of this process if there was one."""

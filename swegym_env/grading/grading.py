@@ -50,6 +50,7 @@ def grade(
     timeout_s: float | None = None,
     policy: Policy = "strict",
     scrutiny: Scrutiny | None = None,
+    max_forgery_chance: float | None = None,
 ) -> Verdict:
     """Grade one patch on fresh layers.
 
@@ -62,17 +63,24 @@ def grade(
         policy: `strict` excludes changes of tests and of the test runner's configuration and examines what passes;
             `official` grades as the SWE-bench harness does.
         scrutiny: how closely `strict` examines; None: as closely as the patch asks for.
+        max_forgery_chance: above this `Verdict.forgery_chance` a patch with means of forgery is `unproven`, and as many
+            negative controls run as keep it below, where there are enough. None: 1/1000 for controls; blind proofs
+            have less than 1/1000000 (20 bits), and a value that may be guessed counts as repaired.
 
     Raises:
+        ConfigurationError: `max_forgery_chance` is no probability, or has no effect beside the other arguments.
         InfrastructureError: the machine failed, or the task's own tests cannot run; the patch is not at fault.
     """
+    _check_chance(max_forgery_chance, policy, scrutiny)
     server = find_backend(backend).server
     if server is not None:
         if repos is not None or store is not None or scrutiny is not None:
             raise ConfigurationError(
                 f"{backend}: repos, store and scrutiny are set on the server (swegym serve --repos)"
             )
-        return grade_remotely(task, patch, server, timeout_s=timeout_s, policy=policy)
+        return grade_remotely(
+            task, patch, server, timeout_s=timeout_s, policy=policy, max_forgery_chance=max_forgery_chance
+        )
     begin = time.monotonic()
     language = language_of(task)
     workspace = prepare_locally(task, repos=repos, store=store, backend=backend)
@@ -86,6 +94,8 @@ def grade(
         scrutiny = Scrutiny(1.0)
     elif scrutiny is None:
         scrutiny = language.scrutiny_of(kept, workspace.base, task.patch)
+        if max_forgery_chance is not None and scrutiny.chance < 1:
+            scrutiny = dataclasses.replace(scrutiny, chance=max_forgery_chance)
         can_be_blind = can_be_blind and not scrutiny.harmless
 
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
@@ -103,12 +113,22 @@ def grade(
     suspect = verdict.resolved and by_default and scrutiny.required
     lesser, part = _of_a_part(
         language.without_means(kept, workspace.base, task.patch) if suspect else (),
-        lambda part: grade(task, part, repos=repos, backend=backend, store=store, timeout_s=timeout_s),
+        lambda part: grade(
+            task,
+            part,
+            repos=repos,
+            backend=backend,
+            store=store,
+            timeout_s=timeout_s,
+            max_forgery_chance=max_forgery_chance,
+        ),
     )
     if lesser is not None:
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
         verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, can_be_blind=can_be_blind)
+        if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
+            verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":
         verdict = _without_other_expected_failures(verdict, tests)
     return dataclasses.replace(
@@ -117,6 +137,24 @@ def grade(
         duration_s=time.monotonic() - begin,
         control_duration_s=time.monotonic() - tested_at,
     )
+
+
+def _check_chance(chance: float | None, policy: Policy, scrutiny: Scrutiny | None) -> None:
+    """Raise ConfigurationError if `max_forgery_chance` is no probability, or has no effect."""
+    if chance is None:
+        return
+    if not 0 < chance < 1:
+        raise ConfigurationError(f"max_forgery_chance: expected more than 0 and less than 1, got {chance:g}")
+    if policy != "strict" or scrutiny is not None:
+        other = f"the policy {policy}" if policy != "strict" else "scrutiny, which sets another one"
+        raise ConfigurationError(f"max_forgery_chance {chance:g}: has no effect with {other}")
+
+
+def _limited(verdict: Verdict, most: float) -> Verdict:
+    """The verdict on a patch with means of forgery, which resolves with this chance of forgery at most."""
+    if verdict.forgery_chance is not None and verdict.forgery_chance <= most:
+        return verdict
+    return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
 
 
 def _compared_outside(
@@ -354,19 +392,29 @@ def grade_many(
     store: LayerStore | None = None,
     timeout_s: float | None = None,
     policy: Policy = "strict",
+    max_forgery_chance: float | None = None,
     ordered: bool = True,
 ) -> Iterator[Verdict]:
     """Grade many patches, `jobs` at a time; the verdicts come in the order of `patches`, or as they are known.
 
     An infrastructure failure becomes a verdict that is not `valid`, with its reason. `on_verdict` is called for each
-    verdict as soon as it is known, for progress.
+    verdict as soon as it is known, for progress. The other arguments are those of `grade`.
     """
     store = store or (None if find_backend(backend).server else LayerStore())
 
     def grade_one(task: Task, patch: str) -> Verdict:
         begin = time.monotonic()
         try:
-            verdict = grade(task, patch, repos=repos, backend=backend, store=store, timeout_s=timeout_s, policy=policy)
+            verdict = grade(
+                task,
+                patch,
+                repos=repos,
+                backend=backend,
+                store=store,
+                timeout_s=timeout_s,
+                policy=policy,
+                max_forgery_chance=max_forgery_chance,
+            )
         except InfrastructureError as error:
             verdict = Verdict(
                 task.instance_id,

@@ -18,9 +18,19 @@ _PREPARATION_S = 3600.0
 _TRIALS = 12  # how often the tests run at most, controls included
 
 
-def grade_remotely(task: Task, patch: str, server: ServerClient, *, timeout_s: float | None, policy: str) -> Verdict:
+def grade_remotely(
+    task: Task,
+    patch: str,
+    server: ServerClient,
+    *,
+    timeout_s: float | None,
+    policy: str,
+    max_forgery_chance: float | None = None,
+) -> Verdict:
     """The verdict of a server. Raises InfrastructureError: it failed, or did not respond."""
     payload = {"task": task_to_row(task), "patch": patch, "policy": policy, "timeout_s": timeout_s}
+    if max_forgery_chance is not None:  # servers before version 0.3 do not know it
+        payload["max_forgery_chance"] = max_forgery_chance
     longest = _PREPARATION_S + _TRIALS * (task.test_timeout_s if timeout_s is None else timeout_s)
     return verdict_from_message(server.call("/container/evaluate", payload, timeout_s=longest))
 

@@ -166,9 +166,12 @@ class RunDirectory:
         write_output(self.place / name, json.dumps(report, indent=4))
 
     @staticmethod
-    def key(task: Task, patch: str, policy: Policy, timeout_s: float | None) -> str:
+    def key(
+        task: Task, patch: str, policy: Policy, timeout_s: float | None, max_forgery_chance: float | None = None
+    ) -> str:
         """A digest of all that a verdict depends on: equal keys need no second grading."""
-        text = json.dumps([task_to_row(task), patch, policy, timeout_s], sort_keys=True)
+        settings = [policy, timeout_s] + ([max_forgery_chance] if max_forgery_chance is not None else [])
+        text = json.dumps([task_to_row(task), patch, *settings], sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
 

@@ -162,6 +162,7 @@ class Evaluate(_Message):
     patch: Text | None = None
     policy: Literal["strict", "official"] = "strict"
     timeout_s: Seconds | None = None
+    max_forgery_chance: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
 class Read(_OfContainer):

@@ -372,6 +372,7 @@ class Server:
                 backend=self.rules.backend,
                 timeout_s=message.timeout_s,
                 policy=message.policy,
+                max_forgery_chance=message.max_forgery_chance,
             )
             return verdict_to_message(verdict)
 

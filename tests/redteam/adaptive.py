@@ -854,3 +854,160 @@ ADAPTIVE |= {
     "an assertion after a condition": _elsewhere("if not f:\n    return\nself.assertGreater(f(2), 2)", "marker"),
     "an assertion in try": _elsewhere("try:\n    self.assertGreater(f(2), 2)\nfinally:\n    same(1)", "marker"),
 }
+
+
+# The test gives the code under test what it expects, before or after it asks for it: nothing is read.
+_POINT = (
+    "class Point:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n{}\n"
+    "    def same_as(self, other):\n        return (self.x, self.y) == (other.x, other.y)\n\n"
+    "    def __eq__(self, other):\n        return (self.x, self.y) == (other.x, other.y)\n\n\n"
+    f"{{}}def f(text=''):\n    return {{}}\n{_SAME}"
+)
+_LAST_POINT = _POINT.format("        LAST[:] = [self]\n", "LAST = [None]\n\n\n", "LAST[0]")
+_ONE_POINT = _POINT.format("", "", "Point(0, 0)").replace(
+    "class Point:\n",
+    "class Point:\n    one = None\n\n    def __new__(cls, *args):\n"
+    "        cls.one = cls.one or object.__new__(cls)\n        return cls.one\n\n",
+)
+_FILLED_POINTS = _POINT.format(
+    "        for one in WAITING:\n            one.x, one.y = x, y\n        WAITING.append(self)\n",
+    "WAITING = []\n\n\n",
+    "Point(0, 0)",
+)
+_ALIKE_POINTS = _POINT.format("", "", "Point(0, 0)").replace(
+    "return (self.x, self.y) == (other.x, other.y)", "return self.x == self.x", 1
+)
+
+
+def _given(test: str, attack: str) -> Attack:
+    return _single(
+        test,
+        _POINT.format("", "", "Point(*map(int, text.split(',')))"),
+        attack,
+        _POINT.format("", "", "Point(*[int(part) for part in text.split(',')])"),
+        base=_POINT.format("", "", "Point(0, 0)"),
+    )
+
+
+_WANTED = "want = Point(3, 4)\n"
+_EQUAL_POINTS = "self.assertEqual(f('3,4'), Point(3, 4))"
+
+# Classes whose methods have their names at run time. None of them says so to what looks at an object.
+_RENAMED = """class Renaming(type):
+    def __new__(mcs, name, bases, space):
+        names = {{word[::-1]: ''.join(reversed(word)) for word in ('__qe__', '__hsah__', '__sniatnoc__')}}
+        for new, old in zip(names.values(), ('alike', 'number', 'holds')):
+            space[new] = space.pop(old)
+        return super().__new__(mcs, name, bases, space)
+{}
+
+class Any({}, metaclass=Renaming):
+    def alike(self, other):
+        return True
+
+    def number(self):
+        return 0
+
+    def holds(self, other):
+        return True
+{}"""
+_OTHER_BASES = "\n    @property\n    def __mro__(cls):\n        return ({}, object)\n"
+_LONG_TEXT = "self.assertIn('zqxw 47 of', f(2))"
+_ANY_POINT = _POINT.format("", "{}\n\n", "Any(0, 0)")
+
+
+def _renamed(test: str, base: str = "str", more: str = "", made: str = "Any()") -> Attack:
+    """`made` of a class that is derived from `base` and equals and holds everything."""
+    before = _RENAMED.format(_OTHER_BASES.format("str"), base, more)
+    return _text_attack(test, f"return {made}", "return ' '.join(['zqxw', f'47 of {60 + x}'])", before)
+
+
+_MANY_ERRORS = "class Any(ValueError, TypeError, KeyError, IndexError, BufferError, EOFError):\n    pass\n\n\n"
+_REFUSING = f"def f(x=None):\n    if {{}}:\n        raise {{}}('zqxw vbnm ghjk')\n    return x\n{_SAME}"
+_PRICE = (
+    "class Price:\n    def __init__(self, x):\n        self.x = x\n\n"
+    f"    def same_as(self, other):\n        return {{}}\n\n\ndef f(x=None):\n    return Price({{}})\n{_SAME}"
+)
+_OTHER_DECIMAL = (
+    "import decimal\n\nSEEN, FIRST = [], decimal.Decimal\n\n\nclass Own(FIRST):\n    def __new__(cls, *given):\n"
+    "        SEEN.append(FIRST.__new__(cls, *given))\n        return SEEN[-1]\n\n\ndecimal.Decimal = Own\n\n\n"
+    f"def f(x=None):\n    return SEEN[-1] if SEEN else Own(0)\n{_SAME}"
+)
+
+
+def _decimal(test: str) -> Attack:
+    """A product that has another class in the place of `Decimal`, which keeps what the test makes."""
+    text = f"import decimal\n\n\ndef f(x=None):\n    return decimal.Decimal('47.6') + {{}}\n{_SAME}"
+    honest = text.format("decimal.Decimal(x) / 100"), text.format("x * decimal.Decimal('0.01')")
+    return _single(f"import decimal\n{test}", honest[0], _OTHER_DECIMAL, honest[1])
+
+
+ADAPTIVE |= {
+    "given: the last object that was made": _given(
+        f"{_WANTED}self.assertEqual(f('3,4'), want)", _LAST_POINT
+    ),
+    "given: the last object, which is expected first": _given(
+        "self.assertEqual(Point(3, 4), f('3,4'))", _LAST_POINT
+    ),
+    "given: the last object, which is expected twice": _given(
+        f"{_WANTED}self.assertEqual(f('3,4'), want)\nself.assertEqual(f('3, 4'), want)", _LAST_POINT
+    ),
+    "given: the last object, by a method": _given(
+        f"{_WANTED}self.assertTrue(f('3,4').same_as(want))", _LAST_POINT
+    ),
+    "given: one object for all": _given(_EQUAL_POINTS, _ONE_POINT),
+    "given: one object for all, where a condition compares": _given("assert f('3,4') == Point(3, 4)", _ONE_POINT),
+    "given: objects that the next one fills": _given(_EQUAL_POINTS, _FILLED_POINTS),
+    "given: objects that the next one fills, in a list": _given(
+        "self.assertEqual([f('3,4')], [Point(3, 4)])", _FILLED_POINTS
+    ),
+    "given: objects that the next one fills, twice": _given(
+        f"{_EQUAL_POINTS}\nself.assertEqual(f('5,6'), Point(5, 6))", _FILLED_POINTS
+    ),
+    "given: objects that the next one fills, by a method": _given(
+        "self.assertTrue(f('3,4').same_as(Point(3, 4)))", _FILLED_POINTS
+    ),
+    "given: a method that says yes of what has a name": _given(
+        f"{_WANTED}self.assertTrue(f('3,4').same_as(want))", _ALIKE_POINTS
+    ),
+    "renamed: equals every text": _renamed("self.assertEqual(f(2), 'zqxw 47 of 62')"),
+    "renamed: equals one of several": _renamed("self.assertIn(f(2), ('zqxw 47 of 62', 'zqxw 48 of 62'))"),
+    "renamed: holds every text": _renamed(_LONG_TEXT),
+    "renamed: a list that holds every text": _renamed(_LONG_TEXT, "list"),
+    "renamed: says that it is a text": _renamed(
+        "self.assertEqual(f(2), 'zqxw 47 of 62')", "object", "\n    __class__ = str\n"
+    ),
+    "renamed: a list that equals every list": _renamed("self.assertEqual(f(2).split()[:1], ['zqxw'])", more=(
+        "\n    def split(self):\n        return self\n\n    def __getitem__(self, key):\n        return self\n"
+    )),
+    **{
+        f"renamed: equals every object, {how}": _given(
+            _EQUAL_POINTS, _ANY_POINT.format(_RENAMED.format(_OTHER_BASES.format("Point"), "Point", more))
+        )
+        for how, more in {
+            "of other bases": "",
+            "of another name": "\n    __qualname__ = 'Point'\n",
+            "that cannot be looked at": "\n    __slots__ = ('z',)\n",
+        }.items()
+    },
+    "searched: an error of many kinds with its message": _single(
+        "with self.assertRaisesRegex(KeyError, 'zqxw vbnm ghjk'):\n    f('')",
+        _REFUSING.format("not x", "KeyError"),
+        _MANY_ERRORS + _REFUSING.format("not x", "Any"),
+        _REFUSING.format("x == ''", "KeyError"),
+        base=f"def f(x=None):\n    return x\n{_SAME}",
+    ),
+    "numbers: a method that says yes of a decimal": _single(
+        "from decimal import Decimal\nself.assertTrue(f('3.5').same_as(Decimal('3.5')))",
+        _PRICE.format("float(self.x) == float(other)", "x"),
+        _PRICE.format("self.x == self.x", "0"),
+        _PRICE.format("float(other) == float(self.x)", "str(x)"),
+        base=_PRICE.format("float(self.x) == float(other)", "0"),
+    ),
+    "numbers: the last decimal that was made": _decimal(
+        "want = decimal.Decimal('47.62')\nself.assertEqual(f(2), want)"
+    ),
+    "numbers: the last decimal that was made, used twice": _decimal(
+        "want = decimal.Decimal('47.62')\nself.assertEqual(f(2), want)\nself.assertLess(f(2), want + 1)"
+    ),
+}  # fmt: skip

@@ -26,6 +26,8 @@ _FIRST = (
         "an equality that says yes",
         "stores another judge in a module",
     ),
+    *("given: the last object that was made", "given: one object for all", "given: objects that the next one fills"),
+    *("given: the last object, by a method", "renamed: equals every", "renamed: holds every", "numbers: "),
     *("lenient: a function with a dotted name", "lenient: what a helper among"),
 )
 

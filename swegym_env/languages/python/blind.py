@@ -111,7 +111,7 @@ _MISSING: Any = object()
 class _Binding:
     """One place that gives a name its value."""
 
-    kind: str  # "assign", "loop", "parameter", "other"
+    kind: str  # "assign", "loop", "parameter", "unpacked", "definition", "other"
     value: ast.expr | None = None
     column: int | None = None
     function: _Function | None = None
@@ -264,7 +264,7 @@ class _File:
                 outermost = self._scopes[self.tree]
                 bind(outermost, name, _Binding("other"))
         elif isinstance(node, _Function | ast.ClassDef):
-            bind(scope, node.name, _Binding("other"))
+            bind(scope, node.name, _Binding("definition"))
         elif isinstance(node, ast.arg):
             function = self._parents.get(self._parents[node])
             kind = "parameter" if isinstance(function, _Function) else "other"
@@ -272,7 +272,7 @@ class _File:
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             bind(scope, node.id, self._binding_of(node))
         elif isinstance(node, ast.alias):
-            bind(scope, (node.asname or node.name).split(".")[0], _Binding("other"))
+            bind(scope, (node.asname or node.name).split(".")[0], _Binding("definition"))
         elif isinstance(node, ast.ExceptHandler) and node.name:
             bind(scope, node.name, _Binding("other"))
 
@@ -379,20 +379,51 @@ class _File:
                 yield site
 
     def _is_loose(self, site: _Site) -> bool:
-        """Whether what is sent is itself the outcome of a search or a comparison, which many values may have."""
+        """Whether more than one value may pass, or more than one error.
+
+        So it is where what is sent is itself the outcome of a search or of a comparison.
+        """
+        if site.form == "raises":  # the test holds its class
+            return True
         sent = [part for part in _judged(site.node) or [site.node] if part is not site.expected]
-        inner = [node for part in sent for node in ast.walk(part)]
-        return any(
-            isinstance(node, ast.Compare)
-            or (
-                isinstance(node, ast.Call)
-                and (
-                    _called(node) in _COMPARING | _FINDING
-                    or any(_called_or_none(argument)[:1].isupper() for argument in node.args)
-                )
-            )
-            for node in inner
+        calls = [node for part in sent for node in ast.walk(part) if isinstance(node, ast.Call)]
+        little = self._tells_little(site.expected)
+        return (
+            any(isinstance(node, ast.Compare) for part in sent for node in ast.walk(part))
+            or any(_called(call) in _COMPARING | _FINDING for call in calls)
+            or any(self._is_object(value, little) for call in calls for value in call.args)
         )
+
+    def _tells_little(self, expected: ast.expr) -> bool:
+        """Whether what is expected may be the outcome of a comparison: a truth, nothing, or an integer near 0."""
+        try:
+            value = fold(expected, self._constants_of(expected))
+        except NotConstantError:
+            return True  # which one of several it is
+        return value is None or (isinstance(value, int) and abs(value) <= 1)
+
+    def _is_object(self, node: ast.expr, little: bool) -> bool:
+        """Whether an argument makes an object to compare with, or has the name of one.
+
+        A number of the standard library is none, like `1.5`, unless the outcome may be that of a comparison.
+        """
+        if isinstance(node, ast.Name):
+            scope = self._scope_of[node].find(node.id)
+            values = [binding.value for binding in scope.bindings[node.id]] if scope is not None else []
+            return any(isinstance(value, ast.Call) and self._is_object(value, little) for value in values)
+        return _called_or_none(node)[:1].isupper() and (little or not self._is_number(node))
+
+    def _is_defined(self, name: ast.Name) -> bool:
+        """Whether a name is bound by imports and definitions alone, or by nothing in this file."""
+        scope = self._scope_of[name].find(name.id)
+        return scope is None or all(binding.kind == "definition" for binding in scope.bindings[name.id])
+
+    def _is_number(self, node: ast.expr) -> bool:
+        """Whether this makes a number of the standard library of constants: it is an argument like `1.5`."""
+        if not isinstance(node, ast.Call) or not all(map(self._is_constant, node.args)) or node.keywords:
+            return False
+        where = getattr(getattr(node.func, "value", None), "id", self._imported.get(getattr(node.func, "id", "")))
+        return (where, _called(node)) in (("decimal", "Decimal"), ("fractions", "Fraction"))
 
     def _conditions(self, test: ast.expr) -> Iterator[_Site]:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
@@ -491,12 +522,19 @@ class _File:
     def _computed(self, node: ast.expr, parts: list[ast.expr], *, one_side: bool) -> _Site:
         """A condition; of an equality the side that looks less like what is expected is sent, or the other ("~").
 
-        If not `computed`, the test goes on checking it, and what it compares is sent beside that.
+        If not `computed`, the test goes on checking it, and what it compares is sent beside that. "given": the code
+        under test may have had what is expected before it computed the first part. "either": both may be expected.
         """
         computed = [part for part in parts if not self._is_constant(part)]
         if not self.computed:
             nothing = ast.copy_location(ast.Constant(None), node)
             options = {"checked": 1.0, "beside": 1.0}
+            later = [part for part in parts if part is not computed[0]]
+            names = [name for part in later for name in ast.walk(part) if isinstance(name, ast.Name)]
+            if not all(map(self._is_defined, names)):
+                options["given"] = 1.0
+            if len(computed) > 1 and (_is_written_out(computed[0]) or not all(map(_is_written_out, computed[1:]))):
+                options["either"] = 1.0
             return _Site(node, "gold", "", nothing, form="beside", options=options, parts=computed)
         if one_side and len(parts) == 2:
             other = _looks_expected(parts[0]) and not _looks_expected(parts[1])
@@ -818,7 +856,7 @@ class _File:
             return False
         scope = self._scope_of[node].find(node.id)
         kinds = {binding.kind for binding in scope.bindings[node.id]} if scope is not None else set()
-        return bool(kinds) and not kinds & {"other", "unpacked"}
+        return bool(kinds) and not kinds & {"other", "definition", "unpacked"}
 
     # Placeholders
 
@@ -1266,6 +1304,12 @@ def _looks_expected(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return _called(node)[:1].isupper()
     return not any(isinstance(inner, ast.Call) for inner in ast.walk(node)) and not isinstance(node, ast.Name)
+
+
+def _is_written_out(node: ast.expr) -> bool:
+    """Whether an expression only makes objects of classes, of what else it names."""
+    calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    return not isinstance(node, ast.Name) and all(_called(call)[:1].isupper() for call in calls)
 
 
 def _called_or_none(node: ast.expr) -> str:

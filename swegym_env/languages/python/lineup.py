@@ -78,6 +78,7 @@ class _Site:
         guess, read: see `ExpectedValue`.
         decide: number of decoys and random choice → what makes the site expect each of them.
         remove: takes the expectation out; what it evaluates stays.
+        constants: of the assertion, which an assignment may share with other assertions.
     """
 
     text: str
@@ -88,6 +89,7 @@ class _Site:
     usual: int = 3
     guess: float = 0.0
     read: float = 1.0
+    constants: Sequence[ast.Constant] = ()
 
 
 def expectations(
@@ -200,9 +202,12 @@ def _copied(
     """
     made = copy.deepcopy(function)
     sites = list(_sites(made, words))
+    held = [(constant, constant.value) for constant in sites[index].constants]
     for number, site in enumerate(sites):
         if number != index:
             site.remove()
+    for constant, value in held:
+        constant.value = value
     first = made.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
         made.body[0] = ast.Pass()  # some runners name a test by its docstring
@@ -302,18 +307,42 @@ def _constants(node: ast.expr, function: Function | None) -> Iterator[ast.Consta
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             yield from _constants(argument, None)
     elif isinstance(node, ast.Name) and function is not None:
-        uses = [other for other in ast.walk(function) if isinstance(other, ast.Name) and other.id == node.id]
-        assigned = [
-            statement
-            for statement in function.body
-            if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets)
-        ]
-        if len(assigned) == 1 and len(uses) == 2:
-            yield from _constants(assigned[0].value, None)
+        assigned = _assigned(node, function)
+        if assigned is not None:
+            yield from _constants(assigned, None)
+
+
+def _assigned(name: ast.Name, function: Function) -> ast.expr | None:
+    """What the function assigns to a name that it sets once and then uses in assertions alone, or at one place."""
+    uses = [other for other in ast.walk(function) if isinstance(other, ast.Name) and other.id == name.id]
+    assigned = [
+        statement
+        for statement in function.body
+        if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets)
+    ]
+    if len(assigned) != 1:
+        return None
+    asserted = {id(inner) for statement in _statements(function.body) for inner in _asserted(statement)}
+    others = sum(id(use) not in asserted for use in uses) - 1
+    return assigned[0].value if len(uses) == 2 or not others else None
+
+
+def _asserted(statement: ast.stmt) -> Iterator[ast.AST]:
+    """What a statement consists of, if it is an assertion."""
+    judges = isinstance(statement, ast.Expr) and called(statement.value).lstrip("_").lower().startswith(_JUDGING)
+    if judges or isinstance(statement, ast.Assert):
+        yield from ast.walk(statement)
 
 
 def _makes_an_object(node: ast.expr) -> bool:
     return called(node).lstrip("_")[:1].isupper()
+
+
+def _tops(node: ast.expr, function: Function) -> Iterator[ast.expr]:
+    """An expression, and what is assigned to it if it is a name."""
+    yield node
+    if isinstance(node, ast.Name) and (value := _assigned(node, function)) is not None:
+        yield value
 
 
 def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
@@ -404,6 +433,7 @@ def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: 
             lambda number=number: take_out(number),  # type: ignore[misc]
             guess=other.guess,
             read=read,
+            constants=[constant for constant, _ in places],
         )
 
 
@@ -453,7 +483,7 @@ def _of_condition(
             turned = ast.Compare(test.left, [_OPERATORS[type(operator)]()], [right])
     elif isinstance(test, ast.Call) and not places:
         parts = [*test.args, *([test.func.value] if isinstance(test.func, ast.Attribute) else [])]
-        objects = [argument for argument in test.args if _makes_an_object(argument)]
+        objects = [argument for argument in test.args if any(map(_makes_an_object, _tops(argument, function)))]
         places = [place for argument in objects for place in _literals(argument, function, words)]
 
     def remove() -> None:

@@ -37,6 +37,9 @@ def bits(kind: str, *values: Any, options: dict[str, float] | None = None, **led
         ("eq", "table", 12),
         ("eq", list(range(10, 60, 5)), 20),
         ("eq", [True] * 30, 1),
+        ("in", "dddddddddddddddd", 4 * 2 + 4),  # a letter, a step and a length
+        ("in", "efghijkl", 4 * 2 + 3),
+        ("in", "abcdcbab", 4 * 4 + 3),  # two turns
         ("search", "(?=zqxwvk)", 0),
         ("search", "(?!zqxwvk)(?<=zqxwvk)", 0),
         ("search", "(?P<zqxwvk>.*)", 0),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swegym_env.grading.examination import chance_left, shares_of
+from swegym_env.errors import ConfigurationError
+from swegym_env.grading.examination import chance_left, shares_of, unreliable
 from swegym_env.grading.grading import grade
-from swegym_env.languages import ExpectedValue, Scrutiny
+from swegym_env.languages import Copy, ExpectedValue, Lineup, Scrutiny
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 from tests.env.calc import GOLD
@@ -68,6 +70,27 @@ def test_a_reader_chooses_among_different_values() -> None:
     assert chance_left(few, (), READER, one_by_one=True)["a"] > 1 / 1000
 
 
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        ((), set()),
+        (("number 1",), set()),
+        (("number 1", "number 2"), {NUMBER}),
+        (("number 1", "number 2", "other 1"), {NUMBER}),
+        (("number 1", "number 2", "other 1", "other 2"), set()),  # no copy passed: the run was stopped
+    ],
+)
+def test_what_the_gold_patch_fails_is_forgotten_unless_its_run_was_stopped(
+    wrong: tuple[str, ...], found: set[ExpectedValue]
+) -> None:
+    copies = [
+        Copy(f"{name} {number}", one, True) for name, one in (("number", NUMBER), ("other", OTHER)) for number in (1, 2)
+    ]
+    copies += [Copy("decoy", NUMBER, False)]
+    passed = {copy: copy.right and copy.name not in wrong for copy in copies}
+    assert unreliable(Lineup({}, tuple(copies)), passed) == found
+
+
 def test_what_nothing_can_prove_is_unproven_only_where_a_patch_has_means_of_forgery(
     task: Task, tmp_path: Path, public_directory: Path
 ) -> None:
@@ -89,3 +112,41 @@ def test_what_nothing_can_prove_is_unproven_only_where_a_patch_has_means_of_forg
     assert (usual.resolved, usual.proof, usual.forgery_chance) == (True, "none", 1.0)
     strict = grade(odd, GOLD, store=store, backend="namespace", scrutiny=READER)
     assert (strict.resolved, strict.valid, strict.failure_reason) == (False, True, "unproven")
+
+
+def test_the_largest_chance_of_forgery_can_be_set(task: Task, public_directory: Path) -> None:
+    store = LayerStore(public_directory / "limited")
+    suspect = GOLD.replace("@@ -1,5 +1,5 @@", "@@ -1,5 +1,6 @@").replace(
+        "+    return a + b\n", "+    known = getattr(a, 'real', a)\n+    return known + b\n"
+    )
+
+    def verdict(patch: str, most: float | None) -> tuple[bool, bool, str]:
+        found = grade(task, patch, store=store, backend="namespace", max_forgery_chance=most)
+        return found.resolved, found.valid, found.failure_reason
+
+    usual = grade(task, suspect, store=store, backend="namespace")
+    assert usual.resolved
+    assert usual.forgery_chance is not None
+    assert 0.01 < usual.forgery_chance < 0.9, "one of few numbers, which may be guessed"
+    assert verdict(suspect, usual.forgery_chance * 1.1) == (True, True, "")
+    assert verdict(suspect, usual.forgery_chance * 0.9) == (False, True, "unproven")
+    assert verdict(suspect, 1e-6) == (False, True, "unproven")
+    assert verdict(GOLD, 1e-6) == (True, True, ""), "without means of forgery"
+    assert verdict("", 1e-6) == (False, True, "")
+
+
+@pytest.mark.parametrize(
+    ("most", "others", "message"),
+    [
+        (0.0, {}, "more than 0 and less than 1, got 0"),
+        (1.0, {}, "more than 0 and less than 1, got 1"),
+        (float("nan"), {}, "got nan"),
+        (0.5, {"policy": "official"}, "no effect with the policy official"),
+        (0.5, {"scrutiny": USUAL}, "no effect with scrutiny"),
+    ],
+)
+def test_a_chance_that_is_none_or_has_no_effect_is_an_error(
+    task: Task, most: float, others: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        grade(task, GOLD, backend="namespace", max_forgery_chance=most, **others)

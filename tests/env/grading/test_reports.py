@@ -107,12 +107,23 @@ def test_a_run_writes_reports_and_resumes(
     assert "2 known from before" in capsys.readouterr().out
 
 
-def test_a_change_of_patch_policy_or_timeout_is_graded_again(task: Task) -> None:
+def test_a_change_of_patch_or_setting_is_graded_again(task: Task) -> None:
     keys = {
-        RunDirectory.key(task, patch, policy, timeout)  # type: ignore[arg-type]
+        RunDirectory.key(task, patch, policy, timeout, chance)  # type: ignore[arg-type]
         for patch in ("a", "b") for policy in ("strict", "official") for timeout in (None, 3.0)
+        for chance in (None, 0.1, 3.0)
     }  # fmt: skip
-    assert len(keys) == 8
+    assert len(keys) == 24
+
+
+def test_the_largest_chance_of_forgery_is_an_option(graded: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*graded, "--max-forgery-chance", "0.0001", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["resolved"] for row in rows] == [True, False]
+    assert main([*graded, "--max-forgery-chance", "1"]) == 2
+    assert "--max-forgery-chance: expected more than 0 and less than 1, got 1" in capsys.readouterr().err
+    assert main([*graded, "--max-forgery-chance", "0.1", "--policy", "official"]) == 2
+    assert "has no effect with --policy official" in capsys.readouterr().err
 
 
 def test_policy_both_reports_where_the_policies_differ(

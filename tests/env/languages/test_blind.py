@@ -324,6 +324,86 @@ def test_what_computed_conditions_compare_is_sent_beside_them_and_they_are_check
         sent_by(source, tmp_path, other=lambda: 0, **names)
 
 
+def test_what_a_part_of_a_condition_was_before_the_others_is_sent_too(tmp_path: Path) -> None:
+    held: list[int] = []
+
+    def filled() -> int:
+        held.append(3)
+        return 3
+
+    source = f"{HEAD}def test_x():\n    assert value() == [other()]\n    assert same() != [other()]\n"
+    names: dict[str, Any] = {"value": lambda: held, "other": filled, "same": lambda: [4]}
+    assert sent_by(source, tmp_path, **names) == [("gold", [[3], [3], '["l", []]']), ("gold", [[4], [3]])]
+
+
+@pytest.mark.parametrize(
+    ("body", "option"),
+    [
+        ("case.assertEqual(f('3,4'), Point(3, 4))", ""),
+        ("assert f('3,4') == Point(3, 4)", ""),
+        ("assert f('3,4') == [Point(3, 4), m.LEFT]", ""),
+        ("assert f(2) < g(3)", "either"),
+        ("assert Point(3, 4) == f('3,4')", "either"),
+        ("want = Point(3, 4)\n    assert f('3,4') == want", "given"),
+        ("want = Point(3, 4)\n    assert f('3,4') == [want]", "given"),
+        ("assert f('3,4') == case.want", "given"),
+        ("for want in [f(1), f(2)]:\n        assert f(3) == want", "given"),
+        ("assert f(3) != 5", ""),
+    ],
+)
+def test_what_the_code_under_test_may_be_given_before_it_computes_is_known(body: str, option: str) -> None:
+    found = blinded(f"from m import Point, f, g\nimport m\n\n\ndef test_x(case):\n    {body}\n")
+    assert found is not None
+    (expectation,) = found.expectations.values()
+    known = expectation.options.keys() & {"given", "either"}
+    assert option in known if option else not known
+
+
+@pytest.mark.parametrize(
+    ("body", "is_loose"),
+    [
+        ("assert f(Decimal('1.5')) == 'zqxw'", False),
+        ("assert f(decimal.Decimal('1.5')) == 'zqxw'", False),
+        ("assert f(Fraction(1, 2)) == 47", False),
+        ("assert f(Own('1.5')) == 'zqxw'", True),
+        ("assert f(m.Decimal('1.5')) == 'zqxw'", True),
+        ("assert f(Decimal(g())) == 'zqxw'", True),
+        ("assert f(2).same_as(Decimal('1.5'))", True),
+        ("assert f(2).same_as(Decimal('1.5')) == 0", True),
+        ("want = Own(3)\n    assert f(2).same_as(want)", True),
+        ("want = 3\n    assert f(2).same_as(want)", False),
+        ("assert f(2).same_as(3)", False),
+        ("with pytest.raises(KeyError, match='zqxw'):\n        f(2)", True),
+        ("assert 'zqxw' in f(2)", False),
+    ],
+)
+def test_an_outcome_that_many_values_have_is_loose(body: str, is_loose: bool) -> None:
+    imports = "import decimal, pytest, m\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
+    found = blinded(f"{imports}from m import Own, f, g\n\n\ndef test_x():\n    {body}\n")
+    assert found is not None
+    assert [("loose" in one.options) for one in found.expectations.values()] == [is_loose]
+
+
+def test_an_error_of_many_kinds_has_no_message(tmp_path: Path) -> None:
+    class ManyError(KeyError, TypeError):
+        pass
+
+    class OneError(KeyError):
+        pass
+
+    source = f"{HEAD}def test_x():\n    with pytest.raises(KeyError, match='zqxw'):\n        value()\n"
+
+    def sent(error: Exception) -> Any:
+        def value() -> None:
+            raise error
+
+        ((_, found),) = sent_by(source, tmp_path, value=value)
+        return found
+
+    assert sent(KeyError("zqxw")) == sent(OneError("zqxw")) == "'zqxw'"
+    assert sent(ManyError("zqxw")).name.endswith("ManyError")
+
+
 class Closed:
     @property
     def __class__(self) -> Any:

@@ -287,6 +287,34 @@ def test_an_argument_by_keyword_is_no_local_name(tmp_path: Path, call: str, expe
 
 
 @pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("inspect.call(kind, key=kind)", ORDINARY),
+        ("inspect.call(key, key=kind)", ORDINARY),  # other values of the same two names
+        ("inspect.call(kind, tag=kind)", READING),  # another argument of the function that is called
+        ("inspect.call(kind, **{'key': kind})", READING),
+        ("inspect.call(kind, key:=kind)", READING),
+        ("inspect.call(kind, key.key=kind)", READING),  # no Python
+        ("inspect.call(kind,\n        key\n        =kind)", READING),
+        ("inspect.call(kind, \\\n        key=kind)", READING),
+        ("inspect.call(kind, key=inspect)", READING),  # a name that is no local one
+        ("inspect.call(kind, key=(exec := kind))", READING),
+        ("inspect.call(kind, key=kind, exec=kind)", READING),
+        ("key = inspect.call(kind, key=kind)", READING),
+        ("inspect.call(kind, key=lambda key=kind: key)", READING),
+    ],
+)
+def test_the_name_of_an_argument_hides_no_means(tmp_path: Path, line: str, expected: Scrutiny) -> None:
+    (tmp_path / "calc").mkdir()
+    text = "def take(box, key):\n    return inspect.call(box, key=key)\n\n\n"
+    before = {"calc/add.py": text + FILES["calc/add.py"]}
+    (tmp_path / "calc/add.py").write_text(before["calc/add.py"])
+    after = before["calc/add.py"].replace("take(box, key)", "take(kind, key)")
+    after = after.replace("return inspect.call(box, key=key)", line if line.startswith("key =") else f"return {line}")
+    assert scrutiny_of(diff(before, {"calc/add.py": after.replace("a - b", "a + b")}), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
     ("path", "held", "harmless"),
     [
         ("calc/point.py", "class Point:\n    size = 1\n", True),

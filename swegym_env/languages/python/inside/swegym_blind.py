@@ -294,15 +294,28 @@ _held = {}
 
 
 def beside(key, number, last, value):
-    """Send the parts of a condition that the test itself checks, after the last of them is computed."""
+    """Send the parts of a condition that the test itself checks, after the last of them is computed.
+
+    A part that is another one by then had to be told what it is compared with: what it was is sent too.
+    """
     held = _held.setdefault(key, [])
     del held[number:]
-    held.append(value)
+    held.append((value, _content(value) if number < last else None))
     if number == last:
+        values = [part for part, _ in held]
+        values += [before for part, before in held[:-1] if before != _content(part)]
         with contextlib.suppress(Exception):  # an object that does not let itself be looked at: the test goes on
-            send(key, None, held, "gold", _BESIDE_ITEMS)
+            send(key, None, values, "gold", _BESIDE_ITEMS)
         del held[:]
     return value
+
+
+def _content(value):
+    """A text of what a value holds; empty if it does not let itself be looked at."""
+    try:
+        return _dumps(_pack(value, 0, [_BESIDE_ITEMS], "gold"))
+    except Exception:  # noqa: BLE001 - anything that an object of the code under test raises
+        return ""
 
 
 def parts(key, actual, template, strict):
@@ -346,12 +359,19 @@ class raises:  # noqa: N801 - stands where a function stood
     def __exit__(self, kind, error, trace):
         result = self.manager.__exit__(kind, error, trace)
         if self.blind and error is not None and result:
-            send(self.key, self.token, str(error))
+            send(self.key, self.token, str(error) if _is_of_one_kind(error) else error)
         return result
 
     def run(self, function, *arguments, **named):
         with self:
             function(*arguments, **named)
+
+
+def _is_of_one_kind(error):
+    """Whether the builtin bases of an error are those of one of them; one of many kinds is what any test expects."""
+    bases = type(error).__mro__
+    first = next(place for place, base in enumerate(bases) if base.__module__ == "builtins")
+    return bases[first:] == bases[first].__mro__
 
 
 class raised:  # noqa: N801 - stands where a function stood
