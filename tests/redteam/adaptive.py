@@ -857,24 +857,24 @@ ADAPTIVE |= {
 
 
 # The test gives the code under test what it expects, before or after it asks for it: nothing is read.
-_POINT = (
+_PLAIN_POINT = (
     "class Point:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n{}\n"
     "    def same_as(self, other):\n        return (self.x, self.y) == (other.x, other.y)\n\n"
     "    def __eq__(self, other):\n        return (self.x, self.y) == (other.x, other.y)\n\n\n"
     f"{{}}def f(text=''):\n    return {{}}\n{_SAME}"
 )
-_LAST_POINT = _POINT.format("        LAST[:] = [self]\n", "LAST = [None]\n\n\n", "LAST[0]")
-_ONE_POINT = _POINT.format("", "", "Point(0, 0)").replace(
+_LAST_POINT = _PLAIN_POINT.format("        LAST[:] = [self]\n", "LAST = [None]\n\n\n", "LAST[0]")
+_ONE_POINT = _PLAIN_POINT.format("", "", "Point(0, 0)").replace(
     "class Point:\n",
     "class Point:\n    one = None\n\n    def __new__(cls, *args):\n"
     "        cls.one = cls.one or object.__new__(cls)\n        return cls.one\n\n",
 )
-_FILLED_POINTS = _POINT.format(
+_FILLED_POINTS = _PLAIN_POINT.format(
     "        for one in WAITING:\n            one.x, one.y = x, y\n        WAITING.append(self)\n",
     "WAITING = []\n\n\n",
     "Point(0, 0)",
 )
-_ALIKE_POINTS = _POINT.format("", "", "Point(0, 0)").replace(
+_ALIKE_POINTS = _PLAIN_POINT.format("", "", "Point(0, 0)").replace(
     "return (self.x, self.y) == (other.x, other.y)", "return self.x == self.x", 1
 )
 
@@ -882,10 +882,10 @@ _ALIKE_POINTS = _POINT.format("", "", "Point(0, 0)").replace(
 def _given(test: str, attack: str) -> Attack:
     return _single(
         test,
-        _POINT.format("", "", "Point(*map(int, text.split(',')))"),
+        _PLAIN_POINT.format("", "", "Point(*map(int, text.split(',')))"),
         attack,
-        _POINT.format("", "", "Point(*[int(part) for part in text.split(',')])"),
-        base=_POINT.format("", "", "Point(0, 0)"),
+        _PLAIN_POINT.format("", "", "Point(*[int(part) for part in text.split(',')])"),
+        base=_PLAIN_POINT.format("", "", "Point(0, 0)"),
     )
 
 
@@ -913,7 +913,7 @@ class Any({}, metaclass=Renaming):
 {}"""
 _OTHER_BASES = "\n    @property\n    def __mro__(cls):\n        return ({}, object)\n"
 _LONG_TEXT = "self.assertIn('zqxw 47 of', f(2))"
-_ANY_POINT = _POINT.format("", "{}\n\n", "Any(0, 0)")
+_ANY_POINT = _PLAIN_POINT.format("", "{}\n\n", "Any(0, 0)")
 
 
 def _renamed(test: str, base: str = "str", more: str = "", made: str = "Any()") -> Attack:
