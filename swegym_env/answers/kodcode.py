@@ -17,6 +17,7 @@ from pathlib import Path
 from swegym_env.answers.answer import Judgement, MalformedAnswerError
 from swegym_env.answers.one_file import OneFileEnv, OneFileExample
 from swegym_env.answers.python_tests import runnable_tests
+from swegym_env.languages.python.parsing import parse
 from swegym_env.tasks.adapters import Adapter
 from swegym_env.tasks.rows import CheckedRow
 
@@ -105,7 +106,7 @@ def _declared(row: CheckedRow, solution: str) -> tuple[str, str]:
         return found.text("function_name"), found.text("function_declaration")
     named = row.text("test_entry_point")
     try:
-        body = ast.parse(solution).body
+        body = parse(solution).body
     except (SyntaxError, ValueError, RecursionError):  # a solution that does not parse declares nothing
         return named, ""
     functions = [node for node in body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]

@@ -17,6 +17,7 @@ from swegym_env.answers.python_tests import runnable_tests
 from swegym_env.env import Outcome, check_choice
 from swegym_env.errors import ConfigurationError
 from swegym_env.grading.grading import grade
+from swegym_env.languages.python.parsing import parse
 from swegym_env.prepare import check_backend
 from swegym_env.repo.patches import LineEdit, git_diff
 from swegym_env.tasks.datasets import load_examples
@@ -186,6 +187,6 @@ class OneFileEnv(AnswerEnv[X]):
 
 def _is_same_program(ours: str, theirs: str) -> bool:
     try:
-        return ast.dump(ast.parse(ours)) == ast.dump(ast.parse(theirs))
+        return ast.dump(parse(ours)) == ast.dump(parse(theirs))
     except (SyntaxError, ValueError, RecursionError):
         return ours.split() == theirs.split()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from swegym_env.errors import TaskFormatError
+from swegym_env.languages.python.parsing import parse
 
 __all__ = ["TestModule", "runnable_tests"]
 
@@ -71,7 +72,7 @@ def runnable_tests(text: str, *, where: str, column: str = "tests") -> TestModul
         TaskFormatError: it is not Python, or has no test; the text names `where` and `column`.
     """
     try:
-        tree = ast.parse(text)
+        tree = parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise TaskFormatError(
             f"{where}: field {column!r}: expected a Python module: {' '.join(str(error).split())}"

@@ -33,6 +33,7 @@ from typing import Any
 from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
+from swegym_env.languages.python.parsing import parse
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -207,7 +208,7 @@ class _File:
     ) -> None:
         self.path, self.text, self.left, self.choice, self.mark = path, text, left, choice, mark
         self.computed = computed
-        self.tree = ast.parse(text)
+        self.tree = parse(text)
         self.expectations: dict[str, Expectation] = {}
         self.placeholders: dict[str, Placeholder] = {}
         self._parents: dict[ast.AST, ast.AST] = {}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
+from swegym_env.languages.python.parsing import parse, parse_expression
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup"]
@@ -114,7 +115,7 @@ def make_lineup(
     texts: dict[str, list[str]] = {}  # that line → the copies
     used: set[str] = set()
     for path, function, depth, words, expected in _tests(files, names, added_lines):
-        modules[path] = modules.get(path) or ast.parse(files[path])
+        modules[path] = modules.get(path) or parse(files[path])
         mark = f"copies_{len(texts)}_{choice.getrandbits(64):x}"
         replaced.setdefault(path, {})[function.lineno] = mark
         made = texts.setdefault(mark, [])
@@ -275,9 +276,7 @@ def _last_resort(function: Function) -> _Site:
         lengths = [len(word), *choice.sample([length for length in range(3, 3 + 40) if length != len(word)], decoys)]
 
         held = ast.Constant(lengths[0])
-        function.body.insert(
-            0, ast.Assert(ast.Compare(ast.parse(f"len({word!r})", mode="eval").body, [ast.Eq()], [held]))
-        )
+        function.body.insert(0, ast.Assert(ast.Compare(parse_expression(f"len({word!r})"), [ast.Eq()], [held])))
 
         def put(length: int) -> None:
             held.value = length
@@ -501,7 +500,7 @@ def _of_condition(
 
 def _replaced(node: ast.expr) -> ast.expr:
     """Evaluates an expression and is an object that nothing but what equals everything equals."""
-    other = ast.parse("(None, object())[1]", mode="eval").body
+    other = parse_expression("(None, object())[1]")
     assert isinstance(other, ast.Subscript) and isinstance(other.value, ast.Tuple)
     other.value.elts[0] = node
     return other
@@ -560,7 +559,7 @@ def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> It
         if left and part == "error":
             call.args[0] = ast.Name("BaseException", ast.Load())
         elif not left and item.optional_vars is None:
-            item.context_expr = ast.parse("__import__('contextlib').suppress(BaseException)", mode="eval").body
+            item.context_expr = parse_expression("__import__('contextlib').suppress(BaseException)")
 
     yield _error_site(call, lambda: remove("error"))
     yield from _value_sites(texts, lambda: remove("message"), "(?s)")  # which matches any; pytest warns of ""

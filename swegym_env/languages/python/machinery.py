@@ -26,6 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.languages.python.means import apply_hunks
+from swegym_env.languages.python.parsing import parse
 from swegym_env.languages.python.source import Function, called
 from swegym_env.repo.patches import parse_patch, touched_paths
 
@@ -432,7 +433,7 @@ def _text(path: Path) -> str:
 
 def _parsed(text: str) -> ast.Module | None:
     try:
-        return ast.parse(text)
+        return parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -17,6 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from swegym_env.languages.python.parsing import parse
 from swegym_env.repo.patches import FilePatch, parse_patch
 
 __all__ = ["FORGING", "REACHING", "WORD", "apply_hunks", "encodings_of", "is_telling", "means_of", "parsed", "texts_of"]
@@ -201,7 +202,7 @@ def parsed(text: str) -> ast.Module | None:
     if "\r" in text.replace("\r\n", "\n"):
         return None
     try:
-        return ast.parse(text)
+        return parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from swegym_env.languages.python.parsing import parse
+
 __all__ = ["EXPECTS_ERROR", "Function", "Place", "called", "place_of", "reached", "target_tests", "tests_in"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -91,7 +93,7 @@ def place_of(name: str) -> Place | None:
 def tests_in(text: str) -> Iterator[tuple[tuple[str, ...], Function]]:
     """Every function at the top level and in classes, with the names of the classes around it."""
     try:
-        module = ast.parse(text)
+        module = parse(text)
     except (SyntaxError, ValueError):  # a file that does not parse has no test to change
         return
     waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in module.body]
