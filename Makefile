@@ -22,10 +22,10 @@ $(STAMP):
 demo: setup ## the main job: train a language model to repair code in real sandboxes (ARGS=… is passed on)
 	@OMP_WAIT_POLICY=passive $(PY) examples/demo.py $(ARGS)
 
-test: setup ## run the tests but the long campaigns (ARGS=… is passed on to pytest)
+test: doors ## run the tests but the long campaigns (ARGS=… is passed on to pytest)
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q -m 'not campaign' $(ARGS)
 
-test-all: setup ## run all tests, the long campaigns too
+test-all: doors ## run all tests, the long campaigns too
 	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
 
 check: setup ## lint, formatting, types, which package may import which, and whether the documentation builds
@@ -68,8 +68,11 @@ honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, e
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
-test-inspect: setup ## run the tests of the adapter for Inspect against the real package, in .venv-inspect (a minute the first time)
-	@scripts/test_inspect.sh $(ARGS)
+test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor, inspect or verifiers)
+	@scripts/test_door.sh $(DOOR) $(ARGS)
+
+doors: setup ## install the peers of adapters that need other versions than ours, each in an environment below .venv/doors
+	@scripts/test_door.sh --make
 
 test-openenv: setup ## run the tests of the adapters for OpenEnv against the real package, in .venv-openenv (a minute the first time)
 	@scripts/test_openenv.sh $(ARGS)

@@ -10,4 +10,5 @@ if Path("tools").is_dir():
     packages.append("swegym_env.shipped_tools")
     folders["swegym_env.shipped_tools"] = "tools"
 
-setup(packages=packages, package_dir=folders)
+# The module by which verifiers finds our environment.
+setup(packages=packages, package_dir=folders, py_modules=["swegym_verifiers"])

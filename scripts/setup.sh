@@ -53,10 +53,6 @@ pip_install -e ".[$extras]" || die "the project's dependencies could not be inst
 pip_install --no-deps swebench || die "the SWE-bench harness could not be installed; pip's last lines say why"
 # The agent that examples/agent_mini_swe.py drives; what its models ask for (litellm, openai, …) is not needed for that.
 pip_install --no-deps mini-swe-agent || die "mini-swe-agent could not be installed; pip's last lines say why"
-# Trajectories are held against Harbor's own schema, which runs on any Python; the rest of Harbor asks for 3.12. It lies apart
-# from everything else, so that nothing imports it by chance.
-pip_install --no-deps --ignore-requires-python --upgrade --target .venv/peers harbor==0.25.0 ||
-    say 'no Harbor: some tests of trajectories will be skipped'
 see_to_apptainer
 scripts/install_test_tools.sh || say 'some tests will be skipped: scripts/install_test_tools.sh says what they need'
 rm -f .venv/.setup-*

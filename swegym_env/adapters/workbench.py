@@ -10,13 +10,14 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from swegym_env.agent.tools import ToolSet
 from swegym_env.errors import InfrastructureError
 from swegym_env.grading.grading import grade
 from swegym_env.prepare import prepare
 from swegym_env.sandbox import CommandResult, Limits, Sandbox
 from swegym_env.tasks.task import Task
 
-__all__ = ["Workbench"]
+__all__ = ["Workbench", "outcome_of"]
 
 
 class Workbench:
@@ -28,6 +29,7 @@ class Workbench:
         repos: see `prepare`.
         env: variables of every command.
         limits: of the sandbox, in place of the defaults.
+        tools: programs for the agent.
 
     Attributes:
         task: the task.
@@ -46,10 +48,11 @@ class Workbench:
         repos: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        tools: ToolSet | None = None,
     ) -> None:
         self.task = task
         self._backend, self._repos = backend, repos
-        self._workspace = prepare(task, backend=backend, repos=repos, limits=limits)
+        self._workspace = prepare(task, tools=tools or ToolSet(shell=True), backend=backend, repos=repos, limits=limits)
         self.sandbox: Sandbox = self._workspace.start()
         if env:
             assignments = " ".join(f"{name}={shlex.quote(value)}" for name, value in env.items())
@@ -82,26 +85,31 @@ class Workbench:
         return self._workspace.patch(self.sandbox, fresh=True)
 
     def outcome(self, patch: str) -> dict[str, Any]:
-        """Grade a patch in a fresh sandbox.
-
-        Returns:
-            `valid`, `failure_reason`, and only where `valid` is True: `reward`, `resolved` and the counts of tests.
-        """
-        try:
-            verdict = grade(self.task, patch, repos=self._repos, backend=self._backend)
-        except InfrastructureError as error:
-            return {"valid": False, "failure_reason": f"{type(error).__name__}: {error}"}
-        if not verdict.valid:
-            return {"valid": False, "failure_reason": verdict.failure_reason}
-        return {
-            "valid": True,
-            "reward": float(verdict.resolved),
-            "resolved": verdict.resolved,
-            "fail_to_pass": list(verdict.fail_to_pass),
-            "pass_to_pass": list(verdict.pass_to_pass),
-            "failure_reason": verdict.failure_reason,
-        }
+        """Grade a patch in a fresh sandbox; see `outcome_of`."""
+        return outcome_of(self.task, patch, backend=self._backend, repos=self._repos)
 
     def close(self) -> None:
         """Remove the sandbox. Idempotent."""
         self.sandbox.close()
+
+
+def outcome_of(task: Task, patch: str, *, backend: str = "auto", repos: str | None = None) -> dict[str, Any]:
+    """Grade a patch of `task` in a fresh sandbox.
+
+    Returns:
+        `valid`, `failure_reason`, and only where `valid` is True: `reward`, `resolved` and the counts of tests.
+    """
+    try:
+        verdict = grade(task, patch, repos=repos, backend=backend)
+    except InfrastructureError as error:
+        return {"valid": False, "failure_reason": f"{type(error).__name__}: {error}"}
+    if not verdict.valid:
+        return {"valid": False, "failure_reason": verdict.failure_reason}
+    return {
+        "valid": True,
+        "reward": float(verdict.resolved),
+        "resolved": verdict.resolved,
+        "fail_to_pass": list(verdict.fail_to_pass),
+        "pass_to_pass": list(verdict.pass_to_pass),
+        "failure_reason": verdict.failure_reason,
+    }

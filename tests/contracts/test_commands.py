@@ -258,7 +258,7 @@ _CHECKS: dict[str, Callable[[list[str]], str]] = {
 }
 _FREE = {"cd", "cat", "cp", "curl", "export", "git", "ls", "mkdir", "printf", "source", "sudo", "chmod", "test", "grep"}
 _FREE |= {"EOF", "hf", "pytest", "pre-commit", "ruff", "mypy", "sysctl", "df", "rm", "head", "tail"}
-_FREE |= {"harbor", "inspect"}  # peers that are not installed beside this package
+_FREE |= {"harbor", "inspect", "vf-eval", "vf-validate"}  # peers that are not installed beside this package
 
 
 def _below(program: str) -> list[str]:

@@ -15,7 +15,7 @@ TENSORS = {"torch", "transformers", "accelerate", "peft"}
 HEAVY = {*TENSORS, "datasets", "git", "jinja2", "matplotlib", "pandas", "rich", "spython"}
 
 # Peers that are not installed beside this package, since they need another Python or other versions of packages than
-# ours: scripts/test_harbor.sh, test_inspect.sh and test_openenv.sh use their adapters.
+# ours: scripts/test_door.sh and test_openenv.sh use their adapters.
 IMPORT_EVERY_MODULE = """
 import importlib, importlib.util, pkgutil, {package}
 apart = {{
@@ -23,6 +23,7 @@ apart = {{
     "swegym_env.adapters.inspect_ai": "inspect_ai",
     "swegym_env.adapters.openenv": "openenv",
     "swegym_env.adapters.openenv_client": "openenv",
+    "swegym_env.adapters.verifiers": "verifiers",
 }}
 for module in pkgutil.walk_packages({package}.__path__, "{package}."):
     if module.name not in apart or importlib.util.find_spec(apart[module.name]):

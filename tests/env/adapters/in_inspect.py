@@ -1,4 +1,4 @@
-"""Inspect's own check of sandboxes, and `inspect eval`, on our provider: `scripts/test_inspect.sh` runs this."""
+"""Inspect's own check of sandboxes, and `inspect eval`, on our provider: `scripts/test_door.sh inspect` runs this."""
 
 from __future__ import annotations
 

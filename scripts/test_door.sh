@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Test an adapter against the real package of its peer, where that asks for other versions of packages than ours.
+#
+#   scripts/test_door.sh DOOR [ARGS]    run tests/env/adapters/in_DOOR.py; ARGS are pytest's
+#   scripts/test_door.sh DOOR --make    install the peer only
+#   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for
+#
+# Doors: harbor, inspect, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once,
+# into .venv/doors/DOOR: an environment over .venv, which has what the peer needs besides or in other versions. Where the
+# peer needs a newer Python than .venv has, it is an environment by itself.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+door=${1:?a door: atif, harbor, inspect or verifiers}
+shift
+if [[ $door == --make ]]; then
+    if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
+    minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
+    doors=(atif)
+    if ((minor >= 11)); then doors+=(inspect verifiers); fi
+    if ((minor >= 12)); then doors+=(harbor); fi
+    for door in "${doors[@]}"; do
+        "$0" "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
+    done
+    exit 0
+fi
+options=() settings=() oldest=10 # of Python 3
+case $door in
+    atif) packages=(harbor==0.25.0) options=(--no-deps --ignore-requires-python) ;;
+    harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
+    inspect) packages=(inspect-ai==0.3.285 pytest-asyncio) oldest=11 settings=(-o asyncio_mode=auto) ;;
+    verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
+    *) echo "test_door: no door $door; there are atif, harbor, inspect and verifiers" >&2; exit 2 ;;
+esac
+
+is_enough() { "$1" -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, $oldest))" 2>/dev/null; }
+
+find_python() { # the first interpreter that is new enough and can make virtual environments
+    local candidate
+    for candidate in python3.1{2,3,4} ~/.pyenv/versions/3.1[2-4]*/bin/python python3; do
+        if is_enough "$candidate"; then echo "$candidate"; return; fi
+    done
+    echo "test_door: $door needs Python >= 3.$oldest" >&2
+    return 1
+}
+
+place=.venv/doors/$door stamp=.venv/doors/$door/.made
+if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
+    pip=(-m pip --no-input --disable-pip-version-check install -qq)
+    if is_enough .venv/bin/python; then
+        below=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        .venv/bin/python -m venv --clear --without-pip "$place"
+        # A `site` directory of its own, and not a line of a path: the .pth files of .venv count too, ours among them.
+        echo "import site; site.addsitedir('$below')" >"$("$place/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/below.pth"
+    else
+        python=$(find_python)
+        "$python" -m venv --clear "$place"
+        "$place/bin/python" "${pip[@]}" -e . pytest pytest-timeout
+    fi
+    # pip complains of packages in .venv whose wishes are not met here; these are not used with this peer.
+    "$place/bin/python" "${pip[@]}" "${options[@]}" "${packages[@]}"
+    echo "${packages[*]}" >"$stamp"
+fi
+if [[ ${1:-} == --make ]]; then exit 0; fi
+# Without this project's settings of pytest: its plugins are not everywhere, and the warnings of a peer are no errors.
+PATH=$PWD/$place/bin:$PATH PYTHONPATH=$PWD exec "$place/bin/python" -m pytest -c /dev/null --rootdir="$PWD" --noconftest \
+    -p no:cacheprovider -q --timeout 300 "${settings[@]}" "tests/env/adapters/in_$door.py" "$@"
