@@ -24,7 +24,7 @@ from typing import Any
 from swegym_env.errors import LayerError
 from swegym_env.languages.package_index import package_index
 from swegym_env.sandbox.identity import own
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 
 __all__ = ["NODE", "VERSIONS", "node_layer", "why_no_node"]
 
@@ -86,7 +86,7 @@ def node_layer(major: str, managers: Iterable[str], store: LayerStore) -> Path:
             for name in files:
                 own(Path(directory, name))
 
-    return store.get_or_build(("node", node, *tools), unpack)
+    return store.get_or_build(("node", node, *tools), unpack, Provenance(requires=system_of("host")))
 
 
 def _unpack(package: str, place: Path) -> None:
