@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import codecs
+import copy
 import keyword
 import re
 import unicodedata
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from swegym_env.languages.python.parsing import parse
 from swegym_env.repo.patches import FilePatch, parse_patch
@@ -75,6 +77,7 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _ENCODINGS = frozenset({"utf-8", "iso8859-1", "ascii"})
 _RAW_BYTES = {0xDC00 + byte: byte for byte in range(0x80, 0x100)}
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".ico", ".pdf", ".woff", ".woff2", ".ttf"})
+_HEADS = ("test", "target", "iter", "items", "subject")  # of statements that contain others
 _TEXT_LIMIT = 1_000  # characters of a constant text that is put together
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -253,6 +256,7 @@ class _Scopes:
     """The functions and classes of a tree, which of them each line belongs to, and each line's keyword arguments."""
 
     def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
         self.found: list[tuple[str, _Scope]] = []
         self.of_line: dict[int, tuple[str, frozenset[str]]] = {}
         self.keywords: dict[int, set[str]] = {}
@@ -296,7 +300,7 @@ def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
 def _unmatched(
     before: str, removed: set[int], after: str, added: set[int], old: _Scopes | None, new: _Scopes | None
 ) -> list[str]:
-    """The added lines but for those that the same function loses, by other names of its local variables."""
+    """The added lines but for those that the same function had, by other names of its local variables."""
 
     def key(line: str, number: int, scopes: _Scopes | None) -> tuple[str, str]:
         name, known = scopes.at(number) if scopes else ("", frozenset())
@@ -305,15 +309,73 @@ def _unmatched(
     lines = before.split("\n")
     lost = Counter(key(_normal(lines[number - 1].strip()), number, old) for number in removed)
     lines = after.split("\n")
-    found: list[str] = []
+    found: list[tuple[int, str]] = []
     for number in sorted(added):
         line = _normal(lines[number - 1].strip())
         same = key(line, number, new)
         if lost[same] > 0 and (new or not re.match(r"(async\s|def\s|class\s)", line)):
             lost[same] -= 1
         else:
-            found.append(line)
+            found.append((number, line))
+    telling = any(words.search(line) for _, line in found for words in (FORGING, _READING, _REACHED, _DYNAMIC))
+    if old and new and telling:
+        kept = _kept_lines(old, new)
+        found = [(number, line) for number, line in found if number not in kept]
+    return [line for _, line in found]
+
+
+def _kept_lines(old: _Scopes, new: _Scopes) -> set[int]:
+    """The lines of statements that their function had before as often, however they were written.
+
+    Statements are compared by their syntax trees, by other names of local variables too, so that quotes, parentheses
+    and line breaks make no difference.
+    """
+    try:
+        before, after = _statements(old), _statements(new)
+    except RecursionError:
+        return set()
+    more = Counter(key for key, _ in after) - Counter(key for key, _ in before)
+    kept = {line for key, lines in after if key not in more for line in lines}
+    return kept - {line for key, lines in after if key in more for line in lines}
+
+
+def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:
+    """Each statement of a file, or the head of one that contains others: its scope and tree, and its lines.
+
+    Definitions are left out, and heads that have no expression.
+    """
+    found: list[tuple[tuple[str, ...], range]] = []
+    for node in ast.walk(scopes.tree):
+        if isinstance(node, _Scope | ast.Module) or not isinstance(node, ast.stmt):
+            continue
+        inner = getattr(node, "body", None)
+        head = [part for name in _HEADS for part in _as_list(getattr(node, name, None))] if inner else [node]
+        if head:
+            last = _first_line(inner[0]) - 1 if inner else node.end_lineno or node.lineno
+            name, known = scopes.at(node.lineno)
+            trees = [ast.dump(_Blanking(known).visit(copy.deepcopy(part))) for part in head]
+            found.append(((name, type(node).__name__, *trees), range(node.lineno, max(last, node.lineno) + 1)))
     return found
+
+
+def _as_list(value: Any) -> list[ast.AST]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _first_line(statement: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(one.lineno for one in decorators)])
+
+
+class _Blanking(ast.NodeTransformer):
+    """Takes the names of local variables out of a tree, as `_without_names` does of a line."""
+
+    def __init__(self, known: frozenset[str]) -> None:
+        self._known = known
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        kept = node.id not in self._known or node.id in _KEPT or node.id.startswith("__")
+        return node if kept or FORGING.search(node.id) or _READING.search(node.id) else ast.Name("_", node.ctx)
 
 
 def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) -> str:

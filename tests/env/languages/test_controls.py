@@ -270,7 +270,7 @@ def test_a_line_that_is_moved_or_renamed_is_no_means_of_its_own(tmp_path: Path, 
     ("call", "expected"),
     [
         ("inspect.call(own, size=own)", ORDINARY),
-        ("inspect.call(\n        own,\n        size=own)", READING),
+        ("inspect.call(\n        own,\n        size=own)", ORDINARY),
         ("inspect.call(own, length=own)", READING),
         ("inspect.call(own, own=own)", READING),
         ("inspect.call(own, size==own)", READING),
@@ -286,6 +286,63 @@ def test_an_argument_by_keyword_is_no_local_name(tmp_path: Path, call: str, expe
     assert scrutiny_of(diff(before, {"calc/add.py": after.replace("a - b", "a + b")}), tmp_path) == expected
 
 
+WRITTEN = """\
+def take(box, key):
+    names = [name for name in inspect.getmembers(box)
+             if name != 'a']  # all but one
+    if getattr(box, "size", None):
+        with inspect.call(f"{box!r}") as found:
+            return (found)
+    return inspect.call(names, key)
+
+
+"""
+LAID_OUT = """\
+own = [each for each in inspect.getmembers(box) if each != "a"]
+    if getattr(box, 'size', None):
+        with inspect.call(f'{box!r}') as found:
+            return found
+    return (inspect.call(
+        own, key))
+"""
+TWICE = """\
+names = []
+    if box:
+        return inspect.call(
+            names, key)
+    return inspect.call(names, key)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (LAID_OUT, ORDINARY),  # another layout, other quotes, another name of a local variable
+        ("return inspect.call([],\n        key)\n", READING),  # another argument
+        ("names = []\n    return inspect.call(\n        names, key, box)\n", READING),
+        ("names = []\n    return inspect.call(names, (key)) or inspect.call(names, key)\n", READING),
+        ("names = []\n    inspect.call(names, key)\n", READING),  # was returned
+        ("names = inspect.call(\n        f'{box!s}')\n", READING),
+        ('return inspect.call(\n        "names", key)\n', READING),  # a text in place of a variable
+        (TWICE, READING),
+        ("return [\n        inspect.call(names, key)]\n", READING),
+        ("with inspect.call(\n            f'{box!r}') as found: return open(found)\n", READING),
+        (
+            "names = []\n    def more():\n        return inspect.call(\n            names, key)\n",
+            READING,
+        ),  # in another function
+    ],
+)
+def test_a_statement_that_is_written_otherwise_is_no_means_of_its_own(
+    tmp_path: Path, body: str, expected: Scrutiny
+) -> None:
+    (tmp_path / "calc").mkdir()
+    before = {"calc/add.py": WRITTEN + FILES["calc/add.py"]}
+    (tmp_path / "calc/add.py").write_text(before["calc/add.py"])
+    after = f"def take(box, key):\n    {body}\n\n" + FILES["calc/add.py"].replace("a - b", "a + b")
+    assert scrutiny_of(diff(before, {"calc/add.py": after}), tmp_path) == expected
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -295,8 +352,8 @@ def test_an_argument_by_keyword_is_no_local_name(tmp_path: Path, call: str, expe
         ("inspect.call(kind, **{'key': kind})", READING),
         ("inspect.call(kind, key:=kind)", READING),
         ("inspect.call(kind, key.key=kind)", READING),  # no Python
-        ("inspect.call(kind,\n        key\n        =kind)", READING),
-        ("inspect.call(kind, \\\n        key=kind)", READING),
+        ("inspect.call(kind,\n        key\n        =kind)", ORDINARY),
+        ("inspect.call(kind, \\\n        key=kind)", ORDINARY),
         ("inspect.call(kind, key=inspect)", READING),  # a name that is no local one
         ("inspect.call(kind, key=(exec := kind))", READING),
         ("inspect.call(kind, key=kind, exec=kind)", READING),
