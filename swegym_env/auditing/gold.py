@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from swegym_env.errors import RepositoryError
+from swegym_env.languages.python.parsing import parse
 from swegym_env.making.sources import is_test_path
 from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.differ import differ
@@ -84,7 +85,7 @@ def _code(blob: Blob | None) -> str | None:
     if blob is None:
         return None
     try:
-        tree = ast.parse(blob[1].decode("utf-8"))
+        tree = parse(blob[1].decode("utf-8"))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return None
     for node in ast.walk(tree):

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from swegym_env.auditing.gold import GoldPatch
+from swegym_env.languages.python.parsing import parse
 from swegym_env.repo.objects import Blob
 
 __all__ = ["REWRITES", "rewrite"]
@@ -59,7 +60,7 @@ def _renamed_locals(text: str, lines: frozenset[int]) -> str:
     rows = _rows(text)
     places: dict[tuple[int, int], str] = {}
     comments: list[tuple[int, int]] = []
-    for function in _functions(ast.parse(text), lines):
+    for function in _functions(parse(text), lines):
         if function.body[0].lineno > function.lineno:
             comments.append((function.body[0].lineno, function.body[0].col_offset))
         chosen = _safe_locals(function)
@@ -73,14 +74,14 @@ def _renamed_locals(text: str, lines: frozenset[int]) -> str:
         if "\n" in rows[line - 2] and not rows[line - 2].rstrip().endswith("\\"):
             rows.insert(line - 1, " " * column + "# Its local variables have other names than before.\n")
     changed = "".join(rows)
-    ast.parse(changed)
+    parse(changed)
     return changed
 
 
 def _reformatted(text: str, lines: frozenset[int]) -> str:
     """Print the functions that have one of `lines` from their syntax trees, which stay as they are."""
     changed = _printed(text, lines, lambda function: None)
-    return changed if ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text)) else text
+    return changed if ast.dump(parse(changed)) == ast.dump(parse(text)) else text
 
 
 def _restructured(text: str, lines: frozenset[int]) -> str:
@@ -113,7 +114,7 @@ def _functions(tree: ast.AST, lines: frozenset[int]) -> Iterator[_Function]:
 
 def _printed(text: str, lines: frozenset[int], change: Callable[[_Function], object]) -> str:
     rows = _rows(text)
-    for function in sorted(_functions(ast.parse(text), lines), key=lambda function: -function.lineno):
+    for function in sorted(_functions(parse(text), lines), key=lambda function: -function.lineno):
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
         last = function.end_lineno or function.lineno
         depth, rest = divmod(function.col_offset, 4)

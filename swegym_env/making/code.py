@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from swegym_env.languages.python.parsing import parse
+
 __all__ = ["Code", "Splice", "find_test", "without_tests"]
 
 _SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Dict, ast.Set, ast.JoinedStr)
@@ -44,7 +46,7 @@ class Code:
         self.content = content
         content.decode("utf-8")
         try:
-            self.tree = ast.parse(content)
+            self.tree = parse(content)
         except (RecursionError, MemoryError, SyntaxError) as error:
             raise ValueError(str(error)) from error
         self._lines = [0]
@@ -151,11 +153,11 @@ class Code:
             start, stop = self._lines[begin - 1], self._lines[end]
             if start <= first and last <= stop:
                 if number not in self._dumps:
-                    self._dumps[number] = ast.dump(ast.parse(b"".join(lines[begin - 1 : end])))
+                    self._dumps[number] = ast.dump(parse(b"".join(lines[begin - 1 : end])))
                 inner = [Splice(one.start - start, one.stop - start, one.text) for one in splices]
                 try:
                     part = _spliced(self.content[start:stop], inner)
-                    return ast.dump(ast.parse(part)) != self._dumps[number]
+                    return ast.dump(parse(part)) != self._dumps[number]
                 except (SyntaxError, RecursionError, MemoryError, ValueError):
                     return False
         return False

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.files import write_atomically
+from swegym_env.languages.python.parsing import parse
 from swegym_env.making.baseline import Baseline, command_for, measure, read_baseline, write_baseline
 from swegym_env.making.candidates import Candidate, candidates
 from swegym_env.making.code import without_tests
@@ -202,7 +203,7 @@ def _clean_task(source: Source, repository: MadeRepository, settings: MakeSettin
 def _lines_to_change(source: Source, path: str, reached: Mapping[int, Sequence[int]]) -> set[int]:
     """The lines that may get a bug: those that tests reach, and the module's top level, which runs on import."""
     try:
-        tree = ast.parse(source.files[path][1])
+        tree = parse(source.files[path][1])
     except (KeyError, SyntaxError, ValueError, RecursionError, MemoryError):  # no file that can be changed
         return set()
     inner: set[int] = set()
