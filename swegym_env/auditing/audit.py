@@ -20,14 +20,14 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from swegym_env.auditing.gold import GoldPatch
 from swegym_env.auditing.rewrites import REWRITES, rewrite
-from swegym_env.errors import ConfigurationError, InfrastructureError
+from swegym_env.certifying.campaign import for_each_task
+from swegym_env.errors import ConfigurationError
 from swegym_env.files import append_json_line, read_json_lines
 from swegym_env.grading.grading import exclude_paths, grade
 from swegym_env.grading.task_tests import TaskTests
@@ -186,22 +186,7 @@ def audit_many(
         on_audit: called for each task as soon as it is done, for progress.
         arguments: see `audit`.
     """
-
-    def one(task: Task) -> tuple[Task, Audit | str]:
-        found: Audit | str
-        try:
-            found = audit(task, **arguments)
-        except InfrastructureError as error:
-            found = str(error)
-        if on_audit is not None:
-            on_audit(found)
-        return task, found
-
-    pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="audit")
-    try:
-        yield from pool.map(one, tasks)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return for_each_task(tasks, lambda task: audit(task, **arguments), jobs=jobs, on_found=on_audit, name="audit")
 
 
 def _partial(gold: GoldPatch) -> Iterator[tuple[Variant, str]]:

@@ -72,8 +72,11 @@ class GoldPatch:
         except RepositoryError:  # a hunk that needs another one
             return {}
         after = {**{path: blob for path, blob in self.before.items() if path not in touched_paths(part)}, **after}
-        code = {path: _code(after.get(path)) for path in self.after}
-        return after if code != {path: _code(self.after[path]) for path in self.after} else {}
+        return after if any(_code(after.get(path)) != code for path, code in self._codes.items()) else {}
+
+    @cached_property
+    def _codes(self) -> Mapping[str, str | None]:
+        return {path: _code(blob) for path, blob in self.after.items()}
 
 
 def _is_source(path: str, content: bytes) -> bool:

@@ -12,12 +12,11 @@ import dataclasses
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from swegym_env.errors import InfrastructureError
+from swegym_env.certifying.campaign import for_each_task
 from swegym_env.grading.certificates import CONTROLS, ORDERS, Certificate, Record, Trial
 from swegym_env.grading.grading import exclude_paths
 from swegym_env.grading.task_tests import TaskTests
@@ -95,22 +94,9 @@ def certify_many(
         on_certificate: called for each task as soon as it is done, for progress.
         arguments: see `certify`.
     """
-
-    def one(task: Task) -> tuple[Task, Certificate | str]:
-        found: Certificate | str
-        try:
-            found = certify(task, **arguments)
-        except InfrastructureError as error:
-            found = str(error)
-        if on_certificate is not None:
-            on_certificate(found)
-        return task, found
-
-    pool = ThreadPoolExecutor(max_workers=max(1, jobs), thread_name_prefix="certify")
-    try:
-        yield from pool.map(one, tasks)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    return for_each_task(
+        tasks, lambda task: certify(task, **arguments), jobs=jobs, on_found=on_certificate, name="certify"
+    )
 
 
 def _graded(tests: TaskTests, plan: Trial, store: LayerStore) -> Trial:

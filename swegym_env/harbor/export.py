@@ -207,14 +207,10 @@ def _write_task(task: Task, folder: Path, repos: str | os.PathLike[str] | None, 
         _copy_tree(workspace.base, folder / "environment/repository")
 
     before, after = apply_to_files(task.test_patch, workspace.base)
-    protected = {
-        path: workspace.base / path
-        for path in _files_of(workspace.base)
-        if language.is_protected(path, workspace.base, evaluation.tests) and path not in touched_paths(task.patch)
-    }
-    for path, source in protected.items():
-        if path not in before:
-            _copy(source, folder / "tests/files" / path)
+    allowed = touched_paths(task.patch)
+    for path in _files_of(workspace.base):
+        if path not in before and path not in allowed and language.is_protected(path, workspace.base, evaluation.tests):
+            _copy(workspace.base / path, folder / "tests/files" / path)
     (folder / "tests/files").mkdir(parents=True, exist_ok=True)
     for path, (mode, content) in after.items():
         _put(folder / "tests/files" / path, content, mode & 0o777)

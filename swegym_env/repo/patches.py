@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -30,6 +30,7 @@ __all__ = [
     "runnable_test_files",
     "similarity",
     "touched_paths",
+    "without_sections",
 ]
 
 _HUNK = re.compile(r"@@ -(?P<old>\d{1,9}(?:,\d{1,9})?) \+(?P<new>\d{1,9}(?:,\d{1,9})?) @@(?P<rest>.*)", re.DOTALL)
@@ -170,6 +171,24 @@ def count_changed_lines(patch: str) -> tuple[int, int]:
     """The number of lines that a patch adds, and that it removes."""
     bodies = [part.body for part in parse_patch(patch) if part.body.startswith("@@ ")]
     return sum(body.count("\n+") for body in bodies), sum(body.count("\n-") for body in bodies)
+
+
+def without_sections(patch: str, is_suspect: Callable[[str], bool]) -> tuple[str, ...]:
+    """The patch without its suspect sections, and without those of them that add files; see `Language.without_means`.
+
+    Args:
+        is_suspect: of the text of a section.
+    Returns:
+        The smaller part first; empty parts are left out, and the whole patch.
+    """
+    sections = parse_patch(patch)
+    suspect = [is_suspect(section.text) for section in sections]
+    added = ["\nnew file mode " in section.header for section in sections]
+    parts = (
+        "".join(section.text for section, bad in zip(sections, suspect, strict=True) if not bad),
+        "".join(section.text for section, bad, new in zip(sections, suspect, added, strict=True) if not (bad and new)),
+    )
+    return tuple(dict.fromkeys(part for part in parts if part and part != patch))
 
 
 def runnable_test_files(test_patch: str) -> list[str]:

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from swegym_env.languages import CHANCE, Scrutiny
-from swegym_env.repo.patches import parse_patch
+from swegym_env.repo.patches import parse_patch, without_sections
 
 __all__ = ["scrutiny_of", "without_means"]
 
@@ -61,14 +61,7 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
 def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
     """See `Language.without_means`."""
     known = frozenset().union(*_means(gold))
-    sections = parse_patch(patch)
-    suspect = [bool(frozenset().union(*_means(section.text)) - known) for section in sections]
-    added = ["\nnew file mode " in section.header for section in sections]
-    parts = (
-        "".join(section.text for section, bad in zip(sections, suspect, strict=True) if not bad),
-        "".join(section.text for section, bad, new in zip(sections, suspect, added, strict=True) if not (bad and new)),
-    )
-    return tuple(dict.fromkeys(part for part in parts if part and part != patch))
+    return without_sections(patch, lambda text: bool(frozenset().union(*_means(text)) - known))
 
 
 def _means(patch: str) -> tuple[frozenset[str], frozenset[str]]:

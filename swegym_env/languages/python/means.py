@@ -269,8 +269,7 @@ class _Scopes:
                 name = f"{name}.{node.name}"
                 known = known | _locals(node) if not isinstance(node, ast.ClassDef) else frozenset()
                 self.found.append((name, node))
-                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-                for line in range(first, (node.end_lineno or node.lineno) + 1):
+                for line in range(_first_line(node), (node.end_lineno or node.lineno) + 1):
                     self.of_line[line] = (name, known)
             waiting += [(child, name, known) for child in ast.iter_child_nodes(node)]
 
@@ -374,8 +373,13 @@ class _Blanking(ast.NodeTransformer):
         self._known = known
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        kept = node.id not in self._known or node.id in _KEPT or node.id.startswith("__")
-        return node if kept or FORGING.search(node.id) or _READING.search(node.id) else ast.Name("_", node.ctx)
+        return ast.Name("_", node.ctx) if _is_blanked(node.id, self._known) else node
+
+
+def _is_blanked(name: str, known: frozenset[str]) -> bool:
+    """Whether a name is one of those that are `known`, and neither a builtin nor a means."""
+    kept = name not in known or name in _KEPT or name.startswith("__")
+    return not (kept or FORGING.search(name) or _READING.search(name))
 
 
 def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) -> str:
@@ -387,9 +391,8 @@ def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) 
 
     def blank(found: re.Match[str]) -> str:
         word, before = found[0], line[: found.start()][-1:]
-        kept = word not in known or word in _KEPT or before == "." or word.startswith("__")
-        kept = kept or (word in keywords and bool(_ASSIGNED.match(line, found.end())))
-        return word if kept or FORGING.search(word) or _READING.search(word) else "_"
+        kept = before == "." or (word in keywords and bool(_ASSIGNED.match(line, found.end())))
+        return "_" if not kept and _is_blanked(word, known) else word
 
     return _STRING_OR_WORD.sub(blank, line) if known else line
 

@@ -30,7 +30,7 @@ from swegym_env.languages.python.means import (
     parsed,
     texts_of,
 )
-from swegym_env.repo.patches import FilePatch, parse_patch
+from swegym_env.repo.patches import FilePatch, parse_patch, without_sections
 
 __all__ = ["scrutiny_of", "without_means"]
 
@@ -68,15 +68,8 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
 
 def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
     """See `Language.without_means`."""
-    sections = parse_patch(patch)
     known, _ = means_of(gold, base, called=True)
-    suspect = [bool(means_of(section.text, base)[0] - known) for section in sections]
-    added = ["\nnew file mode " in section.header for section in sections]
-    parts = (
-        "".join(section.text for section, bad in zip(sections, suspect, strict=True) if not bad),
-        "".join(section.text for section, bad, new in zip(sections, suspect, added, strict=True) if not (bad and new)),
-    )
-    return tuple(dict.fromkeys(part for part in parts if part and part != patch))
+    return without_sections(patch, lambda text: bool(means_of(text, base)[0] - known))
 
 
 @lru_cache(maxsize=1024)  # the files at a base commit never change
