@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import random
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="draw from these rows alone")
     parser.add_argument("--mutants", type=int, default=12, help="at most so many a row (default 12)")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further row after so long")
     parser.add_argument("--output", type=Path, default=RESULTS / "audit.json")
     options = parser.parse_args()
 
@@ -47,9 +45,7 @@ def main() -> int:
     if options.output.exists():
         known = {one["instance_id"]: one for one in json.loads(options.output.read_text(encoding="utf-8"))["audits"]}
     chosen = [tasks[name] for name in names[: options.sample] if name not in known]
-    began = time.monotonic()
-    waiting = (task for task in chosen if time.monotonic() - began < options.seconds)
-    found = audit_many(waiting, jobs=options.jobs, mutants=options.mutants, repos=options.repos)
+    found = audit_many(chosen, jobs=options.jobs, mutants=options.mutants, repos=options.repos)
     for number, (task, audit) in enumerate(found):
         if isinstance(audit, str):
             print(f"[{number + 1}/{len(chosen)}] {task.instance_id}: {audit}", flush=True)
