@@ -128,6 +128,17 @@ def test_a_replay_uses_changed_weights_and_a_replaced_parameter_is_recorded_agai
     assert next(iter(static._graphs.values())) is not graph
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_graphs_of_a_gpu_give_the_same_samples() -> None:
+    model, found = tiny_model("qwen3").to("cuda"), []
+    for static in (False, None):
+        engine = EmbeddedEngine(model, n_slots=6, max_tokens=60, static_shapes=static)
+        for slot in [engine.open() for _ in range(6)]:
+            submit(engine, slot, prompt(slot, 3 + slot), slot, max_new_tokens=4 + slot % 3)
+        found.append({slot: sample.token_ids for slot, sample in finish(engine).items()})
+    assert found[0] == found[1] and engine._static is not None and engine._static._graphs
+
+
 def test_models_that_read_values_back_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="static_shapes"):
         EmbeddedEngine(tiny_model("gpt2"), n_slots=1, max_tokens=9, static_shapes=True)
