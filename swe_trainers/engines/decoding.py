@@ -11,6 +11,7 @@ no mask shows.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -107,7 +108,13 @@ class StaticDecoding:
     def _replay(self, rows: int, length: int, in_place: bool) -> Tensor:
         key = rows, length, in_place
         if key not in self._graphs:
-            self._graphs[key] = self._record(*key)
+            try:
+                self._graphs[key] = self._record(*key)
+            except RuntimeError as error:  # of CUDA: a library does what no graph can hold, or memory is short
+                reason = str(error).splitlines()[0]
+                warnings.warn(f"decoding without CUDA graphs, which is slower: {reason}", stacklevel=2)
+                self._records = False
+                return self.compute(*key)
         graph, hidden = self._graphs[key]
         graph.replay()
         return hidden

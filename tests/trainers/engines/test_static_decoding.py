@@ -128,6 +128,22 @@ def test_a_replay_uses_changed_weights_and_a_replaced_parameter_is_recorded_agai
     assert next(iter(static._graphs.values())) is not graph
 
 
+def test_where_nothing_can_be_recorded_steps_are_computed_and_a_warning_says_why(monkeypatch: Any) -> None:
+    model = tiny_model("llama")
+    plain = EmbeddedEngine(model, n_slots=2, max_tokens=60)
+    engine, static = recorded_engine(model, n_slots=2, max_tokens=60)
+
+    def refuse(*_: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(static, "_record", refuse)
+    for each in (plain, engine):
+        submit(each, each.open(), prompt(1, 9), 3, stop_ids=())
+    with pytest.warns(UserWarning, match="without CUDA graphs, which is slower: operation not permitted") as warned:
+        found = [finish(each)[0].token_ids for each in (plain, engine)]
+    assert found[0] == found[1] and len(warned) == 1
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_graphs_of_a_gpu_give_the_same_samples() -> None:
     model, found = tiny_model("qwen3").to("cuda"), []
