@@ -236,9 +236,10 @@ class ModelServer:
     def _reload(self, job: Job) -> None:
         try:
             if job.weights is not None:
-                from_file = isinstance(job.weights, Path)
-                weights = torch.load(job.weights, weights_only=True) if from_file else job.weights
-                self._model.load_checkpoint_weights(weights)
+                given = job.weights
+                self._model.load_checkpoint_weights(
+                    torch.load(given, weights_only=True) if isinstance(given, Path) else given
+                )
             else:
                 fresh = LanguageModel.from_pretrained(self.folder)
                 self._model.load_state_dict(fresh.state_dict())
@@ -319,7 +320,7 @@ class _Routes:
         ids = tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
         sample = await self._sample(body, ids, frozenset({tokenizer.end_id}), body.max_tokens)
         choice = {"index": 0, "text": tokenizer.decode(sample.token_ids), **_ending(sample)}
-        if body.logprobs:
+        if body.logprobs is not None and body.logprobs is not False:  # 0, as in vLLM: of the sampled token alone
             tokens = [f"token_id:{i}" for i in sample.token_ids]
             choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(sample.logprobs)}
         if body.return_token_ids:
