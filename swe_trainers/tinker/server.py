@@ -26,7 +26,6 @@ from tinker.proto import tinker_public_pb2 as messages
 
 from swe_trainers.engines.serving import Job, ModelServer
 from swe_trainers.errors import ConfigurationError, TrainerError
-from swe_trainers.model.chat import CompactChat
 from swe_trainers.tinker.sessions import Results, Sessions
 from swe_trainers.tinker.states import States, samples_message, sampling_jobs
 from swe_trainers.tinker.training import TrainingRun
@@ -60,7 +59,7 @@ class TinkerServer(ModelServer):
     ) -> None:
         self.runs: dict[str, TrainingRun] = {}
         self._sessions, self._results = Sessions(self.runs, session_timeout_s), Results()
-        super().__init__(folder, CompactChat, **options)
+        super().__init__(folder, lambda _: None, **options)  # clients render conversations themselves
         self.states = States(states)
         self._microbatch_tokens, self._max_runs = microbatch_tokens, max_runs
         self._loaded: Path | None = None  # what the engine samples from; None: the model as it is in its folder
