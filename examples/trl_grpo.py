@@ -2,6 +2,7 @@
 
     python examples/trl_grpo.py --model Qwen/Qwen3-0.6B --steps 100     # a GPU, and the hub
     python examples/trl_grpo.py --steps 4                               # neither: a small model made and taught here
+    python examples/trl_grpo.py --model Qwen/Qwen3-0.6B --vllm http://localhost:8000   # two GPUs: rollouts run ahead
 
 TRL (1.16, `environment_factory`) asks a class with `reset`, methods that become the model's tools, and
 `get_reward`. `Repair` is that class; nothing of it knows which model plays. TRL keeps the tokens that it sampled,
@@ -139,12 +140,40 @@ def taught_by_rote(steps: int = 90) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def train_asynchronously(options: argparse.Namespace) -> None:
+    """TRL's `AsyncGRPOTrainer`: its rollout worker plays `Repair` on a vLLM server, in a process of its own.
+
+    The server is started with `--weight-transfer-config '{"backend": "nccl"}'`.
+    """
+    from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+
+    AsyncGRPOTrainer(
+        model=options.model,
+        environment_factory=Repair,
+        train_dataset=rows(4096),
+        args=AsyncGRPOConfig(
+            output_dir=str(options.output),
+            max_steps=options.steps,
+            vllm_server_base_url=options.vllm,
+            max_completion_length=2048,
+            save_strategy="no",
+            report_to="none",
+        ),
+    ).train()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="TRL's GRPOTrainer on SWEBench-v0")
     parser.add_argument("--model", help="as the hub names it, or a folder; it must call functions")
+    parser.add_argument("--vllm", metavar="URL", help="of a vLLM server with the model, for asynchronous rollouts")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--output", type=Path, default=Path("runs/trl"))
     options = parser.parse_args()
+    if options.vllm:
+        if not options.model:
+            parser.error("--vllm: needs --model, which the server has loaded")
+        train_asynchronously(options)
+        return
 
     model, tokenizer = (options.model, None) if options.model else taught_by_rote()
     trainer = GRPOTrainer(

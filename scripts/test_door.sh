@@ -1,36 +1,39 @@
 #!/usr/bin/env bash
 # Test an adapter against the real package of its peer, where that asks for other versions of packages than ours.
 #
-#   scripts/test_door.sh DOOR [ARGS]    run tests/env/adapters/in_DOOR.py; ARGS are pytest's
+#   scripts/test_door.sh DOOR [ARGS]    run its tests, tests/env/adapters/in_DOOR.py for most; ARGS are pytest's
 #   scripts/test_door.sh DOOR --make    install the peer only
 #   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for
 #
-# Doors: harbor, inspect, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once,
+# Doors: harbor, inspect, nemo_gym (its sandbox API alone), tinker, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once,
 # into .venv/doors/DOOR: an environment over .venv, which has what the peer needs besides or in other versions. Where the
 # peer needs a newer Python than .venv has, it is an environment by itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-door=${1:?a door: atif, harbor, inspect or verifiers}
+door=${1:?a door: atif, harbor, inspect, nemo_gym, tinker or verifiers}
 shift
 if [[ $door == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
     doors=(atif)
-    if ((minor >= 11)); then doors+=(inspect verifiers); fi
+    if ((minor >= 11)); then doors+=(inspect nemo_gym tinker verifiers); fi
     if ((minor >= 12)); then doors+=(harbor); fi
     for door in "${doors[@]}"; do
         "$0" "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
     done
     exit 0
 fi
-options=() settings=() oldest=10 # of Python 3
+options=() settings=() tests=tests/env/adapters oldest=10 # of Python 3
 case $door in
     atif) packages=(harbor==0.25.0) options=(--no-deps --ignore-requires-python) ;;
     harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
     inspect) packages=(inspect-ai==0.3.285 pytest-asyncio) oldest=11 settings=(-o asyncio_mode=auto) ;;
+    # All that it asks for is 1.4 GB, of which its sandbox API uses what .venv has; it asks for Python 3.13.14 and runs on older.
+    nemo_gym) packages=(nemo-gym==0.7.0) options=(--no-deps --ignore-requires-python) oldest=11 ;;
+    tinker) packages=(tinker==0.38.0) tests=tests/trainers/tinker oldest=11 ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
-    *) echo "test_door: no door $door; there are atif, harbor, inspect and verifiers" >&2; exit 2 ;;
+    *) echo "test_door: no door $door; there are atif, harbor, inspect, nemo_gym, tinker and verifiers" >&2; exit 2 ;;
 esac
 
 is_enough() { "$1" -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, $oldest))" 2>/dev/null; }
@@ -64,4 +67,4 @@ fi
 if [[ ${1:-} == --make ]]; then exit 0; fi
 # Without this project's settings of pytest: its plugins are not everywhere, and the warnings of a peer are no errors.
 PATH=$PWD/$place/bin:$PATH PYTHONPATH=$PWD exec "$place/bin/python" -m pytest -c /dev/null --rootdir="$PWD" --noconftest \
-    -p no:cacheprovider -q --timeout 300 "${settings[@]}" "tests/env/adapters/in_$door.py" "$@"
+    -p no:cacheprovider -q --timeout 300 "${settings[@]}" "$tests/in_$door.py" "$@"

@@ -30,6 +30,7 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import CheckpointError, ConfigurationError
 from swe_trainers.kernels import comparing
 from swe_trainers.learning.batch import Batch
+from swe_trainers.learning.forward import HostedPolicy
 from swe_trainers.learning.learner import Learner
 from swe_trainers.logging import Run
 from swe_trainers.model.language_model import LanguageModel
@@ -68,7 +69,7 @@ class Trainer:
     the same settings. On the CPU it then computes bit for bit what it would have computed.
 
     Args:
-        model: the policy, or the reward model to be.
+        model: the policy, or the reward model to be; a `HostedPolicy` is on a server.
         env: where it plays: an id of Gymnasium, a function that makes an environment, an environment, or `Rollouts`.
             Number spaces are put in words. None for an algorithm that trains on `demonstrations`, whose policy is then
             not evaluated, and where `play` is given.
@@ -111,7 +112,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: LanguageModel | HostedPolicy,
         env: str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | Rollouts | None = None,
         algorithm: Algorithm | None = None,
         *,
@@ -422,7 +423,7 @@ class Trainer:
 
 def rollouts_in(
     env: str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any],
-    model: LanguageModel,
+    model: LanguageModel | HostedPolicy,
     *,
     seed: int = 0,
     parallel: int = 8,
@@ -432,7 +433,7 @@ def rollouts_in(
     lockstep: bool = False,
     rollout: RolloutConfig | None = None,
 ) -> Rollouts:
-    """Rollouts of a model in any Gymnasium environment, with an engine in this process.
+    """Rollouts of a model in any Gymnasium environment, with an engine in this process or the policy's own server.
 
     Args:
         env: an id, a function that makes an environment, or one environment. Number spaces are put in words by
@@ -463,6 +464,10 @@ def rollouts_in(
     else:
         maker = partial(gymnasium.make, env, disable_env_checker=True) if isinstance(env, str) else env
         envs = EnvPool([in_text(maker()) for _ in range(parallel)], lambda: in_text(maker()))
-    workers = LocalWorkers.embedded(model, model.chat_format(), envs, max_tokens=max_tokens, lockstep=lockstep)
+    if isinstance(model, HostedPolicy):
+        generation = model.generation(len(envs), max_tokens)
+        workers = LocalWorkers(generation, model.chat_format(), envs, envs, lockstep=lockstep)
+    else:
+        workers = LocalWorkers.embedded(model, model.chat_format(), envs, max_tokens=max_tokens, lockstep=lockstep)
     limits = rollout.limits(max_new_tokens, max_tokens, max_turns)
     return Rollouts(workers, limits, seed=seed, history=rollout.history, constrained=rollout.constrained)

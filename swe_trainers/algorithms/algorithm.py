@@ -14,7 +14,7 @@ from torch import Tensor
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.forward import Policy
+from swe_trainers.learning.forward import HostedPolicy, Policy
 from swe_trainers.learning.learner import Decay, Learner, Moments, adamw, scheduled, set_learning_rate
 from swe_trainers.learning.losses import AdaptiveKL
 from swe_trainers.learning.update import take_step
@@ -192,8 +192,11 @@ class Algorithm(ABC):
         del episodes, rounds
         return False
 
-    def start(self, model: LanguageModel, *, seed: int = 0) -> Learner:
+    def start(self, model: LanguageModel | HostedPolicy, *, seed: int = 0) -> Learner:
         """A learner at its start, with the copies of the model that the algorithm needs."""
+        if isinstance(model, HostedPolicy):
+            hosted: Learner = model.learner(self, seed=seed)
+            return hosted
         reference = model.reference_copy() if self.needs_reference else None
         critic = model.copy() if self.needs_critic else None
         return self.learner(model, seed=seed, reference=reference, critic=critic)

@@ -29,7 +29,7 @@ from swe_trainers.algorithms.algorithm import (
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.advantages import Sharing, conversation_shares, returns_to_go
 from swe_trainers.learning.batch import Batch
-from swe_trainers.learning.forward import ActionTokens, Policy, Snapshot, take_snapshot, take_values
+from swe_trainers.learning.forward import ActionTokens, HostedPolicy, Policy, Snapshot, take_snapshot, take_values
 from swe_trainers.learning.learner import Decay, Learner, scheduled
 from swe_trainers.learning.losses import (
     AdaptiveKL,
@@ -229,7 +229,7 @@ class PolicyGradient(Algorithm):
             experience.advantages = shares * self.minibatch_advantages(advantages, batch, sequences)
 
         before = self._gradient_noise(learner, experience, objective)
-        if n_ranks() == 1:
+        if n_ranks() == 1 and not isinstance(learner.model, HostedPolicy):
             tokens = self.microbatch_tokens
             before |= representation(learner.model, batch, max_tokens=tokens, temperature=self.temperature)
         metrics = before | optimise(

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion
@@ -17,8 +18,9 @@ _EXAMPLE = """\
 example:
   swe-serve runs/frozen_lake/model --port 8001
   curl -s localhost:8001/v1/chat/completions -d '{"messages": [{"role": "user", "content": "Hello"}]}'
+  SWE_SERVE_KEY=tml-secret swe-serve runs/frozen_lake/model --port 8001 --tinker
 
-If SWE_SERVE_KEY is set, every request must carry it as a bearer token.
+If SWE_SERVE_KEY is set, every request must carry it as a bearer token. Tinker's client takes keys that begin with tml-.
 """
 
 
@@ -40,9 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--slots", type=int, default=16, help="requests generated at once (%(default)s)")
     parser.add_argument("--max-tokens", type=int, help="longest sequence in tokens; default: the model's limit")
     parser.add_argument("--threads", type=int, help="CPU threads of PyTorch; default: PyTorch's choice")
+    parser.add_argument(
+        "--tinker", action="store_true", help="serve Tinker's API instead: clients train copies of the model"
+    )
+    parser.add_argument("--states", help="with --tinker: folder of saved weights; default: one removed at the end")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     add_print_completion(parser)
     options = parser.parse_args(arguments)
+    if options.states is not None and not options.tinker:
+        parser.error("--states: has no effect without --tinker")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
         _serve(options)
@@ -59,8 +67,12 @@ def _serve(options: argparse.Namespace) -> None:
 
     try:
         from swe_trainers.engines.serving import ModelServer
+
+        if options.tinker:
+            from swe_trainers.tinker.server import TinkerServer
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[serve]'") from error
+        extra = "tinker" if options.tinker else "serve"
+        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[{extra}]'") from error
     from swe_trainers.model.chat import CompactChat, TemplateChat
     from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
 
@@ -71,15 +83,18 @@ def _serve(options: argparse.Namespace) -> None:
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    server = ModelServer(
-        options.folder,
-        chat,
-        host=options.host,
-        port=options.port,
-        n_slots=options.slots,
-        max_tokens=options.max_tokens,
-        api_key=os.environ.get("SWE_SERVE_KEY", ""),
-    )
+    shared: dict[str, Any] = {
+        "host": options.host,
+        "port": options.port,
+        "n_slots": options.slots,
+        "max_tokens": options.max_tokens,
+        "api_key": os.environ.get("SWE_SERVE_KEY", ""),
+    }
+    server: ModelServer
+    if options.tinker:
+        server = TinkerServer(options.folder, states=options.states, **shared)
+    else:
+        server = ModelServer(options.folder, chat, **shared)
     with server:
         print(f"swe-serve: {server.name} at {server.url}", flush=True)
         server.wait()

@@ -44,7 +44,7 @@ from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.model.chat import ChatFormat
 from swe_trainers.model.language_model import LanguageModel
 
-__all__ = ["ModelServer"]
+__all__ = ["Job", "ModelServer"]
 
 _MAX_BODY_BYTES = 32 << 20
 
@@ -54,8 +54,8 @@ class _StoppedError(TrainerError):
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A request for the engine's thread; without a prompt, to load these weights, or those in the folder."""
+class Job:
+    """A request for the engine's thread; without a prompt, to load these weights, those of a file, or of the folder."""
 
     future: Future[Sample]
     prompt: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class _Job:
     stop_strings: tuple[str, ...] = ()
     sampling: Sampling = Sampling()
     seed: int = 0
-    weights: Mapping[str, torch.Tensor] | None = None
+    weights: Mapping[str, torch.Tensor] | Path | None = None
     legal: ActionTrie | None = None
 
 
@@ -103,7 +103,7 @@ class ModelServer:
         limit = max_tokens or self._model.max_positions or 4096
         self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=limit)
         self.max_tokens, self.api_key = limit, api_key
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self.receiver = WeightReceiver()
         self.failure: BaseException | None = None
         self._listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -150,10 +150,31 @@ class ModelServer:
         if self.failure is not None:
             raise self.failure
 
-    async def sample(self, job: _Job) -> Sample:
-        """Generate; waits for a slot and for the end."""
-        self._jobs.put(job)
-        return await asyncio.wrap_future(job.future)
+    async def sample(self, *jobs: Job) -> list[Sample]:
+        """Generate; waits for slots and for the end. What is given together is begun in this order."""
+        for job in jobs:
+            self._jobs.put(job)
+        return [await asyncio.wrap_future(job.future) for job in jobs]
+
+    def check_tokens(self, ids: Sequence[int]) -> None:
+        """Raise ConfigurationError for a prompt that is empty, or holds what is no token."""
+        vocab = self.tokenizer.vocab_size
+        if not ids or not all(0 <= i < vocab for i in ids):
+            raise ConfigurationError(f"prompt: expected at least one token id, each below {vocab}")
+
+    def add_routes(self, app: FastAPI) -> None:
+        """Add the paths that this server answers."""
+        routes = _Routes(self)
+        app.get("/health")(routes.health)
+        app.get("/v1/models")(routes.models)
+        app.post("/v1/completions")(routes.completions)
+        app.post("/v1/chat/completions")(routes.chat)
+        app.post("/collective_rpc")(routes.call)
+        app.post("/reset_prefix_cache")(routes.reset_cache)
+        app.post("/init_weight_transfer_engine")(routes.join_group)
+        app.post("/start_weight_update")(routes.start_update)
+        app.post("/update_weights")(routes.update)
+        app.post("/finish_weight_update")(routes.finish_update)
 
     def receive(self, update: Mapping[str, Any]) -> None:
         """Receive weights from the trainer while requests run; see `WeightReceiver.receive`."""
@@ -161,8 +182,8 @@ class ModelServer:
 
     def _generate(self) -> None:
         """The engine's thread: starts requests as slots become free, and steps the engine."""
-        waiting: list[_Job] = []
-        running: dict[int, _Job] = {}
+        waiting: list[Job] = []
+        running: dict[int, Job] = {}
         try:
             while True:
                 while True:
@@ -193,7 +214,7 @@ class ModelServer:
             if self.failure is not None:
                 self._http.should_exit = True
 
-    def _begin(self, job: _Job, running: dict[int, _Job]) -> None:
+    def _begin(self, job: Job, running: dict[int, Job]) -> None:
         slot = self._engine.open()
         try:
             self._engine.submit(
@@ -212,14 +233,17 @@ class ModelServer:
         else:
             running[slot] = job
 
-    def _reload(self, job: _Job) -> None:
+    def _reload(self, job: Job) -> None:
         try:
             if job.weights is not None:
-                self._model.load_checkpoint_weights(job.weights)
+                given = job.weights
+                self._model.load_checkpoint_weights(
+                    torch.load(given, weights_only=True) if isinstance(given, Path) else given
+                )
             else:
                 fresh = LanguageModel.from_pretrained(self.folder)
                 self._model.load_state_dict(fresh.state_dict())
-        except (TrainerError, RuntimeError) as error:
+        except (TrainerError, OSError, RuntimeError) as error:
             job.future.set_exception(TrainerError(f"{self.folder}: not reloaded: {str(error).splitlines()[0]}"))
         else:
             job.future.set_result(Sample(-1, (), (), "length"))
@@ -296,7 +320,7 @@ class _Routes:
         ids = tokenizer.encode(body.prompt) if isinstance(body.prompt, str) else body.prompt
         sample = await self._sample(body, ids, frozenset({tokenizer.end_id}), body.max_tokens)
         choice = {"index": 0, "text": tokenizer.decode(sample.token_ids), **_ending(sample)}
-        if body.logprobs:
+        if body.logprobs is not None and body.logprobs is not False:  # 0, as in vLLM: of the sampled token alone
             tokens = [f"token_id:{i}" for i in sample.token_ids]
             choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(sample.logprobs)}
         if body.return_token_ids:
@@ -317,7 +341,7 @@ class _Routes:
     async def call(self, body: _Call) -> JSONResponse:
         if body.method != "reload_weights":
             raise ConfigurationError(f"method: got {body.method!r}, expected reload_weights")
-        await self._server.sample(_Job(Future()))
+        await self._server.sample(Job(Future()))
         return JSONResponse({"results": [None]})
 
     async def reset_cache(self) -> JSONResponse:
@@ -337,13 +361,12 @@ class _Routes:
         return JSONResponse({})
 
     async def finish_update(self) -> JSONResponse:
-        await self._server.sample(_Job(Future(), weights=self._server.receiver.finish()))
+        await self._server.sample(Job(Future(), weights=self._server.receiver.finish()))
         return JSONResponse({})
 
     async def _sample(self, body: _Sampled, ids: Sequence[int], ends: frozenset[int], most: int | None) -> Sample:
         vocab = self._server.tokenizer.vocab_size
-        if not ids or not all(0 <= i < vocab for i in ids):
-            raise ConfigurationError(f"prompt: expected at least one token id, each below {vocab}")
+        self._server.check_tokens(ids)
         if (body.n or 1) != 1 or body.stream:
             raise ConfigurationError("n, stream: only one complete answer per request is supported")
         allowed = body.allowed_token_ids
@@ -352,7 +375,7 @@ class _Routes:
                 f"allowed_token_ids: expected at least one token id, each below {vocab}, with max_tokens 1"
             )
         stop = body.stop or []
-        job = _Job(
+        job = Job(
             Future(),
             tuple(ids),
             most or 256,
@@ -367,7 +390,7 @@ class _Routes:
             secrets.randbits(63) if body.seed is None else body.seed,
             legal=None if allowed is None else ActionTrie.of_tokens(allowed),
         )
-        return await self._server.sample(job)
+        return (await self._server.sample(job))[0]
 
     def _answer(self, kind: str, choice: dict[str, Any], read: int, sample: Sample) -> JSONResponse:
         wrote = len(sample.token_ids)
@@ -377,17 +400,8 @@ class _Routes:
 
 
 def _app(server: ModelServer) -> ASGIApp:
-    app, routes = FastAPI(openapi_url=None), _Routes(server)
-    app.get("/health")(routes.health)
-    app.get("/v1/models")(routes.models)
-    app.post("/v1/completions")(routes.completions)
-    app.post("/v1/chat/completions")(routes.chat)
-    app.post("/collective_rpc")(routes.call)
-    app.post("/reset_prefix_cache")(routes.reset_cache)
-    app.post("/init_weight_transfer_engine")(routes.join_group)
-    app.post("/start_weight_update")(routes.start_update)
-    app.post("/update_weights")(routes.update)
-    app.post("/finish_weight_update")(routes.finish_update)
+    app = FastAPI(openapi_url=None)
+    server.add_routes(app)
 
     async def refuse(request: Request, error: Exception) -> JSONResponse:
         status, reason = HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__
@@ -420,15 +434,17 @@ class _Guard:
             reason = f"Content-Length: at most {_MAX_BODY_BYTES} bytes"
             response = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
             response.headers["Connection"] = "close"
-        elif scope["path"] != "/health" and not self._allowed(headers.get(b"authorization", b"")):
+        elif scope["path"] != "/health" and not self._allowed(headers):
             response = _refusal(HTTPStatus.UNAUTHORIZED, "the bearer token is missing or wrong")
         else:
             await self._app(scope, receive, send)
             return
         await response(scope, receive, send)
 
-    def _allowed(self, given: bytes) -> bool:
-        key = self._server.api_key
+    def _allowed(self, headers: Mapping[bytes, bytes]) -> bool:
+        key, given = self._server.api_key, headers.get(b"authorization", b"")
+        if not given:  # as Tinker's client sends it
+            given = b"Bearer " + headers.get(b"x-api-key", b"")
         return not key or hmac.compare_digest(given, f"Bearer {key}".encode())
 
 

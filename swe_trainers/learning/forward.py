@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,12 +16,20 @@ from swe_trainers.learning.ranks import add_up, rows_of_rank
 from swe_trainers.model.attention import to_device
 from swe_trainers.model.sequence_parallel import SequenceGroup
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from swe_trainers.engines.connect import Generation
+    from swe_trainers.model.chat import ChatFormat
+
 __all__ = [
     "ActionTokens",
+    "HostedPolicy",
     "Policy",
     "Snapshot",
     "forward",
     "forward_scores",
+    "logit_options",
     "sequence_group_of",
     "shares_prefixes",
     "take_scores",
@@ -64,6 +72,34 @@ class Policy(Protocol):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
         """Take them back."""
+        ...
+
+
+@runtime_checkable
+class HostedPolicy(Protocol):
+    """A policy whose weights are on a server: it has no hidden states here, and no distributions.
+
+    `forward` then gives entropies as −log p of the action, the values are 0, and there is no divergence.
+    """
+
+    def action_logprobs(self, rows: Rows, temperature: float | Tensor) -> Tensor:
+        """Log-probabilities of the action tokens of some rows that share nothing, (A,) float32, differentiable."""
+        ...
+
+    def learner(self, algorithm: Any, *, seed: int = 0) -> Any:
+        """The `Learner` of an algorithm at its start. Raises ConfigurationError: the algorithm needs more."""
+        ...
+
+    def generation(self, n_slots: int, max_tokens: int) -> Generation:
+        """What samples with the server's weights."""
+        ...
+
+    def chat_format(self) -> ChatFormat:
+        """The chat format of the model's tokenizer."""
+        ...
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model, if the server gives it."""
         ...
 
 
@@ -146,6 +182,13 @@ def shares_prefixes(*models: Policy | None) -> bool:
     return all(model is None or getattr(model, "shares_prefixes", False) for model in models)
 
 
+def logit_options(model: Policy, temperature: float | Tensor = 1.0) -> dict[str, Any]:
+    """The arguments of `kernels.token_logprobs` that say how a model's logits are made."""
+    wide = torch.float32 if getattr(model, "float32_logits", False) else None
+    cap, scale = getattr(model, "soft_cap", None), getattr(model, "logit_scale", 1.0)
+    return {"temperature": temperature / scale, "soft_cap": cap, "logits_dtype": wide}
+
+
 def _trunk_states(model: Policy, rows: Rows) -> Tensor:
     """The last hidden states of some rows, flattened: (B · T, D)."""
     inputs = (rows.input_ids, rows.position_ids, rows.segment_ids)
@@ -172,6 +215,10 @@ def forward(
         critic: whose trunk and value head compute the values; None takes the policy's own.
         reference: from whose distributions the divergence is computed, over the whole vocabulary; None for none.
     """
+    if isinstance(model, HostedPolicy):
+        logprobs = model.action_logprobs(rows, temperature)
+        nothing = torch.zeros_like(logprobs)
+        return ActionTokens(rows.action_index, logprobs, -logprobs.detach(), nothing, torch.zeros(len(rows.last)))
     group, places, predictor, last = sequence_group_of(model), rows.places, rows.predictor, rows.last
     copies, restricted = rows.copies, None if rows.allowed is None else rows.allowed.index
     if copies is not None and (restricted is not None or (isinstance(temperature, Tensor) and temperature.ndim)):
@@ -192,9 +239,7 @@ def forward(
     hidden = _trunk_states(model, rows)
     states = hidden.index_select(0, predictor)  # (U, D)
     weight, bias = model.unembedding
-    wide = torch.float32 if getattr(model, "float32_logits", False) else None
-    cap, scale = getattr(model, "soft_cap", None), getattr(model, "logit_scale", 1.0)
-    logits: dict[str, Any] = {"temperature": temperature / scale, "soft_cap": cap, "logits_dtype": wide}
+    logits = logit_options(model, temperature)
     if rows.allowed is not None and restricted is not None:
         logits["allowed"] = AllowedTokens.of(rows.allowed.sets, restricted, len(weight), states.device)
     logprobs, entropy = token_logprobs(states, weight, chosen, bias=bias, **logits)

@@ -17,7 +17,7 @@ from swegym_env.prepare import prepare
 from swegym_env.sandbox import CommandResult, Limits, Sandbox
 from swegym_env.tasks.task import Task
 
-__all__ = ["Workbench", "outcome_of"]
+__all__ = ["Workbench", "outcome_of", "subshell"]
 
 
 class Workbench:
@@ -75,10 +75,8 @@ class Workbench:
         Raises:
             SandboxError: the sandbox is dead.
         """
-        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
-        directory = shlex.quote(cwd or self.sandbox.spec.workdir or "/testbed")
-        inner = f"( cd -- {directory} || exit; {exports}eval {shlex.quote(command)} )"
-        return self.sandbox.run(inner, timeout_s=timeout_s)
+        line = subshell(command, cwd=cwd or self.sandbox.spec.workdir or "/testbed", env=env)
+        return self.sandbox.run(line, timeout_s=timeout_s)
 
     def patch(self) -> str:
         """The changes of the repository as a git diff; see `repo.capture.capture_patch`."""
@@ -91,6 +89,12 @@ class Workbench:
     def close(self) -> None:
         """Remove the sandbox. Idempotent."""
         self.sandbox.close()
+
+
+def subshell(command: str, *, cwd: str, env: Mapping[str, str] | None = None) -> str:
+    """A line for bash that runs `command` in a subshell, from the directory `cwd`, with further variables."""
+    exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
+    return f"( cd -- {shlex.quote(cwd)} || exit; {exports}eval {shlex.quote(command)} )"
 
 
 def outcome_of(task: Task, patch: str, *, backend: str = "auto", repos: str | None = None) -> dict[str, Any]:

@@ -21,9 +21,15 @@ import importlib, importlib.util, pkgutil, {package}
 apart = {{
     "swegym_env.adapters.harbor": "harbor",
     "swegym_env.adapters.inspect_ai": "inspect_ai",
+    "swegym_env.adapters.nemo_gym": "nemo_gym",
     "swegym_env.adapters.openenv": "openenv",
     "swegym_env.adapters.openenv_client": "openenv",
     "swegym_env.adapters.verifiers": "verifiers",
+    "swe_trainers.tinker.engine": "tinker",
+    "swe_trainers.tinker.policy": "tinker",
+    "swe_trainers.tinker.server": "tinker",
+    "swe_trainers.tinker.states": "tinker",
+    "swe_trainers.tinker.training": "tinker",
 }}
 for module in pkgutil.walk_packages({package}.__path__, "{package}."):
     if module.name not in apart or importlib.util.find_spec(apart[module.name]):

@@ -42,6 +42,18 @@ def test_chat_uses_the_chat_format_of_the_model(server: ModelServer) -> None:
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": chat.action_text(sampled)}
 
 
+@pytest.mark.parametrize(("wanted", "given"), [(0, True), (1, True), (True, True), (False, False), (None, False)])
+def test_no_alternatives_are_still_the_log_probability_of_what_was_sampled(
+    server: ModelServer, wanted: int | None, given: bool
+) -> None:
+    body = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, "return_token_ids": True, "logprobs": wanted}
+    (choice,) = client(server).post("/v1/completions", body)["choices"]
+    assert ("logprobs" in choice) == given
+    if given:
+        expected = full_logprobs(tiny_model(), [1, 2, 3, *choice["token_ids"]])[3:].tolist()
+        assert choice["logprobs"]["token_logprobs"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_seeded_answer_is_independent_of_other_requests(server: ModelServer) -> None:
     body = {"prompt": "w1 w2 w3", "max_tokens": 12, "return_token_ids": True, "ignore_eos": True}
 
