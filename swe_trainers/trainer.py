@@ -465,4 +465,6 @@ def rollouts_in(
         envs = EnvPool([in_text(maker()) for _ in range(parallel)], lambda: in_text(maker()))
     workers = LocalWorkers.embedded(model, model.chat_format(), envs, max_tokens=max_tokens, lockstep=lockstep)
     limits = rollout.limits(max_new_tokens, max_tokens, max_turns)
-    return Rollouts(workers, limits, seed=seed, history=rollout.history, constrained=rollout.constrained)
+    return Rollouts(
+        workers, limits, seed=seed, history=rollout.history, constrained=rollout.constrained, grammar=rollout.grammar
+    )
