@@ -36,6 +36,11 @@ SIZES = ("width", "first", "vocabulary", "share", "n", "parts", "temperature_str
 FACTORS = ("cap", "scale")
 LIMIT = 1.05
 """Of a number that may not grow."""
+H200_BYTES, H200_UNITS, LANES = 4.8e12, 132, 128
+"""Bytes a second and multiprocessors by the data sheet; lanes that one of them issues an instruction to a cycle."""
+BYTES = {"sums bf16": 2, "sums bf16 final": 2, "gradient bf16": 4, "KL sums bf16": 4, "KL gradient of p bf16": 6,
+         "KL gradient bf16": 8}  # fmt: skip
+"""That a pass over long rows reads and writes for each logit or pair."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +198,16 @@ def _access(instruction: str) -> str:
     return f"narrow {found[1]}" if {"U16", "U8", "S16", "S8", "64"} & set(parts) else ""
 
 
+def least_clock(row: dict[str, Any]) -> float | None:
+    """Hertz at which an H200 issues a pass's instructions as fast as its memory moves their bytes; None for merges.
+
+    Nothing is measured: below this clock the instructions limit the pass, whatever else does. The card's highest is
+    1.98 GHz.
+    """
+    size = BYTES.get(row["kernel"])
+    return None if size is None else row["loop_instructions"] / LANES / H200_UNITS * H200_BYTES / size
+
+
 def grown(rows: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]]) -> list[str]:
     """What is larger than before: one line for each number that grew by more than 5 %, and for each unknown kernel."""
     before = {(row["kernel"], row["architecture"]): row for row in known}
@@ -225,6 +240,11 @@ def main() -> int:
             f"{row['loop_barriers']:3} barriers {row['registers']:4} registers {row['spilled_bytes']:3} B spilled "
             f"{row['shared_bytes']:6} B shared  loads {row['wide_loads']} wide {row['narrow_loads']} narrow  "
             f"stores {row['wide_stores']} wide {row['narrow_stores']} narrow  {row['instructions']} in all"
+            + (
+                f"  {clock / 1e9:.2f} GHz on an H200"
+                if row["architecture"] == 90 and (clock := least_clock(row))
+                else ""
+            )
         )
     if options.output:
         content = json.loads(options.output.read_text()) if options.output.exists() else {}

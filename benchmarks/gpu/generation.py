@@ -62,6 +62,11 @@ class _Generation:
         decoding = [
             Contender("copy of the weights", lambda: lambda: source.clone),
             Contender("decoding", self._decoding, (reading,), tokens=tokens - len(self.prompts)),
+            Contender(
+                "decoding without graphs",
+                partial(self._decoding, static_shapes=False),
+                tokens=tokens - len(self.prompts),
+            ),
         ]
         self.bench.case(f"decoding: {case}", decoding, refresh=self.refresh)
         calls = f"calls of decoding: {case}"
@@ -84,16 +89,16 @@ class _Generation:
         for slot in slots:
             engine.close(slot)
 
-    def _make_engine(self) -> EmbeddedEngine:
+    def _make_engine(self, static_shapes: bool | None = None) -> EmbeddedEngine:
         n, prompt = self.prompts.shape
-        return EmbeddedEngine(self.model, n_slots=n, max_tokens=prompt + self.new + 1)
+        return EmbeddedEngine(self.model, n_slots=n, max_tokens=prompt + self.new + 1, static_shapes=static_shapes)
 
     def _engine(self) -> Callable[[], Call]:
         engine = self._make_engine()
         return lambda: lambda: self._finish(engine, self._start(engine))
 
-    def _decoding(self) -> Callable[[], Call]:
-        engine = self._make_engine()
+    def _decoding(self, static_shapes: bool | None = None) -> Callable[[], Call]:
+        engine = self._make_engine(static_shapes)
 
         def prepare() -> Call:
             slots = self._start(engine)

@@ -21,13 +21,19 @@ class SlotCache(Cache):
     Args:
         n_slots: number of sequences.
         max_tokens: tokens of each.
+
+    Attributes:
+        n_positions: of each slot in memory.
+        spare: a position that no sequence reaches, for rows without one.
     """
 
     def __init__(self, n_slots: int, max_tokens: int) -> None:
         super().__init__(layers=[])
-        self.n_slots = n_slots
-        self.max_tokens = max_tokens
-        self._keys: list[Tensor] = []  # one (n_slots, H, max_tokens, D) per layer
+        self.n_slots, self.max_tokens = n_slots, max_tokens
+        # One position more, and a multiple of 16: kernels read masks of that width without copying them.
+        self.n_positions = (max_tokens // 16 + 1) * 16
+        self.spare = self.n_positions - 1
+        self._keys: list[Tensor] = []  # one (n_slots, H, n_positions, D) per layer
         self._values: list[Tensor] = []
         self._rows: slice | Tensor = slice(0)
         self._source: tuple[Tensor | slice, Tensor | int] = (slice(0), 0)
@@ -59,7 +65,7 @@ class SlotCache(Cache):
         while len(self._keys) <= layer_idx:
             _, heads, _, _ = key_states.shape
             for store, like in ((self._keys, key_states), (self._values, value_states)):
-                store.append(like.new_zeros((self.n_slots, heads, self.max_tokens, like.shape[-1])))
+                store.append(like.new_zeros((self.n_slots, heads, self.n_positions, like.shape[-1])))
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         (row, column), (slot, position) = self._source, self._target
         keys[slot, :, position] = key_states[row, :, column]  # (N, H, D) on both sides

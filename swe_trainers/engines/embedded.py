@@ -14,10 +14,10 @@ from torch import Tensor
 
 from swe_trainers.engines.action_trie import Legal, check_depth
 from swe_trainers.engines.cache import SlotCache
+from swe_trainers.engines.decoding import StaticDecoding
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling, draw_among
 from swe_trainers.errors import ConfigurationError, EngineError
-from swe_trainers.model.attention import LayerMasks
 from swe_trainers.model.fused import last_hidden
 from swe_trainers.model.language_model import LanguageModel
 
@@ -65,15 +65,26 @@ class EmbeddedEngine:
         n_slots: episodes open at once. Memory is 2 · layers · n_slots · max_tokens · key-value width numbers.
         max_tokens: the longest sequence of a slot.
         prefill_tokens: limit of one prefill batch, padding included; a longer sequence is a batch of its own.
+        static_shapes: round the sizes of decoding steps up, so that a GPU can replay them; see `StaticDecoding`. None:
+            on a GPU, with models that it supports.
 
     Attributes:
         version: of the weights, for `Sample.versions`; None if they are always the policy's own.
 
     Raises:
-        ConfigurationError: a size is not positive, or longer than the model's positions.
+        ConfigurationError: a size is not positive, or longer than the model's positions; or shapes are to be static,
+            and the model does not support it.
     """
 
-    def __init__(self, model: LanguageModel, *, n_slots: int, max_tokens: int, prefill_tokens: int = 8192) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        *,
+        n_slots: int,
+        max_tokens: int,
+        prefill_tokens: int = 8192,
+        static_shapes: bool | None = None,
+    ) -> None:
         if min(n_slots, max_tokens, prefill_tokens) < 1:
             raise ConfigurationError(
                 f"n_slots {n_slots}, max_tokens {max_tokens}, prefill_tokens {prefill_tokens}: must be positive"
@@ -86,7 +97,12 @@ class EmbeddedEngine:
         self._cache = SlotCache(n_slots, max_tokens)
         self._prefill_tokens = prefill_tokens
         self._slots: dict[int, _Slot] = {}
-        self._recomputes = False
+        self._recomputes = self._replays = False
+        self._static: StaticDecoding | None = None
+        if static_shapes and not StaticDecoding.supports(model):
+            raise ConfigurationError("static_shapes: not for this model's layers or rotary positions")
+        if model.device.type == "cuda" if static_shapes is None else static_shapes:
+            self._static = StaticDecoding(model, self._cache)
         self._legal_masks = _Masks()
         self.version: int | None = None
         self._throughput = Throughput()
@@ -114,12 +130,19 @@ class EmbeddedEngine:
     def open(self) -> int:
         """Take the first empty slot."""
         if not self._slots:
-            self._recomputes = self._model.recomputes_activations  # visits all modules: not at every step
+            self._look_at_model()
         index = next((i for i in range(self.n_slots) if i not in self._slots), None)
         if index is None:
             raise EngineError(f"all {self.n_slots} slots are open; close one, or make the engine with more")
         self._slots[index] = _Slot()
         return index
+
+    def _look_at_model(self) -> None:
+        """What visits all modules, and must not be done at every step."""
+        self._recomputes = self._model.recomputes_activations
+        self._replays = self._static is not None and StaticDecoding.supports(self._model)
+        if self._static is not None:
+            self._static.check()
 
     def fork(self, slot: int) -> int:
         """Open a slot with a copy of another slot's context; later they are independent."""
@@ -230,6 +253,7 @@ class EmbeddedEngine:
             version: of the new weights, for every token sampled from now on.
         """
         self.version = version
+        self._look_at_model()
         for slot in self._slots.values():
             slot.length = 0
 
@@ -285,19 +309,21 @@ class EmbeddedEngine:
         if length is None and not plan.windowed:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
-            masks = self._masks(positions, length or width)
+            masks = plan.additive(positions, length or width, self._model.unembedding.weight.dtype)
         return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache)
 
     def _decode(self, chosen: list[int]) -> Tensor:
         """Forward pass of the last sampled token of each running slot; hidden states (N, D)."""
+        slots = [self._slots[index] for index in chosen]
+        lengths = [slot.length for slot in slots]
+        if self._static is not None and self._replays:
+            return self._static.run(chosen, [slot.token_ids[slot.length] for slot in slots], lengths)
         device = self._model.device
         # Mostly running: compute every row up to the last in place, idle ones included. Mostly idle: copy the running
         # rows.
         span = chosen[-1] + 1
         in_place = len(chosen) * 2 >= span
         rows = chosen if in_place else list(range(len(chosen)))
-        slots = [self._slots[index] for index in chosen]
-        lengths = [slot.length for slot in slots]
         full = len(chosen) == span or not in_place
         row, at = torch.tensor([rows, chosen], device=device)
         read = torch.tensor([[slot.token_ids[slot.length] for slot in slots], lengths], device=device)  # (2, N)
@@ -307,22 +333,9 @@ class EmbeddedEngine:
         length = max(lengths) + 1
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
-        masks = self._masks(positions, length)
+        masks = self._model.mask_plan.additive(positions, length, self._model.unembedding.weight.dtype)
         hidden = last_hidden(self._model, ids, positions, masks, torch.zeros_like(ids[:, 0]), self._cache)
         return hidden if full else hidden[row]
-
-    def _masks(self, positions: Tensor, length: int) -> LayerMasks:
-        """Attention masks of queries at these positions (B, Q) over the first `length` positions of their slots.
-
-        Masks are additive: a bool mask would be converted in every layer.
-        """
-        column = torch.arange(length, device=positions.device)
-        positions = positions[:, None, :, None]  # (B, 1, Q, 1)
-        masks = self._model.mask_plan.masks(column <= positions, positions, column)
-        nothing = torch.zeros((), dtype=self._model.unembedding.weight.dtype, device=positions.device)
-        if isinstance(masks, dict):
-            return {kind: torch.where(mask, nothing, -torch.inf) for kind, mask in masks.items()}
-        return None if masks is None else torch.where(masks, nothing, -torch.inf)
 
     def _sample(self, chosen: list[int], hidden: Tensor) -> list[Sample]:
         """Sample the next token of each slot from its last hidden state; return the finished requests."""

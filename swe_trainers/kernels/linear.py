@@ -48,6 +48,8 @@ _GPU_ROWS = 32768
 """Adding up the weight's gradient in float32 takes 190 / 32768 of the product's time with chunks of this many rows."""
 _COLUMN_MULTIPLE = 128
 _KEEP_FRACTION_OF_FREE_MEMORY = 0.4
+_ADDS_TO_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.10"
+"""PyTorch 2.8 and 2.9 have `addmm.dtype_out`, but the sum that is added to must have the dtype of the factors there."""
 
 
 @dataclass(frozen=True)
@@ -521,8 +523,10 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor, *, direct: bool) -> None:
     elif not total.is_cpu and total.dtype == torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
         if direct:
             torch.ops.aten.mm.dtype_out(a, b, total.dtype, out=total)
-        else:
+        elif _ADDS_TO_FLOAT32:
             torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, out=total)
+        else:
+            total += torch.ops.aten.mm.dtype(a, b, total.dtype)
     elif direct:
         total.copy_(a @ b)
     else:

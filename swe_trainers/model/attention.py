@@ -484,21 +484,22 @@ def _attend_masked(
 ) -> Tensor:
     """Attention under a mask, or causal without one; (B, T, H, D).
 
-    With a mask, transformers copies shared keys and values for each query head. On a CPU that takes most of a decoding
-    step; PyTorch's CPU kernel reads shared heads in place.
+    With a mask, transformers copies shared keys and values for each query head, which takes most of a decoding step. A
+    single query's heads that share keys become rows of one kernel call instead: no copy, and on a CPU faster than a
+    call with one row for each head. For more queries, PyTorch's CPU kernel reads shared heads in place.
     """
     (n_rows, n_heads, length, _), n_shared = query.shape, key.shape[1]
+    if mask is not None and length == 1 and n_heads > n_shared:
+        together = query.view(n_rows, n_shared, n_heads // n_shared, -1)
+        attended = F.scaled_dot_product_attention(together, key, value, mask, scale=scaling)
+        return attended.reshape(n_rows, 1, n_heads, -1)
     if mask is None or n_heads == n_shared or query.device.type != "cpu":
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-        attended: Tensor = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **options)[0]
-        return attended
-    if length > 1:
-        output = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
-        return output.transpose(1, 2)
-    # Heads that share keys become rows of one kernel call, which is faster than a call with one row for each head.
-    together = query.view(n_rows, n_shared, n_heads // n_shared, -1)
-    return F.scaled_dot_product_attention(together, key, value, mask, scale=scaling).view(n_rows, 1, n_heads, -1)
+        found: Tensor = sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **options)[0]
+        return found
+    output = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
+    return output.transpose(1, 2)
 
 
 class MaskPlan:
@@ -542,6 +543,25 @@ class MaskPlan:
             return allowed
         windowed = allowed & (keys > queries - self.window)
         return {"full_attention": allowed, "sliding_attention": windowed} if self.by_type else windowed
+
+    def additive(self, positions: Tensor, length: int, dtype: torch.dtype) -> LayerMasks:
+        """Masks to add to the scores: a bool mask would be converted in every layer.
+
+        Args:
+            positions: (B, Q) int64, of the queries, which see themselves and what is before.
+            length: K, the positions of the keys are those below it.
+            dtype: of the scores.
+
+        Returns:
+            (B, 1, Q, K), 0 where a query attends to a key and -inf elsewhere; by layer type if the model has both.
+        """
+        column = torch.arange(length, device=positions.device)
+        positions = positions[:, None, :, None]  # (B, 1, Q, 1)
+        masks = self.masks(column <= positions, positions, column)
+        nothing = torch.zeros((), dtype=dtype, device=positions.device)
+        if isinstance(masks, dict):
+            return {kind: torch.where(mask, nothing, -torch.inf) for kind, mask in masks.items()}
+        return None if masks is None else torch.where(masks, nothing, -torch.inf)
 
     def placeholder(self, device: torch.device) -> LayerMasks:
         """Masks with which transformers does not make its own; for use with a `SegmentLayout`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.kernel_resources import grown
+from benchmarks.kernel_resources import grown, least_clock
 
 ROOT = Path(__file__).parents[3]
 KNOWN = ROOT / "benchmarks" / "results" / "kernel_resources.json"
@@ -38,6 +38,14 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
     if architecture == 90:
         counts = {row["kernel"]: row for row in rows}
         assert counts["sums bf16"]["loop_instructions"] <= 8.6 and counts["sums bf16"]["registers"] <= 48
+        clocks = [least_clock(row) for row in rows if least_clock(row) is not None]
+        assert len(clocks) == 6 and max(clocks) <= 1.3e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
+
+
+def test_an_h200_must_issue_four_instructions_a_byte_at_1_14_gigahertz():
+    row = {"kernel": "sums bf16", "loop_instructions": 8.0}  # 4.8e12 / 2 · 8 / (132 · 128), by hand
+    assert least_clock(row) == pytest.approx(1.1364e9, rel=1e-4)
+    assert least_clock({"kernel": "KL merge", "loop_instructions": 8.0}) is None
 
 
 def test_growth_of_more_than_five_percent_and_narrower_accesses_are_named():

@@ -185,3 +185,31 @@ def test_forward_and_backward_take_five_percent_of_the_logits_beside_what_they_r
     assert len(compiled) == 3
     assert seen.peak > returned
     assert seen.peak - returned <= 0.05 * n * vocabulary * size_bytes
+
+
+class Products(TorchDispatchMode):
+    """The checks of PyTorch 2.9's products with a dtype of their own on GPUs, which tensors without memory lack."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        if name.startswith(("aten.mm.dtype", "aten.addmm.dtype")):
+            self.seen.add(name)
+            dtypes = {x.dtype for x in args if isinstance(x, torch.Tensor)}
+            assert len(dtypes) == 1, f"{name}: self and mat2 must have the same dtype, but got {dtypes}"
+        return function(*args, **(kwargs or {}))
+
+
+def test_gradients_are_summed_in_float32_by_products_that_pytorch_2_9_has(compiled, monkeypatch):
+    monkeypatch.setattr(linear, "_ADDS_TO_FLOAT32", False)
+    rows, weight = (torch.empty(n, 64, dtype=torch.bfloat16, device="meta", requires_grad=True) for n in (40, 1000))
+    ids, temperature = torch.empty(40, dtype=torch.int64, device="meta"), torch.ones((), device="meta").expand(40)
+    with Products() as products:
+        plan = Plan(16, 300, keep=False)  # several tiles add to each gradient
+        outputs = linear.project(rows, weight, None, ids, temperature, plan=plan, kernels=triton_rows)
+        gradients = torch.autograd.grad(outputs, [rows, weight], [torch.ones(40, device="meta")] * 2)
+    assert [x.dtype for x in gradients] == [torch.bfloat16] * 2
+    assert products.seen == {"aten.mm.dtype"}

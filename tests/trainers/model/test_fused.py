@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
@@ -49,7 +51,8 @@ def test_rms_norm_and_its_gradients_equal_elementary_operations() -> None:
     x = torch.randn(2, 3, 5, 7, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(7, dtype=torch.float64, requires_grad=True)
     truth = x / (x.pow(2).mean(-1, keepdim=True) + 1e-3).sqrt() * weight
-    torch.testing.assert_close(rms_norm(x, weight, 1e-3), truth, rtol=1e-12, atol=1e-12)
+    for norm in (rms_norm, pytorchs_norm):
+        torch.testing.assert_close(norm(x, weight, 1e-3), truth, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(lambda x, w: rms_norm(x, w, 1e-3), (x, weight))
     with torch.no_grad():
         assert torch.equal(rms_norm(x, weight, 1e-3), rms_norm(x.detach(), weight.detach(), 1e-3))
@@ -68,6 +71,33 @@ def test_rms_norm_computes_only_the_required_gradients(learns: tuple[bool, bool]
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-5, atol=1e-5)
 
 
+def pytorchs_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return torch.nn.functional.rms_norm(x, weight.shape, weight, epsilon)
+
+
+def test_on_a_gpu_pytorchs_kernel_computes_the_norm() -> None:
+    with FakeTensorMode():
+        x, weight = (torch.empty(*shape, 6, dtype=torch.bfloat16, device="cuda") for shape in ((4,), ()))
+        calls = []
+        for own in (weight, weight.float()):  # of another dtype it is not one kernel
+            with TorchFunctionCalls() as called:
+                assert rms_norm(x, own, 1e-6).shape == x.shape
+            calls.append("rms_norm" in called.names)
+    assert calls == [True, False]
+
+
+class TorchFunctionCalls(TorchFunctionMode):
+    """The names of PyTorch's functions that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
 def test_rms_norm_in_bfloat16_is_as_exact_as_in_transformers() -> None:
     torch.manual_seed(0)
     exact = torch.randn(64, 48, dtype=torch.float64) * 5
@@ -77,13 +107,14 @@ def test_rms_norm_in_bfloat16_is_as_exact_as_in_transformers() -> None:
     truth = x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * w
     truth.backward(upstream)
     errors = []
-    for norm in (rms_norm, normed_in_steps):
+    for norm in (rms_norm, pytorchs_norm, normed_in_steps):
         low = x.detach().bfloat16().requires_grad_()
         out = norm(low, w.detach().bfloat16(), 1e-6)
         out.backward(upstream.bfloat16())
         assert out.dtype == low.grad.dtype == torch.bfloat16
         errors.append([float((a.double() - b).detach().square().mean()) for a, b in ((out, truth), (low.grad, x.grad))])
-    assert all(ours <= theirs * 1.01 for ours, theirs in zip(*errors, strict=True))
+    for own in errors[:2]:
+        assert all(ours <= theirs * 1.01 for ours, theirs in zip(own, errors[2], strict=True))
 
 
 def test_rotary_positions_and_their_gradient_equal_transformers() -> None:
