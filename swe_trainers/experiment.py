@@ -294,6 +294,7 @@ def make_rollouts(workers: Workers, environment: EnvironmentConfig, rollout: Rol
         seed=seed,
         history=rollout.history,
         constrained=rollout.constrained,
+        grammar=rollout.grammar,
         max_staleness=rollout.max_staleness,
         partial=rollout.partial,
     )

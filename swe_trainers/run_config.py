@@ -14,6 +14,7 @@ from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.algorithms.grpo import GroupRelative
 from swe_trainers.config import UserPath, as_yaml, build, nearest
 from swe_trainers.engines.connect import EngineConfig
+from swe_trainers.engines.grammar import Grammar
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.logging import LOGGERS
@@ -171,6 +172,10 @@ class RolloutConfig:
             everything.
         constrained: sample actions from `info["legal_actions"]`, a list of texts, wherever an environment gives it. By
             default only the text adapter's lists count; its `unconstrained: true` lets the policy write any text.
+            Likewise `info["grammar"]`, a mapping as below.
+        grammar: the form of actions: a `regex`, a `json_schema`, a grammar (`lark`), or calls of the environment's
+            `tools` ("required" or "auto"). Sampling and update are restricted to it, as to legal actions; null for
+            free text. Needs llguidance (the extra `grammar`) and the embedded engine, or one of vLLM's kind.
         top_k, top_p, min_p: of sampling in training; see `Sampling`. The embedded engine records the tokens that were
             kept, and the update computes log-probabilities, entropies and divergences over those. A server does not
             return them: there `trainer.correction` must weigh the difference.
@@ -187,6 +192,7 @@ class RolloutConfig:
     max_invalid_fraction: float = 0.5
     history: HeadTail | Literal["last"] | None = None
     constrained: bool = False
+    grammar: Grammar | None = None
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0

@@ -470,4 +470,6 @@ def rollouts_in(
     else:
         workers = LocalWorkers.embedded(model, model.chat_format(), envs, max_tokens=max_tokens, lockstep=lockstep)
     limits = rollout.limits(max_new_tokens, max_tokens, max_turns)
-    return Rollouts(workers, limits, seed=seed, history=rollout.history, constrained=rollout.constrained)
+    return Rollouts(
+        workers, limits, seed=seed, history=rollout.history, constrained=rollout.constrained, grammar=rollout.grammar
+    )

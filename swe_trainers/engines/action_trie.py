@@ -1,13 +1,47 @@
-"""What may be sampled next where only some actions are legal: a tree of their token ids."""
+"""What may be sampled next where only some actions are legal: a tree of their token ids.
+
+`Legal` is the interface that engines use, which grammars (`grammar.py`) have too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
 
 from swe_trainers.errors import ConfigurationError
 
-__all__ = ["ActionTrie", "check_depth"]
+__all__ = ["ActionTrie", "Legal", "TokenSet", "check_depth"]
+
+
+class TokenSet(tuple[int, ...]):
+    """Token ids, ascending, whose hash is computed once: a set may be most of a vocabulary."""
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class Legal(Protocol):
+    """What the policy has written of an action so far, and which tokens may come next."""
+
+    @property
+    def allowed(self) -> tuple[int, ...]:
+        """The tokens that may be sampled here, ascending; empty where the action is complete."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Tokens that must be sampled from here, so that any action can be written."""
+        ...
+
+    def after(self, token: int) -> Legal | None:
+        """What is reached by a token of `allowed`; None after a stop token."""
+        ...
 
 
 @dataclass
@@ -29,6 +63,10 @@ class ActionTrie:
     ends: bool = False
     allowed: tuple[int, ...] = ()
     depth: int = 0
+
+    def after(self, token: int) -> ActionTrie | None:
+        """The node after a token of `allowed`; None after a stop token."""
+        return self.children.get(token)
 
     @classmethod
     def of(cls, actions: Mapping[str, Collection[int]], stop_ids: Collection[int]) -> ActionTrie:
@@ -71,7 +109,7 @@ def _finish(node: ActionTrie, stop_ids: tuple[int, ...]) -> None:
     node.allowed = tuple(sorted({*node.children, *(stop_ids if node.ends and node.children else ())}))
 
 
-def check_depth(legal: ActionTrie, max_new_tokens: int) -> None:
+def check_depth(legal: Legal, max_new_tokens: int) -> None:
     """Raises ConfigurationError if an action has more tokens than may be sampled."""
     if legal.depth > max_new_tokens:
         raise ConfigurationError(

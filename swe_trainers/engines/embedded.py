@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swe_trainers.engines.action_trie import ActionTrie, check_depth
+from swe_trainers.engines.action_trie import Legal, check_depth
 from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.decoding import StaticDecoding
 from swe_trainers.engines.protocol import Sample, Throughput
@@ -33,7 +33,7 @@ class _Request:
     sampling: Sampling
     random: np.random.Generator
     stop_strings: tuple[str, ...] = ()
-    legal: ActionTrie | None = None  # the node that is reached
+    legal: Legal | None = None  # what is reached
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -163,7 +163,7 @@ class EmbeddedEngine:
         sampling: Sampling,
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
-        legal: ActionTrie | None = None,
+        legal: Legal | None = None,
     ) -> None:
         """Append tokens to a slot and request an action after them; see `Engine.submit`.
 
@@ -382,8 +382,8 @@ class EmbeddedEngine:
         if request.legal is not None or among is not None:
             request.allowed.append(among if among is not None else request.legal.allowed if request.legal else ())
         if request.legal is not None:
-            request.legal = request.legal.children.get(token)  # None after a stop token
-            complete = request.legal is not None and not request.legal.children
+            request.legal = request.legal.after(token)
+            complete = request.legal is not None and not request.legal.allowed
         end: Literal["stop", "string", "complete", "length", "context"]
         if token in request.stop_ids:
             end = "stop"

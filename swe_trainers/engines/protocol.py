@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from swe_trainers.engines.action_trie import ActionTrie
+from swe_trainers.engines.action_trie import Legal
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import EngineError
 
@@ -120,7 +120,7 @@ class Engine(SlotEngine, Protocol):
         sampling: Sampling,
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
-        legal: ActionTrie | None = None,
+        legal: Legal | None = None,
     ) -> None:
         """Append tokens to a slot and request an action after them.
 
@@ -134,7 +134,7 @@ class Engine(SlotEngine, Protocol):
                 slots nor on timing (up to rounding of the logits, which may differ in the last digits with the
                 composition of a batch).
             stop_strings: texts that end the action, however they are split into tokens.
-            legal: the actions to sample from; None for free text.
+            legal: the actions to sample from, as a tree or a grammar; None for free text.
         """
         ...
 

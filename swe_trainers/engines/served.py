@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from swe_trainers.engines.action_trie import ActionTrie, check_depth
+from swe_trainers.engines.action_trie import Legal, check_depth
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.protocol import Sample, Throughput
 from swe_trainers.engines.sampling import Sampling
@@ -174,7 +174,7 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         sampling: Sampling,
         random: np.random.Generator,
         stop_strings: Sequence[str] = (),
-        legal: ActionTrie | None = None,
+        legal: Legal | None = None,
     ) -> None:
         """Append tokens to a slot and ask for an action after them; see `Engine.submit`.
 
@@ -277,7 +277,7 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
         self,
         slot: int,
         prompt: tuple[int, ...],
-        legal: ActionTrie,
+        legal: Legal,
         limit: int,
         stop_ids: frozenset[int],
         sampling: Sampling,
@@ -304,8 +304,10 @@ class ServedEngine(RequestSlots[_Slot, Sample]):
             if token in stop_ids:
                 end = "stop"
                 break
-            node = node.children[token]
-            if not node.children:
+            reached = node.after(token)
+            assert reached is not None  # no stop token
+            node = reached
+            if not node.allowed:
                 end = "complete"
                 break
         return Sample(slot, tuple(ids), tuple(logprobs), end, (version,) * len(ids), tuple(allowed))

@@ -35,7 +35,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from swe_trainers.engines.action_trie import ActionTrie
+from swe_trainers.engines.action_trie import ActionTrie, Legal
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Sample
 from swe_trainers.engines.sampling import Sampling
@@ -65,7 +65,7 @@ class Job:
     sampling: Sampling = Sampling()
     seed: int = 0
     weights: Mapping[str, torch.Tensor] | Path | None = None
-    legal: ActionTrie | None = None
+    legal: Legal | None = None
 
 
 class ModelServer:

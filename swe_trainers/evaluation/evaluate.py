@@ -212,6 +212,7 @@ def evaluate_run(
             "stop_strings": rollout.stop_strings,
             "history": rollout.history,
             "constrained": rollout.constrained,
+            "grammar": None if rollout.grammar is None else vars(rollout.grammar),
             "wrappers": [wrapper.name for wrapper in environment.wrappers],
         },
         success_above=config.evaluation.success_above,
@@ -246,7 +247,14 @@ def evaluate_run(
         policy = Policy(
             generation.engine,
             chat,
-            EpisodeSettings(limits, sampling, rollout.history, evaluation=True, constrained=rollout.constrained),
+            EpisodeSettings(
+                limits,
+                sampling,
+                rollout.history,
+                evaluation=True,
+                constrained=rollout.constrained,
+                grammar=rollout.grammar,
+            ),
         )
         folder = stack.enter_context(EvaluationFolder(output, plan.settings, resume=resume, replace=True))
         lockstep = environment.lockstep

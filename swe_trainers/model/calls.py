@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CallFormat"]
+from swe_trainers.errors import ConfigurationError
+
+__all__ = ["CallFormat", "with_blanks"]
 
 _NAME, _KEY, _VALUE, _CONTENT = "XNAMEX", "XKEYX", "XVALUEX", "XCONTENTX"
 _DECODER = json.JSONDecoder(strict=False)  # models write line breaks into strings
@@ -104,6 +106,64 @@ class CallFormat:
             return text, []
         return words, calls
 
+    def grammar(self, tools: _Messages, *, required: bool, special: Collection[str] = ()) -> str:
+        """Answers that `read` reads as calls of these tools, in llguidance's dialect of Lark.
+
+        Words come first, as many as there are; then calls. An argument is a JSON value of its schema, or, where the
+        format writes arguments between marks, any text without the mark after it.
+
+        Args:
+            tools: function schemas, in the form of chat completions.
+            required: whether there must be a call; else words alone are an answer too.
+            special: the texts of tokens that stand for no bytes.
+        Raises:
+            ConfigurationError: there are no tools, or the format has no mark before a call.
+        """
+        if not tools:
+            raise ConfigurationError("grammar.tools: the environment has no tools")
+        if not self.opening:
+            raise ConfigurationError(
+                "grammar.tools: the chat template writes calls without a mark before them. Try: grammar.json_schema"
+            )
+
+        def literal(text: str) -> str:
+            pieces = re.split("(" + "|".join(map(re.escape, special)) + ")", text) if special else [text]
+            return " ".join(p if p in special else json.dumps(p) for p in pieces if p) or '""'
+
+        rules = ["BLANK: /[ \\n]?/"]
+        for number, tool in enumerate(tools):
+            name, schema = tool["function"]["name"], tool["function"].get("parameters") or {"type": "object"}
+            if self.kind == "object":
+                properties = dict(zip(self.keys, ({"const": name}, schema), strict=True))
+                value = {"type": "object", "properties": properties, "required": [*self.keys]}
+                body = f"%json {json.dumps(with_blanks(value | {'additionalProperties': False}))}"
+            elif self.kind == "named":
+                body = f"{literal(name)} BLANK {literal(self.marks[0])} BLANK %json {json.dumps(with_blanks(schema))}"
+            else:
+                after_name, before_key, separator, _ = self.marks
+                keys = " | ".join(map(literal, schema.get("properties") or {}))
+                pairs = f"({literal(before_key)} ({keys}) {literal(separator)} /\\n/ value BLANK)*" if keys else ""
+                body = f"{literal(name)} {literal(after_name)} BLANK {pairs}"
+            rules.append(f"call_{number}: {body}")
+        call = "(" + " | ".join(f"call_{number}" for number in range(len(tools))) + ")"
+        if self.listed:
+            call = f'"[" BLANK {call} ("," BLANK {call})* BLANK "]"'
+        call = f"BLANK {call} BLANK {literal(self.closing)}"
+        again = "" if self.listed else f" (BLANK {literal(self.opening)} {call})*"
+        rules.append(f"start: words {call}{again}" + ("" if required else " | ALONE"))
+        if self.kind == "marked":
+            rules += [
+                "value[lazy]: UNTIL_VALUE_ENDS",
+                f"UNTIL_VALUE_ENDS: /(?s:.*)/ {literal(chr(10) + self.marks[3])}",
+            ]
+        if any(text in self.opening for text in special):
+            rules += [f"words: ANY {literal(self.opening)}", "ANY: /(?s:.*)/", "ALONE: /(?s:.*)/"]
+        else:
+            rules += ["words: until_call", "until_call[lazy]: UNTIL_CALL"]
+            rules += [f"UNTIL_CALL: /(?s:.*)/ {literal(self.opening)}"]
+            rules += [f"ALONE: /(?s:.*)/ & ~(/(?s:.*)/ {literal(self.opening)} /(?s:.*)/)"]
+        return "\n".join(rules)
+
     def _next(self, text: str, schemas: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         """The calls at the beginning of a text, and what is after them. Raises ValueError."""
         text = _after(text, self.opening)
@@ -130,6 +190,11 @@ class CallFormat:
             given[key.strip()] = _typed(text[:end].removeprefix("\n").removesuffix("\n"), properties.get(key.strip()))
             text = text[end + len(after_value) :].lstrip()
         return [_call(name, given)], _after(text, self.closing)
+
+
+def with_blanks(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON schema for llguidance that allows one blank between tokens: of any number a policy may find no end."""
+    return {**schema, "x-guidance": {"whitespace_pattern": r"[ \n]?"}}
 
 
 def _keys(value: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -27,6 +27,11 @@ class ChatFormat(Protocol):
     """
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """Which the format writes with."""
+        ...
+
+    @property
     def end_id(self) -> int:
         """The token that the format writes at the end of an action."""
         ...
@@ -80,6 +85,17 @@ class ChatFormat(Protocol):
         """
         ...
 
+    def call_grammar(self, tools: _Tools, *, required: bool) -> str:
+        """The grammar of an answer that calls tools, in llguidance's dialect of Lark.
+
+        Args:
+            tools: function schemas.
+            required: whether there must be a call.
+        Raises:
+            ConfigurationError: there are no tools, or the format writes no calls, or in a form without a grammar.
+        """
+        ...
+
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment, without stop and other special tokens."""
         ...
@@ -108,7 +124,7 @@ class CompactChat:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, system: bool = False) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._with_system = system
         self._system = tokenizer.special_id("<|system|>")
         self._user = tokenizer.special_id("<|user|>")
@@ -127,7 +143,7 @@ class CompactChat:
 
     def start(self, observation: str, *, system: str | None = None, tools: _Tools | None = None) -> list[int]:
         """Ids of the prompt, including the header of the policy's first action."""
-        head = [self._system, *self._tokenizer.encode(system), self._end] if system and self._with_system else []
+        head = [self._system, *self.tokenizer.encode(system), self._end] if system and self._with_system else []
         return head + self._turn(observation)
 
     def observe(self, observation: str, *, closed: bool) -> list[int]:
@@ -156,25 +172,32 @@ class CompactChat:
         del tools, number
         return {"role": "assistant", "content": self.action_text(token_ids)}
 
+    def call_grammar(self, tools: _Tools, *, required: bool) -> str:
+        """Raises ConfigurationError: this format writes no calls; the environment reads its own action format."""
+        del tools, required
+        raise ConfigurationError(
+            "grammar.tools: the chat format of a model from scratch has no calls. Try: grammar.regex or grammar.lark"
+        )
+
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment."""
-        return self._tokenizer.decode(token_ids)
+        return self.tokenizer.decode(token_ids)
 
     def action_ids(self, text: str) -> list[int]:
         """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
-        return _action_ids(self._tokenizer, text)
+        return _action_ids(self.tokenizer, text)
 
     def _message(self, message: Mapping[str, Any]) -> list[int]:
         role, text = _ROLES.get(message["role"], message["role"]), str(message.get("content") or "")
         if role == "system":
-            return [self._system, *self._tokenizer.encode(text), self._end] if self._with_system else []
+            return [self._system, *self.tokenizer.encode(text), self._end] if self._with_system else []
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         text = "\n".join([*([text] if text or not calls else []), *(f"{c['name']}({c['arguments']})" for c in calls)])
         header = self._assistant if role == "assistant" else self._user
-        return [header, *self._tokenizer.encode(text), self._end]
+        return [header, *self.tokenizer.encode(text), self._end]
 
     def _turn(self, observation: str) -> list[int]:
-        return [self._user, *self._tokenizer.encode(observation), self._end, self._assistant]
+        return [self._user, *self.tokenizer.encode(observation), self._end, self._assistant]
 
 
 def _action_ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -209,7 +232,7 @@ class TemplateChat:
     """
 
     def __init__(self, tokenizer: HuggingFaceTokenizer, **template_options: Any) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._options = template_options
         if not tokenizer.inner.chat_template:
             raise TemplateError(
@@ -218,7 +241,7 @@ class TemplateChat:
             )
         self._between = self._find_between(None, None)
         self._closing, self._opening = self._split_at_end_of_action()
-        self._end = str(self._tokenizer.inner.convert_ids_to_tokens(self._closing))
+        self._end = str(self.tokenizer.inner.convert_ids_to_tokens(self._closing))
         self._calls: CallFormat | None = None
         self._calls_are_known = False
 
@@ -230,7 +253,7 @@ class TemplateChat:
     @property
     def stop_ids(self) -> frozenset[int]:
         """The template's end of an action, and the tokenizer's end of a text, which base models write instead."""
-        return frozenset({self._closing, self._tokenizer.end_id})
+        return frozenset({self._closing, self.tokenizer.end_id})
 
     def start(self, observation: str, *, system: str | None = None, tools: _Tools | None = None) -> list[int]:
         """Ids of the prompt, including the header of the policy's first action."""
@@ -286,7 +309,7 @@ class TemplateChat:
         if form is None:
             return {"role": "assistant", "content": text}
         ids = [int(i) for i in token_ids if i not in self.stop_ids]
-        written = str(self._tokenizer.inner.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        written = str(self.tokenizer.inner.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
         thoughts, thought, answer = written.rpartition(_THOUGHT_ENDS)
         words, calls = form.read(answer, tools)
         if not calls:
@@ -300,13 +323,21 @@ class TemplateChat:
         ]
         return message
 
+    def call_grammar(self, tools: _Tools, *, required: bool) -> str:
+        """The grammar of an answer that calls tools in the form of the template; see `ChatFormat.call_grammar`."""
+        calls = self._call_format()
+        if calls is None:
+            raise ConfigurationError("grammar.tools: the chat template writes no calls of tools in a known form")
+        added = self.tokenizer.inner.added_tokens_decoder.values()
+        return calls.grammar(tools, required=required, special={str(token) for token in added if token.special})
+
     def action_text(self, token_ids: Sequence[int]) -> str:
         """The text of an action for the environment."""
-        return self._tokenizer.decode(token_ids)
+        return self.tokenizer.decode(token_ids)
 
     def action_ids(self, text: str) -> list[int]:
         """Ids of an action as a policy writes it; see `ChatFormat.action_ids`."""
-        return _action_ids(self._tokenizer, text)
+        return _action_ids(self.tokenizer, text)
 
     def _call_format(self) -> CallFormat | None:
         if not self._calls_are_known:
@@ -322,17 +353,17 @@ class TemplateChat:
         ids, at = list[int](), 0
         for found in marked.pattern.finditer(text):
             if found.start() > at:
-                ids += self._tokenizer.encode_scaffold(text[at : found.start()])
+                ids += self.tokenizer.encode_scaffold(text[at : found.start()])
             content = marked.contents[found[0]]
             if isinstance(content, str):
                 around = text[found.start() - 1 : found.start()] + text[found.end() : found.end() + 1]
                 if found[0] in marked.arguments and around == '""':  # in JSON; elsewhere the template writes it plain
                     content = json.dumps(content, ensure_ascii=False)[1:-1]
-                ids += self._tokenizer.encode(content)
+                ids += self.tokenizer.encode(content)
             else:
                 ids += content
             at = found.end()
-        return ids + (self._tokenizer.encode_scaffold(text[at:]) if at < len(text) else [])
+        return ids + (self.tokenizer.encode_scaffold(text[at:]) if at < len(text) else [])
 
     def _rendered(self, messages: _Messages, tools: _Tools, *, header: bool = True) -> str:
         """The template's text; where it refuses messages of one role in a row, they are one message."""
@@ -342,7 +373,7 @@ class TemplateChat:
         for given in (messages, _joined(messages)):
             try:
                 return str(
-                    self._tokenizer.inner.apply_chat_template(
+                    self.tokenizer.inner.apply_chat_template(
                         [dict(message) for message in given],
                         tools=[dict(tool) for tool in tools] or None,
                         add_generation_prompt=header,
@@ -364,7 +395,7 @@ class TemplateChat:
         from jinja2 import TemplateError as JinjaError
 
         try:
-            text = self._tokenizer.inner.apply_chat_template(
+            text = self.tokenizer.inner.apply_chat_template(
                 messages,
                 tools=[dict(tool) for tool in tools] if tools else None,
                 add_generation_prompt=True,
@@ -393,14 +424,14 @@ class TemplateChat:
     def _split_at_end_of_action(self) -> tuple[int, str]:
         """Split the text between two turns into the token that ends an action and the rest."""
         head = self._between.split(_OBSERVATIONS[1])[0]
-        ids = self._tokenizer.encode_scaffold(head)
-        special = set(self._tokenizer.inner.all_special_ids) | set(self._tokenizer.inner.added_tokens_decoder)
+        ids = self.tokenizer.encode_scaffold(head)
+        special = set(self.tokenizer.inner.all_special_ids) | set(self.tokenizer.inner.added_tokens_decoder)
         if not ids or ids[0] not in special:
             raise TemplateError(
                 f"the chat template ends an action with {_quote(head)}, which is not a single special token: a "
                 "sampled action would have no end"
             )
-        end = str(self._tokenizer.inner.convert_ids_to_tokens(ids[0]))
+        end = str(self.tokenizer.inner.convert_ids_to_tokens(ids[0]))
         if not self._between.startswith(end):
             raise TemplateError(
                 f"the chat template ends an action with {_quote(head)}, but its token {end!r} is not at the start"
@@ -413,9 +444,9 @@ class TemplateChat:
         while text:
             at, name = min(((text.find(name), name) for name in contents if name in text), default=(len(text), ""))
             if at:
-                ids += self._tokenizer.encode_scaffold(text[:at])
+                ids += self.tokenizer.encode_scaffold(text[:at])
             if name:
-                ids += self._tokenizer.encode(contents[name])
+                ids += self.tokenizer.encode(contents[name])
             text = text[at + len(name) :]
         return ids
 

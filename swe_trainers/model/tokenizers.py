@@ -225,6 +225,10 @@ class WordTokenizer:
         """Text of ids; special tokens, the unknown one and ids past the vocabulary are skipped."""
         return "".join(self.words[i - self._first] for i in ids if self._first <= i < self._first + len(self.words))
 
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to a text, in UTF-8; empty for a special one, and the unknown one."""
+        return self.decode([token]).encode()
+
     def _unknown(self, word: str) -> int:
         """The unknown token, with a warning where the word is new and there were few before it."""
         assert self.unknown_id is not None
@@ -337,6 +341,15 @@ class SentencePieceTokenizer:
         """Text of ids; special tokens and ids past the vocabulary are skipped, incomplete bytes become U+FFFD."""
         text: str = self._processor.decode([int(i) for i in ids if i in self._readable])
         return _ESCAPED.sub(lambda found: _BLANK if found[1] == "0" else _MARK, text) if _MARK in text else text
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to a text, in UTF-8; empty for a special one. Parts of an escape write nothing."""
+        if self._processor.is_byte(token):
+            return bytes([int(self._processor.id_to_piece(token)[3:-1], 16)])
+        if token not in self._readable:
+            return b""
+        piece: str = self._processor.id_to_piece(token)
+        return b"" if _MARK in piece else piece.replace(_BLANK, " ").encode()
 
     def special_id(self, token: str) -> int:
         """The id of a special token."""

@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple, cast
 import gymnasium
 import numpy as np
 
-from swe_trainers.engines.action_trie import ActionTrie
+from swe_trainers.engines.action_trie import ActionTrie, Legal
+from swe_trainers.engines.grammar import Grammar, Grammars
 from swe_trainers.engines.protocol import Engine, MessageEngine, Sample
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError, RolloutError, TrainerError
@@ -218,6 +219,7 @@ class Player:
         self._slots: dict[int, int] = {}  # slot → number of the start
         self._held: dict[int, list[int]] = {}  # tokens that each slot holds
         self._tries: dict[tuple[str, ...], ActionTrie] = {}  # by legal actions
+        self._grammars: Grammars | None = None  # once one is wanted
         self._ended: list[Ended] = []
         self._n_started = 0
         self._last_failure = "none"
@@ -500,12 +502,19 @@ class Player:
             legal=self._legal(episode),
         )
 
-    def _legal(self, episode: Episode) -> ActionTrie | None:
+    def _legal(self, episode: Episode) -> Legal | None:
         """The actions to sample from; None for free text."""
         assert self._chat is not None
         listed = episode.info.get("legal_actions")
         if listed is None or not (self._settings.constrained or _is_adapter(self._envs[episode.env])):
-            return None
+            own = episode.info.get("grammar") if self._settings.constrained else None
+            grammar = self._settings.grammar if own is None else Grammar.of(own)
+            if grammar is None:
+                return None
+            if self._grammars is None:
+                self._grammars = Grammars(self._chat)
+            assert episode.prompt is not None
+            return self._grammars.start(grammar, episode.info.get("tools") or episode.prompt.tools or ())
         key = tuple(listed)
         if key not in self._tries:
             if not all(isinstance(text, str) for text in key):

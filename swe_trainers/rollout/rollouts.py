@@ -15,6 +15,7 @@ import numpy as np
 
 from swe_trainers.engines.connect import Generation
 from swe_trainers.engines.embedded import EmbeddedEngine
+from swe_trainers.engines.grammar import Grammar
 from swe_trainers.engines.protocol import Throughput
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import TrainerError
@@ -186,7 +187,7 @@ class Rollouts:
         limits: of actions and episodes.
         seed: of the run.
         history: how a history is shortened that no longer fits into the context; None ends the episode there.
-        constrained: sample from `info["legal_actions"]` of any environment; see `EpisodeSettings`.
+        constrained, grammar: restrict actions; see `EpisodeSettings`.
         max_staleness: updates by which the weights that sample a token may be older than those trained on it.
         partial: suspend episodes under way when weights change, and resume them with the new ones; else they are played
             to their end first.
@@ -203,12 +204,14 @@ class Rollouts:
         seed: int,
         history: History | None = None,
         constrained: bool = False,
+        grammar: Grammar | None = None,
         max_staleness: int = 0,
         partial: bool = False,
     ) -> None:
         self.before_playing: Callable[[], None] = lambda: None
         self._workers, self._limits, self._seed, self._history = workers, limits, seed, history
-        self._max_staleness, self._partial, self._constrained = max_staleness, partial, constrained
+        self._max_staleness, self._partial = max_staleness, partial
+        self._constrained, self._grammar = constrained, grammar
         self._player: AsyncPlayer | None = None
         self._version: int | None = None  # of the weights of the asynchronous player
         # For each update and attempt that has begun: the trajectories of each start that have ended.
@@ -244,7 +247,9 @@ class Rollouts:
             ConfigurationError: an environment was asked for something that it does not have.
             TrainerError: an engine failed, or a token is older than `max_staleness`.
         """
-        settings = EpisodeSettings(self._limits, sampling, self._history, branching, evaluation, self._constrained)
+        settings = EpisodeSettings(
+            self._limits, sampling, self._history, branching, evaluation, self._constrained, self._grammar
+        )
         n_starts = episodes if branching is None else episodes // branching.leaves
 
         def starts(update: int, attempt: int) -> list[EpisodeStart]:

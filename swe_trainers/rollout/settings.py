@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from swe_trainers.engines.grammar import Grammar
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.rollout.history import History
@@ -112,7 +113,9 @@ class EpisodeSettings:
         branching: where episodes fork; None for one episode per start.
         evaluation: play in the evaluation environments.
         constrained: sample actions from `info["legal_actions"]`, a list of texts, wherever an environment gives it. By
-            default only where `TextAdapter` does; a text environment's own list may be of something else.
+            default only where `TextAdapter` does; a text environment's own list may be of something else. Likewise
+            `info["grammar"]`, in the form of `Grammar`.
+        grammar: the form of all other actions; None for free text.
         grade_when_full: if the context is full and the environment has a method `last_turn`, call it with "tokens" and
             step once more with an empty action, so that the environment ends the episode itself and grades the work so
             far. By default the episode is truncated without another step.
@@ -124,4 +127,5 @@ class EpisodeSettings:
     branching: Branching | None = None
     evaluation: bool = False
     constrained: bool = False
+    grammar: Grammar | None = None
     grade_when_full: bool = False

@@ -6,8 +6,10 @@ Token ids are kept as sampled and never re-tokenised. A file holds one JSON obje
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -130,6 +132,7 @@ def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> 
                 row |= {name: row[name].tolist() for name in _ARRAYS}
                 row |= {name: [asdict(item) for item in row[name]] for name in ("turns", "forks")}
                 row["info"] = dict(trajectory.info)
+                row["allowed_sets"] = [_packed(tokens) for tokens in trajectory.allowed_sets]
                 file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     except (OSError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{path}: trajectories not written: {error}") from error
@@ -158,10 +161,29 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
             row["sample_causes"] = tuple(row.get("sample_causes", ()))
             row["weight_versions"] = tuple(row.get("weight_versions", ()))
             row["allowed"] = tuple(row.get("allowed", ()))
-            row["allowed_sets"] = tuple(tuple(tokens) for tokens in row.get("allowed_sets", ()))
+            row["allowed_sets"] = tuple(map(_unpacked, row.get("allowed_sets", ())))
             found.append(Trajectory(**row))
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigurationError(
                 f"{path}, line {number}: no trajectory: {type(error).__name__}: {error}"
             ) from error
     return found
+
+
+_LONG_SET = 256
+"""A set of more tokens is written as bits: a grammar may allow most of a vocabulary."""
+
+
+def _packed(tokens: Sequence[int]) -> list[int] | str:
+    if len(tokens) <= _LONG_SET:
+        return list(tokens)
+    bits = np.zeros(max(tokens) + 1, dtype=np.bool_)
+    bits[list(tokens)] = True
+    return base64.b64encode(zlib.compress(np.packbits(bits).tobytes())).decode("ascii")
+
+
+def _unpacked(written: Sequence[int] | str) -> tuple[int, ...]:
+    if not isinstance(written, str):
+        return tuple(written)
+    bits = np.frombuffer(zlib.decompress(base64.b64decode(written)), dtype=np.uint8)
+    return tuple(np.flatnonzero(np.unpackbits(bits)).tolist())
