@@ -5,8 +5,9 @@ of threads; in it, all contenders play in turns, so that a busy moment of the ma
 `--journal` case by case: an interrupted run goes on where it was, if neither the source nor the machine has changed.
 
 The breakdown is measured apart, with one thread: wall-clock and processor time between the calls of the sandbox that
-an episode makes. The parts sum to the whole, since each moment belongs to exactly one of them. What the supervisor does
-after `close` has returned, and what is started ahead, counts where it happens.
+an episode makes. The parts sum to the whole, since each moment belongs to exactly one of them; what the supervisor does
+after `close` has returned counts for it. The processor time of the same episodes is also divided by the processes that
+used it; "rest" is what none of them had used when their sandbox was closed, such as the end of its processes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -28,7 +30,7 @@ from typing import Any
 
 import swegym_env
 from benchmarks.episode_designs import DESIGNS
-from benchmarks.evaluation import Account
+from benchmarks.evaluation import Account, supervisors
 from benchmarks.gpu.journal import Journal, read_lines
 from benchmarks.records import RESULTS, Row, commit, cpu_name, write_results
 from swegym_env.env import SWEBenchEnv
@@ -43,6 +45,8 @@ THREADS = (1, 2, 8, 64)
 TASKS = 8  # of each dataset; every contender plays the same ones
 RATE, CPU = "episodes per second", "processor time of an episode"
 PARTS = ("reset", "act", "capture patch", "grading start", "apply", "tests", "controls", "close", "between")
+PROCESSES = ("owner", "supervisor", "births", "shells", "programs of the agent", "programs of grading", "rest")
+_AFTER_S = 0.05  # for what the supervisor does after an episode
 _SETTLE_S = 0.3  # for what the supervisor still removes; it counts for the contender
 Play = Callable[[int], None]
 """Plays one episode on the thread with this number."""
@@ -144,7 +148,9 @@ def _act(env: SWEBenchEnv) -> None:
 def _designs(tasks: list[Task], place: Path, designs: Any, threads: int, peers_up_to: int) -> dict[str, Play]:
     plays: dict[str, Play] = {}
     for name, make in designs.items():
-        if (name.startswith("one apptainer") and shutil.which("apptainer") is None) or threads > peers_up_to:
+        if name.startswith("one apptainer") and shutil.which("apptainer") is None:
+            continue
+        if name != "bare tests" and threads > peers_up_to:
             continue
         directory = place / f"{name.replace(' ', '-')}-{threads}-{time.monotonic_ns()}"
         directory.mkdir()
@@ -193,6 +199,11 @@ class _Parts:
         self._part, self._since = "between", (time.perf_counter(), account.seconds())
         self.grading = False  # the patch was taken
         self.trials = 0  # sandboxes that grading has started
+        self._agents: set[int] = set()  # the sandboxes that were started before
+        self._begun = account.seconds()
+        self.processes: dict[str, float] = defaultdict(float)
+        for name, used in self._ours().items():
+            self.processes[name] -= used
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -210,6 +221,29 @@ class _Parts:
         self.cpu[before] += now[1] - self._since[1]
         self._part, self._since = name, now
         return before
+
+    def end(self) -> None:
+        """Count what was used since the last call for `close`, and what no process had for the rest."""
+        self.switch("close")
+        self.seconds["close"] -= _AFTER_S
+        for name, used in self._ours().items():
+            self.processes[name] += used
+        self.processes["rest"] = self._since[1] - self._begun - sum(self.processes.values())
+
+    @staticmethod
+    def _ours() -> dict[str, float]:
+        return {"owner": time.process_time(), "supervisor": sum(map(_used, supervisors()))}
+
+    def _count_processes(self, sandbox: LocalSandbox) -> None:
+        """Count what the processes of a sandbox have used; it is about to be closed."""
+        shell = sandbox._shell  # noqa: SLF001 - which processes it has is nobody else's business
+        if shell is None:
+            return
+        birth, bash = _used(shell._launched), _used(shell.pid)  # noqa: SLF001
+        user = "the agent" if id(sandbox) in self._agents else "grading"
+        self.processes["births"] += birth
+        self.processes["shells"] += bash
+        self.processes[f"programs of {user}"] += _used_by_group(json.loads(shell._events["group"])) - birth - bash  # noqa: SLF001
 
     @contextlib.contextmanager
     def watching(self, test_command: Callable[[], str]) -> Iterator[None]:
@@ -233,6 +267,10 @@ class _Parts:
         def watched(call: str, original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
             def inner(*arguments: Any, **keywords: Any) -> Any:
+                if call == "start" and not self.grading:
+                    self._agents.add(id(arguments[0]))
+                if call == "close":
+                    self._count_processes(arguments[0])
                 with self.part(named(call, arguments)):
                     result = original(*arguments, **keywords)
                 self.grading = self.grading or (call == "patch" and keywords.get("fresh", False))
@@ -247,6 +285,21 @@ class _Parts:
         finally:
             for (owner, name), original in originals.items():
                 setattr(owner, name, original)
+
+
+def _used(pid: int) -> float:
+    """Processor seconds of a process with one thread."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) * 1e-9
+
+
+def _used_by_group(directories: dict[str, str]) -> float:
+    """Processor seconds of all processes that have been in a sandbox's control group; 0 without one."""
+    for directory in map(Path, directories.values()):
+        if (directory / "cpuacct.usage").exists():
+            return int((directory / "cpuacct.usage").read_text()) * 1e-9
+        if (directory / "cpu.stat").exists() and "usage_usec" in (text := (directory / "cpu.stat").read_text()):
+            return int(text.split()[1]) * 1e-6
+    return 0.0
 
 
 def _break_down(
@@ -271,7 +324,8 @@ def _break_down(
                     if turn:
                         for part in PARTS:
                             found[name, part].append((parts.seconds[part] * 1e3, parts.cpu[part] * 1e3))
-                    time.sleep(0.05)
+                        for process in PROCESSES:
+                            found[name, process].append((0.0, parts.processes[process] * 1e3))
     for name in backends:
         whole = [0.0, 0.0]
         for part in PARTS:
@@ -281,6 +335,9 @@ def _break_down(
             whole = [total + mean for total, mean in zip(whole, means, strict=True)]
             journal.add(case, f"{part}, wall clock", "ms", [value[0] for value in values], mean=means[0])
             journal.add(case, f"{part}, processor", "ms", [value[1] for value in values], mean=means[1])
+        for process in PROCESSES:
+            used = [value[1] for value in found[name, process]]
+            journal.add(f"{dataset}, processes: {name}", process, "ms", used, mean=sum(used) / len(used))
         journal.add(f"{dataset}, parts: {name}", "whole, wall clock", "ms", [whole[0]], mean=whole[0])
         journal.add(f"{dataset}, parts: {name}", "whole, processor", "ms", [whole[1]], mean=whole[1])
 
@@ -289,7 +346,9 @@ def _play_in_parts(env: SWEBenchEnv, task: Task, parts: _Parts) -> None:
     with parts.part("reset"):
         env.reset(options={"instance_id": task.instance_id})
     _act(env)
-    parts.switch("between")
+    parts.switch("close")
+    time.sleep(_AFTER_S)
+    parts.end()
 
 
 def _write(journal: Journal, output: Path) -> dict[str, float]:

@@ -335,7 +335,7 @@ class LocalSandbox:
         """Start a container on the writable layer; "", or why no shell answers."""
         layer = self._writable()
         try:
-            resumes = layer.has_state(STATE_FILE)
+            resumes = self._used and layer.has_state(STATE_FILE)
         except OSError as error:
             return f"its files cannot be reached: {error}"
         request = self._backend.request(self.spec, layer.path.parent, BASH)
@@ -351,8 +351,8 @@ class LocalSandbox:
         timeout_s = _RESTART_TIMEOUT_S if self._used else _START_TIMEOUT_S
         failure = ""
         for resume in (True, False) if resumes else (False,):
-            shell = Shell(supervisor(), request, layer, self._between)
-            failure = shell.start(self.spec, self._cwd, resume=resume, timeout_s=timeout_s)
+            shell = Shell(supervisor(), request, layer, self.spec, self._cwd, self._between)
+            failure = shell.start(resume=resume, timeout_s=timeout_s)
             if not failure:
                 self._shell, self._fuse, self._between = shell, shell.fuse, shell.between
                 return ""

@@ -66,6 +66,8 @@ _RESUME_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 20.0
 _EXIT_GRACE_S = 1.0  # between the end of bash and that of its container
 _LONG_COMMAND_BYTES = 8192  # bash reads a pipe byte by byte; beyond this a file is faster
+_SET_UP = "SWEGYM_SET_UP"  # for the same reason bash finds the line that sets it up in this variable
+_LONG_SET_UP = 1 << 14  # characters; a longer one goes through the pipe
 _LONGEST_DIRECTORY = 4096  # characters; of a longer one the shell sends none
 _FRAME = (
     b"\n} </dev/null >&8 2>&1 7>&- 8>&-\nbuiltin printf '\\001",
@@ -144,6 +146,8 @@ class Shell:
         client: the supervisor.
         request: the supervisor's launch request, see `Backend.request`; its command is `BASH`.
         layer: the writable layer that the container runs on.
+        spec: variables, search path and limits.
+        directory: where to start.
         between: as an earlier shell of the sandbox found it; 0: no program of the agent has run in the sandbox.
 
     Attributes:
@@ -157,8 +161,19 @@ class Shell:
     """
 
     def __init__(
-        self, client: SupervisorClient, request: Mapping[str, Any], layer: WritableLayer, between: int = 0
+        self,
+        client: SupervisorClient,
+        request: Mapping[str, Any],
+        layer: WritableLayer,
+        spec: SandboxSpec,
+        directory: str,
+        between: int = 0,
     ) -> None:
+        set_up = _set_up(spec, directory)
+        self._set_up = os.fsencode(set_up) + b"\n"
+        if request["isolation"] == "supervisor" and len(set_up) < _LONG_SET_UP and "\0" not in set_up:
+            request = {**request, "environment": {**request["environment"], _SET_UP: set_up}}
+            self._set_up = b'eval "$%b"; unset -v %b\n' % (_SET_UP.encode(), _SET_UP.encode())
         self.pid = 0
         self.between = between
         self.directory: str | None = None
@@ -208,36 +223,19 @@ class Shell:
             for descriptor in theirs:
                 os.close(descriptor)
 
-    def start(self, spec: SandboxSpec, directory: str, *, resume: bool, timeout_s: float) -> str:
+    def start(self, *, resume: bool, timeout_s: float) -> str:
         """Set bash up and wait for its first answer; "" if it answers, else the reason why not, and it is closed.
 
         Args:
-            spec: variables, search path and limits.
-            directory: where to start.
             resume: source the state that the last shell of the sandbox saved.
             timeout_s: seconds until bash must have answered, without the state.
 
         Raises:
             SandboxError: the supervisor does not answer.
         """
-        limits = spec.limits
         started = False
-        lines = [
-            "exec 7>&2 8>&1 >/dev/null 2>&1",
-            # Apptainer adds variables of its own, and accepts none that hold a comma or a line break.
-            "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
-            _export(ENVIRONMENT),
-            *(f"[ -r {file} ] && . {file}" for file in _IMAGE_ENVIRONMENT),
-            _export(spec.env),
-            *(f'export PATH={_quote(path)}:"$PATH"' for path in reversed(spec.path)),
-            f"ulimit -d {limits.memory_bytes // 1024}",
-            f"cd -- {_quote(directory)}",
-            f"trap '{_SAVE_STATE}' EXIT",
-            f"trap 'exit {EXIT_CODES['time']}' {_ABORT_SIGNAL.name}",
-        ]
         try:
-            set_up = os.fsencode("; ".join(lines)) + b"\n"
-            answer = self._exchange(b":", timeout_s, CappedOutput(4096), set_up=set_up)
+            answer = self._exchange(b":", timeout_s, CappedOutput(4096), set_up=self._set_up)
             if isinstance(answer, tuple):
                 failure = self._enter()
                 if not failure and resume:
@@ -577,6 +575,24 @@ class Shell:
                 self._counters = Counters(json.loads(value))
                 self._counts = self._counters.read()
         return bool(piece)
+
+
+def _set_up(spec: SandboxSpec, directory: str) -> str:
+    """The line with which a shell becomes that of a sandbox."""
+    lines = [
+        "exec 7>&2 8>&1 >/dev/null 2>&1",
+        # Apptainer adds variables of its own, and accepts none that hold a comma or a line break.
+        "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
+        _export(ENVIRONMENT),
+        *(f"[ -r {file} ] && . {file}" for file in _IMAGE_ENVIRONMENT),
+        _export(spec.env),
+        *(f'export PATH={_quote(path)}:"$PATH"' for path in reversed(spec.path)),
+        f"ulimit -d {spec.limits.memory_bytes // 1024}",
+        f"cd -- {_quote(directory)}",
+        f"trap '{_SAVE_STATE}' EXIT",
+        f"trap 'exit {EXIT_CODES['time']}' {_ABORT_SIGNAL.name}",
+    ]
+    return "; ".join(lines)
 
 
 def _parse_trailer(status: bytes, start: bytes) -> tuple[int, str] | Literal["broken"] | None:

@@ -33,7 +33,7 @@ from typing import Any
 from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
-from swegym_env.languages.python.parsing import parse
+from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -217,7 +217,7 @@ class _File:
         self._calls: dict[str, list[ast.Call]] = {}
         self._imported = {
             alias.asname or alias.name: node.module
-            for node in ast.walk(self.tree)
+            for node in walk(self.tree)
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
             for alias in node.names
         }
@@ -245,7 +245,7 @@ class _File:
                 reads.append((node, scope))
             elif isinstance(node, ast.Call):
                 self._calls.setdefault(_called(node), []).append(node)
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 self._parents[child] = node
                 # Decorators, defaults and bases are read outside of what they belong to.
                 outside = isinstance(node, _Function | ast.ClassDef) and child not in node.body
@@ -325,7 +325,7 @@ class _File:
                     found[statement] = fitting
         queue = list(found)
         for function in queue:  # grows during the iteration
-            for node in ast.walk(function):
+            for node in walk(function):
                 name = _called(node) if isinstance(node, ast.Call) else ""
                 for helper in functions.get(name, ()):
                     if helper.name.startswith("test"):
@@ -354,7 +354,7 @@ class _File:
     # Comparisons
 
     def _sites_in(self, function: _Function) -> Iterator[_Site]:
-        for node in ast.walk(function):
+        for node in walk(function):
             found: list[_Site] = []
             if isinstance(node, ast.Assert):
                 found = list(self._conditions(node.test))
@@ -387,10 +387,10 @@ class _File:
         if site.form == "raises":  # the test holds its class
             return True
         sent = [part for part in _judged(site.node) or [site.node] if part is not site.expected]
-        calls = [node for part in sent for node in ast.walk(part) if isinstance(node, ast.Call)]
+        calls = [node for part in sent for node in walk(part) if isinstance(node, ast.Call)]
         little = self._tells_little(site.expected)
         return (
-            any(isinstance(node, ast.Compare) for part in sent for node in ast.walk(part))
+            any(isinstance(node, ast.Compare) for part in sent for node in walk(part))
             or any(_called(call) in _COMPARING | _FINDING for call in calls)
             or any(self._is_object(value, little) for call in calls for value in call.args)
         )
@@ -507,7 +507,7 @@ class _File:
         if isinstance(node, ast.Call) and _called(node) in _COMPARING:
             return any(not self._is_constant(part) for part in node.args)
         if isinstance(node, ast.Call) and _called(node) in _COUNTING:
-            compared = any(isinstance(inner, ast.Compare) for part in node.args for inner in ast.walk(part))
+            compared = any(isinstance(inner, ast.Compare) for part in node.args for inner in walk(part))
             return compared or any(self._tells_equal(part, depth) for part in node.args)
         inner: list[ast.expr] = []
         if isinstance(node, ast.UnaryOp):
@@ -531,7 +531,7 @@ class _File:
             nothing = ast.copy_location(ast.Constant(None), node)
             options = {"checked": 1.0, "beside": 1.0}
             later = [part for part in parts if part is not computed[0]]
-            names = [name for part in later for name in ast.walk(part) if isinstance(name, ast.Name)]
+            names = [name for part in later for name in walk(part) if isinstance(name, ast.Name)]
             if not all(map(self._is_defined, names)):
                 options["given"] = 1.0
             if len(computed) > 1 and (_is_written_out(computed[0]) or not all(map(_is_written_out, computed[1:]))):
@@ -569,7 +569,7 @@ class _File:
         helpers = {helper.name for helper in self._tests}
         found: set[str] = set()
         for function, names in self._tests.items():
-            for node in ast.walk(function):
+            for node in walk(function):
                 inner: list[ast.expr] = []
                 if isinstance(node, ast.Assert):
                     inner = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
@@ -581,7 +581,7 @@ class _File:
                         item.context_expr for item in node.items if _JUDGING.match(_called_or_none(item.context_expr))
                     ]
                 for part in inner:
-                    places = {self._place(piece) for piece in ast.walk(part) if isinstance(piece, ast.expr)}
+                    places = {self._place(piece) for piece in walk(part) if isinstance(piece, ast.expr)}
                     if not places & rewritten:
                         found |= names
         return found
@@ -1061,7 +1061,7 @@ class _File:
         if site.kind == "raised":  # the name that the test gives the class
             return getattr(site.expected, "attr", getattr(site.expected, "id", ""))
         if site.kind == "same" and not self._is_constant(site.expected):
-            nodes = list(ast.walk(site.expected))
+            nodes = list(walk(site.expected))
             numbers = [node.value for node in nodes if isinstance(node, ast.Constant)]
             return [*numbers, *(node.id for node in nodes if isinstance(node, ast.Name))]
         try:
@@ -1304,12 +1304,12 @@ def _looks_expected(node: ast.expr) -> bool:
     """Whether an expression has no call, or is the call of a class: what tests compare results with."""
     if isinstance(node, ast.Call):
         return _called(node)[:1].isupper()
-    return not any(isinstance(inner, ast.Call) for inner in ast.walk(node)) and not isinstance(node, ast.Name)
+    return not any(isinstance(inner, ast.Call) for inner in walk(node)) and not isinstance(node, ast.Name)
 
 
 def _is_written_out(node: ast.expr) -> bool:
     """Whether an expression only makes objects of classes, of what else it names."""
-    calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    calls = [inner for inner in walk(node) if isinstance(inner, ast.Call)]
     return not isinstance(node, ast.Name) and all(_called(call)[:1].isupper() for call in calls)
 
 

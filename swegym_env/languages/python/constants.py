@@ -17,6 +17,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from swegym_env.languages.python.parsing import walk
+
 __all__ = ["NotConstantError", "fold", "names_in"]
 
 
@@ -104,7 +106,7 @@ def fold(node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
 
 def names_in(node: ast.AST) -> Iterator[ast.Name]:
     """The names that an expression reads."""
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load):
             yield inner
 

@@ -19,6 +19,7 @@ import string
 from collections.abc import Iterable, Iterator, Mapping
 
 from swegym_env.languages import Control
+from swegym_env.languages.python.parsing import walk
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, reached, target_tests
 from swegym_env.repo.patches import touched_paths
 from swegym_env.tasks.task import Task
@@ -147,13 +148,13 @@ def _conditions(test: ast.expr, text: str, choice: random.Random) -> Iterator[tu
 
 def _expected_errors(expression: ast.expr, choice: random.Random) -> Iterator[tuple[bool, _Edit]]:
     if called(expression) in EXPECTS_ERROR and isinstance(expression, ast.Call) and expression.args:
-        wanted = {node.id for node in ast.walk(expression.args[0]) if isinstance(node, ast.Name)}
+        wanted = {node.id for node in walk(expression.args[0]) if isinstance(node, ast.Name)}
         yield False, (_span(expression.args[0]), choice.choice([name for name in _OTHER_ERRORS if name not in wanted]))
 
 
 def _unequal(left: ast.expr, right: ast.expr, choice: random.Random) -> _Edit:
     """Change one side of an equality, preferably a constant of the side without calls, which is the expected one."""
-    sides = sorted((right, left), key=lambda side: any(isinstance(node, ast.Call) for node in ast.walk(side)))
+    sides = sorted((right, left), key=lambda side: any(isinstance(node, ast.Call) for node in walk(side)))
     for side in sides:
         constants = list(_constants(side))
         if constants:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
-from swegym_env.languages.python.parsing import parse, parse_expression
+from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup"]
@@ -313,7 +313,7 @@ def _constants(node: ast.expr, function: Function | None) -> Iterator[ast.Consta
 
 def _assigned(name: ast.Name, function: Function) -> ast.expr | None:
     """What the function assigns to a name that it sets once and then uses in assertions alone, or at one place."""
-    uses = [other for other in ast.walk(function) if isinstance(other, ast.Name) and other.id == name.id]
+    uses = [other for other in walk(function) if isinstance(other, ast.Name) and other.id == name.id]
     assigned = [
         statement
         for statement in function.body
@@ -330,7 +330,7 @@ def _asserted(statement: ast.stmt) -> Iterator[ast.AST]:
     """What a statement consists of, if it is an assertion."""
     judges = isinstance(statement, ast.Expr) and called(statement.value).lstrip("_").lower().startswith(_JUDGING)
     if judges or isinstance(statement, ast.Assert):
-        yield from ast.walk(statement)
+        yield from walk(statement)
 
 
 def _makes_an_object(node: ast.expr) -> bool:
@@ -362,20 +362,20 @@ def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> lis
 
 def _values(node: ast.expr, function: Function) -> Iterator[ast.expr]:
     """The expressions in an expected value, and in what the function assigns to it if it is a name."""
-    for inner in ast.walk(node):
+    for inner in walk(node):
         if isinstance(inner, ast.expr):
             yield inner
     if isinstance(node, ast.Name):
         for statement in function.body:
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if any(isinstance(target, ast.Name) and target.id == node.id for target in targets):
-                yield from (inner for inner in ast.walk(statement) if isinstance(inner, ast.expr))
+                yield from (inner for inner in walk(statement) if isinstance(inner, ast.expr))
 
 
 def _searched(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
     """The places of the constant texts that an expression looks for in others."""
     texts: list[ast.Constant] = []
-    for inner in ast.walk(node):
+    for inner in walk(node):
         wanted: list[ast.expr] = []
         name = called(inner) if isinstance(inner, ast.expr) else ""
         if isinstance(inner, ast.Call) and name in _SEARCHES:
@@ -512,13 +512,13 @@ def _actual(parts: Iterable[ast.expr], places: Sequence[_Place]) -> list[ast.exp
     return [
         part
         for part in parts
-        if not any(id(inner) in constants for inner in ast.walk(part))
-        or not any(_makes_an_object(inner) for inner in ast.walk(part) if isinstance(inner, ast.expr))
+        if not any(id(inner) in constants for inner in walk(part))
+        or not any(_makes_an_object(inner) for inner in walk(part) if isinstance(inner, ast.expr))
     ]
 
 
 def _has_calls(node: ast.expr) -> bool:
-    return any(isinstance(inner, ast.Call) for inner in ast.walk(node))
+    return any(isinstance(inner, ast.Call) for inner in walk(node))
 
 
 def _evaluated(parts: Iterable[ast.expr]) -> ast.expr:
@@ -566,7 +566,7 @@ def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> It
 
 
 def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
-    wanted = {node.id for node in ast.walk(call.args[0]) if isinstance(node, ast.Name)}
+    wanted = {node.id for node in walk(call.args[0]) if isinstance(node, ast.Name)}
     kinds = [kind for name in wanted if isinstance(kind := getattr(builtins, name, None), type)]
     names = (*_COMMON_ERRORS, *_RARE_ERRORS) if len(kinds) == len(wanted) else _RARE_ERRORS
     others = [

@@ -26,7 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.languages.python.means import apply_hunks
-from swegym_env.languages.python.parsing import parse
+from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called
 from swegym_env.repo.patches import parse_patch, touched_paths
 
@@ -100,12 +100,12 @@ class _Search:
         of_tests = path not in self.found or not _TESTS.isdisjoint(path.split("/"))
         values = {
             target.id: node.value
-            for node in ast.walk(tree)
+            for node in walk(tree)
             if isinstance(node, ast.Assign)
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.Attribute) and _JUDGES.fullmatch(node.attr):
                 self._name(*_origin(node, imported))
             elif isinstance(node, ast.ClassDef) and node.name in tests:
@@ -163,7 +163,7 @@ class _Search:
 
     def _imported(self, tree: ast.Module, path: str) -> Iterator[tuple[str, tuple[str, str]]]:
         """Name in the file → module and name there, empty for the module itself; finds modules for tests on the way."""
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     top = alias.name.partition(".")[0]
@@ -206,7 +206,7 @@ class _Search:
         self._add(path)
         tree = _parsed(_text(self.base / path)) or ast.Module([], [])
         imported: dict[str, tuple[str, str]] | None = None
-        for node in ast.walk(tree):
+        for node in walk(tree):
             if isinstance(node, ast.ClassDef) and node.name == name and node.bases:
                 imported = dict(self._imported(tree, path)) if imported is None else imported
                 for parent in node.bases:
@@ -289,7 +289,7 @@ def _asserts(function: Function, module: ast.Module, depth: int = 0) -> bool:
     What it calls of its own module with two of them counts as its own.
     """
     parameters, found = _parameters(function), False
-    for node in ast.walk(function):
+    for node in walk(function):
         judges, condition = False, node
         if isinstance(node, ast.Assert):
             judges, condition = True, node.test
@@ -319,7 +319,7 @@ def _compares(function: Function, module: ast.Module, depth: int = 0) -> bool:
     """Whether a function returns whether two of its arguments are equal, each treated in the same way."""
     if _alike(function, function):
         return True
-    called_here = {called(node.value) for node in ast.walk(function) if isinstance(node, ast.Return) and node.value}
+    called_here = {called(node.value) for node in walk(function) if isinstance(node, ast.Return) and node.value}
     return depth < _MOST_CALLS and any(
         isinstance(other, Function) and other.name in called_here and _compares(other, module, depth + 1)
         for other in module.body
@@ -329,7 +329,7 @@ def _compares(function: Function, module: ast.Module, depth: int = 0) -> bool:
 def _alike(node: ast.AST, function: Function) -> bool:
     """Whether an expression or a function compares two of the function's arguments, each treated in the same way."""
     parameters = _parameters(function)
-    for compare in ast.walk(node):
+    for compare in walk(node):
         if not isinstance(compare, ast.Compare) or len(compare.ops) != 1:
             continue
         if not isinstance(compare.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot):
@@ -337,7 +337,7 @@ def _alike(node: ast.AST, function: Function) -> bool:
         left, right = compare.left, compare.comparators[0]
         sides = [_origins(side, function) & parameters for side in (left, right)]
         if all(len(side) == 1 for side in sides) and sides[0] != sides[1]:
-            names = {inner.id for inner in (*ast.walk(left), *ast.walk(right)) if isinstance(inner, ast.Name)}
+            names = {inner.id for inner in (*walk(left), *walk(right)) if isinstance(inner, ast.Name)}
             if _shape(left, names) == _shape(right, names):
                 return True
     return False
@@ -346,28 +346,28 @@ def _alike(node: ast.AST, function: Function) -> bool:
 def _shape(node: ast.expr, names: set[str]) -> str:
     """An expression without its names that are not called."""
     functions = {
-        inner.func.id for inner in ast.walk(node) if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)
+        inner.func.id for inner in walk(node) if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)
     }
     return re.sub(r"id='(\w+)'", lambda found: found[0] if found[1] in functions else "id=''", ast.dump(node))
 
 
 def _origins(node: ast.AST, function: Function) -> set[str]:
     """The names in an expression, and those in what is assigned to them in the function."""
-    found = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-    assigned = [inner for inner in ast.walk(function) if isinstance(inner, ast.Assign)]
+    found = {inner.id for inner in walk(node) if isinstance(inner, ast.Name)}
+    assigned = [inner for inner in walk(function) if isinstance(inner, ast.Assign)]
     for _ in range(3):
         for statement in assigned:
             targets = {
-                inner.id for target in statement.targets for inner in ast.walk(target) if isinstance(inner, ast.Name)
+                inner.id for target in statement.targets for inner in walk(target) if isinstance(inner, ast.Name)
             }
             if targets & found and len(targets) == 1:
-                found |= {inner.id for inner in ast.walk(statement.value) if isinstance(inner, ast.Name)}
+                found |= {inner.id for inner in walk(statement.value) if isinstance(inner, ast.Name)}
     return found
 
 
 def _test_classes(tree: ast.Module) -> set[str]:
     """The names of the classes with tests, and of those of the file that they are derived from."""
-    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name: node for node in walk(tree) if isinstance(node, ast.ClassDef)}
     found = {
         name
         for name, node in classes.items()
@@ -388,7 +388,7 @@ def _is_fixture(node: Function) -> bool:
 def _plugins(node: ast.Assign) -> Iterator[str]:
     """The modules in `pytest_plugins = …`."""
     if any(isinstance(target, ast.Name) and target.id == "pytest_plugins" for target in node.targets):
-        for constant in ast.walk(node.value):
+        for constant in walk(node.value):
             if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
                 yield constant.value
 

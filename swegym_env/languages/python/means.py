@@ -10,6 +10,7 @@ import ast
 import builtins
 import codecs
 import copy
+import functools
 import keyword
 import re
 import unicodedata
@@ -19,10 +20,20 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from swegym_env.languages.python.parsing import parse
+from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.repo.patches import FilePatch, parse_patch
 
-__all__ = ["FORGING", "REACHING", "WORD", "apply_hunks", "encodings_of", "is_telling", "means_of", "parsed", "texts_of"]
+__all__ = [
+    "FORGING",
+    "REACHING",
+    "WORD",
+    "Source",
+    "apply_hunks",
+    "encodings_of",
+    "is_telling",
+    "means_of",
+    "source_at_base",
+]
 
 WORD = re.compile(r"[^\W\d]\w*")
 # Names by which an expression can reach beyond the code under test.
@@ -79,6 +90,7 @@ _RAW_BYTES = {0xDC00 + byte: byte for byte in range(0x80, 0x100)}
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".ico", ".pdf", ".woff", ".woff2", ".ttf"})
 _HEADS = ("test", "target", "iter", "items", "subject")  # of statements that contain others
 _TEXT_LIMIT = 1_000  # characters of a constant text that is put together
+_KEPT_CHARACTERS = 1 << 16  # of a file whose source is kept: its tree takes a hundred times as many bytes
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -144,18 +156,16 @@ def _additions(section: FilePatch, base: Path, called: bool) -> _Additions:
         return _Additions(lines, names, _encodings(lines)) if python and body else _Additions(lines)
     after, added, removed = changed
     other = encodings_of(after) - encodings_of(before) if python else set()
-    trees = (parsed(before), parsed(after)) if python else (None, None)
-    if trees[0] is None or trees[1] is None:
+    old, new = (source_at_base(before), Source(after)) if python else (None, None)
+    if old is None or new is None or old.tree is None or new.tree is None:
         names = {match[1] for match in re.finditer(r"\b(?:def|class)\s+(\w+)", before)} if python else set()
         return _Additions(_unmatched(before, removed, after, added, None, None), names, other)
-    scopes = _Scopes(trees[0]), _Scopes(trees[1])
-    lines = _unmatched(before, removed, after, added, *scopes)
+    lines = _unmatched(before, removed, after, added, old.scopes, new.scopes)
     try:
-        texts = texts_of(trees[1]) - texts_of(trees[0])
-        lines += [text for text in texts if is_telling(text)]
-        if _made_classes(trees[1]) - _made_classes(trees[0]):
+        lines += [text for text in new.texts - old.texts if is_telling(text)]
+        if new.made_classes - old.made_classes:
             other.add("a class made by type")
-        return _Additions(lines, _changed_names(*scopes, called), other)
+        return _Additions(lines, _changed_names(old.scopes, new.scopes, called), other)
     except RecursionError:
         return _Additions(_signed(body, "+"), other=other | {f"the nested file {path}"})
 
@@ -200,14 +210,59 @@ def _encoding(name: str) -> str:
         return name
 
 
-def parsed(text: str) -> ast.Module | None:
-    """The tree of a Python text; None where this Python cannot parse it, or counts its lines otherwise."""
-    if "\r" in text.replace("\r\n", "\n"):
-        return None
-    try:
-        return parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+class Source:
+    """A Python text and what screening reads in it, each found once.
+
+    Attributes:
+        text: of the file.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @functools.cached_property
+    def tree(self) -> ast.Module | None:
+        """The syntax tree; None where this Python cannot parse the text, or counts its lines otherwise."""
+        if "\r" in self.text.replace("\r\n", "\n"):
+            return None
+        try:
+            return parse(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return None
+
+    @functools.cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the tree, outer ones first; none without a tree."""
+        return [] if self.tree is None else walk(self.tree)
+
+    @functools.cached_property
+    def scopes(self) -> _Scopes:
+        """The functions and classes of the tree, which there must be."""
+        assert self.tree is not None
+        return _Scopes(self.tree)
+
+    @functools.cached_property
+    def texts(self) -> Counter[str]:
+        """The constant texts, put together where an expression does so, as often as they occur.
+
+        Raises:
+            RecursionError: expressions are nested too deep.
+        """
+        return Counter() if self.tree is None else _texts_of(self.tree)
+
+    @functools.cached_property
+    def made_classes(self) -> Counter[str]:
+        """Calls with three arguments of `type`, of what it returns, or of a `__class__`."""
+        calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        return Counter(ast.unparse(node) for node in calls if _is_type(node.func) and _has_three(node))
+
+
+def source_at_base(text: str) -> Source:
+    """The source of a file at the base commit, which is the same for all patches of a task."""
+    return _source_at_base(text) if len(text) <= _KEPT_CHARACTERS else Source(text)
+
+
+_source_at_base = functools.lru_cache(maxsize=32)(Source)
 
 
 def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
@@ -271,7 +326,7 @@ class _Scopes:
                 self.found.append((name, node))
                 for line in range(_first_line(node), (node.end_lineno or node.lineno) + 1):
                     self.of_line[line] = (name, known)
-            waiting += [(child, name, known) for child in ast.iter_child_nodes(node)]
+            waiting += [(child, name, known) for child in children(node)]
 
     def at(self, line: int) -> tuple[str, frozenset[str]]:
         """The name of the scope of a line, with those around it, and the local names in it."""
@@ -292,7 +347,7 @@ def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
         elif isinstance(node, ast.Global | ast.Nonlocal):
             elsewhere.update(node.names)
         if not isinstance(node, _Scope | ast.Lambda):
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
     return frozenset(found - elsewhere)
 
 
@@ -344,7 +399,7 @@ def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:
     Definitions are left out, and heads that have no expression.
     """
     found: list[tuple[tuple[str, ...], range]] = []
-    for node in ast.walk(scopes.tree):
+    for node in walk(scopes.tree):
         if isinstance(node, _Scope | ast.Module) or not isinstance(node, ast.stmt):
             continue
         inner = getattr(node, "body", None)
@@ -409,7 +464,7 @@ def _changed_names(old: _Scopes, new: _Scopes, called: bool) -> set[str]:
 
 
 def _called_by(function: _Scope) -> set[str]:
-    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    calls = [node.func for node in walk(function) if isinstance(node, ast.Call)]
     names = {call.id for call in calls if isinstance(call, ast.Name)}
     return names | {call.attr for call in calls if isinstance(call, ast.Attribute)}
 
@@ -429,12 +484,6 @@ def _code(node: _Scope) -> str:
     return "\n".join(map(ast.dump, [*parts, *node.body[has_text:]]))
 
 
-def _made_classes(tree: ast.Module) -> Counter[str]:
-    """Calls with three arguments of `type`, of what it returns, or of a `__class__`."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return Counter(ast.unparse(node) for node in calls if _is_type(node.func) and _has_three(node))
-
-
 def _is_type(node: ast.AST) -> bool:
     node = node.func if isinstance(node, ast.Call) else node
     return (isinstance(node, ast.Name) and node.id == "type") or (
@@ -448,12 +497,7 @@ def _has_three(node: ast.Call) -> bool:
     return len(node.args) in (3, 4) and any(isinstance(value, ast.Tuple | ast.Dict) for value in node.args)
 
 
-def texts_of(tree: ast.Module) -> Counter[str]:
-    """The constant texts of a tree, put together where an expression does so, as often as they occur.
-
-    Raises:
-        RecursionError: expressions are nested too deep.
-    """
+def _texts_of(tree: ast.Module) -> Counter[str]:
     found: list[str] = []
     known: _Known = {}
     waiting: list[ast.AST] = [tree]
@@ -463,7 +507,7 @@ def texts_of(tree: ast.Module) -> Counter[str]:
         if isinstance(value, str):
             found.append(value)
         else:
-            waiting += ast.iter_child_nodes(node)
+            waiting += children(node)
     return Counter(found)
 
 

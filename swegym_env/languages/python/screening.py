@@ -23,12 +23,12 @@ from swegym_env.languages.python.means import (
     FORGING,
     REACHING,
     WORD,
+    Source,
     apply_hunks,
     encodings_of,
     is_telling,
     means_of,
-    parsed,
-    texts_of,
+    source_at_base,
 )
 from swegym_env.repo.patches import FilePatch, parse_patch, without_sections
 
@@ -59,17 +59,27 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
     sections = parse_patch(patch)
     if not patch or (sections and all(_is_plain(section, base) for section in sections)):
         compares, judges = _comparing(base)
-        harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_functions(gold, base))
+        harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_by_gold(gold, base))
         return Scrutiny(1.0, harmless=harmless)
     means, reading = means_of(patch, base)
-    gold_means, gold_reading = means_of(gold, base, called=True)
+    gold_means, gold_reading = _means_of_gold(gold, base)
     return Scrutiny(CHANCE, reads=bool(reading - gold_reading), required=bool(means - gold_means))
 
 
 def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
     """See `Language.without_means`."""
-    known, _ = means_of(gold, base, called=True)
+    known, _ = _means_of_gold(gold, base)
     return without_sections(patch, lambda text: bool(means_of(text, base)[0] - known))
+
+
+@lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
+def _means_of_gold(gold: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
+    return means_of(gold, base, called=True)
+
+
+@lru_cache(maxsize=1024)
+def _changed_by_gold(gold: str, base: Path) -> set[tuple[str, str]]:
+    return _changed_functions(gold, base)
 
 
 @lru_cache(maxsize=1024)  # the files at a base commit never change
@@ -106,9 +116,8 @@ def _changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
                 found.add((path, ""))
                 continue
             after, added, removed = changed
-            for source, lines in ((text, removed), (after, added)):
-                tree = parsed(source)
-                functions = [node for node in ast.walk(tree) if isinstance(node, _FUNCTION)] if tree is not None else []
+            for source, lines in ((source_at_base(text), removed), (Source(after), added)):
+                functions = [node for node in source.nodes if isinstance(node, _FUNCTION)]
                 for line in lines:
                     around = [each for each in functions if each.lineno <= line <= (each.end_lineno or each.lineno)]
                     found.add((path, max(around, key=lambda each: each.lineno).name if around else ""))
@@ -151,14 +160,14 @@ def _stays_inside(text: str, body: str, used: set[str]) -> bool:
     if changed is None:
         return False
     after, added, _ = changed
-    before_tree, tree = parsed(text), parsed(after)
-    if before_tree is None or tree is None or not _keeps_texts(before_tree, tree):
+    old, new = source_at_base(text), Source(after)
+    if old.tree is None or new.tree is None or not _keeps_texts(old, new):
         return False
     if encodings_of(after) - encodings_of(text):
         return False
-    own = _bound(before_tree)
-    kept = {ast.unparse(node) for node in ast.walk(before_tree) if _stores_attribute(node)}
-    for node in ast.walk(tree):
+    own = _bound(old)
+    kept = {ast.unparse(node) for node in old.nodes if _stores_attribute(node)}
+    for node in new.nodes:
         if getattr(node, "lineno", 0) not in added:
             continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
@@ -172,19 +181,19 @@ def _stays_inside(text: str, body: str, used: set[str]) -> bool:
     return True
 
 
-def _keeps_texts(before: ast.Module, after: ast.Module) -> bool:
+def _keeps_texts(before: Source, after: Source) -> bool:
     """Whether no new text names a means, or an attribute that `str.format` would take from what it formats."""
     try:
-        new = texts_of(after) - texts_of(before)
+        new = after.texts - before.texts
         formats = _formats(after) - _formats(before)
     except RecursionError:
         return False
     return not formats and not any(is_telling(text) or _FIELD.search(text) for text in new)
 
 
-def _formats(tree: ast.Module) -> set[str]:
+def _formats(source: Source) -> set[str]:
     """What is formatted by its methods `format` and `format_map`, but for constants."""
-    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    attributes = [node for node in source.nodes if isinstance(node, ast.Attribute)]
     return {
         ast.unparse(node.value)
         for node in attributes
@@ -200,11 +209,11 @@ def _stores_attribute(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
 
 
-def _bound(tree: ast.AST) -> set[str]:
+def _bound(source: Source) -> set[str]:
     """The names that a file binds itself, other than by an import."""
     found: set[str] = set()
     imported: set[str] = set()
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.arg):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from swegym_env.languages.python.parsing import parse
+from swegym_env.languages.python.parsing import children, parse
 
 __all__ = ["EXPECTS_ERROR", "Function", "Place", "called", "place_of", "reached", "target_tests", "tests_in"]
 
@@ -127,9 +127,7 @@ def _may_leave(statement: ast.stmt) -> bool:
     for node in waiting:  # grows during the iteration
         if isinstance(node, _MAY_LEAVE) or (isinstance(node, ast.Call) and called(node) in _LEAVING_CALLS):
             return True
-        waiting += [
-            inner for inner in ast.iter_child_nodes(node) if not isinstance(inner, Function | ast.Lambda | ast.ClassDef)
-        ]
+        waiting += [inner for inner in children(node) if not isinstance(inner, Function | ast.Lambda | ast.ClassDef)]
     return False
 
 

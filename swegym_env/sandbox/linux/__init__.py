@@ -7,5 +7,6 @@ and lives exactly as long as the other end of its socket. When the owner dies in
 everything is reaped at once, without a signal handler in the owner.
 
 The supervisor runs as a script (see `sandbox.client`) with `python -I -S`, so these modules use the standard library
-only and import each other relatively: importing them must not import `swegym_env`.
+only and import each other relatively: importing them must not import `swegym_env`. Every process 1 is a fork of it and
+copies what it touches, so they leave out what loads much: `typing`, `dataclasses` (with `inspect`), `shutil`, `random`.
 """

@@ -29,18 +29,20 @@ import functools
 import os
 import resource
 import select
-import shutil
 import signal
 import socket
 import stat
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from . import kernel
 from .cgroups import Group, enter
 from .processes import become_user
 from .users import User
+
+TYPE_CHECKING = False  # `typing` is not imported: see `linux`
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["MASKED", "READ_ONLY", "SHARED_MEMORY_BYTES", "Lifeline", "clone_into", "launch", "map_layers", "send_event"]
 
@@ -507,7 +509,8 @@ def _mount_overlay(root: str, request: dict[str, Any]) -> tuple[int, ...]:
 
 def _serve_overlay(root: str, options: str, reason: str) -> int:
     """Start fuse-overlayfs and wait until the layers are mounted; its process id."""
-    program = shutil.which(_FUSE, path=_FUSE_PATH)
+    places = [os.path.join(place, _FUSE) for place in _FUSE_PATH.split(":")]
+    program = next((place for place in places if os.access(place, os.X_OK)), None)
     if program is None:
         raise OSError(errno.ENOENT, f"{reason}; and {_FUSE} is not installed")
     outside = os.stat(root).st_dev

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import fcntl
 import os
-import platform
 import socket
 import struct
 from collections.abc import Iterator
@@ -69,7 +68,7 @@ _RTM_NEWRULE, _FRA_PRIORITY, _FRA_DPORT_RANGE, _FR_ACT_UNREACHABLE = 32, 6, 24, 
 # Calls that not every C library has; numbers above 424 are the same on every architecture.
 _OPEN_TREE, _MOVE_MOUNT, _CLONE3, _OPENAT2, _MOUNT_SETATTR = 428, 429, 435, 437, 442
 _CLONE_INTO_CGROUP = 1 << 33
-_X86 = platform.machine() in ("x86_64", "AMD64")
+_X86 = os.uname().machine in ("x86_64", "AMD64")
 _CLONE, _PIVOT_ROOT = (56, 155) if _X86 else (220, 41)
 _SECCOMP, _KEYCTL = (317, 250) if _X86 else (277, 219)
 _SECCOMP_SET_MODE_FILTER, _KEYCTL_JOIN_SESSION_KEYRING = 1, 1

@@ -45,9 +45,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from . import kernel
 from .cgroups import Counters, Group, existing_groups, make_group
@@ -56,6 +54,10 @@ from .files import remove_tree
 from .processes import descendants, kill_one, start_child
 from .usage import Usage, measure
 from .users import User, Users
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["main"]
 
@@ -66,20 +68,23 @@ _OFTEN_MS, _SELDOM_MS = 50, 1000  # between two measurements
 _ENDING_S = 2.0  # how long a launch waits for the user of a container that was killed
 _FILLED_DISK = "the sandbox's files filled the disk of the machine, and were more than its limit: they are removed"
 _FEW_FILES = 200  # a directory with so many is removed faster than a child is started
+_message = memoryview(bytearray(_MESSAGE_BYTES))  # the one that is being received
 
 
-@dataclass
 class _Running:
-    pid: int
-    event_pipe: int
-    directory: str
-    group: Group
-    usage: Usage
-    user: User | None
-    layer: str
-    killed: bool = False
-    remove: bool = False
-    over_disk_limit: bool = False
+    """A container that was launched and has not been waited for."""
+
+    def __init__(
+        self, pid: int, event_pipe: int, directory: str, group: Group, usage: Usage, user: User | None, layer: str
+    ) -> None:
+        self.pid = pid
+        self.event_pipe = event_pipe
+        self.directory = directory
+        self.group = group
+        self.usage = usage
+        self.user = user
+        self.layer = layer
+        self.killed = self.remove = self.over_disk_limit = False
 
 
 class _Supervisor:
@@ -501,12 +506,12 @@ def _start_copy(source: str, target: str, stderr: int) -> int:
 def _receive(owner: socket.socket) -> tuple[bytes, list[int]]:
     """One message and its descriptors, closed on exec from the first moment: `socket.recv_fds` drops that flag."""
     size = socket.CMSG_LEN(5 * array.array("i").itemsize)
-    message, ancillary, _, _ = owner.recvmsg(_MESSAGE_BYTES, size, socket.MSG_CMSG_CLOEXEC)
+    received, ancillary, _, _ = owner.recvmsg_into([_message], size, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(data)
-    return message, list(descriptors)
+    return bytes(_message[:received]), list(descriptors)
 
 
 def main(arguments: list[str]) -> None:

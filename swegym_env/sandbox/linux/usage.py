@@ -24,11 +24,14 @@ import os
 import stat
 import time
 from collections.abc import Callable
-from typing import Any
 
 from .cgroups import Group
 from .files import Descent
 from .processes import descendants, kill_one, start_child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Usage", "measure"]
 

@@ -14,10 +14,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import struct
 from collections import deque
-from dataclasses import dataclass
 
 from . import kernel
 
@@ -29,17 +27,19 @@ _LOCKS = "/run/swegym-users"
 _ALL_IDS = (1 << 32) - 1
 
 
-@dataclass(frozen=True)
 class User:
     """A user that one container at a time has.
 
-    Attributes:
+    Args:
         id: on the host, of the user and its group.
         mapping: descriptor of a user namespace that swaps this id and the one that files on disk have.
     """
 
-    id: int
-    mapping: int
+    __slots__ = ("id", "mapping")
+
+    def __init__(self, id: int, mapping: int) -> None:  # noqa: A002 - its name on the host
+        self.id = id
+        self.mapping = mapping
 
     def tree(self, path: str, *, read_only: bool) -> int:
         """The mount at `path` with this user as owner of the files; a descriptor for `kernel.move_mount`.
@@ -80,7 +80,7 @@ class Users:
         if self._free:
             return self._free.popleft()
         # A random one first: root of another container may see another file of locks.
-        start = random.randrange(self._count)
+        start = int.from_bytes(os.urandom(8), "little") % self._count
         for number in range(self._count):
             free = self._first + (start + number) % self._count
             if free != self._on_disk and free not in self._held and self._lock(free):
