@@ -27,7 +27,7 @@ class C(Language):
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
     reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
-    installing_lines = re.compile(r"apt(-get)? ")
+    installing_lines = re.compile(r"apt(-get)? |autoreconf |\./configure\b|make (dist)?clean$")
     protected_files = re.compile(
         r"(?i)^(test_.*|.*[_-]tests?|tests?|unit[_-].*)\.(c|h|cc|cpp|cxx|hpp|tcl|sh)$"
         r"|^(gnu)?makefile(\..*)?$|\.(mk|mak|cmake|am|ac|m4|ninja|bazel|gn|gyp|pri|pro|spec|specs|ld|lds|map|ver)$"
