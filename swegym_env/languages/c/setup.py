@@ -49,7 +49,7 @@ RECIPES: Mapping[str, MachineRecipe] = {
         unpacked=_AUTOTOOLS,
         submodules=("modules/oniguruma",),
         commands=(
-            "autoreconf -fi && ./configure --with-oniguruma=builtin",
+            "autoreconf -fi && ./configure --with-oniguruma=builtin --disable-valgrind",
             "touch src/parser.y src/lexer.l && make -j$(nproc)",
             "make -j$(nproc) check TESTS=",
         ),
