@@ -321,3 +321,68 @@ def test_a_set_up_is_built_from_submodules_too(
         assert sandbox.run("cat lib/thing/thing.h; git status --short").output == "#define SEVEN 7\n?? seven\n"
     finally:
         sandbox.close()
+
+
+TCL_TESTS = """\
+start_server {tags {"a"}} {
+    test {by value} {
+        # assert_equal 8 [r get not-this]
+        foreach key {a b} { assert_equal 8 [r get $key] }
+        assert_equal "a b c" [r get [r get k]]; r del k
+        assert_equal [r get k] $value
+    }
+    test "by error in RESP$resp" {
+        if {$resp == 2} {
+            assert_error "*ERR*" {r get}
+        }
+        assert_error {*range*} {r lpop k -1}
+    }
+    test {by condition} {
+        assert {[r dbsize] == 24}
+    }
+    test {by truth} {
+        assert {[r dbsize] < 2 && [r ttl k] == 3}
+    }
+    test {by result} {
+        r get \\{
+    } {}
+    test {without} {
+        check_all 3
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("by value", 'assert_equal "a b c" [r get [', r'assert_equal "\w \w \w" \[r get \['),
+        ("by error in RESP3", "assert_error {*range*} {", r"assert_error \{\*\w{5}\*\} \{"),
+        ("by condition", "{[r dbsize] == 24}", r"\{\[r dbsize\] == \d\d\}"),
+        (
+            "by truth",
+            "assert {[r dbsize] < 2 && [r ttl k] == 3}",
+            r"assert \{!\(\[r dbsize\] < 2 && \[r ttl k\] == 3\)\}",
+        ),
+        ("by result", "\n    } {}", r"\n    \} \{[a-z]\}"),
+    ],
+)
+def test_controls_change_what_a_test_in_tcl_is_sure_to_compare(name: str, right: str, wrong: str) -> None:
+    for seed in range(8):
+        control = C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, [name], {}, seed)
+        assert control is not None and control.names == {name}
+        assert control.without_value == ({name} if name == "by truth" else set())
+        before, after = TCL_TESTS.split(right)
+        changed = control.files["tests/a.tcl"]
+        assert changed.startswith(before) and changed.endswith(after)
+        middle = changed.removeprefix(before).removesuffix(after)
+        assert middle != right and re.fullmatch(wrong, middle)
+
+
+def test_a_test_in_tcl_without_a_comparison_is_not_changed() -> None:
+    lines = {"tests/a.tcl": frozenset({TCL_TESTS.count("\n") - 2})}
+    assert C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["without"], lines, 0) is None
+    assert C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["unknown"], lines, 0) is None
+    added = {"tests/a.tcl": frozenset({15})}
+    control = C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["unknown"], added, 0)
+    assert control is not None and control.names == set() and "== 24" not in control.files["tests/a.tcl"]
