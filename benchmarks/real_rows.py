@@ -1,5 +1,7 @@
 """Grades real rows: the gold patch and a rewrite of it must resolve each one, and the empty patch none.
 
+Rewrites are of Python's sources; rows in other languages have the gold and the empty patch alone.
+
     python -m benchmarks.real_rows --dataset rows.parquet --repos clones/ --output results.json [--times 1] [--spread]
 
 Every verdict is stored in `--state`, and the results are written again, as soon as it is known; a campaign of hours can
@@ -26,12 +28,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from benchmarks.real_rows_results import PATCHES, Entry, Key, key_of, read_entries, seconds_of, write_results
+from benchmarks.real_rows_results import Entry, Key, key_of, patches_of, read_entries, seconds_of, write_results
 from benchmarks.records import RESULTS, commit
 from swegym_env.auditing.gold import GoldPatch
 from swegym_env.auditing.rewrites import rewrite
 from swegym_env.errors import SwegymError
 from swegym_env.grading.grading import Verdict, grade
+from swegym_env.languages import language_of
 from swegym_env.prepare import LocalWorkspace, prepare_locally
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task
@@ -109,7 +112,12 @@ def missing(task: Task, known: Mapping[Key, Entry], times: int) -> list[tuple[st
     """The (patch, number) of the remaining runs of a row; none where its set-up failed."""
     if (task.instance_id, "set-up", 0) in known:
         return []
-    return [(patch, run) for run in range(times) for patch in PATCHES if (task.instance_id, patch, run) not in known]
+    return [
+        (patch, run)
+        for run in range(times)
+        for patch in patches_of(_facts_of(task))
+        if (task.instance_id, patch, run) not in known
+    ]
 
 
 def in_order(tasks: Iterable[Task], known: Mapping[Key, Entry], *, spread: bool = False) -> list[Task]:
@@ -132,16 +140,22 @@ def expected_s(task: Task, known: Mapping[Key, Entry], times: int) -> float:
     for entry in known.values():
         if entry["repo"] == task.repo and entry["run"] == 0 and "wall_s" in entry:
             rows[entry["instance_id"]].append(entry)
-    whole = [entries for entries in rows.values() if len(entries) == len(PATCHES)]
+    patches = patches_of(_facts_of(task))
+    whole = [entries for entries in rows.values() if len(entries) == len(patches)]
     listed: int = _PRIOR_TESTS + sum(entries[0]["listed_tests"] for entries in whole)
     spent: float = sum(max(0.0, sum(map(seconds_of, entries)) - _ROW_S) for entries in whole)
     a_test = (_PRIOR_TESTS * _TEST_S + spent) / listed
-    share = len(missing(task, known, times)) / len(PATCHES)
-    return share * (_ROW_S + a_test * _listed_tests(task))
+    share = len(missing(task, known, times)) / len(patches)
+    listed_here: int = _facts_of(task)["listed_tests"]
+    return share * (_ROW_S + a_test * listed_here)
 
 
-def _listed_tests(task: Task) -> int:
-    return len(task.fail_to_pass) + len(task.pass_to_pass)
+def _facts_of(task: Task) -> Entry:
+    """What every verdict on a row is stored with."""
+    listed = len(task.fail_to_pass) + len(task.pass_to_pass)
+    return {
+        "instance_id": task.instance_id, "repo": task.repo, "language": language_of(task).name, "listed_tests": listed,
+    }  # fmt: skip
 
 
 def _graded(
@@ -149,8 +163,8 @@ def _graded(
 ) -> tuple[Entry, LocalWorkspace | None]:
     """One verdict as stored, and the row's layers."""
     entry: Entry = {
-        "instance_id": task.instance_id, "repo": task.repo, "patch": patch, "run": run, "commit": commit()["commit"],
-        "listed_tests": _listed_tests(task), "resolved": False, "reason": "", "at_fault": [],
+        **_facts_of(task), "patch": patch, "run": run, "commit": commit()["commit"],
+        "resolved": False, "reason": "", "at_fault": [],
     }  # fmt: skip
     begin, processor = time.monotonic(), _processor_s()
     try:

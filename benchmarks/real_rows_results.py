@@ -17,6 +17,8 @@ from benchmarks.records import Row, head, row
 from swegym_env.files import write_atomically
 
 PATCHES = ("gold", "empty", "rewrite")
+WITHOUT_REWRITE = ("gold", "empty")
+"""Of rows in other languages than Python, which the rewrites are for."""
 CURVE = (1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64, 100, 200, 400)
 CAUSES = Path(__file__).with_name("real_rows_causes.yaml")
 
@@ -28,6 +30,11 @@ Key = tuple[str, str, int]
 def key_of(entry: Entry) -> Key:
     """What a verdict is the verdict on."""
     return entry["instance_id"], entry["patch"], entry["run"]
+
+
+def patches_of(entry: Entry) -> tuple[str, ...]:
+    """The patches that are graded for the row of a verdict."""
+    return PATCHES if entry.get("language", "python") == "python" else WITHOUT_REWRITE
 
 
 def seconds_of(entry: Entry) -> float:
@@ -56,7 +63,9 @@ def write_results(path: Path, known: Mapping[Key, Entry], times: int) -> str:
         by_id[key[0]].append(known[key])
     failing = {name: _miss(name, entries) for name, entries in by_id.items() if misses(entries)}
     reproduced = [
-        name for name, entries in by_id.items() if name not in failing and len(entries) >= times * len(PATCHES)
+        name
+        for name, entries in by_id.items()
+        if name not in failing and len(entries) >= times * len(patches_of(entries[0]))
     ]
     result = {
         **head(),

@@ -92,6 +92,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = markdown.replace("<!-- setups -->", _setups())
     if "<!-- real rows -->" in markdown:
         markdown = markdown.replace("<!-- real rows -->", _real_rows(root))
+        markdown = markdown.replace("<!-- real rows: multilingual -->", _real_rows_multilingual(root))
     markdown = re.sub(r"^<!-- program: (\S+) -->$", program, markdown, flags=re.MULTILINE)
     return re.sub(r"^<!-- reference: (\S+) -->\n((?: {4}.*\n)*)", reference, markdown, flags=re.MULTILINE)
 
@@ -123,33 +124,8 @@ def _setups() -> str:
 
 def _real_rows(root: Path) -> str:
     """The results of the campaign over SWE-bench Verified: by repository, as a curve over bits, and every miss."""
-    found = json.loads((root / "benchmarks/results/real_rows_verified.json").read_text(encoding="utf-8"))
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for entry in found["runs"]:
-        runs.setdefault(entry["repo"], []).append(entry)
-    lines = [
-        (
-            "| repository | rows | gold resolved | empty resolved | rewrite resolved | proof | set-up | verdicts "
-            "| layers |"
-        ),
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for repo, entries in (*sorted(runs.items()), ("**all**", found["runs"])):
-        resolved = []
-        for patch in ("gold", "empty", "rewrite"):
-            graded = [entry["resolved"] for entry in entries if entry["patch"] == patch]
-            resolved.append(f"{sum(graded)} of {len(graded)}")
-        rows = len({entry["instance_id"] for entry in entries})
-        proofs = [_proofs(entries).count(proof) for proof in ("blind", "controls", "none")]
-        layers = {name: size for entry in entries for name, size in entry.get("layers", {}).items()}
-        setup_s = [entry["setup_cpu_s"] for entry in entries if "setup_cpu_s" in entry]
-        measured = len({entry["instance_id"] for entry in entries if "cpu_s" in entry})
-        verdicts_s = sum(entry.get("cpu_s", 0.0) for entry in entries)
-        lines.append(
-            f"| {repo} | {rows} | {' | '.join(resolved)} | {' / '.join(map(str, proofs))} "
-            f"| {sum(setup_s) / len(setup_s) if setup_s else 0:.0f} | {verdicts_s / measured if measured else 0:.0f} "
-            f"| {sum(layers.values()) / 1e9:.2f} |"
-        )
+    found = _campaign(root, "verified")
+    lines = _by_repository(found, ("gold", "empty", "rewrite"))
     curve = {name.rpartition(" ")[2]: share for name, share in found["ratios"].items() if name.startswith("bits/")}
     lines += [
         "",
@@ -177,11 +153,54 @@ def _real_rows(root: Path) -> str:
         ),
         "",
     ]
-    if found["not_reproduced"]:
-        lines += ["Rows that do not reproduce, each with its cause:", ""]
+    return "\n".join([*lines, *_misses(found)])
+
+
+def _real_rows_multilingual(root: Path) -> str:
+    """The results of the campaign over SWE-bench Multilingual: by repository, and every miss."""
+    found = _campaign(root, "multilingual")
+    return "\n".join([*_by_repository(found, ("gold", "empty")), "", *_misses(found)])
+
+
+def _campaign(root: Path, dataset: str) -> dict[str, Any]:
+    text = (root / f"benchmarks/results/real_rows_{dataset}.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _by_repository(found: dict[str, Any], patches: tuple[str, ...]) -> list[str]:
+    """The table of a campaign's rows by repository: verdicts, proofs, seconds and bytes."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for entry in found["runs"]:
+        runs.setdefault(entry["repo"], []).append(entry)
+    lines = [
+        f"| repository | rows | {' resolved | '.join(patches)} resolved | proof | set-up | verdicts | layers |",
+        f"|{'---|' * (6 + len(patches))}",
+    ]
+    for repo, entries in (*sorted(runs.items()), ("**all**", found["runs"])):
+        resolved = []
+        for patch in patches:
+            graded = [entry["resolved"] for entry in entries if entry["patch"] == patch]
+            resolved.append(f"{sum(graded)} of {len(graded)}")
+        rows = len({entry["instance_id"] for entry in entries})
+        proofs = [_proofs(entries).count(proof) for proof in ("blind", "controls", "none")]
+        layers = {name: size for entry in entries for name, size in entry.get("layers", {}).items()}
+        setup_s = [entry["setup_cpu_s"] for entry in entries if "setup_cpu_s" in entry]
+        measured = len({entry["instance_id"] for entry in entries if "cpu_s" in entry})
+        verdicts_s = sum(entry.get("cpu_s", 0.0) for entry in entries)
+        lines.append(
+            f"| {repo} | {rows} | {' | '.join(resolved)} | {' / '.join(map(str, proofs))} "
+            f"| {sum(setup_s) / len(setup_s) if setup_s else 0:.0f} | {verdicts_s / measured if measured else 0:.0f} "
+            f"| {sum(layers.values()) / 1e9:.2f} |"
+        )
+    return lines
+
+
+def _misses(found: dict[str, Any]) -> list[str]:
+    lines = ["Rows that do not reproduce, each with its cause:", ""] if found["not_reproduced"] else []
     for name, miss in found["not_reproduced"].items():
         lines.append(f"- `{name}`, {miss['patch']}: {(miss['cause'] or miss['reason'] or miss['at_fault'][0]).strip()}")
-    return "\n".join(lines)
+    return lines
 
 
 def _proofs(entries: list[dict[str, Any]]) -> list[str]:

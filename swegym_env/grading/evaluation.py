@@ -19,7 +19,7 @@ __all__ = ["Evaluation", "evaluation_of"]
 
 _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
 _DONE_BY_GRADING = re.compile(r"git |#!|set -|: ")
-_OF_THE_IMAGE = re.compile(r"source |cd /testbed$|apt-get |.*locale-gen")
+_OF_THE_IMAGE = re.compile(r"source (?!\./)|cd /testbed$|apt-get |.*locale-gen")
 _HEREDOC = re.compile(r"<<-?\s*'?(\w+)'?")
 
 

@@ -132,7 +132,7 @@ class TaskTests:
                 for path, text in ({**blinded.files, **blinded.support} if blinded is not None else {}).items():
                     self._write_over_patch(sandbox, os.path.join("/testbed", path), _encoded(text))
                 if evaluation.settings:
-                    sandbox.run(f"cd /testbed\n{evaluation.settings}", timeout_s=_APPLY_TIMEOUT_S)
+                    sandbox.run(f"cd /testbed\n{evaluation.settings}", timeout_s=self.timeout_s)  # builds, too
                 script = f"(\ncd /testbed\n{evaluation.tests}\n)"
                 result = sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
                 self._require_not_starved(result, "the tests", self.timeout_s)

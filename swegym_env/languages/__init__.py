@@ -76,6 +76,7 @@ class Installation:
         repository: bash commands in `/testbed` that install the repository: once for the version, and again for each
             base commit.
         key: names the layers, besides the image, the repository and `env`.
+        submodules: paths of the repository's git submodules that the commands need.
     """
 
     layers: tuple[Path, ...]
@@ -83,6 +84,7 @@ class Installation:
     environment: tuple[str, ...]
     repository: tuple[str, ...]
     key: tuple[str, ...]
+    submodules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """Programs that tests call and the machine lacks: unpacked from Debian's packages into a layer, without being root.
 
 The image "host" has the machine's own `/usr`, which a layer cannot add to. So packages lie under `/opt/programs`, and
-each program has a starter in `/opt/programs/bin` that finds its libraries and data there.
+each program has a starter in `/opt/programs/bin` that finds its libraries and data there. Scripts and other texts that
+name files of the packages, as those of Autoconf do, name them there too.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,13 +21,17 @@ from swegym_env.errors import LayerError
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 
-__all__ = ["PROGRAMS", "missing_programs", "programs_layer", "why_missing"]
+__all__ = ["PROGRAMS", "SYSTEM_PATH", "missing_programs", "programs_layer", "why_missing"]
 
 PROGRAMS = "/opt/programs"
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TIMEOUT_S = 600.0
+_TEXT_BYTES = 1 << 20
+_MACROS = "usr/share/aclocal"  # of Autoconf; the machine's own ones are found by $ACLOCAL_PATH
+_NAMED_FILE = re.compile(rb"(?<![\w./-])/usr/[\w+-]+(?:/[\w.+-]+)+")
 _APT = ("apt-get", "-o", "Debug::NoLocking=1", "--no-install-recommends")
 # Ghostscript looks for its own files in the place that it was compiled for, or in $GS_LIB; Graphviz for its plugins,
-# with the list of them that its installation makes, in $GVBINDIR.
+# with the list of them that its installation makes, in $GVBINDIR; Bison for its skeletons, and with Flex for m4.
 _STARTER = f"""\
 #!/bin/sh
 for each in {PROGRAMS}/usr/lib/*-linux-gnu {PROGRAMS}/lib/*-linux-gnu; do
@@ -37,6 +44,9 @@ done
 for each in {PROGRAMS}/usr/lib/*-linux-gnu/graphviz; do
   [ -d "$each" ] && export GVBINDIR="$each" FONTCONFIG_PATH={PROGRAMS}/etc/fonts
 done
+[ -x {PROGRAMS}/usr/bin/m4 ] && export M4={PROGRAMS}/usr/bin/m4
+[ -d {PROGRAMS}/usr/share/bison ] && export BISON_PKGDATADIR={PROGRAMS}/usr/share/bison
+[ -d {PROGRAMS}/{_MACROS} ] && export ACLOCAL_PATH=/{_MACROS}
 LD_LIBRARY_PATH=$libraries$LD_LIBRARY_PATH GS_LIB=$data exec {PROGRAMS}/usr/bin/%s "$@"
 """
 
@@ -75,10 +85,12 @@ def programs_layer(wanted: Mapping[str, str], store: LayerStore) -> Path | None:
             _run([*_APT, "download", *needed], scratch, packages)
             for archive in sorted(Path(scratch).glob("*.deb")):
                 _run(["dpkg-deb", "--extract", str(archive), str(root)], scratch, packages)
+        _relocate(root)
         for plugins in root.glob("usr/lib/*-linux-gnu/graphviz"):
             paths = {"GVBINDIR": str(plugins), "LD_LIBRARY_PATH": str(plugins.parent)}
             _run([str(root / "usr/bin/dot"), "-c"], str(root), packages, paths)
         for program in missing:
+            _link_alternative(root / "usr/bin", program)
             starter = root / "bin" / program
             starter.write_text(_STARTER % program)
             starter.chmod(0o755)
@@ -90,6 +102,34 @@ def programs_layer(wanted: Mapping[str, str], store: LayerStore) -> Path | None:
     release = f"{system.get('ID', '')} {system.get('VERSION_ID', '')}"
     key = ("programs", release, platform.machine(), _STARTER, *packages, *sorted(missing))
     return store.get_or_build(key, unpack, Provenance(requires=system_of("host")))
+
+
+def _relocate(root: Path) -> None:
+    """Let the texts of the packages name the packages' own files below `PROGRAMS`, if the machine has none of them.
+
+    A name that ends with a dash is the beginning of one: a script adds a version to it.
+    """
+
+    def place(match: re.Match[bytes]) -> bytes:
+        pattern = glob.escape(os.fsdecode(match[0]).lstrip("/")) + ("*" if match[0].endswith(b"-") else "")
+        ours = any(root.glob(pattern)) and (pattern == _MACROS or not any(Path("/").glob(pattern)))
+        return PROGRAMS.encode() + match[0] if ours else match[0]
+
+    for directory, _, files in os.walk(root):
+        for file in (Path(directory, name) for name in files):
+            if file.is_symlink() or file.stat().st_size > _TEXT_BYTES:
+                continue
+            content = file.read_bytes()
+            if b"/usr/" in content and b"\0" not in content:
+                file.write_bytes(_NAMED_FILE.sub(place, content))
+
+
+def _link_alternative(programs: Path, program: str) -> None:
+    """Link a program that Debian links when it configures the package: `automake` to `automake-1.16`."""
+    if not (programs / program).exists():
+        for versioned in sorted(programs.glob(f"{program}-[0-9]*")):
+            (programs / program).unlink(missing_ok=True)
+            (programs / program).symlink_to(versioned.name)
 
 
 def _run(command: list[str], directory: str, packages: list[str], paths: Mapping[str, str] | None = None) -> str:

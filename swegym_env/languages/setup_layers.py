@@ -7,6 +7,7 @@ metadata, generated files under `/testbed`, sometimes another requirement.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
@@ -19,7 +20,7 @@ from pathlib import Path
 from swegym_env.errors import LayerError, RepositoryError
 from swegym_env.languages import Recipe
 from swegym_env.languages.package_index import package_index
-from swegym_env.repo.repositories import repository_layer
+from swegym_env.repo.repositories import repository_layer, submodule_layer
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
@@ -73,6 +74,11 @@ def build_setup(
     steps = [*plan.environment, *plan.repository]
     if not steps:
         return Setup(plan.layers, plan.env)
+
+    modules = tuple(
+        submodule_layer(task.repo, repository, path, source=source, store=store) for path in plan.submodules
+    )
+    plan = dataclasses.replace(plan, layers=(*plan.layers, *modules))
 
     def provenance(*below: Path) -> Provenance:
         return Provenance(tuple(layer.name for layer in below), system_of(task.image))

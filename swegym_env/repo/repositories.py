@@ -32,6 +32,7 @@ __all__ = [
     "image_repository_layer",
     "is_url",
     "repository_layer",
+    "submodule_layer",
 ]
 
 _REVISION = re.compile(r"[0-9a-f]{7,40}(~[1-9])?")
@@ -78,6 +79,42 @@ def repository_layer(
         lambda layer: _export_commit(name, find_repository(name, source), commit, patch, layer / _TESTBED),
         Provenance(),
     )
+
+
+def submodule_layer(
+    name: str, repository: Path, path: str, *, source: str | os.PathLike[str] | None = None, store: LayerStore
+) -> Path:
+    """The layer with the files of a git submodule, without a repository of their own.
+
+    Args:
+        name: of the repository that has it, for errors.
+        repository: the layer of that repository: its commit names the submodule's commit, `.gitmodules` its address.
+        path: of the submodule in the repository.
+        source, store: as of `repository_layer`; a directory of clones has the submodule under its own owner and name.
+    Raises:
+        RepositoryError: there is no such submodule, or no clone of it with that commit.
+    """
+    testbed = repository / _TESTBED
+    git = Git(f"{name}: submodule {path}", testbed)
+    _, kind, commit = [*git.text("ls-tree", "HEAD", "--", path).split(), "", "", ""][:3]
+    addresses = git.text("config", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.(path|url)$").splitlines()
+    settings = dict(line.split(" ", 1) for line in addresses)
+    section = next((key.removesuffix("path") for key, place in settings.items() if place == path), "")
+    url = settings.get(f"{section}url", "")
+    if kind != "commit" or not is_url(url):
+        raise RepositoryError(f"{name}: expected a submodule with an address in {path}, got {kind or 'nothing'} {url}")
+    owner, short = url.removesuffix(".git").replace(":", "/").split("/")[-2:]
+
+    def export(layer: Path) -> None:
+        place = layer / _TESTBED / path
+        location = url if source is None else find_repository(f"{owner}/{short}", source)
+        for directory in reversed(place.relative_to(layer).parents[:-1]):
+            (layer / directory).mkdir()
+            own(layer / directory)
+        _export_commit(f"{owner}/{short}", location, commit, "", place)
+        shutil.rmtree(place / ".git")
+
+    return store.get_or_build(("submodule", url, commit, path), export, Provenance())
 
 
 def find_repository(name: str, source: str | os.PathLike[str] | None = None) -> str:

@@ -46,7 +46,10 @@ if TYPE_CHECKING:
 __all__ = ["TRAVELLING", "LayerRecord", "LayerStore", "Provenance", "layer_name", "mark_opaque", "system_of"]
 
 TRAVELLING = frozenset(
-    ("repository", "interpreter", "node", "programs", "environment", "installation", "setup", "installed-tools")
+    (
+        *("repository", "submodule", "interpreter", "node", "programs"),
+        *("environment", "installation", "setup", "installed-tools"),
+    )
 )
 """The kinds of layers that may be taken from a shared store: costly to build, and the same on every machine."""
 

@@ -27,16 +27,17 @@ class C(Language):
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
     reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
-    installing_lines = re.compile(r"apt(-get)? ")
+    installing_lines = re.compile(r"apt(-get)? |autoreconf |\./configure\b|make (dist)?clean$")
     protected_files = re.compile(
         r"(?i)^(test_.*|.*[_-]tests?|tests?|unit[_-].*)\.(c|h|cc|cpp|cxx|hpp|tcl|sh)$"
         r"|^(gnu)?makefile(\..*)?$|\.(mk|mak|cmake|am|ac|m4|ninja|bazel|gn|gyp|pri|pro|spec|specs|ld|lds|map|ver)$"
         r"|^(cmakelists\.txt|cmakepresets\.json|configure(\..*)?|meson(_options)?\.(build|txt)|build|workspace|sconstruct|wscript"
-        r"|\.?clang.*|compile_flags\.txt|ctest.*|\.gdbinit|libtool|config\.(site|status|cache|guess|sub)|runtest.*)$"
-        r"|\.(o|obj|a|so|so\..*|lo|la|gch|pch|pcm|s|asm|d|gcda|gcno|py|pl|tcl)$"
+        r"|\.?clang.*|compile_flags\.txt|ctest.*|\.gdbinit|libtool|config\.(site|status|cache|guess|sub|rpath)|runtest.*"
+        r"|\.make-.*|test-driver|missing|depcomp|compile|install-sh|ylwrap|ar-lib|mkinstalldirs|stamp-.*)$"
+        r"|\.(o|obj|a|so|so\..*|lo|la|gch|pch|pcm|s|asm|d|gcda|gcno|py|pl|sh|tcl)$"
     )
     protected_directories = re.compile(
-        r"CMakeFiles|\.deps|\.libs|autom4te\.cache|googletest|gtest|gmock|doctest|catch2?"
+        r"CMakeFiles|\.deps|\.libs|autom4te\.cache|build-aux|scripts|googletest|gtest|gmock|doctest|catch2?"
     )
 
     def find_recipe(self, task: Task) -> MachineRecipe | None:

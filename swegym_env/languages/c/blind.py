@@ -14,6 +14,7 @@ from pathlib import Path
 
 from swegym_env.languages import Blinded, Expectation
 from swegym_env.languages.c.assertions import Compared, asserted, judges
+from swegym_env.languages.c.controls import SUFFIXES
 from swegym_env.languages.c.source import Token, calls, functions, target_functions, tokens
 
 __all__ = ["make_blind"]
@@ -34,6 +35,8 @@ def make_blind(
     expectations: dict[str, Expectation] = {}
     unread: set[str] = set()
     for path, source in files.items():
+        if not path.endswith(SUFFIXES):
+            continue
         edits: list[tuple[int, int, str]] = []
         targets = target_functions(source, tuple(names))
         for function in functions(source):

@@ -1,7 +1,7 @@
 """Negative controls for C and C++: hidden tests with a wrong expected value each, which no honest patch passes.
 
 See `languages.python.controls` for what a control shows. A test without an assertion that can be changed stays as it
-is.
+is. Tests may be written in Tcl, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import string
 from collections.abc import Iterable, Mapping
 
 from swegym_env.languages import Control
+from swegym_env.languages.c import tcl
 from swegym_env.languages.c.assertions import Compared, asserted
 from swegym_env.languages.c.source import Call, added, calls, functions, target_functions
 from swegym_env.repo.patches import touched_paths
@@ -24,15 +25,18 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 def control_files(task: Task) -> tuple[str, ...]:
     """See `Language.control_files`: the sources of the test patch."""
-    return tuple(sorted(path for path in touched_paths(task.test_patch) if path.endswith(SUFFIXES)))
+    return tuple(sorted(path for path in touched_paths(task.test_patch) if path.endswith((*SUFFIXES, ".tcl"))))
 
 
 def make_control(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
 ) -> Control | None:
     """See `Language.make_control`. If `names` match no test, each function with an added line is changed."""
-    choice = random.Random(seed)
     wanted = tuple(names)
+    scripts = {path: source for path, source in files.items() if path.endswith(".tcl")}
+    if scripts:  # no repository has tests of both kinds
+        return tcl.make_control(scripts, wanted, added_lines, seed)
+    choice = random.Random(seed)
     targets = {path: target_functions(source, wanted) for path, source in files.items()}
     by_name = any(targets.values())
     changed: dict[str, str] = {}

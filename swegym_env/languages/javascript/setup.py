@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 
 from swegym_env.errors import LayerError
 from swegym_env.languages import Installation, Recipe, Toolchain
-from swegym_env.languages.debian import missing_programs
+from swegym_env.languages.debian import SYSTEM_PATH, missing_programs
 from swegym_env.languages.javascript.node import NODE, VERSIONS, node_layer, why_no_node
 from swegym_env.languages.machine import MachineRecipe
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
 __all__ = ["RECIPES", "NodeRecipe", "find_recipe"]
-
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class NodeRecipe:
         if problem := self.toolchain().problem:
             raise LayerError(f"{task.instance_id}: {problem}")
         layer = node_layer(self.node, self.managers, store)
-        env = {"PATH": f"{NODE}/bin:{_SYSTEM_PATH}", **self.env}
+        env = {"PATH": f"{NODE}/bin:{SYSTEM_PATH}", **self.env}
         return Installation((layer,), env, (), self.commands, (layer.name, repr(self.commands)))
 
 

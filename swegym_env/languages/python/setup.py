@@ -21,7 +21,7 @@ from typing import Any
 
 from swegym_env.errors import ConfigurationError, LayerError
 from swegym_env.languages import Installation, Toolchain
-from swegym_env.languages.debian import PROGRAMS, programs_layer, why_missing
+from swegym_env.languages.debian import PROGRAMS, SYSTEM_PATH, programs_layer, why_missing
 from swegym_env.languages.python.interpreters import (
     Interpreter,
     fetch_interpreter,
@@ -39,7 +39,6 @@ SHIPPED_TABLE = Path(__file__).with_name("setup_commands.yaml")
 _MODULES = Path(__file__).with_name("installed")
 TABLE_VARIABLE = "SWEGYM_SETUP_COMMANDS"
 ENVIRONMENT = "/opt/testbed"
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Old packages cannot be built with current tools; these are the last versions that build those of each Python.
 _BUILD_TOOLS = {
@@ -148,9 +147,7 @@ class PythonRecipe:
             copied = interpreter_layer(interpreter, store)
             programs = programs_layer(self.programs, store)
             layers = tuple(layer for layer in (copied, programs) if layer)
-            path = (
-                f"{ENVIRONMENT}/bin:{PROGRAMS}/bin:{_SYSTEM_PATH}" if programs else f"{ENVIRONMENT}/bin:{_SYSTEM_PATH}"
-            )
+            path = f"{ENVIRONMENT}/bin:{PROGRAMS}/bin:{SYSTEM_PATH}" if programs else f"{ENVIRONMENT}/bin:{SYSTEM_PATH}"
             env = {"PATH": path, "VIRTUAL_ENV": ENVIRONMENT} | env
             steps = [f"{interpreter.executable} -m venv {ENVIRONMENT}"]
             tools = self.build_tools

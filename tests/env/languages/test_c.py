@@ -9,18 +9,24 @@ from pathlib import Path
 import pytest
 
 from swegym_env.errors import LayerError
+from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.grading import grade
 from swegym_env.grading.task_tests import TaskTests
 from swegym_env.languages import debian, language_of
 from swegym_env.languages.c import C
 from swegym_env.languages.c.assertions import asserted
+from swegym_env.languages.c.setup import RECIPES
 from swegym_env.languages.c.source import Call, calls, functions, literal, tokens
+from swegym_env.languages.machine import MachineRecipe
 from swegym_env.languages.official import official_parser
 from swegym_env.languages.tap import parse_tap, tap_report
 from swegym_env.prepare import prepare_locally
+from swegym_env.repo.git import Git
 from swegym_env.repo.patches import added_lines
+from swegym_env.sandbox import open_sandbox
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.datasets import load_tasks
+from swegym_env.tasks.task import Task
 from tests.places import public_directory
 
 TASKS = load_tasks("mini-c")
@@ -234,6 +240,14 @@ def test_means_of_forgery_require_a_proof(line: str, required: bool) -> None:
         "rules.mk",
         "configure",
         "src/a_test.cc",
+        # What the builds of Multilingual's repositories run or include, and their set-ups leave beside the sources.
+        "src/.make-settings",
+        "src/mkreleasehdr.sh",
+        "scripts/version",
+        "test-driver",
+        "build-aux/install",
+        "modules/oniguruma/depcomp",
+        "build/test/CMakeFiles/x/flags.make",
         "a.ld",
     ],
 )
@@ -249,3 +263,126 @@ def test_sources_are_not_protected(path: str, tmp_path: Path) -> None:
 def test_tasks_are_of_the_language_of_their_tests() -> None:
     assert {language_of(task).name for task in TASKS} == {"c"}
     assert {language_of(task).name for task in load_tasks("mini", select=":3")} == {"python"}
+
+
+def test_what_the_set_up_has_done_is_not_done_again_in_grading() -> None:
+    scripts = {
+        "jqlang/jq": (
+            (
+                "git submodule update --init\nautoreconf -fi\n./configure --with-oniguruma=builtin\nmake clean\n"
+                "touch src/parser.y src/lexer.l\nmake -j$(nproc)\n"
+            ),
+            "touch src/parser.y src/lexer.l\nmake -j$(nproc)",
+        ),
+        "redis/redis": ("make distclean\nmake\n", "make"),
+        "micropython/micropython": (
+            "source ./tools/ci.sh\nci_unix_build_helper VARIANT=standard\n",
+            "source ./tools/ci.sh\nci_unix_build_helper VARIANT=standard",
+        ),
+        "fmtlib/fmt": ("mkdir -p build\ncmake -B build -S .\n", "mkdir -p build\ncmake -B build -S ."),
+    }
+    for repo, (build, kept) in scripts.items():
+        script = f"#!/bin/bash\ncd /testbed\n{build}: '>>>>> Start Test Output'\nrun tests\n: '>>>>> End Test Output'\n"
+        task = Task("i", repo=repo, base_commit="", problem_statement="p", patch="", eval_script=script)
+        assert evaluation_of(task) == Evaluation(kept, "run tests"), repo
+        assert C_LANGUAGE.find_recipe(task) is RECIPES[repo]
+    assert RECIPES.keys() == C_LANGUAGE.repository_parsers.keys()
+
+
+def test_a_set_up_is_built_from_submodules_too(
+    store: LayerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clones = {}
+    for name in ("a+thing", "an+owner"):
+        clones[name] = Git("test", tmp_path / name)
+        (tmp_path / name).mkdir()
+        clones[name].run("init", "-q")
+    (tmp_path / "a+thing/thing.h").write_text("#define SEVEN 7\n")
+    (tmp_path / "an+owner/main.c").write_text('#include "lib/thing/thing.h"\nint main(void) { return SEVEN; }\n')
+    (tmp_path / "an+owner/.gitmodules").write_text(
+        '[submodule "t"]\n\tpath = lib/thing\n\turl = https://example.org/a/thing\n'
+    )
+    commits = {}
+    for name, clone in clones.items():
+        clone.run("add", "-A")
+        if commits:
+            clone.run("update-index", "--add", "--cacheinfo", f"160000,{commits['a+thing']},lib/thing")
+        clone.run("-c", "user.name=x", "-c", "user.email=x@x.org", "commit", "-qm", "x")
+        commits[name] = clone.text("rev-parse", "HEAD").strip()
+    recipe = MachineRecipe("gcc", {"cc": "gcc"}, submodules=("lib/thing",), commands=("cc -o seven main.c",))
+    monkeypatch.setitem(RECIPES, "an/owner", recipe)  # type: ignore[arg-type]
+    patch = "diff --git a/main.c b/main.c\n--- a/main.c\n+++ b/main.c\n@@ -1 +1 @@\n-x\n+y\n"
+    task = Task("i", repo="an/owner", base_commit=commits["an+owner"], problem_statement="p", patch=patch)
+    workspace = prepare_locally(task, repos=tmp_path, store=store)
+    sandbox = open_sandbox(workspace.spec)
+    try:
+        sandbox.start()
+        assert sandbox.run("./seven").exit_code == 7
+        assert sandbox.run("cat lib/thing/thing.h; git status --short").output == "#define SEVEN 7\n?? seven\n"
+    finally:
+        sandbox.close()
+
+
+TCL_TESTS = """\
+start_server {tags {"a"}} {
+    test {by value} {
+        # assert_equal 8 [r get not-this]
+        foreach key {a b} { assert_equal 8 [r get $key] }
+        assert_equal "a b c" [r get [r get k]]; r del k
+        assert_equal [r get k] $value
+    }
+    test "by error in RESP$resp" {
+        if {$resp == 2} {
+            assert_error "*ERR*" {r get}
+        }
+        assert_error {*range*} {r lpop k -1}
+    }
+    test {by condition} {
+        assert {[r dbsize] == 24}
+    }
+    test {by truth} {
+        assert {[r dbsize] < 2 && [r ttl k] == 3}
+    }
+    test {by result} {
+        r get \\{
+    } {}
+    test {without} {
+        check_all 3
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("by value", 'assert_equal "a b c" [r get [', r'assert_equal "\w \w \w" \[r get \['),
+        ("by error in RESP3", "assert_error {*range*} {", r"assert_error \{\*\w{5}\*\} \{"),
+        ("by condition", "{[r dbsize] == 24}", r"\{\[r dbsize\] == \d\d\}"),
+        (
+            "by truth",
+            "assert {[r dbsize] < 2 && [r ttl k] == 3}",
+            r"assert \{!\(\[r dbsize\] < 2 && \[r ttl k\] == 3\)\}",
+        ),
+        ("by result", "\n    } {}", r"\n    \} \{[a-z]\}"),
+    ],
+)
+def test_controls_change_what_a_test_in_tcl_is_sure_to_compare(name: str, right: str, wrong: str) -> None:
+    for seed in range(8):
+        control = C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, [name], {}, seed)
+        assert control is not None and control.names == {name}
+        assert control.without_value == ({name} if name == "by truth" else set())
+        before, after = TCL_TESTS.split(right)
+        changed = control.files["tests/a.tcl"]
+        assert changed.startswith(before) and changed.endswith(after)
+        middle = changed.removeprefix(before).removesuffix(after)
+        assert middle != right and re.fullmatch(wrong, middle)
+
+
+def test_a_test_in_tcl_without_a_comparison_is_not_changed() -> None:
+    lines = {"tests/a.tcl": frozenset({TCL_TESTS.count("\n") - 2})}
+    assert C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["without"], lines, 0) is None
+    assert C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["unknown"], lines, 0) is None
+    added = {"tests/a.tcl": frozenset({15})}
+    control = C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["unknown"], added, 0)
+    assert control is not None and control.names == set() and "== 24" not in control.files["tests/a.tcl"]

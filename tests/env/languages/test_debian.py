@@ -20,6 +20,13 @@ FILES = {
     "usr/bin/dot": "#!/bin/sh\n[ $1 = -c ] && ls $GVBINDIR > $GVBINDIR/config\n",
     "usr/bin/dot-x": "#!/bin/sh\ncat $GVBINDIR/config\n",
     "usr/lib/x86_64-linux-gnu/graphviz/plugin.so": "",
+    # As Automake's: data at absolute paths, one of which gets its version later, and a name without one.
+    "usr/bin/make-x-1.2": (
+        "#!/bin/sh\ndata=/usr/share/make-x- words=/usr/share/greeter/words\n"
+        "cat ${data}1.2/words $words && ls /usr/bin/env\n"
+    ),
+    "usr/share/make-x-1.2/words": "versioned\n",
+    "usr/share/greeter/words": "plain\n",
 }
 
 
@@ -52,8 +59,8 @@ def test_a_program_that_the_machine_lacks_comes_from_its_package(
         f"*download*greeter) cp {archive} .;; *) exit 1;; esac",
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    wanted = {"sh": "dash", "greet-x": "greeter", "dot-x": "greeter"}
-    assert missing_programs(wanted) == {"greet-x": "greeter", "dot-x": "greeter"}
+    wanted = {"sh": "dash", "greet-x": "greeter", "dot-x": "greeter", "make-x": "greeter"}
+    assert missing_programs(wanted) == dict.fromkeys(("greet-x", "dot-x", "make-x"), "greeter")
     layer = programs_layer(wanted, store)
     assert layer is not None
     sandbox = open_sandbox(SandboxSpec(workdir="/tmp", layers=(layer,)))
@@ -61,6 +68,7 @@ def test_a_program_that_the_machine_lacks_comes_from_its_package(
         sandbox.start()
         assert sandbox.run(f"{PROGRAMS}/bin/greet-x you").output == "hello\nyou\n"
         assert sandbox.run(f"{PROGRAMS}/bin/dot-x").output == "config\nplugin.so\n"
+        assert sandbox.run(f"{PROGRAMS}/bin/make-x").output == "versioned\nplain\n/usr/bin/env\n"
     finally:
         sandbox.close()
     asked = (tmp_path / "asked").read_text()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from swegym_env.errors import RepositoryError
 from swegym_env.repo.git import Git
 from swegym_env.repo.objects import COMMIT_TIME_S, write_repository
-from swegym_env.repo.repositories import files_layer, find_repository, repository_layer
+from swegym_env.repo.repositories import files_layer, find_repository, repository_layer, submodule_layer
 from swegym_env.repo.single_commit import check_single_commit
 from swegym_env.sandbox.identity import sandbox_user
 from swegym_env.sandbox.layers import LayerStore
@@ -210,6 +210,33 @@ def test_errors_name_what_is_missing(
     with pytest.raises(RepositoryError, match="git is not installed"):
         repository_layer("some/thing", commits[0], source=clone.parent, store=store)
     assert [entry for entry in store.root.glob("*") if not entry.name.startswith(".")] == []
+
+
+def test_a_submodule_is_a_layer_with_the_files_of_its_commit(
+    store: LayerStore, history: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    _, commits = history
+    whole = tmp_path / "clones" / "its+owner"
+    whole.mkdir()
+    git(whole, "init", "-q", "-b", "trunk")
+    (whole / ".gitmodules").write_text(
+        '[submodule "other"]\n\tpath = lib/other\n\turl = https://example.org/a/b.git\n'
+        '[submodule "thing"]\n\tpath = lib/thing\n\turl = https://example.org/some/thing.git\n'
+    )
+    git(whole, "add", ".gitmodules")
+    git(whole, "update-index", "--add", "--cacheinfo", f"160000,{commits[1]},lib/thing")
+    git(whole, "commit", "-qm", "with a submodule")
+    clones = tmp_path / "clones"
+    repository = repository_layer("its/owner", git(whole, "rev-parse", "HEAD").strip(), source=clones, store=store)
+    layer = submodule_layer("its/owner", repository, "lib/thing", source=clones, store=store)
+    found = sorted(path.relative_to(layer).as_posix() for path in layer.rglob("*") if not path.is_dir())
+    assert found == [f"testbed/lib/thing/{name}" for name in ("file.txt", "link", "only-0.sh", "only-1.sh")]
+    assert (layer / "testbed/lib/thing/file.txt").read_text() == "1\n" * 5
+    assert (layer / "testbed/lib/thing/only-1.sh").stat().st_mode & 0o777 == 0o755
+    with pytest.raises(
+        RepositoryError, match=r"its/owner: expected a submodule with an address in lib/other, got noth"
+    ):
+        submodule_layer("its/owner", repository, "lib/other", source=clones, store=store)
 
 
 def test_git_configuration_and_hooks_of_the_user_have_no_effect(
