@@ -68,14 +68,11 @@ honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, e
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
-test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor, inspect or verifiers)
+test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor, inspect, openenv or verifiers)
 	@scripts/test_door.sh $(DOOR) $(ARGS)
 
 doors: setup ## install the peers of adapters that need other versions than ours, each in an environment below .venv/doors
 	@scripts/test_door.sh --make
-
-test-openenv: setup ## run the tests of the adapters for OpenEnv against the real package, in .venv-openenv (a minute the first time)
-	@scripts/test_openenv.sh $(ARGS)
 
 test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed into .venv-deepspeed
 	@scripts/test_deepspeed.sh $(ARGS)

@@ -5,18 +5,18 @@
 #   scripts/test_door.sh DOOR --make    install the peer only
 #   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for
 #
-# Doors: harbor, inspect, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once,
-# into .venv/doors/DOOR: an environment over .venv, which has what the peer needs besides or in other versions. Where the
-# peer needs a newer Python than .venv has, it is an environment by itself.
+# Doors: harbor, inspect, openenv, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed
+# once, into .venv/doors/DOOR: an environment over .venv, which has what the peer needs besides or in other versions. Where
+# the peer needs a newer Python than .venv has, it is an environment by itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-door=${1:?a door: atif, harbor, inspect or verifiers}
+door=${1:?a door: atif, harbor, inspect, openenv or verifiers}
 shift
 if [[ $door == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
-    doors=(atif)
+    doors=(atif openenv)
     if ((minor >= 11)); then doors+=(inspect verifiers); fi
     if ((minor >= 12)); then doors+=(harbor); fi
     for door in "${doors[@]}"; do
@@ -29,8 +29,9 @@ case $door in
     atif) packages=(harbor==0.25.0) options=(--no-deps --ignore-requires-python) ;;
     harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
     inspect) packages=(inspect-ai==0.3.285 pytest-asyncio) oldest=11 settings=(-o asyncio_mode=auto) ;;
+    openenv) packages=(openenv==0.10.0) settings=(-o markers=campaign) ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
-    *) echo "test_door: no door $door; there are atif, harbor, inspect and verifiers" >&2; exit 2 ;;
+    *) echo "test_door: no door $door; there are atif, harbor, inspect, openenv and verifiers" >&2; exit 2 ;;
 esac
 
 is_enough() { "$1" -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, $oldest))" 2>/dev/null; }
