@@ -7,7 +7,8 @@
 #
 # Doors: harbor, inspect, openenv, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed
 # once, into .venv/doors/DOOR: an environment over .venv, which has what the peer needs besides or in other versions. Where
-# the peer needs a newer Python than .venv has, it is an environment by itself.
+# the peer needs a newer Python than .venv has, it is an environment by itself. `peers --make` installs those of the
+# benchmarks `doors` and `tampering`, which have no tests, into one environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +31,7 @@ case $door in
     harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
     inspect) packages=(inspect-ai==0.3.285 pytest-asyncio) oldest=11 settings=(-o asyncio_mode=auto) ;;
     openenv) packages=(openenv==0.10.0) settings=(-o markers=campaign) ;;
+    peers) packages=(harbor==0.24.0 verifiers==0.4.0 swebench==4.1.0) oldest=12 ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
     *) echo "test_door: no door $door; there are atif, harbor, inspect, openenv and verifiers" >&2; exit 2 ;;
 esac
