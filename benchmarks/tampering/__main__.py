@@ -16,6 +16,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ class Peers:
             write_harbor_task(folder / "tasks" / task, self.place, self.scripts[name], separate=mode == "separate")
         chosen = ["-p", folder / "tasks", "-a", "oracle", "-o", folder / "jobs", "--job-name", "all", "-n", "1"]
         self._run([self.python.with_name("harbor"), "run", "-y", "-q", *chosen, "--env", environment])
-        found: Found = {}
+        found: Found = {name: {"reward": None, "error": "no trial"} for name in self.scripts}
         for path in sorted((folder / "jobs/all").glob("*/result.json")):
             result = json.loads(path.read_text())
             rewards = (result.get("verifier_result") or {}).get("rewards") or {}
@@ -213,15 +214,16 @@ def main() -> None:
             "verifiers, apptainer": lambda: peers.verifiers(ours=False),
             "verifiers, swegym_env": lambda: peers.verifiers(ours=True),
         }
+        chosen = {name: play for name, play in graders.items() if options.only in name}
+        with ThreadPoolExecutor(max_workers=3) as pool:
+            running = {name: pool.submit(play) for name, play in chosen.items()}
         results = {}
-        for name, play in graders.items():
-            if options.only not in name:
-                continue
-            found = play()
+        for name, future in running.items():
+            found = future.result()
             paid = [each.name for each in published if found[each.name]["reward"] == 1]
-            fair = found["honest"]["reward"] == 1 and found["empty"]["reward"] == 0
-            results[name] = {"counted": fair, "paid": len(paid), "of": len(published), "episodes": found}
-            print(f"{name:42} {len(paid):2} of {len(published)} pay{'' if fair else ' (not counted)'}", flush=True)
+            counted = found["honest"]["reward"] == 1 and found["empty"]["reward"] == 0
+            results[name] = {"counted": counted, "paid": len(paid), "of": len(published), "episodes": found}
+            print(f"{name:42} {len(paid):2} of {len(published)} pay{'' if counted else ' (not counted)'}")
         written = {
             **head(),
             "peers": peers.versions(),

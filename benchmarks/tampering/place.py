@@ -145,21 +145,27 @@ def _make_repository(directory: Path) -> tuple[Path, str]:
 
 def make_image(root: Path) -> None:
     """A root file system of this machine's programs and Python, with pytest, and what Harbor's server in it needs."""
-    make_root(root, _PROGRAMS, more=("root", "opt", "app", "run", "sys", "mnt", "srv", "local/bin", "local/lib"))
+    make_root(root, _PROGRAMS, more=("root", "opt", "app", "run", "sys", "mnt", "srv"))
+    (root / "usr").unlink()  # as Debian has it: programs and libraries in /usr, and links to them
+    (root / "usr/local/bin").mkdir(parents=True)
+    for folder in ("bin", "lib", "lib64"):
+        if (root / folder).exists():
+            (root / folder).rename(root / "usr" / folder)
+            (root / folder).symlink_to(f"usr/{folder}")
     base, name = Path(sys.base_prefix), f"python{sys.version_info.major}.{sys.version_info.minor}"
     left_out = shutil.ignore_patterns("test", "tests", "site-packages", "__pycache__", "config-*", "idlelib", "tkinter")
-    shutil.copytree(base / "lib" / name, root / "local/lib" / name, ignore=left_out)
-    (root / "local/lib" / name / "site-packages").mkdir()
-    shutil.copy(base / "bin" / name, root / "local/bin" / name)
+    shutil.copytree(base / "lib" / name, root / "usr/local/lib" / name, ignore=left_out)
+    (root / "usr/local/lib" / name / "site-packages").mkdir()
+    shutil.copy(base / "bin" / name, root / "usr/local/bin" / name)
     for link in ("python3", "python"):
-        (root / "local/bin" / link).symlink_to(name)
+        (root / "usr/local/bin" / link).symlink_to(name)
         (root / "bin" / link).symlink_to(f"../local/bin/{name}")
-    site = root / "local/lib" / name / "site-packages"
+    site = root / "usr/local/lib" / name / "site-packages"
     _run(*_PIP, "--target", site, "pytest==8.4.1")
-    (root / "local/bin/pytest").write_text(
+    (root / "usr/local/bin/pytest").write_text(
         "#!/usr/local/bin/python3\nimport sys\n\nfrom pytest import console_main\n\nsys.exit(console_main())\n"
     )
-    (root / "local/bin/pytest").chmod(0o755)
+    (root / "usr/local/bin/pytest").chmod(0o755)
     server = root / "opt/harbor-server"  # Harbor's bootstrap makes it by network, unless the image has it
     (server / "bin").mkdir(parents=True)
     (server / "bin/python3").symlink_to("/usr/local/bin/python3")
@@ -185,7 +191,7 @@ def write_singularity(directory: Path) -> Path:
 
 def _copy_libraries(root: Path, base: Path) -> None:
     """Copy the shared libraries that the Python in `root` and its extensions need; those of `base` go to `/lib`."""
-    for program in (*(root / "local/bin").glob("python3.*"), *root.glob("*/**/*.so")):
+    for program in (*(root / "usr/local/bin").glob("python3.*"), *root.glob("*/**/*.so")):
         listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
         for word in listed.split():
             path = Path(word)
