@@ -95,8 +95,13 @@ chaos: setup ## kill sandbox servers, pool, generation server and ranks while a 
 bench-learning: setup ## every algorithm learns from random weights, and every mutant does not (resumable; an hour on one core)
 	@OMP_NUM_THREADS=1 nice -n 10 $(PY) -m benchmarks.learning $(ARGS)
 
-bench-doors: setup ## an episode through the back ends of other projects beside ours, into benchmarks/results/doors.json
+bench-doors: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/doors.json
+	@scripts/test_door.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)
+
+bench-tampering: setup ## published ways to forge a verdict, through other projects' grading and ours, into benchmarks/results/tampering.json
+	@scripts/test_door.sh peers --make
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.tampering $(ARGS)
 
 bench-programs: setup ## what SWEAgent-v0 costs beyond the agent's own work, into benchmarks/results/programs.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.programs $(ARGS)

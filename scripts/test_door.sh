@@ -12,7 +12,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-door=${1:?a door: atif, harbor, inspect, openenv or verifiers}
+door=${1:?a door: atif, harbor, inspect, openenv or verifiers, or peers}
 shift
 if [[ $door == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
@@ -65,6 +65,7 @@ if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
     echo "${packages[*]}" >"$stamp"
 fi
 if [[ ${1:-} == --make ]]; then exit 0; fi
+if [[ $door == peers ]]; then echo "test_door: peers have no tests: --make installs them" >&2; exit 2; fi
 # Without this project's settings of pytest: its plugins are not everywhere, and the warnings of a peer are no errors.
 PATH=$PWD/$place/bin:$PATH PYTHONPATH=$PWD exec "$place/bin/python" -m pytest -c /dev/null --rootdir="$PWD" --noconftest \
     -p no:cacheprovider -q --timeout 300 "${settings[@]}" "tests/env/adapters/in_$door.py" "$@"
