@@ -68,14 +68,11 @@ honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, e
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
-test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor, inspect or verifiers)
+test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor, inspect, openenv or verifiers)
 	@scripts/test_door.sh $(DOOR) $(ARGS)
 
 doors: setup ## install the peers of adapters that need other versions than ours, each in an environment below .venv/doors
 	@scripts/test_door.sh --make
-
-test-openenv: setup ## run the tests of the adapters for OpenEnv against the real package, in .venv-openenv (a minute the first time)
-	@scripts/test_openenv.sh $(ARGS)
 
 test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed into .venv-deepspeed
 	@scripts/test_deepspeed.sh $(ARGS)
@@ -98,8 +95,13 @@ chaos: setup ## kill sandbox servers, pool, generation server and ranks while a 
 bench-learning: setup ## every algorithm learns from random weights, and every mutant does not (resumable; an hour on one core)
 	@OMP_NUM_THREADS=1 nice -n 10 $(PY) -m benchmarks.learning $(ARGS)
 
-bench-doors: setup ## an episode through the back ends of other projects beside ours, into benchmarks/results/doors.json
+bench-doors: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/doors.json
+	@scripts/test_door.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)
+
+bench-tampering: setup ## published ways to forge a verdict, through other projects' grading and ours, into benchmarks/results/tampering.json
+	@scripts/test_door.sh peers --make
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.tampering $(ARGS)
 
 bench-programs: setup ## what SWEAgent-v0 costs beyond the agent's own work, into benchmarks/results/programs.json
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.programs $(ARGS)

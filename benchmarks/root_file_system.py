@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["make_root"]
+__all__ = ["make_root", "write_files"]
 
 
 def make_root(directory: Path, programs: Iterable[str], *, more: Iterable[str] = ()) -> None:
@@ -31,3 +31,10 @@ def make_root(directory: Path, programs: Iterable[str], *, more: Iterable[str] =
                 shutil.copy(word, directory / word[1:])
     for name in ("passwd", "group", "hosts", "resolv.conf"):
         (directory / "etc" / name).touch()
+
+
+def write_files(files: Mapping[str, str], directory: Path) -> None:
+    """Write a small repository: path → text."""
+    for path, text in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text)

@@ -5,18 +5,19 @@
 #   scripts/test_door.sh DOOR --make    install the peer only
 #   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for
 #
-# Doors: harbor, inspect, nemo_gym (its sandbox API alone), tinker, verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once,
-# into .venv/doors/DOOR: an environment over .venv, which has what the peer needs besides or in other versions. Where the
-# peer needs a newer Python than .venv has, it is an environment by itself.
+# Doors: harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker, verifiers, and atif, which is Harbor's schema
+# alone, for any Python. A peer is installed once, into .venv/doors/DOOR: an environment over .venv, which has what the peer
+# needs besides or in other versions. Where the peer needs a newer Python than .venv has, it is an environment by itself.
+# `peers --make` installs those of the benchmarks `doors` and `tampering`, which have no tests, into one environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-door=${1:?a door: atif, harbor, inspect, nemo_gym, tinker or verifiers}
+door=${1:?a door: atif, harbor, inspect, nemo_gym, openenv, tinker or verifiers, or peers}
 shift
 if [[ $door == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
-    doors=(atif)
+    doors=(atif openenv)
     if ((minor >= 11)); then doors+=(inspect nemo_gym tinker verifiers); fi
     if ((minor >= 12)); then doors+=(harbor); fi
     for door in "${doors[@]}"; do
@@ -32,8 +33,10 @@ case $door in
     # All that it asks for is 1.4 GB, of which its sandbox API uses what .venv has; it asks for Python 3.13.14 and runs on older.
     nemo_gym) packages=(nemo-gym==0.7.0) options=(--no-deps --ignore-requires-python) oldest=11 ;;
     tinker) packages=(tinker==0.38.0) tests=tests/trainers/tinker oldest=11 ;;
+    openenv) packages=(openenv==0.10.0) settings=(-o markers=campaign) ;;
+    peers) packages=(harbor==0.24.0 verifiers==0.4.0 swebench==4.1.0) oldest=12 ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
-    *) echo "test_door: no door $door; there are atif, harbor, inspect, nemo_gym, tinker and verifiers" >&2; exit 2 ;;
+    *) echo "test_door: no door $door; there are atif, harbor, inspect, nemo_gym, openenv, tinker and verifiers" >&2; exit 2 ;;
 esac
 
 is_enough() { "$1" -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, $oldest))" 2>/dev/null; }
@@ -65,6 +68,7 @@ if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
     echo "${packages[*]}" >"$stamp"
 fi
 if [[ ${1:-} == --make ]]; then exit 0; fi
+if [[ $door == peers ]]; then echo "test_door: peers have no tests: --make installs them" >&2; exit 2; fi
 # Without this project's settings of pytest: its plugins are not everywhere, and the warnings of a peer are no errors.
 PATH=$PWD/$place/bin:$PATH PYTHONPATH=$PWD exec "$place/bin/python" -m pytest -c /dev/null --rootdir="$PWD" --noconftest \
     -p no:cacheprovider -q --timeout 300 "${settings[@]}" "$tests/in_$door.py" "$@"

@@ -11,6 +11,7 @@ import pytest
 from tests.programs import ROOT
 
 DOORS = [  # with the Python that the peer needs
+    "openenv",
     *(["inspect", "nemo_gym", "tinker", "verifiers"] if sys.version_info >= (3, 11) else []),
     *(["harbor"] if sys.version_info >= (3, 12) else []),
 ]
