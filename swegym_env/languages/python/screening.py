@@ -22,6 +22,7 @@ from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.python.means import (
     FORGING,
     REACHING,
+    READING,
     WORD,
     Source,
     apply_hunks,
@@ -139,7 +140,8 @@ def _is_plain(section: FilePatch, base: Path) -> bool:
         return False  # in its `__eq__`, for example, `return True` is an expression too
     known = set(WORD.findall(text)) - REACHING
     lines = body.split("\n")[1:]
-    if not all(_is_plain_line(line[1:].rstrip("\r"), known) for line in lines if line.startswith("+")):
+    added = [line[1:].rstrip("\r") for line in lines if line.startswith("+")]
+    if not all(_is_plain_line(line, known) and not READING.search(line) for line in added):
         return False
     removed = {word for line in lines if line.startswith("-") for word in WORD.findall(line)}
     return _stays_inside(text, body, removed)

@@ -610,3 +610,42 @@ def test_only_edits_of_existing_python_files_are_plain(tmp_path: Path) -> None:
         GOLD + GOLD.replace("calc/add.py", "calc/text.txt"),
     ):
         assert scrutiny_of(patch, tmp_path).chance < 1, patch
+
+
+_STORY = 'def tell(x):\n    """\n    lines = inspect.stack()\n    """\n    return x\n'
+_HIDDEN = {
+    "lines of a docstring become code": (
+        _STORY,
+        _STORY.replace('    """\n    lines', '    """"""\n    lines').replace('()\n    """', "()"),
+    ),
+    "a block becomes reachable": ("def tell(x):\n    if 0:\n        x = inspect.stack()\n    return x\n", "if 1"),
+    "a lone carriage return": ("def tell(x):\n    return x\n", "def tell(x):  # \r\n    return x + 0\n"),
+    "a module that opens files": (
+        "def tell(x):\n    return x\n",
+        "import mimetypes\n\n\ndef tell(x):\n    return mimetypes\n",
+    ),
+    "the lines that a warning shows": ("import warnings\n", "import warnings\n\nX = warnings.formatwarning\n"),
+    "a template of an equality": (
+        "import fractions\n",
+        "import fractions\n\nX = {'from_float': 1}\n\n\ndef from_float(x): ...\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _HIDDEN)
+def test_means_that_no_added_line_names_by_a_listed_word_are_found(tmp_path: Path, case: str) -> None:
+    before, after = _HIDDEN[case]
+    after = before.replace("if 0", "if 1") if after == "if 1" else after
+    (tmp_path / "m.py").write_bytes(before.encode())
+    found = scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path)
+    assert found.reads and found.required, found
+
+
+def test_ordinary_modules_and_those_of_the_repository_are_no_means(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    before, after = (
+        "def f(x):\n    return x\n",
+        "import math\nfrom own import other\n\n\ndef f(x):\n    return math.sqrt(x)\n",
+    )
+    (tmp_path / "m.py").write_text(before)
+    assert not scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path).required
