@@ -32,6 +32,7 @@ __all__ = ["Probe", "chance_left", "examine", "shares_of", "unreliable"]
 _MOST_COPIES, _MOST_COPIES_REQUIRED = 160, 6000
 _LINEUPS = 2  # a test may fail for a reason of its own, once
 _LEAST_COPIES, _LEAST_COPIES_REQUIRED = 64, 2500  # however long the tests take: enough for one in 1,000
+_ENDING = 0.7  # of the time that the tests may take
 _COPIES_S = 5.0  # for copies, beside as many seconds as the tests take
 _SEPARATE_RUNS, _SEPARATE_RUNS_REQUIRED = 2, 14  # half of them with a wrong value
 _MOST_PROBES = 4096
@@ -90,7 +91,9 @@ def examine(
     if probe.copy_s:
         seconds = tests.timeout_s / 2 if scrutiny.required else _COPIES_S + verdict.test_duration_s
         least = _LEAST_COPIES_REQUIRED if scrutiny.required else _LEAST_COPIES
-        most = min(most, max(least, int(seconds / probe.copy_s)))
+        # A lineup that does not end says nothing: neither of the patch nor, where it runs there, of the gold patch.
+        ending = max(4 * len(probe.names), int(_ENDING * tests.timeout_s / probe.copy_s))
+        most = min(most, ending, max(least, int(seconds / probe.copy_s)))
         probe = dataclasses.replace(probe, deciding=_drawn(probe.deciding, most // 4))
     left, shares, failed, tried = probe.deciding, Shares(), 0, 0
     while left:

@@ -15,7 +15,7 @@ import keyword
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,6 +26,7 @@ from swegym_env.repo.patches import FilePatch, parse_patch
 __all__ = [
     "FORGING",
     "REACHING",
+    "READING",
     "WORD",
     "Source",
     "apply_hunks",
@@ -52,18 +53,19 @@ FORGING = re.compile(
     r"\b(_exit|abort|kill|killpg|execv\w*|fork\w*|ctypes|atexit|ptrace|gc|_getframe|currentframe|inspect|settrace|"
     r"setprofile|addaudithook|modules|meta_path|path_hooks|__import__|import_module|reload|__builtins__|builtins|"
     r"unittest|pytest|_pytest|TestCase|TestResult|SystemExit|excepthook|displayhook|urandom|random|getrandbits|"
-    r"mock|hamcrest|dirty_equals|hypothesis|make_dataclass|new_class|__setattr__|"
+    r"mock|hamcrest|dirty_equals|hypothesis|make_dataclass|new_class|__setattr__|make_comparable|from_float|"
     r"exec|eval|getattr|setattr|vars|globals|__dict__|__eq__|__ne__|__bool__|__contains__|__getattribute__|__subclasses__|__code__|__globals__|__closure__|__defaults__|"
     r"stdout|stderr|__stdout__|proc|passed|PASSED|OK)\b"
 )
 # The means to see what a test expects, or the value that an object is compared with.
-_READING = re.compile(
+READING = re.compile(
     r"\b(_getframe|_current_frames|currentframe|stack|getsource\w*|getouterframes|getinnerframes|extract_stack|"
     r"linecache|getlines?|findCaller|settrace|setprofile|addaudithook|monitoring|gc|get_objects|get_referrers|"
     r"__traceback__|exc_info|tb_\w+|f_(back|code|locals|globals|lineno)|[gc]r_frame|gi_frame|ag_frame|co_\w+|"
     r"__code__|__globals__|__closure__|__eq__|__ne__|__lt__|__le__|__gt__|__ge__|__contains__|__getattribute__|"
     r"ctypes|ptrace|proc|__loader__|__file__|__spec__|modules|ast|tokenize|inspect|traceback|unittest|pytest|_pytest|"
-    r"Formatter|"
+    r"Formatter|formatwarning|showwarning|stack_info|get_data|get_source|url(open|retrieve)|Source\w*Loader|MimeTypes|"
+    r"make_comparable|from_float|"
     # Objects that equal what they are compared with, and what makes a class without naming its methods.
     r"mock|hamcrest|dirty_equals|hypothesis|make_dataclass|new_class|__setattr__|"
     # Files and programs, by whatever opens them.
@@ -74,6 +76,17 @@ _READING = re.compile(
     r"importlib|pkgutil|runpy|imp|import_module|__import__|doctest|pdb|bdb|codeop|symtable|py_compile|compileall|pyclbr|"
     r"exec|eval|pickle|marshal)\b"
     r"|\b(from|import)\s+([\w.]+\.)?tests?\b|(?<![.\w])compile(?=\()"
+)
+# Modules that neither read files and frames nor have objects with an equality that can be bent, or whose means are
+# among the words above. Whoever imports another one than the file did, has means to read.
+_ORDINARY_MODULES = frozenset(
+    WORD.findall("""
+    __future__ abc array base64 binascii bisect calendar cmath codecs collections colorsys contextlib contextvars copy
+    dataclasses datetime decimal difflib enum errno fractions functools graphlib hashlib heapq hmac html io itertools
+    json keyword locale logging math numbers operator os pathlib platform posixpath ntpath pprint queue random re
+    reprlib secrets shlex six stat statistics string stringprep struct sys tempfile textwrap threading time types typing
+    typing_extensions unicodedata uuid warnings weakref zlib zoneinfo
+    """)
 )
 # What reaches any name of a module, and modules from which a file or a frame is in reach.
 _DYNAMIC = re.compile(r"\b(getattr|attrgetter|methodcaller|get_field|vars|globals|locals|__dict__|__getattribute__)\b")
@@ -88,32 +101,42 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _ENCODINGS = frozenset({"utf-8", "iso8859-1", "ascii"})
 _RAW_BYTES = {0xDC00 + byte: byte for byte in range(0x80, 0x100)}
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".ico", ".pdf", ".woff", ".woff2", ".ttf"})
+_QUOTES = re.compile(r"\"\"\"|'''|\\$")
+# Heads of blocks that are never entered.
+_UNREACHED = re.compile(r"\s*(el)?(if|while)\s+(not\s+1|not\s+True|0|False|None|\"\"|''|(typing\.)?TYPE_CHECKING)\s*:")
+_NOTES = (".md", ".rst", ".txt")
 _HEADS = ("test", "target", "iter", "items", "subject")  # of statements that contain others
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
 _TEXT_LIMIT = 1_000  # characters of a constant text that is put together
 _KEPT_CHARACTERS = 1 << 16  # of a file whose source is kept: its tree takes a hundred times as many bytes
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def means_of(patch: str, base: Path, *, called: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+def means_of(patch: str, base: Path, *, called: bool = False, gold: str = "") -> tuple[frozenset[str], frozenset[str]]:
     """The means of forgery of a patch, and those of them that read what a test expects.
 
     Lines that stay in their function are none, nor such whose local names are changed: such a line does nothing that it
-    could not be made to do as it was, by other values of these names.
+    could not be made to do as it was, by other values of these names. Nor are statements that the gold patch has in the
+    same function, which it may have moved there.
 
     Args:
         patch: any text.
         base: the repository before it.
         called: whether a function with such a name is changed by a change of what it calls in its file. A gold patch
             that changes the key by which things compare lets another one change how they compare.
+        gold: the gold patch, where `patch` is another one.
     """
-    additions = [_additions(section, base, called) for section in parse_patch(patch)]
+    repairs = {section.paths: section for section in parse_patch(gold)}
+    additions = [_additions(section, base, called, repairs.get(section.paths)) for section in parse_patch(patch)]
     lines = [line for one in additions for line in one.lines]
     names = {name for one in additions for name in one.names}
     other = {what for one in additions for what in one.other}
-    reading = _words(_READING, lines) | {name for name in names if _READING.fullmatch(name)}
-    if _words(_REACHED, lines) and _words(_DYNAMIC, lines):
-        reading.add("a name at run time")
+    reading = _words(READING, lines) | {name for name in names if READING.fullmatch(name)}
     forging = _words(FORGING, lines) | {name for name in names if FORGING.fullmatch(name)}
+    # A note may say "locals": that is no code unless something in the patch runs or formats a text.
+    code = lines if forging or reading else [line for one in additions if one.is_code for line in one.lines]
+    if _words(_REACHED, code) and _words(_DYNAMIC, code):
+        reading.add("a name at run time")
     return frozenset(forging | reading | other), frozenset(reading | other)
 
 
@@ -123,7 +146,7 @@ def _words(pattern: re.Pattern[str], lines: list[str]) -> set[str]:
 
 def is_telling(text: str) -> bool:
     """Whether a text is one of the words of screening, or has one that is no word of a language."""
-    found = [match[0] for pattern in (FORGING, _READING) for match in pattern.finditer(text)]
+    found = [match[0] for pattern in (FORGING, READING) for match in pattern.finditer(text)]
     return any("_" in word or word == text.strip() for word in found)
 
 
@@ -134,9 +157,21 @@ class _Additions:
     lines: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     other: set[str] = field(default_factory=set)
+    is_code: bool = True
 
 
-def _additions(section: FilePatch, base: Path, called: bool) -> _Additions:
+def _additions(section: FilePatch, base: Path, called: bool, repair: FilePatch | None = None) -> _Additions:
+    found = _changes(section, base, called, repair)
+    found.is_code = not all(name.endswith(_NOTES) for name in section.paths)
+    return found
+
+
+def _changes(section: FilePatch, base: Path, called: bool, repair: FilePatch | None) -> _Additions:
+    """What a section adds.
+
+    Args:
+        repair: the gold patch's section on the same file.
+    """
     body, header = _readable(section.body), section.header
     path = section.new_path or min(section.paths, default="")
     if "\nnew file mode 120000" in header or "\nnew mode 120000" in header:
@@ -157,17 +192,30 @@ def _additions(section: FilePatch, base: Path, called: bool) -> _Additions:
     after, added, removed = changed
     other = encodings_of(after) - encodings_of(before) if python else set()
     old, new = (source_at_base(before), Source(after)) if python else (None, None)
+    if old is not None and new is not None and old.tree is not None and new.tree is None:
+        other.add(f"the unreadable file {path}")  # what it says to the Python of the sandbox is not known
     if old is None or new is None or old.tree is None or new.tree is None:
         names = {match[1] for match in re.finditer(r"\b(?:def|class)\s+(\w+)", before)} if python else set()
         return _Additions(_unmatched(before, removed, after, added, None, None), names, other)
-    lines = _unmatched(before, removed, after, added, old.scopes, new.scopes)
+    if any(_UNREACHED.match(line) for line in _changed_lines(before, removed, "", set())):
+        other.add("code that was not reached")
+    repaired = apply_hunks(before, _readable(repair.body)) if repair is not None else None
+    gold = source_at_base(repaired[0]) if repaired is not None else None
+    known = gold.scopes if gold is not None and gold.tree is not None else None
+    lines = _unmatched(before, removed, after, added, old.scopes, new.scopes, known)
     try:
         lines += [text for text in new.texts - old.texts if is_telling(text)]
-        if new.made_classes - old.made_classes:
+        if new.made_classes - old.made_classes and new.blanked_classes - old.blanked_classes:
             other.add("a class made by type")
+        other |= {f"the module {name}" for name in new.modules - old.modules if not _is_near(name, base)}
         return _Additions(lines, _changed_names(old.scopes, new.scopes, called), other)
     except RecursionError:
         return _Additions(_signed(body, "+"), other=other | {f"the nested file {path}"})
+
+
+def _is_near(module: str, base: Path) -> bool:
+    """Whether a module is one of the repository itself."""
+    return any((base / place / name).exists() for place in ("", "src", "lib") for name in (module, f"{module}.py"))
 
 
 def _signed(body: str, sign: str) -> list[str]:
@@ -226,7 +274,7 @@ class Source:
         if "\r" in self.text.replace("\r\n", "\n"):
             return None
         try:
-            return parse(self.text)
+            return parse(self.text.removeprefix("\ufeff"))
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return None
 
@@ -251,14 +299,34 @@ class Source:
         return Counter() if self.tree is None else _texts_of(self.tree)
 
     @functools.cached_property
+    def modules(self) -> set[str]:
+        """The modules that are imported from other packages, by their first names, but for ordinary ones."""
+        found = {alias.name for node in self.nodes if isinstance(node, ast.Import) for alias in node.names}
+        found |= {node.module or "" for node in self.nodes if isinstance(node, ast.ImportFrom) and not node.level}
+        return {name.partition(".")[0] for name in found} - _ORDINARY_MODULES
+
+    @functools.cached_property
     def made_classes(self) -> Counter[str]:
         """Calls with three arguments of `type`, of what it returns, or of a `__class__`."""
+        return Counter(map(ast.unparse, self._made_classes))
+
+    @functools.cached_property
+    def blanked_classes(self) -> Counter[tuple[str, str]]:
+        """The same without the names of local variables, each with its function."""
+        found: Counter[tuple[str, str]] = Counter()
+        for node in self._made_classes:
+            name, known = self.scopes.at(node.lineno)
+            found[name, ast.unparse(_Blanking(known).visit(copy.deepcopy(node)))] += 1
+        return found
+
+    @functools.cached_property
+    def _made_classes(self) -> list[ast.Call]:
         calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        return Counter(ast.unparse(node) for node in calls if _is_type(node.func) and _has_three(node))
+        return [node for node in calls if _is_type(node.func) and _has_three(node)]
 
 
 def source_at_base(text: str) -> Source:
-    """The source of a file at the base commit, which is the same for all patches of a task."""
+    """The source of a file at the base commit, or with the gold patch: the same for all patches of a task."""
     return _source_at_base(text) if len(text) <= _KEPT_CHARACTERS else Source(text)
 
 
@@ -315,6 +383,9 @@ class _Scopes:
         self.found: list[tuple[str, _Scope]] = []
         self.of_line: dict[int, tuple[str, frozenset[str]]] = {}
         self.keywords: dict[int, set[str]] = {}
+        imported = {
+            (alias.asname or alias.name).partition(".")[0] for alias in walk(tree) if isinstance(alias, ast.alias)
+        }
         waiting: list[tuple[ast.AST, str, frozenset[str]]] = [(tree, "", frozenset())]
         while waiting:  # outer scopes come before inner ones
             node, name, known = waiting.pop()
@@ -322,7 +393,7 @@ class _Scopes:
                 self.keywords.setdefault(node.lineno, set()).add(node.arg)
             if isinstance(node, _Scope):
                 name = f"{name}.{node.name}"
-                known = known | _locals(node) if not isinstance(node, ast.ClassDef) else frozenset()
+                known = known | (_locals(node) - imported) if not isinstance(node, ast.ClassDef) else frozenset()
                 self.found.append((name, node))
                 for line in range(_first_line(node), (node.end_lineno or node.lineno) + 1):
                     self.of_line[line] = (name, known)
@@ -352,9 +423,19 @@ def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
 
 
 def _unmatched(
-    before: str, removed: set[int], after: str, added: set[int], old: _Scopes | None, new: _Scopes | None
+    before: str,
+    removed: set[int],
+    after: str,
+    added: set[int],
+    old: _Scopes | None,
+    new: _Scopes | None,
+    repaired: _Scopes | None = None,
 ) -> list[str]:
-    """The added lines but for those that the same function had, by other names of its local variables."""
+    """The added lines but for those that the same function had, by other names of its local variables.
+
+    Args:
+        repaired: the file with the gold patch, whose functions count as well.
+    """
 
     def key(line: str, number: int, scopes: _Scopes | None) -> tuple[str, str]:
         name, known = scopes.at(number) if scopes else ("", frozenset())
@@ -371,24 +452,46 @@ def _unmatched(
             lost[same] -= 1
         else:
             found.append((number, line))
-    telling = any(words.search(line) for _, line in found for words in (FORGING, _READING, _REACHED, _DYNAMIC))
+    telling = any(words.search(line) for _, line in found for words in (FORGING, READING, _REACHED, _DYNAMIC))
     if old and new and telling:
-        kept = _kept_lines(old, new)
+        kept = _kept_lines((old, repaired) if repaired else (old,), new)
         found = [(number, line) for number, line in found if number not in kept]
+    if old and new and any(_QUOTES.search(line) for line in _changed_lines(before, removed, after, added)):
+        # Where a long text begins or ends elsewhere, lines that are not changed become code.
+        found += [(number, _normal(lines[number - 1].strip())) for number in _new_lines(old, new) - added]
     return [line for _, line in found]
 
 
-def _kept_lines(old: _Scopes, new: _Scopes) -> set[int]:
-    """The lines of statements that their function had before as often, however they were written.
+def _changed_lines(before: str, removed: set[int], after: str, added: set[int]) -> Iterator[str]:
+    for text, numbers in ((before, removed), (after, added)):
+        lines = text.split("\n")
+        yield from (lines[number - 1] for number in numbers)
 
-    Statements are compared by their syntax trees, by other names of local variables too, so that quotes, parentheses
-    and line breaks make no difference.
-    """
+
+def _new_lines(old: _Scopes, new: _Scopes) -> set[int]:
+    """The lines of statements that their function had less often before."""
     try:
         before, after = _statements(old), _statements(new)
     except RecursionError:
         return set()
     more = Counter(key for key, _ in after) - Counter(key for key, _ in before)
+    return {line for key, lines in after if key in more for line in lines}
+
+
+def _kept_lines(olds: Collection[_Scopes], new: _Scopes) -> set[int]:
+    """The lines of statements that their function has in one of `olds` as often, however they are written.
+
+    Statements are compared by their syntax trees, by other names of local variables too, so that quotes, parentheses
+    and line breaks make no difference.
+    """
+    try:
+        after = _statements(new)
+        before: Counter[tuple[str, ...]] = Counter()
+        for old in olds:
+            before |= Counter(key for key, _ in _statements(old))
+    except RecursionError:
+        return set()
+    more = Counter(key for key, _ in after) - before
     kept = {line for key, lines in after if key not in more for line in lines}
     return kept - {line for key, lines in after if key in more for line in lines}
 
@@ -396,20 +499,55 @@ def _kept_lines(old: _Scopes, new: _Scopes) -> set[int]:
 def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:
     """Each statement of a file, or the head of one that contains others: its scope and tree, and its lines.
 
-    Definitions are left out, and heads that have no expression.
+    Definitions are left out, and heads that have no expression. What is returned is the same as what a local variable
+    is set to: whoever calls the function has it. Of an `if` each condition counts by itself, the same as its opposite:
+    statements that move out of it in their function count as kept too.
     """
     found: list[tuple[tuple[str, ...], range]] = []
     for node in walk(scopes.tree):
         if isinstance(node, _Scope | ast.Module) or not isinstance(node, ast.stmt):
             continue
+        name, known = scopes.at(node.lineno)
+
+        def add(kind: str, parts: list[ast.AST], first: int, last: int) -> None:
+            trees = [ast.dump(_Blanking(known).visit(copy.deepcopy(part))) for part in parts]  # noqa: B023 - used here
+            found.append(((name, kind, *trees), range(first, max(first, last) + 1)))  # noqa: B023
+
         inner = getattr(node, "body", None)
-        head = [part for name in _HEADS for part in _as_list(getattr(node, name, None))] if inner else [node]
-        if head:
-            last = _first_line(inner[0]) - 1 if inner else node.end_lineno or node.lineno
-            name, known = scopes.at(node.lineno)
-            trees = [ast.dump(_Blanking(known).visit(copy.deepcopy(part))) for part in head]
-            found.append(((name, type(node).__name__, *trees), range(node.lineno, max(last, node.lineno) + 1)))
+        if isinstance(node, ast.If):
+            for condition in _conditions(node.test):
+                add("If", [condition], condition.lineno, condition.end_lineno or condition.lineno)
+        elif inner:
+            head = [part for field_name in _HEADS for part in _as_list(getattr(node, field_name, None))]
+            if head:
+                add(type(node).__name__, head, node.lineno, _first_line(inner[0]) - 1)
+        else:
+            value = _named_value(node, known)
+            kind, part = ("value", value) if value is not None else (type(node).__name__, node)
+            add(kind, [part], node.lineno, node.end_lineno or node.lineno)
     return found
+
+
+def _named_value(statement: ast.stmt, known: Collection[str]) -> ast.expr | None:
+    """What a statement returns, or sets one of the local variables `known` to."""
+    if isinstance(statement, ast.Return):
+        return statement.value
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        return statement.value if isinstance(target, ast.Name) and _is_blanked(target.id, known) else None
+    return None
+
+
+def _conditions(test: ast.expr) -> list[ast.expr]:
+    """The conditions that a test joins by `and` and `or`, each without `not`."""
+    if isinstance(test, ast.BoolOp):
+        return [condition for value in test.values for condition in _conditions(value)]
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _conditions(test.operand)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _OPPOSITES:
+        positive = ast.Compare(test.left, [_OPPOSITES[type(test.ops[0])]()], test.comparators)
+        return [ast.copy_location(positive, test)]
+    return [test]
 
 
 def _as_list(value: Any) -> list[ast.AST]:
@@ -424,17 +562,19 @@ def _first_line(statement: ast.stmt) -> int:
 class _Blanking(ast.NodeTransformer):
     """Takes the names of local variables out of a tree, as `_without_names` does of a line."""
 
-    def __init__(self, known: frozenset[str]) -> None:
+    def __init__(self, known: Collection[str]) -> None:
         self._known = known
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
         return ast.Name("_", node.ctx) if _is_blanked(node.id, self._known) else node
 
 
-def _is_blanked(name: str, known: frozenset[str]) -> bool:
-    """Whether a name is one of those that are `known`, and neither a builtin nor a means."""
-    kept = name not in known or name in _KEPT or name.startswith("__")
-    return not (kept or FORGING.search(name) or _READING.search(name))
+def _is_blanked(name: str, known: Collection[str]) -> bool:
+    """Whether a name is one of those that are `known`, and neither a builtin nor a module that is a means.
+
+    A variable may have the name of a function of some module (`new_class`): it is another thing where it is set.
+    """
+    return name in known and name not in _KEPT and not name.startswith("__")
 
 
 def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) -> str:
@@ -470,7 +610,7 @@ def _called_by(function: _Scope) -> set[str]:
 
 
 def _is_means(node: _Scope) -> bool:
-    return bool(FORGING.fullmatch(node.name) or _READING.fullmatch(node.name))
+    return bool(FORGING.fullmatch(node.name) or READING.fullmatch(node.name))
 
 
 def _code(node: _Scope) -> str:

@@ -22,6 +22,7 @@ from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.python.means import (
     FORGING,
     REACHING,
+    READING,
     WORD,
     Source,
     apply_hunks,
@@ -61,7 +62,7 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
         compares, judges = _comparing(base)
         harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_by_gold(gold, base))
         return Scrutiny(1.0, harmless=harmless)
-    means, reading = means_of(patch, base)
+    means, reading = means_of(patch, base, gold=gold)
     gold_means, gold_reading = _means_of_gold(gold, base)
     return Scrutiny(CHANCE, reads=bool(reading - gold_reading), required=bool(means - gold_means))
 
@@ -69,7 +70,7 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
 def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
     """See `Language.without_means`."""
     known, _ = _means_of_gold(gold, base)
-    return without_sections(patch, lambda text: bool(means_of(text, base)[0] - known))
+    return without_sections(patch, lambda text: bool(means_of(text, base, gold=gold)[0] - known))
 
 
 @lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
@@ -139,7 +140,8 @@ def _is_plain(section: FilePatch, base: Path) -> bool:
         return False  # in its `__eq__`, for example, `return True` is an expression too
     known = set(WORD.findall(text)) - REACHING
     lines = body.split("\n")[1:]
-    if not all(_is_plain_line(line[1:].rstrip("\r"), known) for line in lines if line.startswith("+")):
+    added = [line[1:].rstrip("\r") for line in lines if line.startswith("+")]
+    if not all(_is_plain_line(line, known) and not READING.search(line) for line in added):
         return False
     removed = {word for line in lines if line.startswith("-") for word in WORD.findall(line)}
     return _stays_inside(text, body, removed)

@@ -210,7 +210,7 @@ FORGING, READING = Scrutiny(CHANCE, required=True), Scrutiny(CHANCE, reads=True,
         ("return f'{a}'", ORDINARY),
         ("import math; return a", ORDINARY),
         ("raise ValueError(a)", ORDINARY),
-        ("'''", ORDINARY),
+        ("'''", READING),  # a file that cannot be parsed
         ("return a.__class__", ORDINARY),
         ("import os; os._exit(0)", FORGING),
         ("raise SystemExit(0)", FORGING),
@@ -357,7 +357,8 @@ def test_a_statement_that_is_written_otherwise_is_no_means_of_its_own(
         ("inspect.call(kind, key=inspect)", READING),  # a name that is no local one
         ("inspect.call(kind, key=(exec := kind))", READING),
         ("inspect.call(kind, key=kind, exec=kind)", READING),
-        ("key = inspect.call(kind, key=kind)", READING),
+        ("key = inspect.call(kind, key=kind)", ORDINARY),  # whoever calls the function had what it returned
+        ("key[0] = inspect.call(kind, key=kind)", READING),
         ("inspect.call(kind, key=lambda key=kind: key)", READING),
     ],
 )
@@ -367,8 +368,140 @@ def test_the_name_of_an_argument_hides_no_means(tmp_path: Path, line: str, expec
     before = {"calc/add.py": text + FILES["calc/add.py"]}
     (tmp_path / "calc/add.py").write_text(before["calc/add.py"])
     after = before["calc/add.py"].replace("take(box, key)", "take(kind, key)")
-    after = after.replace("return inspect.call(box, key=key)", line if line.startswith("key =") else f"return {line}")
+    after = after.replace(
+        "return inspect.call(box, key=key)", line if line.startswith(("key =", "key[")) else f"return {line}"
+    )
     assert scrutiny_of(diff(before, {"calc/add.py": after.replace("a - b", "a + b")}), tmp_path) == expected
+
+
+CHECKED = """\
+def take(box, key):
+    kind = open
+    if getattr(box, "size", None) is None and key:
+        return inspect.call(box)
+    else:
+        return kind(key)
+
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (  # what is returned has a name first, and the conditions are turned round
+            (
+                "kind = open\n    if not key or getattr(box, 'size', None) is not None:\n        return kind(key)\n"
+                "    found = inspect.call(box)\n    return found\n"
+            ),
+            ORDINARY,
+        ),
+        ("if not key:\n        return None\n    if getattr(box, 'size', None) is None:\n        return 1\n", ORDINARY),
+        ("if getattr(box, 'size', None):\n        return 1\n", FORGING),  # another condition
+        ("if getattr(box, 'size', None) == None:\n        return 1\n", FORGING),
+        ("found = getattr(box, 'size', None) is None\n    return found\n", FORGING),  # no condition
+        ("box.found = inspect.call(box)\n    return box\n", READING),  # other code can see it there
+        ("found = other = inspect.call(box)\n    return found\n", READING),
+        ("found = [inspect.call(box)]\n    return found\n", READING),
+        ("return open\n", ORDINARY),  # `return kind` could be added without a word
+        ("global found\n    found = inspect.call(box)\n", READING),
+    ],
+)
+def test_a_condition_that_is_turned_and_a_returned_value_with_a_name_are_no_means_of_their_own(
+    tmp_path: Path, body: str, expected: Scrutiny
+) -> None:
+    before = {"calc/add.py": CHECKED + FILES["calc/add.py"]}
+    (tmp_path / "calc").mkdir()
+    (tmp_path / "calc/add.py").write_text(before["calc/add.py"])
+    after = f"def take(box, key):\n    {body}\n\n" + FILES["calc/add.py"].replace("a - b", "a + b")
+    assert scrutiny_of(diff(before, {"calc/add.py": after}), tmp_path) == expected
+
+
+MOVED = """\
+def frames(self, tb):
+    while tb is not None:
+        found = tb.tb_frame.f_code.co_name
+        self.append(found)
+        tb = tb.tb_next
+"""
+SPLIT = """\
+def frames(self, tb):
+    self.extend(one_by_one(self, tb))
+
+
+def one_by_one(self, tb):
+    while tb is not None:
+        found = tb.tb_frame.f_code.co_name
+        yield found
+        tb = tb.tb_next
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"found": "own"}, ORDINARY),  # another name in a function to which the gold patch moves these lines
+        ({"found": "own", "one_by_one": "each"}, READING),  # a function of another name
+        ({"co_name": "co_filename"}, READING),
+        ({"yield found": "yield tb.tb_frame.f_locals"}, READING),
+        ({"yield found": "yield found\n        found = tb.tb_frame.f_code.co_name"}, READING),  # more often
+    ],
+)
+def test_statements_that_the_gold_patch_has_in_the_same_function_are_no_means_of_another_patch(
+    tmp_path: Path, changes: dict[str, str], expected: Scrutiny
+) -> None:
+    (tmp_path / "m.py").write_text(MOVED)
+    gold = diff({"m.py": MOVED}, {"m.py": SPLIT})
+    after = SPLIT
+    for old, new in changes.items():
+        after = after.replace(old, new)
+    assert scrutiny_of(diff({"m.py": MOVED}, {"m.py": after}), tmp_path, gold=gold) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "imported", "expected"),
+    [("new_class", "", ORDINARY), ("new_class", "from types import new_class\n", FORGING), ("exec", "", READING)],
+)
+def test_a_variable_may_have_the_name_of_a_function_of_a_module(
+    tmp_path: Path, name: str, imported: str, expected: Scrutiny
+) -> None:
+    before = f"{imported}def take(box):\n    {name} = box\n    return getattr({name}, 'size')\n"
+    (tmp_path / "m.py").write_text(before)
+    after = before.replace(f"{name} =", "own =").replace(f"({name}", "(own")
+    scrutiny = scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path)
+    assert scrutiny.required is (expected != ORDINARY)
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "expected"),
+    [
+        ("NOTES.md", "a = os", ORDINARY),
+        ("notes.txt", "a = os", ORDINARY),
+        ("notes.py", "a = os", READING),
+        ("NOTES.md", "a = os; exec(b)", READING),  # which may run a text
+        ("NOTES.md", "a = os; attrgetter(b)", READING),
+    ],
+)
+def test_a_note_about_locals_is_no_means(tmp_path: Path, path: str, line: str, expected: Scrutiny) -> None:
+    (tmp_path / "m.py").write_text("a = 1\n")
+    patch = diff({"m.py": "a = 1\n"}, {"m.py": f"{line}\n", path: "# The locals have other names.\n"})
+    assert scrutiny_of(patch, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("def make(own):\n    return type(own, (own,), {})\n", ORDINARY),
+        ("def make(own):\n    return type(own, (own,), {'a': own})\n", READING),
+        ("def make(name):\n    return name\n\n\ndef more(own):\n    return type(own, (own,), {})\n", READING),
+    ],
+)
+def test_a_class_made_by_type_is_the_same_with_other_local_names(
+    tmp_path: Path, after: str, expected: Scrutiny
+) -> None:
+    before = "def make(name):\n    return type(name, (name,), {})\n"
+    (tmp_path / "m.py").write_text(before)
+    assert scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -562,7 +695,7 @@ def test_a_patch_is_divided_by_what_its_files_can_do(tmp_path: Path) -> None:
         ("return a.format_map(b)", False),
         ("return 'gi_' 'frame'", False),
         ("return 'ex' + 'ec'", False),
-        ("return 'cannot open it'", True),
+        ("return 'cannot open it'", False),
     ],
 )
 def test_an_edit_is_not_plain_if_a_format_can_read_attributes(tmp_path: Path, line: str, plain: bool) -> None:
@@ -610,3 +743,42 @@ def test_only_edits_of_existing_python_files_are_plain(tmp_path: Path) -> None:
         GOLD + GOLD.replace("calc/add.py", "calc/text.txt"),
     ):
         assert scrutiny_of(patch, tmp_path).chance < 1, patch
+
+
+_STORY = 'def tell(x):\n    """\n    lines = inspect.stack()\n    """\n    return x\n'
+_HIDDEN = {
+    "lines of a docstring become code": (
+        _STORY,
+        _STORY.replace('    """\n    lines', '    """"""\n    lines').replace('()\n    """', "()"),
+    ),
+    "a block becomes reachable": ("def tell(x):\n    if 0:\n        x = inspect.stack()\n    return x\n", "if 1"),
+    "a file that cannot be parsed": ("def tell(x):\n    return x\n", "def tell(x):\n    return x + 0\n\x00"),
+    "a module that opens files": (
+        "def tell(x):\n    return x\n",
+        "import mimetypes\n\n\ndef tell(x):\n    return mimetypes\n",
+    ),
+    "the lines that a warning shows": ("import warnings\n", "import warnings\n\nX = warnings.formatwarning\n"),
+    "a template of an equality": (
+        "import fractions\n",
+        "import fractions\n\nX = {'from_float': 1}\n\n\ndef from_float(x): ...\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _HIDDEN)
+def test_means_that_no_added_line_names_by_a_listed_word_are_found(tmp_path: Path, case: str) -> None:
+    before, after = _HIDDEN[case]
+    after = before.replace("if 0", "if 1") if after == "if 1" else after
+    (tmp_path / "m.py").write_text(before)
+    found = scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path)
+    assert found.reads and found.required, found
+
+
+def test_ordinary_modules_and_those_of_the_repository_are_no_means(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    before, after = (
+        "def f(x):\n    return x\n",
+        "import math\nfrom own import other\n\n\ndef f(x):\n    return math.sqrt(x)\n",
+    )
+    (tmp_path / "m.py").write_text(before)
+    assert not scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path).required
