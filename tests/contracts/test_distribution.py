@@ -62,7 +62,9 @@ def distributions_imported(package: str) -> set[str]:
 
 @pytest.mark.parametrize(("package", "extras"), [("swegym_env", ()), ("swe_trainers", ("train",))])
 def test_imported_distributions_are_declared(package: str, extras: tuple[str, ...]) -> None:
-    optional = requirement_names("swebench", "gpu", "serve", "ray", "mcp", "mini-swe-agent", "swe-rex", "javascript", "grammar")
+    optional = requirement_names(
+        "swebench", "gpu", "serve", "ray", "mcp", "mini-swe-agent", "swe-rex", "javascript", "grammar"
+    )
     imported = distributions_imported(package)
     assert "gymnasium" in imported
     assert imported - requirement_names(*extras) - optional == set()

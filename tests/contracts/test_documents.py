@@ -15,7 +15,10 @@ from tests.contracts.documents import ROOT
 
 PACKAGES = ("swegym_env", "swe_trainers")
 OTHERS = frozenset({"address already in use", "No space left on device"})  # words of the system
-INTERNAL = frozenset({"SWEGYM_LOAD", "SWEGYM_ORDER", "SWEGYM_SET_UP", "SWEGYM_BENCH_PEERS"})  # between parts of the project alone
+# Between parts of the project alone.
+INTERNAL = frozenset({"SWEGYM_LOAD", "SWEGYM_ORDER", "SWEGYM_SET_UP", "SWEGYM_BENCH_PEERS"})
+    {"SWEGYM_LOAD", "SWEGYM_ORDER", "SWEGYM_SET_UP", "SWEGYM_BENCH_PEERS"}
+)  # between parts of the project alone
 
 
 def modules() -> Iterator[ast.Module]:
