@@ -17,8 +17,6 @@ PACKAGES = ("swegym_env", "swe_trainers")
 OTHERS = frozenset({"address already in use", "No space left on device"})  # words of the system
 # Between parts of the project alone.
 INTERNAL = frozenset({"SWEGYM_LOAD", "SWEGYM_ORDER", "SWEGYM_SET_UP", "SWEGYM_BENCH_PEERS"})
-    {"SWEGYM_LOAD", "SWEGYM_ORDER", "SWEGYM_SET_UP", "SWEGYM_BENCH_PEERS"}
-)  # between parts of the project alone
 
 
 def modules() -> Iterator[ast.Module]:
