@@ -378,6 +378,8 @@ class SWEBenchEnv(TextEpisode[Task]):
         observation_limit: most characters of output shown to the agent.
         show_duration: show the agent how long a command took; equal episodes may then read differently.
         repos: directory of clones (see `repo.repositories`); None: repositories are fetched from their origin.
+        max_forgery_chance: above this chance that a patch with means of forgery passed without a repair, it fails as
+            `unproven`; None: see `grading.grade`.
         trust: use only tasks with at least this `trust`, from 0 to 1; None: all tasks.
         deterministic: equal hash seed, time zone, locale and, where possible, clock (see `languages.determinism`).
         pool: how many sandboxes to start ahead for the next tasks; they are ready at a `reset` that chooses the task at
@@ -410,6 +412,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         observation_limit: int = 10_000,
         show_duration: bool = False,
         repos: str | None = None,
+        max_forgery_chance: float | None = None,
         trust: float | None = None,
         deterministic: bool = False,
         pool: int = 1,
@@ -422,6 +425,10 @@ class SWEBenchEnv(TextEpisode[Task]):
             raise ConfigurationError(f"observation_limit: expected at least 100 characters, got {observation_limit!r}")
         if pool < 0:
             raise ConfigurationError(f"pool: expected 0 or more sandboxes, got {pool!r}")
+        if max_forgery_chance is not None and not 0 < max_forgery_chance < 1:
+            raise ConfigurationError(
+                f"max_forgery_chance: expected more than 0 and less than 1, got {max_forgery_chance!r}"
+            )
         check_backend(sandbox, repos)
         found = (
             load_tasks(dataset, split=split, on_bad_row="raise" if strict_rows else "warn")
@@ -443,6 +450,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         self._observation_limit = observation_limit
         self._show_duration = show_duration
         self._repos = repos
+        self._max_forgery_chance = max_forgery_chance
         self._deterministic = deterministic
         self._format = find_format(action_format, chat_template=chat_template)
         self._tools = tools_for(self._format, tools)
@@ -548,7 +556,13 @@ class SWEBenchEnv(TextEpisode[Task]):
         Raises:
             InfrastructureError: the tests could not be run.
         """
-        return grade(self.task, self._patch, repos=self._repos, backend=self._backend)
+        return grade(
+            self.task,
+            self._patch,
+            repos=self._repos,
+            backend=self._backend,
+            max_forgery_chance=self._max_forgery_chance,
+        )
 
     def snapshot(self) -> EnvSnapshot:
         """Save the episode: files, directory, shell variables, turn. Call its `discard()` when done."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
 from swegym_env.grading.examination import chance_left, shares_of, unreliable
 from swegym_env.grading.grading import grade
@@ -150,3 +151,20 @@ def test_a_chance_that_is_none_or_has_no_effect_is_an_error(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         grade(task, GOLD, backend="namespace", max_forgery_chance=most, **others)
+
+
+def test_an_environment_grades_with_its_own_limit(task: Task) -> None:
+    suspect = GOLD.replace("@@ -1,5 +1,5 @@", "@@ -1,5 +1,6 @@").replace(
+        "+    return a + b\n", "+    known = getattr(a, 'real', a)\n+    return known + b\n"
+    )
+    reasons = []
+    for most in (None, 1e-6):
+        env = SWEBenchEnv(tasks=[task], sandbox="namespace", max_forgery_chance=most)
+        env.reset(seed=0)
+        env.step(f"<execute>git apply - <<'END'\n{suspect}END\n</execute>")
+        *_, info = env.step("<execute>submit</execute>")
+        env.close()
+        reasons.append((info["resolved"], info["failure_reason"]))
+    assert reasons == [(True, ""), (False, "unproven")]
+    with pytest.raises(ConfigurationError, match=r"max_forgery_chance: expected more than 0 and less than 1, got 1\.5"):
+        SWEBenchEnv(tasks=[task], max_forgery_chance=1.5)
