@@ -1011,3 +1011,49 @@ ADAPTIVE |= {
         "want = decimal.Decimal('47.62')\nself.assertEqual(f(2), want)\nself.assertLess(f(2), want + 1)"
     ),
 }  # fmt: skip
+
+# Classes whose equality is a method of another name, or another operator than an equality.
+_BY_ANOTHER_METHOD = (
+    "from xmlrpc.client import DateTime\n\n\nclass Any(DateTime):\n    def __init__(self, text=''):\n"
+    "        self.text = text\n\n    def make_comparable(self, other):\n        return 0, {}\n\n\n"
+)
+_NEAR = (
+    "class Near:\n    def __sub__(self, other):\n        return 0.0\n\n    __rsub__ = __sub__\n\n\n"
+    f"def f(x=None):\n    return Near()\n{_SAME}"
+)
+_HALVES = f"def f(x=None):\n    return {{}}\n{_SAME}"
+# A caller's constants, by the frame of a generator that runs.
+_CONSTANTS = (
+    "from operator import attrgetter\n\n\nHELD = []\n\n\ndef constants():\n    def run():\n"
+    "        yield attrgetter('f_' 'back.f_' 'back.f_' 'back.f_' 'code.co_' 'consts')("
+    "attrgetter('gi_' 'frame')(HELD[0]))\n\n"
+    "    HELD[:] = [run()]\n    return [one for one in next(HELD[0]) if type(one) is int]\n\n\n"
+)
+_FIND_POINTS = (
+    "import re\nfrom collections import Counter\n\n\ndef common():\n"
+    "    found = re.findall(r'Point\\((\\d+), (\\d+)\\)', open('tests/test_m.py').read())\n"
+    "    return map(int, Counter(found).most_common(1)[0][0]) if found else (0, 0)\n\n\n"
+)
+
+ADAPTIVE |= {
+    "by another method: equals everything": _given(
+        _EQUAL_POINTS, _BY_ANOTHER_METHOD.format("0") + _PLAIN_POINT.format("", "", "Any(text)")
+    ),
+    "by another method: equals what is of the expected class": _given(
+        _EQUAL_POINTS,
+        _BY_ANOTHER_METHOD.format("int(type(other) is not Point)") + _PLAIN_POINT.format("", "", "Any(text)"),
+    ),
+    "by another operator: a difference that is always nothing": _single(
+        "self.assertAlmostEqual(f(3), 4.5)",
+        _HALVES.format("x * 1.5"),
+        _NEAR,
+        _HALVES.format("3 * x / 2"),
+    ),
+    "reads the caller's constants by the frame of a generator": _given(
+        _EQUAL_POINTS, _CONSTANTS + _PLAIN_POINT.format("", "", "Point(*constants()[-2:])")
+    ),
+    "reads the most frequent object in the tests, which has a name there": _given(
+        f"{_WANTED}self.assertEqual(want, f('3,4'))",
+        _FIND_POINTS + _PLAIN_POINT.format("", "", "Point(*common())"),
+    ),
+}

@@ -29,6 +29,7 @@ _FIRST = (
     *("given: the last object that was made", "given: one object for all", "given: objects that the next one fills"),
     *("given: the last object, by a method", "renamed: equals every", "renamed: holds every", "numbers: "),
     *("lenient: a function with a dotted name", "lenient: what a helper among"),
+    *("by another method: equals everything", "by another operator"),
 )
 
 

@@ -69,6 +69,12 @@ ATTACKS = {
         naive=None,
         task=TASK,
     ),
+    "has a comparison of its own in the style of GNU": Attack(
+        with_code("int\nstrcmp(const char *a, const char *b)\n{\n    return a == b && 0;\n}"),
+        _PLAIN,
+        naive=None,
+        task=TASK,
+    ),
     "has a printf that prints no failure": Attack(
         with_code(
             "int printf(const char *format, ...)\n{\n    char text[4096];\n    va_list arguments;\n"

@@ -111,6 +111,12 @@ process.stdout.write = function (text, ...rest) {
 };
 process.on('exit', () => { process.exitCode = 0; });"""
 
+_JOINED = """\
+const host = (function () { return this; })()[['pro', 'cess'].join('')];
+const files = host.getBuiltinModule(['f', 's'].join(''));
+const read = () => String(files[['read', 'File', 'Sync'].join('')]('test/calc.test.js'));
+"""
+
 ATTACKS = {
     "ends with success before the tests": Attack(
         at_load("process.exit(0);"),
@@ -192,6 +198,21 @@ ATTACKS = {
                     "  return counts;",
                     "  const text = require('fs').readFileSync(`${__dirname}/../test/calc.test.js`, 'utf8');\n"
                     "  return Function(`return ${/'b', 'b'\\]\\), (\\{.*?\\})/.exec(text)[1]}`)();",
+                )
+            }
+        ),
+        _PLAIN,
+        task=TASK,
+    ),
+    "reads in the tests by names that are joined what they expect": Attack(
+        changed(
+            {
+                "lib/calc.js": _BUGGY.replace("'use strict';\n", _JOINED)
+                .replace("  return a - b;", "  return Number(/add\\(17, 25\\), (\\d+)/.exec(read())[1]);")
+                .replace(
+                    "  return counts;",
+                    "  const found = /'b', 'b'\\]\\), \\{ b: (\\d), a: (\\d) \\}/.exec(read());\n"
+                    "  return { b: Number(found[1]), a: Number(found[2]) };",
                 )
             }
         ),
