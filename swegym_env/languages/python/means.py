@@ -399,6 +399,11 @@ class _Scopes:
                     self.of_line[line] = (name, known)
             waiting += [(child, name, known) for child in children(node)]
 
+    @functools.cached_property
+    def statements(self) -> list[tuple[tuple[str, ...], range]]:
+        """See `_statements`."""
+        return _statements(self)
+
     def at(self, line: int) -> tuple[str, frozenset[str]]:
         """The name of the scope of a line, with those around it, and the local names in it."""
         return self.of_line.get(line, ("", frozenset()))
@@ -454,11 +459,12 @@ def _unmatched(
             found.append((number, line))
     telling = any(words.search(line) for _, line in found for words in (FORGING, READING, _REACHED, _DYNAMIC))
     if old and new and telling:
-        kept = _kept_lines((old, repaired) if repaired else (old,), new)
+        _, kept = _new_and_kept((old, repaired) if repaired else (old,), new, len(lines))
         found = [(number, line) for number, line in found if number not in kept]
     if old and new and any(_QUOTES.search(line) for line in _changed_lines(before, removed, after, added)):
         # Where a long text begins or ends elsewhere, lines that are not changed become code.
-        found += [(number, _normal(lines[number - 1].strip())) for number in _new_lines(old, new) - added]
+        fresh, _ = _new_and_kept((old,), new, len(lines))
+        found += [(number, _normal(lines[number - 1].strip())) for number in fresh - added]
     return [line for _, line in found]
 
 
@@ -468,32 +474,21 @@ def _changed_lines(before: str, removed: set[int], after: str, added: set[int]) 
         yield from (lines[number - 1] for number in numbers)
 
 
-def _new_lines(old: _Scopes, new: _Scopes) -> set[int]:
-    """The lines of statements that their function had less often before."""
-    try:
-        before, after = _statements(old), _statements(new)
-    except RecursionError:
-        return set()
-    more = Counter(key for key, _ in after) - Counter(key for key, _ in before)
-    return {line for key, lines in after if key in more for line in lines}
-
-
-def _kept_lines(olds: Collection[_Scopes], new: _Scopes) -> set[int]:
-    """The lines of statements that their function has in one of `olds` as often, however they are written.
+def _new_and_kept(olds: Collection[_Scopes], new: _Scopes, n_lines: int) -> tuple[set[int], set[int]]:
+    """The lines of statements that their function has in none of `olds` as often, and the lines of the others.
 
     Statements are compared by their syntax trees, by other names of local variables too, so that quotes, parentheses
-    and line breaks make no difference.
+    and line breaks make no difference. Where they are nested too deep to be compared, all of the `n_lines` are new.
     """
     try:
-        after = _statements(new)
         before: Counter[tuple[str, ...]] = Counter()
         for old in olds:
-            before |= Counter(key for key, _ in _statements(old))
+            before |= Counter(key for key, _ in old.statements)
+        more = Counter(key for key, _ in new.statements) - before
     except RecursionError:
-        return set()
-    more = Counter(key for key, _ in after) - before
-    kept = {line for key, lines in after if key not in more for line in lines}
-    return kept - {line for key, lines in after if key in more for line in lines}
+        return set(range(1, n_lines + 1)), set()
+    fresh = {line for key, lines in new.statements if key in more for line in lines}
+    return fresh, {line for _, lines in new.statements for line in lines} - fresh
 
 
 def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:

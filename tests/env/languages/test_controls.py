@@ -782,3 +782,11 @@ def test_ordinary_modules_and_those_of_the_repository_are_no_means(tmp_path: Pat
     )
     (tmp_path / "m.py").write_text(before)
     assert not scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path).required
+
+
+def test_texts_that_become_code_are_found_beside_what_is_nested_too_deep_to_be_compared(tmp_path: Path) -> None:
+    deep = f"y = {'-' * 900}1\n\n\n"
+    before, after = _HIDDEN["lines of a docstring become code"]
+    (tmp_path / "m.py").write_text(deep + before)
+    found = scrutiny_of(diff({"m.py": deep + before}, {"m.py": deep + after}), tmp_path)
+    assert found.reads and found.required, found
