@@ -214,7 +214,9 @@ class _Steps:
             metrics = self._policy.client.optim_step(params).result().metrics or {}
         except FAILURES as error:
             raise failed("no step was taken", error) from error
-        return next((value for name, value in metrics.items() if "grad_norm" in name), 0.0)  # 0: it is not told
+        return next(
+            (value for name, value in metrics.items() if "grad_norm" in name), 0.0
+        )  # 0: the server reports none
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: the policy's state has it."""

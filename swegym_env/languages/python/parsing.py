@@ -49,13 +49,8 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """A node and all below it, outer ones first: `ast.walk` in half of the time, but for contexts and operators."""
+    """A node and all below it, outer ones first: as `ast.walk`, but for contexts and operators, and faster."""
     found = [node]
     for one in found:  # grows during the iteration
-        for value in vars(one).values():
-            kind = type(value)
-            if kind in _NODES:
-                found.append(value)
-            elif kind is list:
-                found += [part for part in value if type(part) in _NODES]
+        found += children(one)
     return found

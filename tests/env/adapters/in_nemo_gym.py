@@ -139,8 +139,8 @@ def test_what_the_machine_breaks_is_an_error_and_leaves_no_verdict(
 
 
 def test_an_image_without_a_task_has_no_verdict(place: Path, tmp_path: Path) -> None:
-    with Sandbox({"swegym": {"network": False}}).start(SandboxSpec(image="host", workdir="/work/here")) as sandbox:
-        assert sandbox.exec("pwd; touch made; ls").stdout == "/work/here\nmade\n"
+    with Sandbox({"swegym": {"network": False}}).start(SandboxSpec(image="host", workdir="/data/here")) as sandbox:
+        assert sandbox.exec("pwd; touch made; ls").stdout == "/data/here\nmade\n"
         with pytest.raises(ConfigurationError, match="no task"):
             outcome(sandbox, tmp_path)
 

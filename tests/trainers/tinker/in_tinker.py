@@ -277,32 +277,18 @@ def test_our_trainer_trains_on_the_server_as_it_does_here(server: TinkerServer) 
 
 def test_our_trainer_plays_with_the_weights_of_the_server(server: TinkerServer, tmp_path: Path) -> None:
     algorithm = GRPO(learning_rate=3e-2, epochs=1, minibatches=1, episodes_per_update=8, group_size=8, max_updates=3)
+
+    def trainer(policy: TinkerPolicy) -> Trainer:
+        options = {"parallel": 4, "max_tokens": 64, "max_new_tokens": 8}
+        return Trainer(policy, Game, algorithm, output_dir=tmp_path / "run", checkpoint_every=1, **options)
+
     policy = TinkerPolicy(server.url, "tiny", api_key=KEY, rank=0)
-    trainer = Trainer(
-        policy,
-        Game,
-        algorithm,
-        parallel=4,
-        max_tokens=64,
-        max_new_tokens=8,
-        output_dir=tmp_path / "run",
-        checkpoint_every=1,
-    )
-    metrics = list(trainer.iterate(2))
+    metrics = list(trainer(policy).iterate(2))
     assert [each["episodes"] for each in metrics] == [8, 8] and metrics[0]["grad_norm"] > 0
     assert max(each["logprob_gap"] for each in metrics) < 1e-3  # what was played is what was trained, after a step too
     policy.close()
     fresh = TinkerPolicy(server.url, "tiny", api_key=KEY, rank=0)
-    resumed = Trainer(
-        fresh,
-        Game,
-        algorithm,
-        parallel=4,
-        max_tokens=64,
-        max_new_tokens=8,
-        output_dir=tmp_path / "run",
-        checkpoint_every=1,
-    )
+    resumed = trainer(fresh)
     (last,) = resumed.iterate(3)
     assert resumed.learner.updates == 3 and last["logprob_gap"] < 1e-3
     fresh.close()
