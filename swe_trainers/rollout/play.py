@@ -200,8 +200,8 @@ class Player:
             )
         if chat is None:
             self._max_context = 0
-            if settings.history is not None or settings.branching is not None:
-                raise ConfigurationError("history, branching: need an engine that takes token ids")
+            if settings.history is not None or settings.branching is not None or settings.grammar is not None:
+                raise ConfigurationError("history, branching, grammar: need an engine that takes token ids")
         else:
             self._max_context = min(limits.max_tokens or self._tokens.max_tokens, self._tokens.max_tokens)
             if settings.history is not None and limits.max_new_tokens >= self._max_context:
@@ -515,6 +515,11 @@ class Player:
                 self._grammars = Grammars(self._chat)
             assert episode.prompt is not None
             return self._grammars.start(grammar, episode.info.get("tools") or episode.prompt.tools or ())
+        if self._settings.grammar is not None:
+            raise ConfigurationError(
+                "grammar: has no effect where the environment lists its legal actions. Try: leave it out, or "
+                "environment.adapter_kwargs {unconstrained: true}"
+            )
         key = tuple(listed)
         if key not in self._tries:
             if not all(isinstance(text, str) for text in key):

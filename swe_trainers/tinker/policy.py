@@ -214,6 +214,132 @@ class _Steps:
             metrics = self._policy.client.optim_step(params).result().metrics or {}
         except FAILURES as error:
             raise failed("no step was taken", error) from error
+        reported = (value for name, value in metrics.items() if "grad_norm" in name)
+        return next(reported, 0.0)  # 0: the server reports none
+
+    def state_dict(self) -> dict[str, Any]:
+        """The path of weights and optimizer, which the server saves."""
+        self._saved += 1
+        return {"path": self.client.save_state(f"state-{self._saved}", overwrite=True).result().path}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` saved, as a new model of the server."""
+        begun = self._service.create_training_client_from_state_with_optimizer(state_dict["path"])
+        self.client = begun.result()
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Refused: the weights are on the server."""
+        raise TrainerError(f"{folder}: the weights are on the server. Try: policy.client.save_state(NAME)")
+
+    def learner(self, algorithm: Algorithm, *, seed: int = 0) -> Learner:
+        """A learner at its start.
+
+        Raises:
+            ConfigurationError: the algorithm needs more than log-probabilities at temperature 1.
+        """
+        names = ("entropy_coefficient", "gradient_noise_every", "needs_reference", "needs_critic", "needs_values")
+        needed = [name for name in (*names, "may_stop_early") if getattr(algorithm, name, False)]
+        needed += ["moments"] if algorithm.moments != "float32" else []
+        if not isinstance(algorithm, PolicyGradient) or needed or algorithm.temperature != 1:
+            raise ConfigurationError(
+                f"{type(algorithm).__name__}: not on a server of Tinker's API: {', '.join(needed) or 'temperature'}. "
+                "Try: the REINFORCE or GRPO family without reference, entropy bonus and stop_kl, at temperature 1"
+            )
+        steps: Any = _Steps(self, algorithm)
+        model: Any = self
+        return Learner(model, steps, torch.Generator().manual_seed(seed))
+
+    def generation(self, n_slots: int, max_tokens: int) -> Generation:
+        """What samples with the weights as they are after each update."""
+        return TinkerGeneration(lambda: self.client, n_slots, max_tokens)
+
+    def action_logprobs(self, rows: Rows, temperature: float | Tensor) -> Tensor:
+        """Log-probabilities of the action tokens of some rows, (A,) float32, differentiable.
+
+        Raises:
+            ConfigurationError: tokens were sampled at another temperature than 1, or among allowed ones.
+            EngineError: the server does not answer, or refuses.
+        """
+        if rows.allowed is not None or isinstance(temperature, Tensor) or temperature != 1:
+            raise ConfigurationError("Tinker's API: passes are at temperature 1, over the whole vocabulary")
+        ids, inside = rows.input_ids.flatten().numpy(), (rows.segment_ids > 0).flatten().numpy()
+        number = ((rows.position_ids == 0).flatten().numpy() & inside).cumsum()  # the sample of each place, from 1
+        places = [np.flatnonzero(inside & (number == n)) for n in range(1, int(number.max()) + 1)]
+        found: Tensor = _Logprobs.apply(
+            self._place.detach().clone().requires_grad_(), self, rows, [(ids[at], at) for at in places]
+        )  # type: ignore[no-untyped-call]
+        return found
+
+    def run_pass(self, samples: Samples, weights: Sequence[Any], *, backward: bool) -> list[Any]:
+        """A pass with the loss `cross_entropy`: log-probabilities of all tokens but each sample's first.
+
+        Raises:
+            EngineError: the server does not answer, or refuses.
+        """
+        data = [
+            tinker.Datum(
+                model_input=tinker.ModelInput.from_ints(ids[:-1].tolist()),
+                loss_fn_inputs={
+                    "target_tokens": tinker.TensorData(data=ids[1:], dtype="int64"),
+                    "weights": tinker.TensorData(data=weight, dtype="float32"),
+                },
+            )
+            for (ids, _), weight in zip(samples, weights, strict=True)
+        ]
+        run = self.client.forward_backward if backward else self.client.forward
+        try:
+            return [output["logprobs"].to_numpy() for output in run(data, "cross_entropy").result().loss_fn_outputs]
+        except FAILURES as error:
+            raise failed("a pass failed", error) from error
+
+
+class _Logprobs(torch.autograd.Function):
+    """Log-probabilities of actions by a pass of the server; their derivatives go back by another."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, policy: TinkerPolicy, rows: Rows, samples: Samples) -> Tensor:
+        del anchor  # it requires gradients, and with it the result
+        ctx.policy, ctx.rows, ctx.samples = policy, rows, samples
+        found = np.zeros(rows.input_ids.numel(), np.float32)
+        nothing = [np.zeros(len(ids) - 1, np.float32) for ids, _ in samples]
+        for (_, at), logprobs in zip(samples, policy.run_pass(samples, nothing, backward=False), strict=True):
+            found[at[1:]] = logprobs
+        return torch.from_numpy(found)[rows.places]
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> tuple[None, None, None, None]:
+        spread = torch.zeros(ctx.rows.input_ids.numel()).index_put((ctx.rows.places,), -slopes).numpy()
+        ctx.policy.run_pass(ctx.samples, [spread[at[1:]] for _, at in ctx.samples], backward=True)
+        return None, None, None, None
+
+
+class _Steps:
+    """The server's AdamW as an optimizer of ours; see `learning.update.Steps`."""
+
+    def __init__(self, policy: TinkerPolicy, algorithm: Algorithm) -> None:
+        self._policy, self._algorithm = policy, algorithm
+        self.param_groups: list[dict[str, Any]] = [{"params": [], "lr": algorithm.learning_rate}]
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        """Nothing: a step leaves no gradients, and every pass backwards is followed by one."""
+
+    def microbatch(self, *, last: bool) -> AbstractContextManager[Callable[[Tensor], None]]:
+        del last
+        return nullcontext(Tensor.backward)
+
+    def clipped_step(self, max_norm: float) -> float:
+        params = tinker.AdamParams(
+            learning_rate=self.param_groups[0]["lr"],
+            beta1=0.9,
+            beta2=0.999,
+            eps=self._algorithm.adam_epsilon,
+            weight_decay=self._algorithm.weight_decay,
+            grad_clip_norm=max_norm,
+        )
+        try:
+            metrics = self._policy.client.optim_step(params).result().metrics or {}
+        except FAILURES as error:
+            raise failed("no step was taken", error) from error
         return next(
             (value for name, value in metrics.items() if "grad_norm" in name), 0.0
         )  # 0: the server reports none

@@ -159,6 +159,17 @@ def test_the_update_computes_what_was_sampled_at(settings: dict[str, Any]) -> No
     assert metrics["entropy"] <= np.log(2) + 1e-4
 
 
+def test_a_form_that_would_have_no_effect_is_an_error() -> None:
+    class Lists(Dial):
+        def reset(self, **options: Any) -> tuple[str, dict[str, Any]]:
+            return super().reset(**options)[0], {"legal_actions": ["12"]}
+
+    engine = EmbeddedEngine(MODEL, n_slots=1, max_tokens=120)
+    settings = EpisodeSettings(Limits(4), constrained=True, grammar=Grammar(regex="[12]"))
+    with pytest.raises(ConfigurationError, match="grammar: has no effect where the environment lists its legal"):
+        list(iter_episodes(engine, CHAT, [Lists()], [EpisodeStart(0, group=0)], settings))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
