@@ -8,7 +8,7 @@ Every verdict is stored in `--state`, and the results are written again, as soon
 be stopped at any moment and goes on where it stopped. What `--output` has already is not run again, so it also goes on
 on another machine, from the committed file. Rows that are expected to cost least come first; `--spread` takes the
 repositories in turn. `kill -STOP` and `-CONT` pause the campaign, and `--share 0/2` and `1/2` split it between two
-processes.
+processes; where no control group can be made, `cpu_s` then counts both.
 
 The rewrite (`swegym_env.auditing.rewrites`) is a repair with another text. It is graded after the gold patch, when what
 is found out once for a task is known: its verdict is the one whose cost is reported.
@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from benchmarks.evaluation import Account
 from benchmarks.real_rows_results import Entry, Key, key_of, patches_of, read_entries, seconds_of, write_results
 from benchmarks.records import RESULTS, commit
 from swegym_env.auditing.gold import GoldPatch
@@ -36,6 +37,7 @@ from swegym_env.errors import SwegymError
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.languages import language_of
 from swegym_env.prepare import LocalWorkspace, prepare_locally
+from swegym_env.sandbox.client import end_all
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task
 
@@ -80,29 +82,31 @@ def main() -> int:
     part, of = map(int, options.share.split("/"))
     ordered = in_order(chosen, known, spread=options.spread)[part::of]
     began = time.monotonic()
-    for number, task in enumerate(ordered):
-        remaining = missing(task, known, options.times)
-        if not remaining:
-            continue
-        if time.monotonic() - began > options.seconds:
-            break
-        workspace: LocalWorkspace | None = None
-        for patch, run in remaining:
-            entry, workspace = _graded(task, patch, run, workspace, options)
-            known[key_of(entry)] = entry
-            with state.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry) + "\n")
-            # Another process may have added to the state.
-            known = read_entries(options.output, state) | known
-            left = sum(
-                expected_s(each, known, options.times)
-                for each in ordered[number:]
-                if missing(each, known, options.times)
-            )
-            print(_progress(entry, number + 1, len(ordered), left), flush=True)
-            if entry["patch"] == "set-up":
+    with contextlib.closing(Account()) as account:
+        for number, task in enumerate(ordered):
+            remaining = missing(task, known, options.times)
+            if not remaining:
+                continue
+            if time.monotonic() - began > options.seconds:
                 break
-        write_results(options.output, read_entries(options.output, state), options.times)
+            workspace: LocalWorkspace | None = None
+            for patch, run in remaining:
+                entry, workspace = _graded(task, patch, run, workspace, account, options)
+                known[key_of(entry)] = entry
+                with state.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(entry) + "\n")
+                # Another process may have added to the state.
+                known = read_entries(options.output, state) | known
+                left = sum(
+                    expected_s(each, known, options.times)
+                    for each in ordered[number:]
+                    if missing(each, known, options.times)
+                )
+                print(_progress(entry, number + 1, len(ordered), left), flush=True)
+                if entry["patch"] == "set-up":
+                    break
+            write_results(options.output, read_entries(options.output, state), options.times)
+        end_all()  # their control groups are in the account's
     totals = write_results(options.output, read_entries(options.output, state), options.times)
     print(f"{totals}; {options.output}", file=sys.stderr)
     return 0
@@ -159,25 +163,30 @@ def _facts_of(task: Task) -> Entry:
 
 
 def _graded(
-    task: Task, patch: str, run: int, workspace: LocalWorkspace | None, options: argparse.Namespace
+    task: Task,
+    patch: str,
+    run: int,
+    workspace: LocalWorkspace | None,
+    account: Account,
+    options: argparse.Namespace,
 ) -> tuple[Entry, LocalWorkspace | None]:
     """One verdict as stored, and the row's layers."""
     entry: Entry = {
         **_facts_of(task), "patch": patch, "run": run, "commit": commit()["commit"],
         "resolved": False, "reason": "", "at_fault": [],
     }  # fmt: skip
-    begin, processor = time.monotonic(), _processor_s()
+    begin, processor = time.monotonic(), account.seconds()
     try:
         if workspace is None:
             workspace = prepare_locally(task, repos=options.repos, backend=options.sandbox)
             entry |= {
                 "setup_s": round(time.monotonic() - begin, 1),
-                "setup_cpu_s": round(_processor_s() - processor, 1),
+                "setup_cpu_s": round(account.seconds() - processor, 2),
                 "layers": {layer.name: layer_bytes(layer) for layer in workspace.spec.layers},
             }
     except SwegymError as error:
         return {**entry, "patch": "set-up", "run": 0, "reason": f"set-up: {error}"}, None
-    begin, processor = time.monotonic(), _processor_s()
+    begin, processor = time.monotonic(), account.seconds()
     try:
         verdict = grade(task, _text(task, patch, workspace), repos=options.repos, backend=options.sandbox)
     except SwegymError as error:
@@ -189,7 +198,7 @@ def _graded(
         entry |= _facts(task, patch, verdict)
     entry |= {
         "wall_s": round(time.monotonic() - begin, 1),
-        "cpu_s": round(_processor_s() - processor, 1),
+        "cpu_s": round(account.seconds() - processor, 2),
         "load": round(os.getloadavg()[0], 1),
     }
     return entry, workspace
@@ -220,21 +229,6 @@ def _facts(task: Task, patch: str, verdict: Verdict) -> Entry:
         statuses = ((name, verdict.tests.get(name, "absent")) for name in names)
         facts["at_fault"] = [f"{name}: {status}" for name, status in statuses if status not in ("PASSED", "XFAIL")][:20]
     return facts
-
-
-def _processor_s() -> float:
-    """Seconds of processor time of this process and of all its descendants, those that have ended included."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            fields = (place / "stat").read_text().rpartition(")")[2].split()
-            parents[int(place.name)] = int(fields[1])
-            ticks[int(place.name)] = sum(map(int, fields[11:15]))
-    ours = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in ours} - ours:
-        ours |= more
-    return sum(ticks[process] for process in ours) / os.sysconf("SC_CLK_TCK")
 
 
 def layer_bytes(layer: Path) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from benchmarks import real_rows
 from benchmarks.real_rows import expected_s, in_order, layer_bytes, missing
 from benchmarks.real_rows_results import Entry, Key, key_of, misses, read_entries, write_results
 from swegym_env.tasks.datasets import load_tasks
@@ -39,16 +38,15 @@ def row(name: str, tests: int, repo: str = "a/b") -> Task:
     )
 
 
-def test_a_campaign_resumes_from_its_state_and_from_committed_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_campaign_resumes_from_its_state_and_from_committed_results(tmp_path: Path) -> None:
     task = load_tasks("mini", select=":1")[0]
-    common = ["real_rows", "--dataset", "mini", "--only", task.instance_id, "--output", str(tmp_path / "results.json")]
+    common = [sys.executable, "-m", "benchmarks.real_rows", "--dataset", "mini", "--only", task.instance_id]
+    common += ["--output", str(tmp_path / "results.json")]
 
     def run(state: str, *more: str) -> list[str]:
-        monkeypatch.setattr("sys.argv", [*common, "--state", str(tmp_path / state), *more])
-        assert real_rows.main() == 0
-        return [line.split("] ")[1] for line in capsys.readouterr().out.splitlines()]
+        command = [*common, "--state", str(tmp_path / state), *more]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        return [line.split("] ")[1] for line in done.stdout.splitlines()]
 
     assert run("state", "--times", "1", "--seconds", "0") == []
     lines = run("state", "--times", "1")
