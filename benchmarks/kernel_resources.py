@@ -25,22 +25,24 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from swe_trainers.kernels import triton_rows
+from swe_trainers.kernels import triton_layers, triton_rows
 
 ARCHITECTURES = (80, 90, 100)
 # Rows of logits and the distances between them: `linear` makes them multiples of 64 elements.
 ALIGNED = [["tt.divisibility", 16]]
 MATRICES = ("logits", "other", "out", "grad_logits", "grad_other")
 STRIDES = ("row_stride", "out_stride", "stride", "other_stride", "grad_stride", "grad_other_stride")
-SIZES = ("width", "first", "vocabulary", "share", "n", "parts", "temperature_stride")
+ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "cosines", "sines")
+DISTANCES = ("x_batch", "x_token", "x_head", "cos_batch", "cos_token", "sin_batch", "sin_token")
+SIZES = ("width", "first", "vocabulary", "share", "n", "parts", "temperature_stride", "tokens", "heads")
 FACTORS = ("cap", "scale")
 LIMIT = 1.05
 """Of a number that may not grow."""
 H200_BYTES, H200_UNITS, LANES = 4.8e12, 132, 128
 """Bytes a second and multiprocessors by the data sheet; lanes that one of them issues an instruction to a cycle."""
 BYTES = {"sums bf16": 2, "sums bf16 final": 2, "gradient bf16": 4, "KL sums bf16": 4, "KL gradient of p bf16": 6,
-         "KL gradient bf16": 8}  # fmt: skip
-"""That a pass over long rows reads and writes for each logit or pair."""
+         "KL gradient bf16": 8, "SwiGLU bf16": 6, "SwiGLU gradient bf16": 10, "rotation bf16": 8}  # fmt: skip
+"""That a pass reads and writes for each logit, activation or pair; of long rows, and of many heads."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Variant:
         kernel: the function.
         dtype: of the logits.
         constants: values of the compile-time arguments.
-        elements: logits (pairs of logits for a KL) that one iteration of the main loop processes; without a loop, one
+        elements: logits (pairs of logits for a KL or a rotation) that one iteration of the main loop processes; without a loop, one
             program.
         aligned: rows begin at multiples of 16 bytes.
     """
@@ -109,6 +111,12 @@ def variants() -> Iterator[Variant]:
         yield Variant(f"KL sums {dtype}", row._kl_sums_kernel, dtype, pairs, tile // 2)
         yield Variant(f"KL gradient {dtype}", row._kl_gradient_kernel, dtype, both, triton_rows.KL_BLOCK)
         yield Variant(f"KL gradient of p {dtype}", row._kl_gradient_kernel, dtype, {**both, "Q": False}, row.KL_BLOCK)
+        layer, head = triton_layers, {"HALF": 64, "COLUMNS": 64, "HEADS": triton_layers.ROTATE_BLOCK // 64}
+        block = {"BLOCK": layer.SWIGLU_BLOCK}
+        yield Variant(f"SwiGLU {dtype}", layer._swiglu_kernel, dtype, block, layer.SWIGLU_BLOCK)
+        yield Variant(f"SwiGLU gradient {dtype}", layer._swiglu_gradient_kernel, dtype, block, layer.SWIGLU_BLOCK)
+        rotation = {**head, "INVERSE": False}
+        yield Variant(f"rotation {dtype}", layer._rotate_kernel, dtype, rotation, layer.ROTATE_BLOCK)
         if dtype == "bf16":
             for more in ("FINAL", "SECOND", "BIAS", "CAP"):
                 yield Variant(f"sums {dtype} {more.lower()}", row._sums_kernel, dtype, {**sums, more: True}, tile)
@@ -126,10 +134,11 @@ def measure(variant: Variant, architecture: int) -> Resources:
     """Compile one variant and read its resources."""
     kernel = variant.kernel
     names = list(kernel.arg_names)
-    types = dict.fromkeys(MATRICES, f"*{variant.dtype}") | dict.fromkeys(STRIDES, "i64") | dict.fromkeys(SIZES, "i32")
+    types = dict.fromkeys((*MATRICES, *ACTIVATIONS), f"*{variant.dtype}")
+    types |= dict.fromkeys(STRIDES, "i64") | dict.fromkeys((*DISTANCES, *SIZES), "i32")
     types |= dict.fromkeys(FACTORS, "fp32") | dict.fromkeys(("slot_stride", "sum_stride"), "i64")
     types |= {"bias": f"*{variant.dtype}", "labels": "*i64"}
-    wide = (*MATRICES, *STRIDES, "bias") if variant.aligned else ()
+    wide = (*MATRICES, *STRIDES, *ACTIVATIONS, *DISTANCES, "bias") if variant.aligned else ()
     source = ASTSource(
         fn=kernel,
         signature={name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in names},

@@ -1,4 +1,4 @@
-"""Which row kernels compute: Triton's or PyTorch's."""
+"""Which kernels compute: Triton's or PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.kernels import torch_rows
 
-__all__ = ["BACKENDS", "row_kernels"]
+__all__ = ["BACKENDS", "layer_kernels", "row_kernels"]
 
 BACKENDS = ("triton", "torch", "reference")
 """`triton` needs a GPU, `torch` runs on every device, `reference` is exact in float64, for tests and diagnosis."""
@@ -43,6 +43,21 @@ def row_kernels(backend: str | None, rows: Tensor) -> ModuleType:
     from swe_trainers.kernels import triton_rows
 
     return triton_rows
+
+
+def layer_kernels(*tensors: Tensor) -> ModuleType | None:
+    """`triton_layers` where it computes these tensors: on a GPU, of one dtype, outside of `torch.compile`.
+
+    The compiler fuses elementary operations itself.
+    """
+    first = tensors[0]
+    if not first.is_cuda or not _has_triton() or torch.compiler.is_compiling():
+        return None
+    if first.dtype == torch.float64 or any(tensor.dtype != first.dtype for tensor in tensors):
+        return None
+    from swe_trainers.kernels import triton_layers
+
+    return triton_layers
 
 
 @cache

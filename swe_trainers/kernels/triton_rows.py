@@ -12,7 +12,7 @@ not fill a GPU, several programs share a row and a second, small kernel merges t
 
 The kernels read memory by its address. Every argument therefore passes `_matrix`, `_vector` or `_target` first: what is
 only read may have any strides and any dtype of its kind, and is copied if the kernel cannot read it as it is; what is
-written must be addressable row by row. `_launch` selects the GPU of the tensors. Sizes are arguments of the kernels,
+written must be addressable row by row. `launch` selects the GPU of the tensors. Sizes are arguments of the kernels,
 not constants: a new number of rows or columns compiles nothing.
 """
 
@@ -39,6 +39,7 @@ __all__ = [
     "kl_backward",
     "kl_statistics",
     "kl_sum_tile",
+    "launch",
     "merged",
     "row_statistics",
     "slots",
@@ -431,7 +432,7 @@ def _sum(
 ) -> None:
     n, columns = tile.shape
     lanes = _lanes(tile)
-    _launch(
+    launch(
         _sums_kernel,
         (n, parts),
         tile,
@@ -477,7 +478,7 @@ def _merge(sums: Tensor, outputs: tuple[Any, ...], vocabulary: int, *, final: bo
     if n:
         constants = {"THREADS": THREADS, "SECOND": quantities == 5, "FINAL": final, "num_warps": WARPS}
         grid = (triton.cdiv(n, THREADS),)
-        _launch(_merge_kernel, grid, sums.contiguous(), *outputs, n, parts, vocabulary, **constants)
+        launch(_merge_kernel, grid, sums.contiguous(), *outputs, n, parts, vocabulary, **constants)
 
 
 def gradient_(
@@ -510,7 +511,7 @@ def gradient_(
     tile = target if out is None else _matrix(tile)
     blocks = triton.cdiv(columns, GRADIENT_BLOCK)
     assert blocks <= _MOST_BLOCKS, f"{columns} columns do not fit a grid"
-    _launch(
+    launch(
         _gradient_kernel,
         (n, blocks),
         tile,
@@ -537,7 +538,7 @@ def _lanes(x: Tensor) -> int:
     return 16 // x.element_size() if x.stride(0) % 16 == 0 and x.data_ptr() % 16 == 0 else 1
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Any, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Any, **constants: Any) -> None:
     """Run a kernel on the GPU of its first argument, which need not be the current one."""
     with torch.cuda.device_of(first):
         kernel[grid](first, *arguments, **constants)
@@ -786,7 +787,7 @@ def kl_sum_tile(logits: Tensor, other: Tensor, scale: float, sums: Tensor, *, so
     _check_sums(sums, n, (5,), logits.device)
     logits, other = _matrix(logits), _matrix(other)
     lanes = min(_lanes(logits), _lanes(other))
-    _launch(
+    launch(
         _kl_sums_kernel,
         (n, len(sums)),
         logits,
@@ -813,7 +814,7 @@ def kl_statistics(sums: Tensor) -> Tensor:
     rows = torch.empty(5, n, dtype=torch.float32, device=sums.device)
     if n:
         grid = (triton.cdiv(n, THREADS),)
-        _launch(_kl_merge_kernel, grid, sums.contiguous(), rows, n, parts, THREADS=THREADS, num_warps=WARPS)
+        launch(_kl_merge_kernel, grid, sums.contiguous(), rows, n, parts, THREADS=THREADS, num_warps=WARPS)
     return rows
 
 
@@ -839,7 +840,7 @@ def kl_backward(
     logits, other = _matrix(logits), _matrix(other)
     for_p = logits if grad_logits is None else _target("grad_logits", grad_logits, logits)
     for_q = other if grad_other is None else _target("grad_other", grad_other, other)
-    _launch(
+    launch(
         _kl_gradient_kernel,
         (n, triton.cdiv(columns, KL_BLOCK)),
         logits,

@@ -2,7 +2,8 @@
 
 Transformers writes root-mean-square norms and rotary positions as many elementary operations, each with several more in
 the backward pass: on a CPU they take as much of a small model's update as its matrix products. The functions here
-compute the same formulas, equal up to rounding, in one forward and one backward function each.
+compute the same formulas, equal up to rounding, in one forward and one backward function each. On a GPU rotations and
+SwiGLU are kernels (`kernels.triton_layers`).
 
 `last_hidden` runs a trunk for generation, where only the last token of each row is needed.
 """
@@ -16,13 +17,25 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from swe_trainers.kernels.choice import layer_kernels
 from swe_trainers.model.attention import LayerMasks
 
 if TYPE_CHECKING:
     from swe_trainers.model.language_model import LanguageModel
 
-__all__ = ["Attention", "RMSNorm", "fuse_layers", "is_known_trunk", "last_hidden", "rms_norm", "rotate"]
+__all__ = [
+    "MLP",
+    "Attention",
+    "RMSNorm",
+    "fuse_layers",
+    "is_known_trunk",
+    "last_hidden",
+    "rms_norm",
+    "rotate",
+    "swiglu",
+]
 
+_SILU = ("SiLU", "SiLUActivation")  # PyTorch's, and that of transformers 5
 _Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the positions, each (B, T, D); the two halves of D are equal."""
 
@@ -32,6 +45,7 @@ class _Family(NamedTuple):
 
     norm: type[nn.Module]
     attention: type[nn.Module]
+    mlp: type[nn.Module]
     layer: type[nn.Module]
     trunk: type[nn.Module]
 
@@ -44,12 +58,12 @@ def _families() -> tuple[_Family, ...]:
     from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
     known = {"Llama": llama, "Mistral": mistral, "Qwen2": qwen2, "Qwen3": qwen3}
-    parts = ("RMSNorm", "Attention", "DecoderLayer", "Model")
+    parts = ("RMSNorm", "Attention", "MLP", "DecoderLayer", "Model")
     return tuple(_Family(*(getattr(module, name + part) for part in parts)) for name, module in known.items())
 
 
 def fuse_layers(causal_lm: nn.Module) -> bool:
-    """Replace the norms and the attention of a known family by those defined here; other models are not changed.
+    """Replace the norms, attention and MLPs of a known family by those defined here; other models are not changed.
 
     Modules keep their names, parameters and hooks, and the modules that they call (projections, adapters on them).
 
@@ -57,11 +71,14 @@ def fuse_layers(causal_lm: nn.Module) -> bool:
         Whether the model is of a known family.
     """
     norms, attentions = {family.norm for family in _families()}, {family.attention for family in _families()}
+    mlps = {family.mlp for family in _families()}
     for module in causal_lm.modules():
         if type(module) in norms:
             module.__class__ = RMSNorm
         elif type(module) in attentions:
             module.__class__ = Attention
+        elif type(module) in mlps and type(module.act_fn).__name__ in _SILU:
+            module.__class__ = MLP
     return any(type(module) is Attention for module in causal_lm.modules())
 
 
@@ -126,6 +143,16 @@ class Attention(nn.Module):
         return own.o_proj(attended.reshape(*shape, -1)), weights
 
 
+class MLP(nn.Module):
+    """Replaces a family's MLP with the activation SiLU, which has three projections."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(…, D) to (…, D)."""
+        own: Any = self
+        projected: Tensor = own.down_proj(swiglu(own.gate_proj(hidden), own.up_proj(hidden)))
+        return projected
+
+
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """X / sqrt(mean x² + ε) · weight, computed in at least float32 (Zhang and Sennrich 2019, arXiv:1910.07467).
 
@@ -151,10 +178,30 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     Returns:
         (B, T, H, D).
     """
-    if torch.is_grad_enabled() and x.requires_grad:
-        rotated: Tensor = _Rotate.apply(x, cosines, sines)  # type: ignore[no-untyped-call]
-        return rotated
-    return _rotated(x, cosines, sines, inverse=False)
+    kernels = layer_kernels(x)
+    rotated: Tensor
+    if kernels is not None:
+        rotated = kernels.rotate(x, cosines, sines)
+    elif torch.is_grad_enabled() and x.requires_grad:
+        rotated = _Rotate.apply(x, cosines, sines)  # type: ignore[no-untyped-call]
+    else:
+        rotated = _rotated(x, cosines, sines, inverse=False)
+    return rotated
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Gate · σ(gate) · up (Shazeer 2020, arXiv:2002.05202).
+
+    Args:
+        gate, up: (…, D) floating.
+    Returns:
+        (…, D).
+    """
+    kernels = layer_kernels(gate, up)
+    if kernels is None:
+        return nn.functional.silu(gate) * up
+    activated: Tensor = kernels.swiglu(gate, up)
+    return activated
 
 
 def _exact(x: Tensor) -> Tensor:

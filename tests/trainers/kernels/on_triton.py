@@ -19,10 +19,14 @@ from swe_trainers.kernels import (
     token_logprobs,
     token_logprobs_from_logits,
     top_logprobs,
+    triton_layers,
     triton_rows,
 )
+from swe_trainers.kernels.triton_rows import launch
+from swe_trainers.model import fused
 from tests.trainers.kernels.allowed import check_against_enumeration
 from tests.trainers.kernels.layouts import CASES, assert_no_layout_matters, laid_out
+from tests.trainers.tiny import tiny_model
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -439,15 +443,16 @@ class Operations(TorchDispatchMode):
     def __init__(self, monkeypatch):
         super().__init__()
         self.seen, self._launching = [], False
-        launch = triton_rows._launch
+        original = triton_rows.launch
 
         def recorded(kernel, *arguments, **constants):
             self.seen.append(kernel.__name__)
             self._launching = True  # the interpreter copies tensors
-            launch(kernel, *arguments, **constants)
+            original(kernel, *arguments, **constants)
             self._launching = False
 
-        monkeypatch.setattr(triton_rows, "_launch", recorded)
+        for module in (triton_rows, triton_layers):
+            monkeypatch.setattr(module, "launch", recorded)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function.name().removeprefix("aten::").partition(".")[0]
@@ -504,3 +509,99 @@ def test_restricted_rows_have_the_enumerated_distribution(free, soft_cap, option
     check_against_enumeration(
         AllowedTokens.of, token_logprobs, linear_kl, free=free, soft_cap=soft_cap, backend="triton", **options
     )
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 1048), (0, 7)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_swiglu_and_its_gradients_are_as_exact_as_elementary_operations(shape, dtype):
+    generator = torch.Generator().manual_seed(0)
+    gate, up, upstream = (torch.randn(shape, generator=generator).mul_(4).to(DEVICE, dtype) for _ in range(3))
+
+    def run(function, kind):
+        inputs = [part.to(kind, copy=True).requires_grad_() for part in (gate, up)]
+        out = function(*inputs)
+        return out.detach(), *torch.autograd.grad(out, inputs, upstream.to(out.dtype))
+
+    def elementary(gate, up):
+        return torch.nn.functional.silu(gate) * up
+
+    truth, stock = run(elementary, torch.float64), run(elementary, dtype)
+    for exact, theirs, own in zip(truth, stock, run(triton_layers.swiglu, dtype), strict=True):
+        assert own.dtype == dtype and own.shape == exact.shape
+        if exact.numel():
+            scale, unit = float(exact.abs().max()), torch.finfo(dtype).eps
+            error, error_of_theirs = (float((x.double() - exact).abs().max()) / scale for x in (own, theirs))
+            # Triton's interpreter truncates float32 to bfloat16 where a GPU rounds.
+            assert error <= max(error_of_theirs * 1.01, unit), (error, error_of_theirs)
+
+
+def test_swiglu_takes_any_layout():
+    gate, up, upstream = (torch.randn(12, 6, device=DEVICE).t() for _ in range(3))
+    gate, up = gate.requires_grad_(), torch._neg_view(up).detach().requires_grad_()
+    out = triton_layers.swiglu(gate, up)
+    torch.testing.assert_close(out, torch.nn.functional.silu(gate) * up)
+    grads = torch.autograd.grad(out, [gate, up], upstream.expand_as(out))
+    truth = torch.autograd.grad(torch.nn.functional.silu(gate) * up, [gate, up], upstream)
+    torch.testing.assert_close(grads, truth)
+
+
+@pytest.mark.parametrize(("heads", "width"), [(1, 2), (3, 8), (5, 96), (64, 128)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rotations_and_their_gradients_are_those_of_float64(heads, width, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, upstream = (torch.randn(2, 3, heads, width, generator=generator).to(DEVICE, dtype) for _ in range(2))
+    angles = torch.randn(1, 3, width // 2, generator=generator).expand(2, -1, -1)
+    cosines, sines = (torch.cat([part, part], -1).to(DEVICE, dtype) for part in (angles.cos(), angles.sin()))
+    found = []
+    for function, kind in ((fused.rotate, torch.float64), (triton_layers.rotate, dtype)):
+        own = x.to(kind, copy=True).requires_grad_()
+        out = function(own, cosines.to(kind), sines.to(kind))
+        found.append((out, *torch.autograd.grad(out, own, upstream.to(kind))))
+    for exact, own in zip(*found, strict=True):
+        unit = torch.finfo(dtype).eps
+        torch.testing.assert_close(own.double(), exact, rtol=unit, atol=4 * unit)
+
+
+def test_a_rotation_takes_any_layout():
+    x = torch.randn(2, 4, 3, 8, device=DEVICE)
+    angles = torch.randn(2, 3, 8, device=DEVICE)
+    transposed = x.transpose(1, 2).requires_grad_()
+    strided = torch.stack([angles.cos(), angles.sin()], -1)
+    cosines, sines = (
+        part.index_copy(2, torch.arange(4, 8, device=DEVICE), part[..., :4]) for part in strided.unbind(-1)
+    )
+    out = triton_layers.rotate(transposed, cosines, sines)
+    truth = fused._rotated(transposed, cosines, sines, inverse=False)
+    torch.testing.assert_close(out, truth)
+    upstream = torch.randn(2, 4, 8, 3, device=DEVICE).permute(0, 3, 1, 2)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, transposed, upstream), torch.autograd.grad(truth, transposed, upstream)
+    )
+
+
+def test_a_layer_launches_one_kernel_in_each_direction(monkeypatch):
+    gate, up, x, cosines, sines = (torch.randn(2, 3, 4, 8, device=DEVICE).requires_grad_() for _ in range(5))
+    with Operations(monkeypatch) as calls:
+        torch.autograd.grad(triton_layers.swiglu(gate, up), [gate, up], x)
+        torch.autograd.grad(triton_layers.rotate(x, cosines[:, :, 0], sines[:, :, 0]), x, gate)
+    assert calls.seen == ["_swiglu_kernel", "_swiglu_gradient_kernel", "_rotate_kernel", "_rotate_kernel"]
+
+
+def test_a_model_computes_the_same_by_kernels_as_by_elementary_operations(monkeypatch):
+    model = tiny_model("qwen3", scale=2.0).to(DEVICE)
+    ids = torch.randint(4, 40, (2, 13), generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    upstream = torch.randn(2, 13, 32, device=DEVICE)
+    found, launched = [], []
+    for kernels in (None, triton_layers):
+        monkeypatch.setattr(fused, "layer_kernels", lambda *_, kernels=kernels: kernels)
+        for parameter in model.causal_lm.parameters():
+            parameter.grad = None
+        with monkeypatch.context() as patch:
+            patch.setattr(triton_layers, "launch", lambda *a, **k: (launched.append(a[0].__name__), launch(*a, **k)))
+            hidden = model.trunk_hidden(ids, torch.arange(13, device=DEVICE).expand(2, 13), torch.ones_like(ids))
+            hidden.backward(upstream)
+        found.append([hidden.detach(), *(p.grad for p in model.causal_lm.parameters() if p.grad is not None)])
+    layers = len(model.trunk.layers)
+    assert launched.count("_swiglu_kernel") == launched.count("_swiglu_gradient_kernel") == layers
+    assert launched.count("_rotate_kernel") == 4 * layers
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)

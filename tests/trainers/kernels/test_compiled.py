@@ -32,14 +32,14 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
         assert row["registers"] <= 80, row  # 6 blocks of 128 threads stay resident on each multiprocessor
         if "merge" in row["kernel"] or "unaligned" in row["kernel"]:
             continue
-        assert row["wide_loads"] >= 4, row
+        assert row["wide_loads"] >= (2 if "SwiGLU" in row["kernel"] else 4), row
         if "gradient" in row["kernel"]:
             assert row["wide_stores"] >= 2, row  # the narrow ones are of the last columns of an odd vocabulary
     if architecture == 90:
         counts = {row["kernel"]: row for row in rows}
         assert counts["sums bf16"]["loop_instructions"] <= 8.6 and counts["sums bf16"]["registers"] <= 48
         clocks = [least_clock(row) for row in rows if least_clock(row) is not None]
-        assert len(clocks) == 6 and max(clocks) <= 1.3e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
+        assert len(clocks) == 9 and max(clocks) <= 1.3e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
 
 
 def test_an_h200_must_issue_four_instructions_a_byte_at_1_14_gigahertz():

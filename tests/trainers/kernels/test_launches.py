@@ -136,7 +136,7 @@ def test_every_kernel_is_launched_on_the_gpu_of_its_tensors():
                             for block in ast.walk(function)
                         )
                         places.append((file.name, function.name, guarded))
-    assert places == [("triton_rows.py", "_launch", True)]
+    assert places == [("triton_rows.py", "launch", True)]
 
 
 class Peak(TorchDispatchMode):

@@ -15,7 +15,9 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from swe_trainers.engines.cache import SlotCache
-from swe_trainers.model.fused import RMSNorm, fuse_layers, is_known_trunk, last_hidden, rms_norm, rotate
+from swe_trainers.kernels import triton_layers
+from swe_trainers.kernels.choice import layer_kernels
+from swe_trainers.model.fused import MLP, RMSNorm, fuse_layers, is_known_trunk, last_hidden, rms_norm, rotate
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.model.lora import LoRA
 from tests.trainers.tiny import FAMILIES, tiny_model
@@ -84,6 +86,22 @@ def test_on_a_gpu_pytorchs_kernel_computes_the_norm() -> None:
                 assert rms_norm(x, own, 1e-6).shape == x.shape
             calls.append("rms_norm" in called.names)
     assert calls == [True, False]
+
+
+def test_on_a_gpu_layers_are_kernels_where_they_compute_these_numbers() -> None:
+    with FakeTensorMode():
+        low, exact = (torch.empty(4, 6, dtype=dtype, device="cuda") for dtype in (torch.bfloat16, torch.float64))
+        assert layer_kernels(low, low) is triton_layers
+        assert [layer_kernels(*pair) for pair in ((exact,), (low, low.float()), (low.cpu(),))] == [None] * 3
+
+
+def test_mlps_with_another_activation_are_not_changed() -> None:
+    config = copy.deepcopy(tiny_model("llama").causal_lm.config)
+    assert any(type(module) is MLP for module in tiny_model("llama").modules())
+    config.hidden_act = "gelu"
+    other = AutoModelForCausalLM.from_config(config)
+    assert fuse_layers(other)
+    assert not any(type(module) is MLP for module in other.modules())
 
 
 class TorchFunctionCalls(TorchFunctionMode):
