@@ -25,11 +25,13 @@ a container                   the sum over its different leaves; for a set, or w
 counts of outcomes            at most 2 each
 
 The same leaf counts once, however often it is expected. What is searched loses log2 of the length of the text for each
-piece that can be found anywhere in it (`pieces`); one of n loses log2 n.
+piece that can be found anywhere in it (`pieces`); one of n loses log2 n. In what is searched, the words of the texts
+that the base commit sends count as words that the tests hold, and a number as its distance from one of those in them.
 """
 
 from __future__ import annotations
 
+import copy
 import datetime
 import importlib
 import itertools
@@ -47,6 +49,7 @@ _TOKEN = re.compile(r"[^\W_]+|\s+|_+|[^\w\s]+")
 _WORDS = re.compile(rb"[0-9a-z\x80-\xff]+")
 _NEAR_WORD, _FAR_WORD, _NEAR_TEXT, _FAR_TEXT, _NEXT_WORD, _NUMBER = 8.0, 12.0, 4.0, 8.0, 4.0, 20.0
 _MAX_LEAVES, _MAX_TOKENS = 10_000, 2_000
+_MOST_DIGITS = 15
 _LONG_TEXT, _MOST_LONG_TEXTS = 4, 200  # different words; texts that are looked for in parts
 _parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
@@ -107,6 +110,7 @@ class Knowledge:
     """
 
     def __init__(self, values: Iterable[Any], near: Iterable[str], far: Iterable[bytes]) -> None:
+        self._numbers: set[int] = set()
         texts = sorted({text for value in values for leaf in leaves(value) for text in _texts(leaf)})
         words = {text: _words(text) for text in texts}
         wanted = {word for found in words.values() for word in found}
@@ -139,6 +143,18 @@ class Knowledge:
             if not (missing or searched or long):
                 break
 
+    def with_sent(self, sent: Collection[Any]) -> Knowledge:
+        """The same of a reader who also knows these leaves, which the base commit sends."""
+        texts = [text for leaf in sent for text in _texts(leaf)]
+        near = b"\n".join([self._near, *map(_folded, texts)])
+        listed = _WORDS.findall(near)
+        numbers = {int(word) for text in texts for word in re.findall(r"\d{1,15}", text)}
+        numbers |= {leaf for leaf in sent if type(leaf) is int}
+        known = copy.copy(self)
+        pairs = self._pairs | set(itertools.pairwise(listed))
+        vars(known).update(_near=near, _near_words=set(listed), _pairs=pairs, _numbers=numbers)
+        return known
+
     def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
         """The bits of one value that is no container; a number counts if it differs by more than `tolerance`."""
         if leaf is None or isinstance(leaf, bool):
@@ -151,11 +167,18 @@ class Knowledge:
 
     def _number_bits(self, number: complex) -> float:
         if isinstance(number, int):
-            own = 1.0 + math.log2(1 + min(abs(number), 1 << 64))
+            own = min(1.0 + math.log2(1 + min(abs(number), 1 << 64)), self._distance_bits(number))
             return min(own, _NEAR_TEXT if abs(number) > 9 and self._holds_number(str(abs(number))) else _NUMBER)
         digits = sum(len(part.strip("0")) for part in re.findall(r"\d+", repr(number).partition("e")[0]))
         own = 1.0 + math.log2(10) * digits
         return min(own, _NEAR_TEXT if digits > 1 and self._holds_number(repr(number).lstrip("-")) else 40.0)
+
+    def _distance_bits(self, number: int) -> float:
+        """Of which number it is near to, and how far from that."""
+        if not self._numbers:
+            return math.inf
+        distance = min(abs(number - known) for known in self._numbers)
+        return math.log2(len(self._numbers)) + 1.0 + math.log2(1 + min(distance, 1 << 64))
 
     def _holds_number(self, text: str) -> bool:
         return re.search(rb"(?<![\w.])" + re.escape(text.encode()) + rb"(?!\w)", self._near) is not None
@@ -197,6 +220,8 @@ class Knowledge:
             known = _NEXT_WORD
         letters = token.decode("utf-8", "replace")
         own = 4.0 * len(letters)
+        if letters.isdecimal() and len(letters) <= _MOST_DIGITS:
+            own = min(own, self._distance_bits(int(letters)))
         turns = sum(one != other for one, other in itertools.pairwise(_steps(letters)))
         if 2 * turns < len(letters) - 2:  # "aaaa" and "abcd" are a letter, a step and a length
             own = min(own, 4.0 * (2 + turns) + math.log2(len(letters)))
@@ -220,10 +245,18 @@ class Ledger:
         knowledge: what a reader knows.
         sent: the leaves that the base commit sends.
         readable: values that the tests inside still hold.
+        searching: what a reader knows of what is searched; by default, `knowledge` with `sent`.
     """
 
-    def __init__(self, knowledge: Knowledge, sent: Collection[Any] = (), readable: Iterable[Any] = ()) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        sent: Collection[Any] = (),
+        readable: Iterable[Any] = (),
+        searching: Knowledge | None = None,
+    ) -> None:
         self._knowledge = knowledge
+        self._searching = knowledge.with_sent(sent) if searching is None else searching
         self._sent = {_key(leaf) for leaf in sent}
         self._counted: set[object] = {_key(leaf) for value in readable for leaf in leaves(value)}
 
@@ -242,8 +275,8 @@ class Ledger:
             return max(0.0, min(self._sum(choice) for choice in choices) - math.log2(len(choices)))
         if kind == "search":
             return self._sum_required(_parsed(value))
-        if kind == "lines":
-            return self._sum(_parts(value))
+        if kind in ("in", "lines"):
+            return self._sum(_parts(value) if kind == "lines" else value, reader=self._searching)
         if kind == "outcomes":
             found = [("outcome", name, count) for name, count in value.items() if count]
             fresh = [one for one in found if one not in self._counted]
@@ -256,9 +289,15 @@ class Ledger:
             total = max(0.0, total - _order_bits(len(value)))
         return total
 
-    def _sum(self, value: Any, kind: str = "", options: Mapping[str, float] | None = None) -> float:
+    def _sum(
+        self,
+        value: Any,
+        kind: str = "",
+        options: Mapping[str, float] | None = None,
+        reader: Knowledge | None = None,
+    ) -> float:
         if isinstance(value, set | frozenset):
-            return max(0.0, self._sum(sorted(value, key=repr), kind, options) - _order_bits(len(value)))
+            return max(0.0, self._sum(sorted(value, key=repr), kind, options, reader) - _order_bits(len(value)))
         found = list(leaves(value))
         if _in_steps(found):
             found = [found[0], found[1] - found[0], len(found)]
@@ -269,7 +308,7 @@ class Ledger:
                 self._counted.add(key)
                 limit = math.log2(1 + len(self._sent)) if key in self._sent else math.inf
                 tolerance = _tolerance(kind, leaf, options) if kind and options is not None else 0.0
-                total += min(self._knowledge.bits(leaf, tolerance), limit)
+                total += min((reader or self._knowledge).bits(leaf, tolerance), limit)
         if len(found) > 1 and all(_key(leaf) in self._sent for leaf in found):
             total = min(total, math.log2(1 + len(self._sent)) + _order_bits(len(found)))
         return total
@@ -282,7 +321,7 @@ class Ledger:
             if name == "LITERAL":
                 literal += chr(argument)
                 continue
-            total, literal = total + (self._sum(literal) if literal else 0.0), ""
+            total, literal = total + (self._sum(literal, reader=self._searching) if literal else 0.0), ""
             if name == "SUBPATTERN":
                 total += self._sum_required(argument[-1])
             elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] > 0:

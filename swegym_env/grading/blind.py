@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.files import write_atomically
+from swegym_env.grading.answers import SEARCHES, answers, more_answers
 from swegym_env.grading.bits import Knowledge, Ledger, leaves, pieces
 from swegym_env.grading.comparisons import (
     Foreign,
@@ -65,14 +66,14 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 14
+_VERSION = 15
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
-_SEARCHED = ("in", "search", "lines")
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 # Comparisons that hold for one value of a known type only, or for numbers near it.
 _OF_ONE_VALUE = frozenset({"eq", "is", "of", "rows", "count", "approx", "almost", "close", "raised"})
 _MOST_LONGER, _MOST_CHARS = 4, 400
+_GUESSES = 2  # answers more than the gold patch sends
 _FILE_BYTES, _REPOSITORY_BYTES = 1 << 20, 256 << 20
 _PASSED = ("PASSED", "XFAIL")
 
@@ -96,6 +97,7 @@ class Pair:
         is_strict: whether a control could tell no more: it holds for one value only, of what the test computes, or
             searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
+        answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
     """
 
     names: tuple[str, ...]
@@ -110,6 +112,7 @@ class Pair:
     decides: bool = False
     is_strict: bool = False
     is_beside: bool = False
+    answers: tuple[int, ...] = ()
 
     @property
     def sure_bits(self) -> float:
@@ -122,12 +125,19 @@ class Pair:
         return self._sure(self.own_bits)
 
     def _sure(self, bits: float) -> float:
-        return max(0.0, bits - self.met_by_chance(self.longest_text)) if self.kind in _SEARCHED else bits
+        return max(0.0, bits - self.met_by_chance(self.longest_text)) if self.kind in SEARCHES else bits
 
     @property
     def longest_text(self) -> int:
         """Characters of the longest text in which a search counts: a repair may say more than the gold patch."""
         return _MOST_LONGER * self.length + _MOST_CHARS
+
+    def more_answers(self, sent: Iterable[_Sent]) -> int:
+        """How many more answers than the gold patch sends stand in what is searched."""
+        if self.kind not in SEARCHES:
+            return 0
+        found = (answers(self.kind, one.expected, one.record.value) for one in sent)
+        return max((more_answers(counts, self.answers) for counts in found), default=0)
 
     def met_by_chance(self, length: int) -> float:
         """The bits that a search in a text of so many characters loses."""
@@ -144,6 +154,7 @@ class BlindTests:
         pairs: name → each comparison with each of its expected values that must be sent.
         open: those of FAIL_TO_PASS whose tests have assertions that are not compared outside, or in part only.
         computed: whether conditions of computed values are rewritten too.
+        inside: those of FAIL_TO_PASS in which something decides that is compared inside, or may.
     """
 
     files: Mapping[str, str]
@@ -151,6 +162,7 @@ class BlindTests:
     pairs: Mapping[str, Pair]
     open: frozenset[str] = frozenset()
     computed: bool = False
+    inside: frozenset[str] = frozenset()
 
     def run(self, tests: TaskTests, patch: str) -> tuple[Run, Verdict]:
         """Run the tests blind on a patch. Raises as `TaskTests.run`."""
@@ -203,12 +215,12 @@ class BlindTests:
             longest = max(_length(plain_value(one.record.value)) for one in sent)
             counts = _counts(sent, pair.names)
             short = {test for test, count in pair.counts.items() if counts.get(test, 0) < count}
-            if pair.kind in _SEARCHED and longest > pair.longest_text:
+            if pair.kind in SEARCHES and (pair.more_answers(sent) or longest > pair.longest_text):
                 short |= set(pair.names)  # such a text holds anything
             uncovered |= short
             if short:
                 continue
-            bits += max(0.0, pair.bits - (pair.met_by_chance(longest) if pair.kind in _SEARCHED else 0.0))
+            bits += max(0.0, pair.bits - (pair.met_by_chance(longest) if pair.kind in SEARCHES else 0.0))
             shown |= set(pair.names) if pair.shows else set()
             deciding |= set(pair.names) if pair.decides else set()
         for name in seen.keys() - self.pairs.keys():
@@ -223,13 +235,9 @@ class BlindTests:
         log = verdict.log
         if others:
             log += f"\nCompared outside of the sandbox, and not as expected: {', '.join(sorted(failed))}\n"
-        reason = verdict.failure_reason
-        if verdict.resolved and unsent:
-            reason = f"{FORGED}the tests passed without {unsent} of the comparisons that they make"
-        elif verdict.resolved and others and all(_holds_foreign(one.record.value) for one in others):
-            reason = UNPROVEN  # the tests may know that such an object equals the expected value
+        reason = self._reason(seen, unsent, others) if verdict.resolved else verdict.failure_reason
         resolved = verdict.resolved and not reason and not failed.intersection(known)
-        proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered)
+        proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered - self.inside)
         proof_bits = round(bits, 1) if resolved else 0.0
         is_proof = resolved and proof_bits >= PROOF_BITS and len(proved) == len(task.fail_to_pass) > 0
         verdict = dataclasses.replace(
@@ -247,6 +255,15 @@ class BlindTests:
         )
         return verdict, frozenset(deciding - uncovered)
 
+    def _reason(self, seen: Mapping[str, list[_Sent]], unsent: int, wrong: list[_Sent]) -> str:
+        """Why a patch with which the tests pass is not resolved by what they sent, beside values that are wrong."""
+        if unsent:
+            return f"{FORGED}the tests passed without {unsent} of the comparisons that they make"
+        if wrong:  # the tests may know that such an object equals the expected value
+            return UNPROVEN if all(_holds_foreign(one.record.value) for one in wrong) else ""
+        guesses = any(pair.more_answers(seen[name]) >= _GUESSES for name, pair in self.pairs.items())
+        return UNPROVEN if guesses else ""  # one of several answers is right, whoever does not know which
+
     @staticmethod
     def _sent_as_by_gold(pair: Pair, sent: list[_Sent]) -> bool:
         """Whether each test sends what it sends with the gold patch, as often."""
@@ -255,7 +272,7 @@ class BlindTests:
         return often and {canonical(one.record.value) for one in sent} == {*pair.forms}
 
     def proves(self, verdict: Verdict, names: Iterable[str]) -> bool:
-        """Whether the verdict of a blind run proves each of these tests, whatever else the test checks."""
+        """Whether the verdict of a blind run proves each of these tests: nothing else in them decides."""
         return verdict.proof == "blind" and all(
             name in verdict.proof_tests
             and sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names) >= PROOF_BITS / 2
@@ -282,20 +299,18 @@ class BlindTests:
     def chance(self, name: str) -> float:
         """The chance to send all that the test `name` compares without the repair, if the verdict is resolved.
 
-        1 if the base commit sends the same, or if what is not compared outside could be forged beside a good guess.
+        1 if the base commit sends the same, or if what is not compared outside could be forged.
         """
-        bits = sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names)
-        if name in self.open and not (bits >= PROOF_BITS and self.covers(name)):
+        if name in self.inside:
             return 1.0
+        bits = sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names)
         return 2.0 ** -min(bits, 1000.0)
 
     def hides(self, name: str) -> bool:
-        """Whether the test `name` decides by an expected value that it does not hold."""
-        return any(name in pair.names and pair.decides and not pair.is_beside for pair in self.pairs.values())
-
-    def covers(self, name: str) -> bool:
-        """Whether a comparison shows that the test `name` fails without the repair and passes with it."""
-        return any(name in pair.names and pair.shows for pair in self.pairs.values())
+        """Whether the test `name` decides by expected values that it does not hold, and by nothing else."""
+        return name not in self.inside and any(
+            name in pair.names and pair.decides and not pair.is_beside for pair in self.pairs.values()
+        )
 
 
 @dataclass(frozen=True)
@@ -427,10 +442,11 @@ def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = 
 def _read(place: Path, _changed: int) -> BlindTests:
     data = json.loads(place.read_text(encoding="utf-8"))
     pairs = {
-        name: Pair(tuple(names), kind, bits, shows, tuple(forms), *more)
-        for name, (names, kind, bits, shows, forms, *more) in data["pairs"].items()
+        name: dataclasses.replace(Pair(tuple(names), kind, bits, shows, tuple(forms), *more), answers=tuple(answered))
+        for name, (names, kind, bits, shows, forms, *more, answered) in data["pairs"].items()
     }
-    return BlindTests(data["files"], frozenset(data["left"]), pairs, frozenset(data["open"]), data["computed"])
+    unread, inside = frozenset(data["open"]), frozenset(data["inside"])
+    return BlindTests(data["files"], frozenset(data["left"]), pairs, unread, data["computed"], inside)
 
 
 def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed: bool = False) -> BlindTests:
@@ -451,8 +467,8 @@ def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed
         found = _calibrated(tests, gold, computed=computed)
         pairs = {name: dataclasses.astuple(pair) for name, pair in found.pairs.items()}
         files = dict(found.files) if pairs else {}
-        left, unread = sorted(found.left), sorted(found.open)
-        data = {"files": files, "left": left, "pairs": pairs, "open": unread, "computed": computed}
+        left, unread, inside = sorted(found.left), sorted(found.open), sorted(found.inside)
+        data = {"files": files, "left": left, "pairs": pairs, "open": unread, "computed": computed, "inside": inside}
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, json.dumps(data))
         return found
@@ -469,7 +485,7 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
         found = _behaving(tests, gold, files, left, computed=computed)
         if found is None:
             return none
-        blinded, seen, left, inside = found
+        blinded, seen, left, compared = found
         forms = {name: _forms(sent) for name, sent in seen.items()}
         empty = tests.run("", blinded=blinded)
         before, base = tests.verdict(empty), _observed(blinded, empty.sent)
@@ -489,8 +505,12 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
         return none
     pairs = _pairs(tests, blinded, files, kept, base, forms, computed=computed)
     last = _blinded(task, files, left, computed=computed)
-    unread = last.open | inside if last is not None else frozenset()
-    return BlindTests(files, left, pairs, unread, computed)
+    unread = last.open | compared if last is not None else frozenset()
+    # What the base commit passes where every comparison outside counts as if it held is decided by these alone.
+    checked = {test for pair in pairs.values() if pair.is_beside and pair.decides for test in pair.names}
+    checked |= {test for name, pair in pairs.items() if kept[name][0].is_checked for test in pair.names}
+    inside = {test for test in task.fail_to_pass if test in unread | checked and before.tests.get(test) not in _PASSED}
+    return BlindTests(files, left, pairs, unread, computed, frozenset(inside))
 
 
 def _behaving(
@@ -616,6 +636,7 @@ def _pairs(
     values = [_expected(sent) for sent in seen.values()]
     knowledge = Knowledge(values, [task.problem_statement, *inside, *patched], _contents(tests.workspace.base))
     sent_by_base = [leaf for sent in base.values() for one in sent for leaf in leaves(one.record.value)]
+    searching = knowledge.with_sent(sent_by_base)
     readable = [value for sent in seen.values() for value in sent[0].expectation.readable]
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
@@ -624,7 +645,7 @@ def _pairs(
         kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
         # What one test holds counts for this test alone, or once for all tests together.
         own_ledger = sent[0].expectation.function if computed else ""
-        ledger = ledgers.setdefault(own_ledger, Ledger(knowledge, sent_by_base, readable))
+        ledger = ledgers.setdefault(own_ledger, Ledger(knowledge, sent_by_base, readable, searching))
         named = frozenset().union(*(_names_of(one.record, known, one.texts) for one in sent))
         counts = _counts(sent, named)
         alone = bool(named) or len(sent[0].expectation.names) == 1
@@ -635,7 +656,7 @@ def _pairs(
         if (differs or name not in base) and named & {*task.fail_to_pass}:
             bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
             bits = min(bits, ERROR_BITS) if kind == "raised" else bits
-            own = Ledger(knowledge, sent_by_base, readable).add(kind, expected, options)
+            own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
             own = min(own, ERROR_BITS) if kind == "raised" else own
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.
@@ -655,10 +676,19 @@ def _pairs(
             alone and own > 0,
             is_strict=False,
             is_beside=is_beside,
+            answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))
         pairs[name] = dataclasses.replace(pairs[name], is_strict=strict)
     return pairs
+
+
+def _most_answers(kind: str, sent: list[_Sent]) -> tuple[int, ...]:
+    """The most answers in what the gold patch sends; empty where they cannot be counted alike."""
+    found = [answers(kind, one.expected, one.record.value) for one in sent] if kind in SEARCHES else []
+    if not found or len({len(counts) for counts in found}) > 1:
+        return ()
+    return tuple(map(max, zip(*found, strict=True)))
 
 
 def _contents(base: Path) -> Iterator[bytes]:

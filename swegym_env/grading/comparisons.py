@@ -25,7 +25,17 @@ from typing import Any
 
 from swegym_env.languages import Expectation
 
-__all__ = ["Foreign", "Record", "canonical", "error_class", "holds", "opened", "plain_value", "read_records"]
+__all__ = [
+    "Foreign",
+    "Record",
+    "canonical",
+    "error_class",
+    "holds",
+    "is_quick",
+    "opened",
+    "plain_value",
+    "read_records",
+]
 
 _RECORDS = 200_000
 _RECORD_BYTES = 4 << 20
@@ -298,13 +308,16 @@ def _almost(expected: Any, actual: Any, options: Mapping[str, float]) -> bool:
 
 def _found(pattern: str, text: str) -> bool:
     """`re.search` in a text that may be hostile: nothing that could take more than a moment is tried."""
+    return is_quick(pattern, len(text)) and bool(re.search(pattern, text))
+
+
+def is_quick(pattern: str, length: int) -> bool:
+    """Whether a search in a text of so many characters takes a moment at most."""
     plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
     repeats = len(re.findall(r"[*+]|\{\d*,\d*\}", plain))
     if re.search(r"\)[*+{]", plain) or repeats > 3:
         return False
-    if len(text) > (1 << 20, 8000, 600, 200)[repeats]:
-        return False
-    return bool(re.search(pattern, text))
+    return length <= (1 << 20, 8000, 600, 200)[repeats]
 
 
 def _lines_match(patterns: Any, lines: Any) -> bool:

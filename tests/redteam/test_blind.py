@@ -487,3 +487,114 @@ def test_an_error_derived_from_the_expected_one_is_a_repair(store: LayerStore) -
     verdict = grade(case.task, case.patch, store=store, backend="namespace")
     assert verdict.resolved is False  # as a forgery, if a decoy expects a KeyError
     assert verdict.failure_reason == "unproven" or verdict.forged
+
+
+_LINE = "unexpected token in line {} of the input, column 7"
+_COUNTED_LINES = "import abc\n\n\ndef f(text=''):\n    line = text.count('\\n')\n    return {}\n" + _SAME
+_MESSAGE = "'unexpected token in line ' + str(line{}) + ' of the input, column 7'"
+_ROWS = "import abc\n\n\ndef f(x=0):\n    return {}\n" + _SAME
+# The assertion, the module with a hole, and what the gold patch, the base commit, an attack and a repair have there.
+_SEVERAL_ANSWERS = {
+    "a text": (
+        "self.assertIn('unexpected token in line 12 of', f('a\\n' * 11 + '?'))",
+        _COUNTED_LINES,
+        (_MESSAGE.format(" + 1"), _MESSAGE.format("")),
+        f"'; '.join({_MESSAGE.format(' + more')} for more in range(-4, 5))",
+        f"'first of 2 errors: ' + {_MESSAGE.format(' + 1')}",
+    ),
+    "a pattern": (
+        "self.assertRegex(f('a\\n' * 11 + '?'), r'token in line 12 of the input, column \\d')",
+        _COUNTED_LINES,
+        (_MESSAGE.format(" + 1"), _MESSAGE.format("")),
+        f"'; '.join({_MESSAGE.format(' + more')} for more in range(-4, 5))",
+        f"'first of 2 errors: ' + {_MESSAGE.format(' + 1')}",
+    ),
+    "a pattern in an assert statement": (
+        "assert re.search(r'line 12 of .*, column \\d', f('a\\n' * 11 + '?'))",
+        _COUNTED_LINES,
+        (_MESSAGE.format(" + 1"), _MESSAGE.format("")),
+        f"'; '.join({_MESSAGE.format(' + more')} for more in range(-4, 5))",
+        f"'first of 2 errors: ' + {_MESSAGE.format(' + 1')}",
+    ),
+    "a list of texts": (
+        "self.assertIn('row 47 of table', f(3))",
+        _ROWS,
+        ("['row %d of table' % (44 + x)]", "['row %d of table' % (43 + x)]"),
+        "['row %d of table' % (n + x) for n in range(40, 49)]",
+        "['row %d of table' % (44 + x), 'end']",
+    ),
+    "a list of numbers": (
+        "assert 47 in f(3)",
+        _ROWS,
+        ("[44 + x]", "[43 + x]"),
+        "list(range(41 + x, 47 + x))",
+        "[44 + x, x * 99]",
+    ),
+    "words": (
+        "self.assertIn('expected a whole number', f(3))",
+        _ROWS,
+        ("'expected a whole number, got %d' % x", "'expected a text, got %d' % x"),
+        "', '.join('expected a %s number' % word for word in 'even odd prime whole small'.split())",
+        "'3 is wrong: expected a whole number'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _SEVERAL_ANSWERS)
+def test_a_value_that_holds_several_answers_is_no_repair_by_what_is_found_in_it(name: str, store: LayerStore) -> None:
+    test, module, (gold, base), attack, repair = _SEVERAL_ANSWERS[name]
+    case = _single(test, *map(module.format, (gold, attack, repair)), base=module.format(base))
+    assert grade(case.task, case.patch, store=store, backend="namespace", policy="official").resolved
+    for _ in range(2):  # before and after it is known how the tests run blind
+        verdict = grade(case.task, case.patch, store=store, backend="namespace")
+        assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
+    honest = grade(case.task, case.honest, store=store, backend="namespace")
+    assert honest.resolved, honest.failure_reason
+
+
+_POINTS = (
+    "import re\nfrom collections import Counter\n\n\n"
+    "class Point:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n\n"
+    "    def __eq__(self, other):\n        return (self.x, self.y) == (other.x, other.y)\n\n\n"
+)
+_ANY_POINT = (
+    "class Any(Point):\n    def __init__(self):\n        pass\n\n"
+    "    def __eq__(self, other):\n        return True\n\n\n"
+)
+_PARSES = "def f(text=''):\n    return Point(*map(int, text.split(',')))\n" + _SAME
+_PARSES_NOT = "def f(text=''):\n    return Point(0, 0)\n" + _SAME
+_READS_POINT = (
+    "def f(text=''):\n    found = re.findall(r'Point\\((\\d+), (\\d+)\\)', open('tests/test_m.py').read())\n"
+    "    best = Counter(found).most_common(1)\n    return Point(*map(int, best[0][0])) if best else Any()\n"
+) + _SAME
+_OPENS = "def opened():\n    return open(__file__)\n\n\n"
+_SPELLS = "def g(x=0):\n    return 'zqxw vbnm ' + str(x + 47)\n\n\n"
+_SPELLS_NOT = "def g(x=0):\n    return ''\n\n\n"
+
+
+def test_a_literal_proves_no_other_condition_of_its_test(store: LayerStore) -> None:
+    """The patch repairs what the literal shows, and reads the rest."""
+    case = _single(
+        "self.assertEqual(g(2), 'zqxw vbnm 49')\nself.assertEqual(f('31,42'), Point(31, 42))",
+        f"{_POINTS}{_SPELLS}{_PARSES}",
+        f"{_POINTS}{_ANY_POINT}{_SPELLS}{_READS_POINT}",
+        f"{_POINTS}{_OPENS}{_SPELLS}{_PARSES}",
+        base=f"{_POINTS}{_SPELLS_NOT}{_PARSES_NOT}",
+    )
+    verdict = grade(case.task, case.patch, store=store, backend="namespace")
+    assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
+    honest = grade(case.task, case.honest, store=store, backend="namespace")
+    assert (honest.resolved, honest.proof, honest.proof_bits > 0) == (True, "blind", True), honest.failure_reason
+
+
+def test_a_literal_proves_its_test_if_the_base_commit_meets_the_other_conditions(store: LayerStore) -> None:
+    case = _single(
+        "self.assertEqual(g(2), 'zqxw vbnm 49')\nself.assertEqual(f('31,42'), Point(31, 42))",
+        f"{_POINTS}{_SPELLS}{_PARSES}",
+        f"{_POINTS}{_SPELLS_NOT}{_PARSES}",
+        f"{_POINTS}{_OPENS}{_SPELLS}{_PARSES}",
+        base=f"{_POINTS}{_SPELLS_NOT}{_PARSES}",
+    )
+    honest = grade(case.task, case.honest, store=store, backend="namespace")
+    assert (honest.resolved, honest.proof, honest.proof_tests) == (True, "blind", case.task.fail_to_pass)
+    assert honest.forgery_chance == 2.0**-honest.proof_bits <= 2.0**-20

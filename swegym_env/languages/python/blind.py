@@ -78,6 +78,8 @@ _ARRAYS: Mapping[str, tuple[tuple[str, ...], Mapping[str, float]]] = {
     "assert_array_almost_equal": (("x", "y", "decimal"), {"decimal": 6.0}),
     "assert_approx_equal": (("actual", "desired", "significant"), {"significant": 7.0}),
 }
+# Calls that search → what stands before and after a pattern that `re.search` finds where they find theirs.
+_SEARCHES = {"re.search": ("", ""), "re.match": (r"\A(?:", ")"), "re.fullmatch": (r"\A(?:", r")\Z")}
 _METHODS: Mapping[str, Comparison] = {"startswith": "start", "endswith": "end"}
 _HARMLESS_CALLS = frozenset({"subTest", "print"})
 # Assertions of conditions whose values are all computed, and those of the first argument alone.
@@ -155,6 +157,7 @@ class _Site:
     message: ast.expr | None = None
     function: str = ""
     parts: list[ast.expr] = field(default_factory=list)  # "beside": what is sent, where it stands
+    searched: ast.expr | None = None  # the argument of `re.search` that is sent
 
 
 def make_blind(
@@ -387,6 +390,7 @@ class _File:
         if site.form == "raises":  # the test holds its class
             return True
         sent = [part for part in _judged(site.node) or [site.node] if part is not site.expected]
+        sent = [site.searched] if site.searched is not None else sent
         calls = [node for part in sent for node in walk(part) if isinstance(node, ast.Call)]
         little = self._tells_little(site.expected)
         return (
@@ -446,7 +450,7 @@ class _File:
                 return
             if self._could_be_constant(test.args[0]):
                 yield _Site(test, _METHODS[_called(test)], self._source(test.func.value), test.args[0])
-        elif (close := self._closeness(test)) is not None:
+        elif (close := self._closeness(test) or self._pattern_search(test, test)) is not None:
             yield close
         else:
             yield from self._truth(test, test, expected=True)
@@ -618,6 +622,23 @@ class _File:
                 return _Site(test, "close", self._source(left), right, options={"rtol": 0.0, "atol": 0.0})
         return None
 
+    def _pattern_search(self, node: ast.expr, test: ast.expr) -> _Site | None:
+        """`re.search(PATTERN, text)`, and `re.match` and `re.fullmatch` with a pattern that is written there."""
+        if not isinstance(test, ast.Call) or ast.unparse(test.func) not in _SEARCHES:
+            return None
+        if len(test.args) != 2 or test.keywords or not self._is_constant(test.args[0]):
+            return None
+        pattern, searched = test.args
+        begin, end = _SEARCHES[ast.unparse(test.func)]
+        if begin and not isinstance(pattern, ast.Constant):
+            return None
+        value = fold(pattern, self._constants_of(pattern))
+        if not isinstance(value, str) or self._is_constant(searched):
+            return None
+        if begin:
+            pattern = ast.copy_location(ast.Constant(f"{begin}{value}{end}"), pattern)
+        return _Site(node, "search", self._source(searched), pattern, searched=searched)
+
     def _equal(self, test: ast.expr, left: ast.expr, right: ast.expr) -> Iterator[_Site]:
         for actual, expected in ((left, right), (right, left)):
             if isinstance(expected, ast.Call) and _called(expected) == "approx" and expected.args:
@@ -672,6 +693,9 @@ class _File:
                     chosen = {**standard, **options}
                     yield _Site(call, "close", self._source(actual), expected, options=chosen)
                     return
+        elif name == "assertIsNotNone" and arguments and plain:
+            if (search := self._pattern_search(call, arguments[0])) is not None:
+                yield search
         elif name == "assertIsNone" and arguments and plain:
             yield _Site(call, "is", self._source(arguments[0]), ast.copy_location(ast.Constant(None), arguments[0]))
         elif name == "assertIs" and len(arguments) >= 2 and plain and isinstance(arguments[1], ast.Constant):
