@@ -61,13 +61,13 @@ def answers(kind: str, expected: Any, actual: Any) -> tuple[int, ...]:
     numbers = {int(number) for text in texts for number in re.findall(_NUMBER, text)}
     near: set[int] = set()
     for source in _sources(kind, expected):
-        for template in _templates(kind, source):
+        for template, *ends in _templates(kind, source):
             if isinstance(template, int):
                 near |= {number for number in numbers if _is_near(template, number)}
             elif kind == "search" and not all(is_quick(template, len(text)) for text in texts):
                 return ()
             else:
-                found.append(len(_fillings(template, texts, whole=not is_text or kind == "lines")))
+                found.append(len(_fillings(template, ends, texts, whole=not is_text or kind == "lines")))
     return (count, len(near), *found)
 
 
@@ -97,10 +97,11 @@ def _sources(kind: str, expected: Any) -> list[str]:
     return [line for line in expected if isinstance(line, str)] if isinstance(expected, list | tuple) else []
 
 
-def _templates(kind: str, source: str) -> Iterator[str | int]:
+def _templates(kind: str, source: str) -> Iterator[tuple[str | int, str, str]]:
     """Patterns of what is searched for, each with a number or a word left open, or with all numbers.
 
-    Of a number without words around it, the number itself.
+    Of a number without words around it, the number itself. With the number or word that it begins and ends with, if
+    that is left open.
     """
     if kind == "search" and re.search(r"\\[1-9]|\(\?P[<=]", source):
         return  # groups are counted there
@@ -112,7 +113,7 @@ def _templates(kind: str, source: str) -> Iterator[str | int]:
         letters = sum(len(token["token"]) for token in tokens if token not in [*open_, *numbers])
         if letters < (_LETTERS_AT_NUMBER if is_number else _LETTERS_AT_WORD):
             if is_number and len(open_) == 1:
-                yield int(open_[0]["token"][:15])
+                yield int(open_[0]["token"][:15]), "", ""
             continue
         parts, end = [], 0
         for token in open_:
@@ -125,11 +126,16 @@ def _templates(kind: str, source: str) -> Iterator[str | int]:
             holed = fnmatch.translate(holed)
         pieces = holed.split(_HOLE)
         filling = _NUMBER if is_number else _WORD
-        yield pieces[0] + "".join(f"(?P<open{number}>{filling}){piece}" for number, piece in enumerate(pieces[1:]))
+        template = pieces[0] + "".join(f"(?P<open{number}>{filling}){piece}" for number, piece in enumerate(pieces[1:]))
+        first = open_[0]["token"] if open_[0].start() == 0 else ""
+        yield template, first, open_[-1]["token"] if open_[-1].end() == len(source) else ""
 
 
-def _fillings(template: str, texts: list[str], *, whole: bool) -> set[tuple[str, ...]]:
-    """What stands in the open places of a pattern, wherever it begins in a text, or where it matches one `whole`."""
+def _fillings(template: str, ends: Sequence[str], texts: list[str], *, whole: bool) -> set[tuple[str, ...]]:
+    """What stands in the open places of a pattern, wherever it begins in a text, or where it matches one `whole`.
+
+    What is expected may begin or end within a word of the text: what holds one of its `ends` there is that one.
+    """
     flags = _FLAGS.match(template)
     prefix = flags[0] if flags else ""
     with contextlib.suppress(re.error, OverflowError, RecursionError):
@@ -137,5 +143,11 @@ def _fillings(template: str, texts: list[str], *, whole: bool) -> set[tuple[str,
         matches = (
             [pattern.fullmatch(text) for text in texts] if whole else [m for t in texts for m in pattern.finditer(t)]
         )
-        return {tuple(match.groupdict().values()) for match in matches if match is not None}
+        found = [list(match.groupdict().values()) for match in matches if match is not None]
+        for filling in found:
+            if ends[0] and filling[0].endswith(ends[0]):
+                filling[0] = ends[0]
+            if ends[1] and filling[-1].startswith(ends[1]):
+                filling[-1] = ends[1]
+        return {tuple(filling) for filling in found}
     return set()

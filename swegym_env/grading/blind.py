@@ -168,6 +168,7 @@ class BlindTests:
         """Run the tests blind on a patch. Raises as `TaskTests.run`."""
         blinded = _blinded(tests.task, self.files, self.left, computed=self.computed)
         assert blinded is not None, "tests with pairs can be rewritten"
+        tests = _alone(tests) if self.computed else tests
         run = tests.run(patch, blinded=blinded)
         verdict = tests.verdict(run)
         result = run.result
@@ -341,6 +342,11 @@ def _blinded(task: Task, files: Mapping[str, str], left: frozenset[str], *, comp
     return language_of(task).make_blind(files, task.fail_to_pass, left, secrets.randbits(64), computed=computed)
 
 
+def _alone(tests: TaskTests) -> TaskTests:
+    """Those of FAIL_TO_PASS alone: beside tests without expected values no others run."""
+    return dataclasses.replace(tests, task=dataclasses.replace(tests.task, pass_to_pass=()))
+
+
 def _pair_name(blinded: Blinded, key: str, placeholder: str | None) -> str:
     value = f"|{blinded.placeholders[placeholder].place}" if placeholder else ""
     return blinded.expectations[key].place + value
@@ -464,7 +470,7 @@ def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed
         known = known_blind_tests(tests.task, store, computed=computed)
         if known is not None:
             return known
-        found = _calibrated(tests, gold, computed=computed)
+        found = _calibrated(_alone(tests) if computed else tests, gold, computed=computed)
         pairs = {name: dataclasses.astuple(pair) for name, pair in found.pairs.items()}
         files = dict(found.files) if pairs else {}
         left, unread, inside = sorted(found.left), sorted(found.open), sorted(found.inside)
@@ -495,11 +501,13 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
         if turn or not other:
             break
         left |= {f"{place}~" for place in other}
+    undone: set[str] = set()
     for test in task.fail_to_pass:
         places = {e.place for e in blinded.expectations.values() if test in e.names}
         shows = any(name not in same for name in seen if name.partition("|")[0] in places)
         if before.tests.get(test) in _PASSED and not shows:  # it fails where it holds its expected values
             left |= places
+            undone.add(test)
     kept = {name: sent for name, sent in seen.items() if not {*name.split("|")} & left}
     if not kept:
         return none
@@ -509,8 +517,9 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
     # What the base commit passes where every comparison outside counts as if it held is decided by these alone.
     checked = {test for pair in pairs.values() if pair.is_beside and pair.decides for test in pair.names}
     checked |= {test for name, pair in pairs.items() if kept[name][0].is_checked for test in pair.names}
-    inside = {test for test in task.fail_to_pass if test in unread | checked and before.tests.get(test) not in _PASSED}
-    return BlindTests(files, left, pairs, unread, computed, frozenset(inside))
+    met = {test for test, status in before.tests.items() if status in _PASSED} - undone
+    inside = (unread | checked).intersection(task.fail_to_pass) - met
+    return BlindTests(files, left, pairs, unread, computed, inside)
 
 
 def _behaving(

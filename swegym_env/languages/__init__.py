@@ -486,7 +486,8 @@ class Language(ABC):
                 other side of a computed comparison is sent.
             seed: of keys and placeholders.
             computed: rewrite conditions of computed values and expected errors too. What they expect is what the gold
-                patch sends ("gold", "raised"); the rewritten tests do not check them.
+                patch sends ("gold", "raised"); the rewritten tests do not check them. Other tests are taken out, with
+                what these tests do not use.
         Returns:
             None if nothing can be rewritten.
         """

@@ -598,3 +598,40 @@ def test_a_literal_proves_its_test_if_the_base_commit_meets_the_other_conditions
     honest = grade(case.task, case.honest, store=store, backend="namespace")
     assert (honest.resolved, honest.proof, honest.proof_tests) == (True, "blind", case.task.fail_to_pass)
     assert honest.forgery_chance == 2.0**-honest.proof_bits <= 2.0**-20
+
+
+# What stands beside a test and holds what it expects: at the top of the file, and in its class.
+_BESIDE = {
+    "another test": ("", "    def test_other(self):\n        self.assertEqual(Point(31, 42).x, 31)\n"),
+    "a constant": ("WANTED = [Point(31, 42)]\n", "    def test_other(self):\n        assert WANTED[0].x == 31\n"),
+    "a helper and what describes it": (
+        "def largest():\n    '''Returns Point(31, 42).'''\n    return Point(31, 42)  # Point(31, 42)\n",
+        "    def test_other(self):\n        assert largest().x == 31\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _BESIDE)
+def test_what_a_test_expects_is_not_read_in_another_place_of_its_file(name: str, store: LayerStore) -> None:
+    case = _single(
+        "self.assertEqual(f('31,42'), Point(31, 42))",
+        f"{_POINTS}{_PARSES}",
+        f"{_POINTS}{_ANY_POINT}{_READS_POINT}",
+        f"{_POINTS}{_OPENS}{_PARSES}",
+        base=f"{_POINTS}{_PARSES_NOT}",
+    )
+    top, inside = _BESIDE[name]
+    path, files = "tests/test_m.py", case.task.files
+    head, begin, tests = files[path].partition("class ")
+    repaired = "    def test_f(self):\n        self.assertEqual(f('31,42'), Point(31, 42))\n"
+    task = replace(
+        case.task,
+        instance_id=f"redteam-beside-{name.replace(' ', '-')}",
+        test_patch=diff(files, {**files, path: f"{head}{top}\n\n{begin}{tests}\n{inside}\n{repaired}"}),
+        pass_to_pass=(*case.task.pass_to_pass, "tests.test_m.MTest.test_other"),
+    )
+    assert grade(task, case.patch, store=store, backend="namespace", policy="official").resolved
+    verdict = grade(task, case.patch, store=store, backend="namespace")
+    assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
+    honest = grade(task, case.honest, store=store, backend="namespace")
+    assert (honest.resolved, honest.proof) == (True, "blind"), honest.failure_reason

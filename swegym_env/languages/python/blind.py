@@ -13,7 +13,7 @@ holds no bits (see `grading.bits`). Line numbers stay the same.
 Which builtin error a block raises is sent as well. Conditions of values that are all computed (`assertEqual(parse(x),
 Point(3, 4))`, `assertNotEqual`, `assertGreater`) and other errors stay in the test, which sends what they compare
 beside that. With `computed` the test does not check any of them: of an equality one side is sent and the other is no
-longer in the test.
+longer in the test. There the tests are alone: what else stands in their files, and is not needed, is taken out.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def make_blind(
             continue
         rewritten = source.rewrite(sender, output)
         unread |= source.open_tests()
-        if source.expectations:
+        if source.expectations or (computed and rewritten != text):
             changed[path] = rewritten
             expectations |= source.expectations
             placeholders |= source.placeholders
@@ -210,7 +210,7 @@ class _File:
         computed: bool,
     ) -> None:
         self.path, self.text, self.left, self.choice, self.mark = path, text, left, choice, mark
-        self.computed = computed
+        self.computed, self._names = computed, names
         self.tree = parse(text)
         self.expectations: dict[str, Expectation] = {}
         self.placeholders: dict[str, Placeholder] = {}
@@ -1013,12 +1013,13 @@ class _File:
             value, text = self._direct(site, bound), ""
             key = _word(self.choice)
             if value is _MISSING:
-                text = self._template_source(site, key, cells)
+                text = "" if self.computed else self._template_source(site, key, cells)
                 if text:
                     self._partly.add(self._place(site.node))
                 text = text or self._dynamic_source(site, key, cells)
-                if not text and (other := self._beside(site)) is not None:
+                if not text and (other := self._as_computed(site)) is not None:
                     site, value = other, None
+                    text = self._direct_source(site, key) if self.computed else ""
             else:
                 text = self._direct_source(site, key)
             node = site.node
@@ -1042,8 +1043,20 @@ class _File:
                 None if value is _MISSING else value,
                 dict(site.options),
             )
-        if not self.expectations:
+        if not self.expectations and not self.computed:
             return self.text
+        self._fill(cells, edit)
+        scrubbed = self._scrub(bound, edit)
+        if self.computed:
+            self._empty_what_is_not_needed(edit)
+        self._note_readable(scrubbed)
+        edits += self._comments(taken)
+        if edits:
+            edits.append(self._prelude(sender, output))
+        return _spliced(self.text, edits)
+
+    def _fill(self, cells: dict[ast.expr, tuple[str, bool]], edit: Any) -> None:
+        """Put placeholders where constants stand that names bring to a comparison."""
         for cell, (token, named) in cells.items():
             value = fold(cell, self._constants_of(cell))
             scalar = value is None or isinstance(value, str | bytes | int | float | complex)
@@ -1052,18 +1065,86 @@ class _File:
                 self.placeholders[token] = Placeholder(
                     self._place(cell), value, _id_text(value) if named and scalar else None
                 )
-        scrubbed = self._scrub(bound, edit)
-        self._note_readable(scrubbed)
-        edits += self._comments(taken)
-        edits.append(self._prelude(sender, output))
-        return _spliced(self.text, edits)
 
-    def _beside(self, site: _Site) -> _Site | None:
-        """A comparison with a constant that the test also uses otherwise, as one of computed values."""
-        parts = [] if self.computed or site.form in ("raises", "raised") else _judged(site.node)
+    def _empty_what_is_not_needed(self, edit: Any) -> None:
+        """Take out of the file what the tests that are rewritten do not use, which may hold what they expect.
+
+        The other tests, the texts that describe something, and the values of names, of attributes and of functions that
+        only stand in these or in what is rewritten.
+        """
+        places = {expectation.place for expectation in self.expectations.values()}
+        rewritten = [site for site in self._active if self._place(site.node) in places]
+        gone = {inner for site in rewritten for part in _dropped(site) for inner in walk(part)}
+        unused: list[ast.stmt | ast.expr] = [
+            node
+            for node in self._scopes
+            if isinstance(node, _Function) and node.name.startswith("test") and node not in self._tests
+        ]
+        gone.update(inner for function in unused for inner in walk(function))
+        values = self._named_values()
+        before = -1
+        while before < len(gone):  # a value may be used by another one alone
+            before = len(gone)
+            for uses, cell, named in values:
+                if cell not in gone and uses and gone.issuperset(uses) and not (named and self._is_constant(cell)):
+                    unused.append(cell)
+                    gone.update(walk(cell))
+        unused.sort(key=lambda node: (node.end_lineno or node.lineno) - node.lineno, reverse=True)
+        for node in unused:  # functions before what stands in them
+            if isinstance(node, _Function):
+                self._empty(node, edit)
+            elif isinstance(node, ast.expr):
+                edit(node, f'{self.mark}["Token"]("{_word(self.choice)}"{self._filling(node)})')
+        for text in self._descriptions():
+            edit(text, f'""{self._filling(text)}')
+
+    def _named_values(self) -> list[tuple[list[ast.AST], Any, bool]]:
+        """Where names and attributes are read, each value that they have, and whether pytest names tests by it."""
+        read: dict[str, list[ast.AST]] = {}
+        for node in self._parents:
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                read.setdefault(node.attr, []).append(node)
+
+        def uses(scope: _Scope, name: str) -> list[ast.AST]:
+            inherited = read.get(name, []) if isinstance(scope.node, ast.ClassDef) else []
+            return [*scope.loads.get(name, ()), *inherited]
+
+        found: list[tuple[list[ast.AST], Any, bool]] = []
+        for scope in self._scopes.values():
+            for name in scope.bindings:
+                found += [(uses(scope, name), cell, named) for cell, named in self._cells(scope, name)]
+        for node in self._parents:
+            if isinstance(node, _Function) and not node.decorator_list and not node.name.startswith("test"):
+                found.append((uses(self._scope_of[node], node.name), node, False))
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and len(node.targets) == 1:
+                found.append((read.get(node.targets[0].attr, []), node.value, False))
+        return found
+
+    def _empty(self, function: _Function, edit: Any) -> None:
+        """Leave of a function no more than its name."""
+        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        line = self._lines[first - 1]
+        indent = len(line) - len(line.lstrip())
+        whole = ast.copy_location(ast.Pass(), function)
+        whole.lineno, whole.col_offset = first, indent
+        text = f"def {function.name}(*_, **__): pass" + "\n" * ((function.end_lineno or first) - first)
+        edit(whole, text)
+
+    def _descriptions(self) -> Iterator[ast.expr]:
+        """Constants that are statements, but for those that the test runner names a test by."""
+        for node in self._parents:
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                first = str(node.value.value).strip().split("\n")[0].strip()
+                if not any(first and first == name.strip() for name in self._names):
+                    yield node.value
+
+    def _as_computed(self, site: _Site) -> _Site | None:
+        """A comparison with what no placeholder can stand for, as one of computed values."""
+        parts = [] if site.form in ("raises", "raised") else _judged(site.node)
         if not parts or any(map(self._tells_equal, parts)) or all(map(self._is_constant, parts)):
             return None
-        return dataclasses.replace(self._computed(site.node, parts, one_side=False), function=site.function)
+        one_side = self.computed and site.kind == "eq" and len(parts) == 2
+        return dataclasses.replace(self._computed(site.node, parts, one_side=one_side), function=site.function)
 
     def _send_beside(self, site: _Site, key: str, edit: Any, taken: list[Any]) -> bool:
         """Send the parts of a condition where they stand; False if one of them is rewritten already."""
@@ -1229,8 +1310,10 @@ class _File:
         return scrubbed
 
     def _comments(self, taken: list[Any]) -> Iterator[tuple[tuple[int, int, int, int], str]]:
-        """Comments of the rewritten functions are emptied: they may name what is expected."""
+        """Comments are emptied that may name what is expected: of the rewritten functions, or all."""
         rows = {row for function in self._tests for row in range(function.lineno, (function.end_lineno or 0) + 1)}
+        if self.computed:
+            rows = {*range(3, len(self._lines) + 2)}  # a line before may say which encoding the file has
         try:
             for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
                 row, column = token.start

@@ -679,3 +679,85 @@ def test_hostile_records_are_skipped_or_read(content: bytes) -> None:
 def test_what_is_no_small_constant_is_not_folded(source: str) -> None:
     with pytest.raises(NotConstantError):
         fold(ast.parse(source, mode="eval").body)
+
+
+_SECRET = "zq7wk"
+_HOLDING = f'''"""Of {_SECRET}."""
+import unittest
+
+import pytest
+
+from m import Point, f
+
+# it is {_SECRET}
+WANTED = Point("{_SECRET}")
+OTHER, KEPT = Point("{_SECRET}"), "abc"
+LATER = [WANTED]
+
+
+def made(name):
+    """Makes {_SECRET}."""
+    return Point(name or "{_SECRET}")
+
+
+def check(case, text, point):
+    case.assertEqual(f(text), point)
+
+
+@pytest.mark.parametrize("text", ["{_SECRET}"])
+def test_other(text):
+    assert f(text) == Point("{_SECRET}")
+
+
+@pytest.mark.parametrize("text, point", [("abc", Point("{_SECRET}")), ("abd", LATER[0])])
+def test_x(text, point):
+    """
+    Not {_SECRET}."""
+    assert f(text) == point
+
+
+class TestX(unittest.TestCase):
+    point = Point("{_SECRET}")
+
+    def setUp(self):
+        self.held = Point("{_SECRET}")
+
+    def make(self):
+        return Point("{_SECRET}")
+
+    def test_other(self):
+        self.assertEqual("{_SECRET}", "{_SECRET}")
+
+    async def test_await(self): self.assertEqual("{_SECRET}", "{_SECRET}")
+
+    def test_x(self):
+        local = Point("{_SECRET}")
+        self.assertEqual(f(KEPT), WANTED)
+        self.assertEqual(f(KEPT), self.point)
+        self.assertEqual(f(KEPT), self.held)
+        self.assertEqual(f(KEPT), self.make())
+        self.assertEqual(f(KEPT), made(""))
+        self.assertEqual(f(KEPT), local)
+        check(self, KEPT, Point("{_SECRET}"))
+        check(self, KEPT, OTHER)
+        for text, point in [("abc", Point("{_SECRET}"))]:
+            self.assertEqual(f(text), point)
+'''
+
+
+def test_where_nothing_can_be_read_a_file_holds_the_tests_alone_and_what_they_use() -> None:
+    names = [f"t/test_x.py::{name}" for name in ("test_x[abc-point0]", "test_x[abd-point1]", "TestX::test_x")]
+    found = make_blind({"t/test_x.py": _HOLDING}, names, frozenset(), 3, computed=True)
+    assert found is not None
+    text = found.files["t/test_x.py"]
+    lines = [f"{number}: {line}" for number, line in enumerate(text.splitlines(), 1) if _SECRET in line]
+    assert lines == []
+    assert text.count("\n") == _HOLDING.count("\n")
+    functions = [node.name for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    assert functions.count("test_x") == functions.count("test_other") == 2
+    assert "KEPT = " in text
+    assert '"abc"' in text
+    assert len(found.expectations) == 9
+    plain = make_blind({"t/test_x.py": _HOLDING}, names, frozenset(), 3)
+    assert plain is not None
+    assert _SECRET in plain.files["t/test_x.py"], "elsewhere the tests check what they compare"
