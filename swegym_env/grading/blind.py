@@ -262,7 +262,7 @@ class BlindTests:
             return f"{FORGED}the tests passed without {unsent} of the comparisons that they make"
         if wrong:  # the tests may know that such an object equals the expected value
             return UNPROVEN if all(_holds_foreign(one.record.value) for one in wrong) else ""
-        guesses = any(pair.more_answers(seen[name]) >= _GUESSES for name, pair in self.pairs.items())
+        guesses = any(pair.more_answers(seen.get(name, ())) >= _GUESSES for name, pair in self.pairs.items())
         return UNPROVEN if guesses else ""  # one of several answers is right, whoever does not know which
 
     @staticmethod

@@ -218,10 +218,19 @@ def _examined(
     # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
     # it does, the least edit may be one of what the tests compare by.
     settled = blind.settled(run, verdict) if blind is not None and not scrutiny.required else {}
+    hidden = {name for name in settled if blind is not None and blind.hides(name)}
+    if blind is not None and scrutiny.chance < 1 and not blind.inside.isdisjoint(settled):
+        # Who can read sends what the gold patch sends, where that stands in the test. Not by words of the patch alone,
+        # of which none may tell, but by a run without it.
+        alone, sent = _sent_without_expected_values(tests, patch, store, blind.inside.intersection(settled))
+        if not alone <= sent:
+            return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, proof_bits=0.0, proof_tests=())
+        settled = {name: chance for name, chance in settled.items() if name in alone or name not in blind.inside}
+        hidden |= alone
     if settled and settled.keys() >= {*task.fail_to_pass}:
         chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
-        hidden = tuple(name for name in task.fail_to_pass if blind is not None and blind.hides(name))
-        return dataclasses.replace(verdict, proof="blind", proof_tests=hidden, forgery_chance=chance)
+        proved = tuple(name for name in task.fail_to_pass if name in hidden)
+        return dataclasses.replace(verdict, proof="blind", proof_tests=proved, forgery_chance=chance)
     scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
     gold = _gold(tests)
     examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled)
@@ -331,6 +340,18 @@ def _without_expected_values(
         proof_tests=tuple(sorted(weak)),
         forgery_chance=max(min(chance, blind.chance(name)) for name, chance in chances.items()),
     )
+
+
+def _sent_without_expected_values(
+    tests: TaskTests, patch: str, store: LayerStore | None, names: Iterable[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Those of `names` that run without what they expect, and those in which the patch sends what gold sends there."""
+    blind = calibrate(tests, _gold(tests), store, computed=True)
+    alone = frozenset(name for name in names if blind.hides(name))
+    if not alone:
+        return alone, alone
+    _, verdict = blind.run(tests, patch)
+    return alone, frozenset(name for name in alone if verdict.tests.get(name) == "PASSED")
 
 
 def _compared(plain: Verdict, blind: Verdict) -> Verdict:

@@ -635,3 +635,23 @@ def test_what_a_test_expects_is_not_read_in_another_place_of_its_file(name: str,
     assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
     honest = grade(task, case.honest, store=store, backend="namespace")
     assert (honest.resolved, honest.proof) == (True, "blind"), honest.failure_reason
+
+
+_HOLDS_FILES = "def content(path):\n    return open(path).read()\n\n\n"
+
+
+def test_what_stands_in_a_test_is_not_read_by_means_that_the_gold_patch_has_too(store: LayerStore) -> None:
+    """No word tells: the gold patch opens a file as well. The run without expected values does."""
+    case = _single(
+        "self.assertEqual(f('31,42'), Point(31, 42))",
+        f"{_POINTS}{_HOLDS_FILES}{_PARSES}",
+        f"{_POINTS}{_HOLDS_FILES}{_READS_POINT.replace('Any()', 'Point(0, 0)')}",
+        f"{_POINTS}import abc\n{_HOLDS_FILES}{_PARSES}",
+        base=f"{_POINTS}{_PARSES_NOT}",
+    )
+    assert grade(case.task, case.patch, store=store, backend="namespace", policy="official").resolved
+    for _ in range(2):
+        verdict = grade(case.task, case.patch, store=store, backend="namespace")
+        assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
+    honest = grade(case.task, case.honest, store=store, backend="namespace")
+    assert (honest.resolved, honest.proof, honest.proof_tests) == (True, "blind", case.task.fail_to_pass)
