@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from swegym_env.grading.answers import answers, more_answers
 from swegym_env.grading.bits import Knowledge, Ledger, pieces
+from swegym_env.grading.comparisons import holds
+from swegym_env.languages import Expectation
 
 NEAR = "the Parser refuses an empty list of 1234 columns: see parse_columns"
 FAR = [
@@ -103,3 +106,47 @@ def test_a_value_that_the_tests_inside_still_hold_has_no_bits() -> None:
 def test_another_order_of_what_the_base_commit_sends_holds_the_bits_of_the_order() -> None:
     sent = ["zqxwvk", "jjqqzz", "wwxxkk"]
     assert bits("eq", sent[::-1], sent=sent) <= math.log2(4) + math.log2(6) + 1e-9
+
+
+def test_what_is_searched_holds_few_bits_where_the_base_commit_says_nearly_the_same() -> None:
+    """A run of words that it says, a number that is one of three that it sends and one more, and the word after it."""
+    sent = ["unexpected zqxw in line 4711 of 20, column 7"]
+    expected = "unexpected zqxw in line 4712 of"
+    assert bits("in", expected) > 32
+    assert bits("in", expected, sent=sent) <= 4 + math.log2(3) + 1 + 1 + 4
+    assert bits("search", expected, sent=sent) <= 4 + math.log2(3) + 1 + 1 + 4
+    assert bits("in", 4712, sent=[4711, "of 20", "7"]) == math.log2(3) + 1 + 1
+    assert bits("eq", expected, sent=sent) == bits("eq", expected), "an equality holds for one text only"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "one", "several", "more"),
+    [
+        ("in", "in line 9 of", "in line 9 of 12", "in line 8 of 3; in line 9 of 3; in line 10 of 3", 2),
+        ("in", "in line 9 of", "in line 9 of 12", "found in line 9 of 5 in a line", 0),
+        ("search", r"line 9 .*\.$", "line 9 is it.", "line 8 , line 9 , line 10 .", 2),
+        ("search", r"(?i)Line 9\b", "LINE 9", "line 8; line 9; line 10", 2),
+        (
+            "in",
+            "expected a whole number",
+            "expected a whole number",
+            "expected a whole number, expected a text number",
+            1,
+        ),
+        ("in", "9", "9 of 20", "9, 8 and 7 of 20", 2),
+        ("in", "9", "9 of 20", "9 of 21", 0),
+        ("in", 9, [9, 40], [7, 8, 9, 10, 40], 3),
+        ("in", 9, [9], [9, 40, 80, 100], 1),  # a few items more
+        ("in", 9, [9], [9, 40, 80, 100, 200], 4),
+        ("in", "row 9", ["row 9"], ["row 9", "row 8", "row 7"], 2),
+        ("in", "row 9", {"row 9": 1}, {"row 9": 1, "other": 2}, 1),
+        ("in", "row 9 of 30", ["row 9 of 30"], ["row 8 of 29", "row 9 of 30", "row 7 of 28"], 2),
+        ("lines", ["*9 passed*"], ["= 9 passed in 1s"], ["9 passed", "8 passed", "7 passed"], 2),
+        ("in", b"line 9", b"line 9", b"line 9, line 8, line 7", 2),
+        ("in", "zq7ab12", "zq7ab12", "zq7ab12zq7ab12", 0),
+    ],
+)
+def test_answers_are_counted_in_what_is_searched(kind: str, expected: Any, one: Any, several: Any, more: int) -> None:
+    assert holds(Expectation("", kind, frozenset(), "", True, expected, {}), expected, several)  # type: ignore[arg-type]
+    assert more_answers(answers(kind, expected, several), answers(kind, expected, one)) == more
+    assert more_answers(answers(kind, expected, one), answers(kind, expected, one)) == 0
