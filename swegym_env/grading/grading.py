@@ -215,18 +215,19 @@ def _examined(
 ) -> Verdict:
     """The verdict on a patch that passed, after the further runs that its first one leaves necessary."""
     task = tests.task
-    # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
-    # it does, the least edit may be one of what the tests compare by.
-    settled = blind.settled(run, verdict) if blind is not None and not scrutiny.required else {}
+    settled = blind.settled(run, verdict) if blind is not None else {}
     hidden = {name for name in settled if blind is not None and blind.hides(name)}
-    if blind is not None and scrutiny.chance < 1 and not blind.inside.isdisjoint(settled):
-        # Who can read sends what the gold patch sends, where that stands in the test. Not by words of the patch alone,
-        # of which none may tell, but by a run without it.
+    if blind is not None and scrutiny.chance < 1 and not scrutiny.reads and not blind.inside.isdisjoint(settled):
+        # Who can read sends what the gold patch sends, where that stands in the test. Words of the patch need not tell;
+        # a run does in which it does not stand there.
         alone, sent = _sent_without_expected_values(tests, patch, store, blind.inside.intersection(settled))
         if not alone <= sent:
             return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, proof_bits=0.0, proof_tests=())
         settled = {name: chance for name, chance in settled.items() if name in alone or name not in blind.inside}
         hidden |= alone
+    # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
+    # it does, the least edit may be one of what the tests compare by.
+    settled = {} if scrutiny.required else settled
     if settled and settled.keys() >= {*task.fail_to_pass}:
         chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
         proved = tuple(name for name in task.fail_to_pass if name in hidden)

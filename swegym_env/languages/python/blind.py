@@ -1075,18 +1075,14 @@ class _File:
         places = {expectation.place for expectation in self.expectations.values()}
         rewritten = [site for site in self._active if self._place(site.node) in places]
         gone = {inner for site in rewritten for part in _dropped(site) for inner in walk(part)}
-        unused: list[ast.stmt | ast.expr] = [
-            node
-            for node in self._scopes
-            if isinstance(node, _Function) and node.name.startswith("test") and node not in self._tests
-        ]
-        gone.update(inner for function in unused for inner in walk(function))
+        unused: list[ast.stmt | ast.expr] = []
         values = self._named_values()
         before = -1
         while before < len(gone):  # a value may be used by another one alone
             before = len(gone)
             for uses, cell, named in values:
-                if cell not in gone and uses and gone.issuperset(uses) and not (named and self._is_constant(cell)):
+                is_used = not gone.issuperset(uses) if uses else not self._is_test(cell)
+                if cell not in gone and not is_used and not (named and self._is_constant(cell)):
                     unused.append(cell)
                     gone.update(walk(cell))
         unused.sort(key=lambda node: (node.end_lineno or node.lineno) - node.lineno, reverse=True)
@@ -1114,21 +1110,40 @@ class _File:
             for name in scope.bindings:
                 found += [(uses(scope, name), cell, named) for cell, named in self._cells(scope, name)]
         for node in self._parents:
-            if isinstance(node, _Function) and not node.decorator_list and not node.name.startswith("test"):
-                found.append((uses(self._scope_of[node], node.name), node, False))
+            if isinstance(node, _Function) and (node not in self._tests or not self._is_test(node)):
+                found.append((uses(self._scope_of[node], node.name) + self._uses_of_fixture(node), node, False))
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute) and len(node.targets) == 1:
                 found.append((read.get(node.targets[0].attr, []), node.value, False))
         return found
 
+    def _is_test(self, node: ast.AST) -> bool:
+        is_outer = isinstance(self._scope_of[node].node, ast.Module | ast.ClassDef)
+        return isinstance(node, _Function) and is_outer and node.name.startswith("test")
+
+    def _uses_of_fixture(self, function: _Function) -> list[ast.AST]:
+        """Where the value of a fixture is read, and parameters by which one is used that is not read."""
+        if not any("fixture" in ast.unparse(decorator) for decorator in function.decorator_list):
+            return []
+        found: list[ast.AST] = []
+        for node in self._parents:
+            if isinstance(node, ast.arg) and node.arg == function.name:
+                user = self._parents[self._parents[node]]
+                found += self._scopes[user].loads.get(node.arg, [node]) if user in self._scopes else [node]
+        return found
+
     def _empty(self, function: _Function, edit: Any) -> None:
-        """Leave of a function no more than its name."""
+        """Leave of a function no more than its name, and its decorators if it is no test."""
+        last = function.end_lineno or function.lineno
+        if function.decorator_list and not self._is_test(function):
+            body = ast.copy_location(ast.Pass(), function.body[0])
+            body.end_lineno, body.end_col_offset = last, function.end_col_offset or 0
+            edit(body, "pass" + "\n" * (last - body.lineno))
+            return
         first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
         line = self._lines[first - 1]
-        indent = len(line) - len(line.lstrip())
         whole = ast.copy_location(ast.Pass(), function)
-        whole.lineno, whole.col_offset = first, indent
-        text = f"def {function.name}(*_, **__): pass" + "\n" * ((function.end_lineno or first) - first)
-        edit(whole, text)
+        whole.lineno, whole.col_offset = first, len(line) - len(line.lstrip())
+        edit(whole, f"def {function.name}(*_, **__): pass" + "\n" * (last - first))
 
     def _descriptions(self) -> Iterator[ast.expr]:
         """Constants that are statements, but for those that the test runner names a test by."""

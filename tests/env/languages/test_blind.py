@@ -704,6 +704,22 @@ def check(case, text, point):
     case.assertEqual(f(text), point)
 
 
+@pytest.fixture
+def point_of_abc():
+    yield Point("{_SECRET}")
+
+
+@pytest.fixture
+def text_of_abc(): return "abc"
+
+
+def test_y(text_of_abc, point_of_abc):
+    def test_inner():
+        return text_of_abc
+
+    assert f(test_inner()) == point_of_abc
+
+
 @pytest.mark.parametrize("text", ["{_SECRET}"])
 def test_other(text):
     assert f(text) == Point("{_SECRET}")
@@ -722,7 +738,8 @@ class TestX(unittest.TestCase):
     def setUp(self):
         self.held = Point("{_SECRET}")
 
-    def make(self):
+    @staticmethod
+    def make():
         return Point("{_SECRET}")
 
     def test_other(self):
@@ -746,7 +763,7 @@ class TestX(unittest.TestCase):
 
 
 def test_where_nothing_can_be_read_a_file_holds_the_tests_alone_and_what_they_use() -> None:
-    names = [f"t/test_x.py::{name}" for name in ("test_x[abc-point0]", "test_x[abd-point1]", "TestX::test_x")]
+    names = [f"t/test_x.py::{name}" for name in ("test_x[abc-point0]", "test_x[abd-point1]", "TestX::test_x", "test_y")]
     found = make_blind({"t/test_x.py": _HOLDING}, names, frozenset(), 3, computed=True)
     assert found is not None
     text = found.files["t/test_x.py"]
@@ -757,7 +774,8 @@ def test_where_nothing_can_be_read_a_file_holds_the_tests_alone_and_what_they_us
     assert functions.count("test_x") == functions.count("test_other") == 2
     assert "KEPT = " in text
     assert '"abc"' in text
-    assert len(found.expectations) == 9
+    assert len(found.expectations) == 10
+    assert all(kept in text for kept in ('return "abc"', "return text_of_abc", "@staticmethod"))
     plain = make_blind({"t/test_x.py": _HOLDING}, names, frozenset(), 3)
     assert plain is not None
     assert _SECRET in plain.files["t/test_x.py"], "elsewhere the tests check what they compare"
