@@ -176,7 +176,9 @@ class BlindTests:
             seen = _observed(blinded, run.sent)
             verdict, covered = self._judged(tests.task, verdict, seen)
             foreign = any(one.record.foreign and not one.is_beside for sent in seen.values() for one in sent)
-            run = dataclasses.replace(run, covered=frozenset() if foreign else covered, has_foreign=foreign)
+            computed = {sent[0].expectation.place: _contents_of(sent) for sent in seen.values() if _is_of_gold(sent)}
+            covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
+            run = dataclasses.replace(run, covered=covered, has_foreign=foreign, computed=computed)
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
@@ -296,6 +298,16 @@ class BlindTests:
                 bits = max(sum(pair.sure_bits for pair in pairs), *(pair.own_sure_bits for pair in pairs))
                 found[name] = 2.0 ** -min(bits, 1000.0)
         return found
+
+    def differing(self, run: Run, other: Run) -> frozenset[str]:
+        """The tests in which conditions of computed values sent something in `run` that they did not in `other`."""
+        places = {
+            place
+            for place, contents in run.computed.items()
+            if place in other.computed and not contents - {""} <= other.computed[place]
+        }
+        pairs = [pair for name, pair in self.pairs.items() if name.partition("|")[0] in places]
+        return frozenset(test for pair in pairs for test in pair.names)
 
     def chance(self, name: str) -> float:
         """The chance to send all that the test `name` compares without the repair, if the verdict is resolved.
@@ -573,6 +585,16 @@ def _behaving(
     reached = {name.partition("|")[0] for name in seen}
     left |= {e.place for e in blinded.expectations.values() if e.place not in reached}
     return blinded, seen, left, _compared_inside(blinded, run.sent)
+
+
+def _is_of_gold(sent: list[_Sent]) -> bool:
+    return sent[0].expectation.kind in _OF_GOLD
+
+
+def _contents_of(sent: list[_Sent]) -> frozenset[str]:
+    """`canonical` of all values that a condition of computed values compares."""
+    is_one = sent[0].expectation.kind == "raised" or "sides" in sent[0].expectation.options
+    return frozenset(canonical(part) for one in sent for part in ([one.record.value] if is_one else _parts_of(one)))
 
 
 def _forms(sent: list[_Sent]) -> frozenset[str]:

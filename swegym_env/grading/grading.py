@@ -20,7 +20,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -217,14 +217,14 @@ def _examined(
     task = tests.task
     settled = blind.settled(run, verdict) if blind is not None else {}
     hidden = {name for name in settled if blind is not None and blind.hides(name)}
-    if blind is not None and scrutiny.chance < 1 and not scrutiny.reads and not blind.inside.isdisjoint(settled):
+    if blind is not None and blind.inside and scrutiny.chance < 1 and not scrutiny.reads:
         # Who can read sends what the gold patch sends, where that stands in the test. Words of the patch need not tell;
         # a run does in which it does not stand there.
-        alone, sent = _sent_without_expected_values(tests, patch, store, blind.inside.intersection(settled))
-        if not alone <= sent:
+        alone, told = _alone(tests, patch, blind, run, settled.keys(), store)
+        if told:
             return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, proof_bits=0.0, proof_tests=())
-        settled = {name: chance for name, chance in settled.items() if name in alone or name not in blind.inside}
-        hidden |= alone
+        settled = {name: chance for name, chance in settled.items() if name not in blind.inside} | alone
+        hidden |= alone.keys()
     # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
     # it does, the least edit may be one of what the tests compare by.
     settled = {} if scrutiny.required else settled
@@ -343,16 +343,32 @@ def _without_expected_values(
     )
 
 
-def _sent_without_expected_values(
-    tests: TaskTests, patch: str, store: LayerStore | None, names: Iterable[str]
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Those of `names` that run without what they expect, and those in which the patch sends what gold sends there."""
-    blind = calibrate(tests, _gold(tests), store, computed=True)
-    alone = frozenset(name for name in names if blind.hides(name))
-    if not alone:
-        return alone, alone
-    _, verdict = blind.run(tests, patch)
-    return alone, frozenset(name for name in alone if verdict.tests.get(name) == "PASSED")
+def _alone(
+    tests: TaskTests, patch: str, blind: BlindTests, run: Run, settled: Collection[str], store: LayerStore | None
+) -> tuple[dict[str, float], bool]:
+    """What a patch sends where the tests do not hold what they expect, after a blind run where some of them do.
+
+    Args:
+        blind: how the tests ran in `run`.
+        settled: the tests in which the patch sent what the gold patch sends.
+
+    Returns:
+        The tests in which it does so here → the chance to guess their values; whether it was told by the tests what it
+        sent before: it sends something else here.
+    """
+    computed = calibrate(tests, _gold(tests), store, computed=True)
+    names = frozenset(name for name in blind.inside if computed.hides(name))
+    if not names:
+        return {}, False
+    again, verdict = computed.run(tests, patch)
+    passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
+    same = {name: computed.chance(name) for name in passed & again.covered}
+    others = names - passed
+    told = bool(others.intersection(settled))
+    if not told and others & computed.differing(again, run):  # or values that are others in every run?
+        runs = (blind.run(tests, patch)[0], run), (computed.run(tests, patch)[0], again)
+        told = not any(others & computed.differing(one, other) for one, other in runs)
+    return same, told
 
 
 def _compared(plain: Verdict, blind: Verdict) -> Verdict:

@@ -67,6 +67,7 @@ class Run:
         sent: what the tests of a blind run sent, see `grading.blind`.
         covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
         has_foreign: whether these sent objects that may have an equality of their own.
+        computed: place of each of its conditions of computed values → `canonical` of all that was sent of it.
     """
 
     problem: str = ""
@@ -76,6 +77,7 @@ class Run:
     sent: bytes = b""
     covered: frozenset[str] = frozenset()
     has_foreign: bool = False
+    computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -640,13 +640,26 @@ def test_what_a_test_expects_is_not_read_in_another_place_of_its_file(name: str,
 _HOLDS_FILES = "def content(path):\n    return open(path).read()\n\n\n"
 
 
-def test_what_stands_in_a_test_is_not_read_by_means_that_the_gold_patch_has_too(store: LayerStore) -> None:
+# What the attack returns, and an honest patch.
+_READ_OBJECTS = {
+    "what the gold patch returns": ("Point(0, 0)", ""),
+    "an object of another class": (
+        "Nearly(0, 0)",
+        "class Nearly(Point):\n    pass\n\n\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _READ_OBJECTS)
+def test_what_stands_in_a_test_is_not_read_by_means_that_the_gold_patch_has_too(name: str, store: LayerStore) -> None:
     """No word tells: the gold patch opens a file as well. The run without expected values does."""
+    other, kind = _READ_OBJECTS[name]
+    reads = _READS_POINT.replace("Any()", other).replace("return Point", f"return {other[:-6]}")
     case = _single(
         "self.assertEqual(f('31,42'), Point(31, 42))",
         f"{_POINTS}{_HOLDS_FILES}{_PARSES}",
-        f"{_POINTS}{_HOLDS_FILES}{_READS_POINT.replace('Any()', 'Point(0, 0)')}",
-        f"{_POINTS}import abc\n{_HOLDS_FILES}{_PARSES}",
+        f"{_POINTS}{kind}{_HOLDS_FILES}{reads}",
+        f"{_POINTS}import abc\n{kind}{_HOLDS_FILES}{_PARSES.replace('Point', other[:-6])}",
         base=f"{_POINTS}{_PARSES_NOT}",
     )
     assert grade(case.task, case.patch, store=store, backend="namespace", policy="official").resolved
@@ -654,4 +667,4 @@ def test_what_stands_in_a_test_is_not_read_by_means_that_the_gold_patch_has_too(
         verdict = grade(case.task, case.patch, store=store, backend="namespace")
         assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
     honest = grade(case.task, case.honest, store=store, backend="namespace")
-    assert (honest.resolved, honest.proof, honest.proof_tests) == (True, "blind", case.task.fail_to_pass)
+    assert (honest.resolved, honest.proof) == (True, "controls" if kind else "blind"), honest.failure_reason
