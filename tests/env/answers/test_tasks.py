@@ -66,9 +66,7 @@ def test_shipped_datasets_have_a_train_and_a_test_split() -> None:
 
 
 def test_a_dataset_of_another_task_type_is_rejected() -> None:
-    with pytest.raises(
-        UnknownTaskError, match=r"no usable row; .* makes a FileRepair, got a FunctionTask"
-    ):
+    with pytest.raises(UnknownTaskError, match=r"no usable row; .* makes a FileRepair, got a FunctionTask"):
         load_examples(FileRepair, "kodcode-mini")
 
 
