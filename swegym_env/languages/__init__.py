@@ -340,6 +340,7 @@ class Language(ABC):
         protected_directories: matches names of directories of installed packages, caches and the like.
         deterministic_env: variables that make programs of the language repeatable.
         is_compiled: whether tests of something that the code does not have cannot even be built.
+        grammars: suffix → the grammars of tree-sitter, "package:function", of which one reads such a file.
         unreached: what the set-up of a repository needs and nothing here brings, "Rust and crates.io", for the error;
             empty if a table of set-up commands may have the repository.
     """
@@ -356,6 +357,7 @@ class Language(ABC):
     protected_directories: re.Pattern[str]
     deterministic_env: Mapping[str, str] = MappingProxyType({})
     is_compiled: bool = False
+    grammars: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     unreached: str = ""
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from swegym_env.languages import Blinded, Control, Language, LogParser, RunnerReport, Scrutiny
 from swegym_env.languages.c.blind import make_blind
@@ -24,6 +25,13 @@ class C(Language):
     name = "c"
     is_compiled = True
     suffixes = (".c", ".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".inl")
+    grammars = MappingProxyType(
+        {
+            **dict.fromkeys(suffixes, ("tree_sitter_cpp:language",)),
+            ".c": ("tree_sitter_c:language",),
+            ".h": ("tree_sitter_c:language", "tree_sitter_cpp:language"),
+        }
+    )
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
     reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly

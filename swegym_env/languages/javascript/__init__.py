@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from swegym_env.languages import Control, Language, LogParser, Recipe, RunnerReport, Scrutiny
 from swegym_env.languages.javascript.controls import control_files, make_control
 from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
 from swegym_env.languages.javascript.screening import scrutiny_of, without_means
 from swegym_env.languages.javascript.setup import find_recipe
+from swegym_env.languages.javascript.source import TSX, TYPESCRIPT
 from swegym_env.tasks.task import Task
 
 __all__ = ["JavaScript"]
@@ -30,6 +32,14 @@ class JavaScript(Language):
 
     name = "javascript"
     suffixes = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts", ".vue")
+    # JSX in JavaScript is read by the grammar of TSX too: that of JavaScript loses its way in it.
+    grammars = MappingProxyType(
+        {
+            **dict.fromkeys((".js", ".mjs", ".cjs"), (TSX, TYPESCRIPT)),
+            **dict.fromkeys((".jsx", ".tsx"), (TSX,)),
+            **dict.fromkeys((".ts", ".mts", ".cts"), (TYPESCRIPT,)),
+        }
+    )
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
     reporting_runners = re.compile(
