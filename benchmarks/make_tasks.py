@@ -18,7 +18,8 @@ from pathlib import Path
 
 from benchmarks.records import Row, row, write_results
 from swegym_env.grading.grading import grade_many
-from swegym_env.making.maker import MakeSettings, make_tasks
+from swegym_env.making.maker import make_tasks
+from swegym_env.making.settings import MakeSettings
 from swegym_env.making.sources import read_source
 from swegym_env.making.validation import Finding, Limits
 from swegym_env.tasks.datasets import load_tasks

@@ -92,7 +92,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = markdown.replace("<!-- setups -->", _setups())
     if "<!-- real rows -->" in markdown:
         markdown = markdown.replace("<!-- real rows -->", _real_rows(root))
-        markdown = markdown.replace("<!-- real rows: multilingual -->", _real_rows_multilingual(root))
+        for language in ("javascript", "c"):
+            markdown = markdown.replace(f"<!-- real rows: {language} -->", _real_rows_multilingual(root, language))
     markdown = re.sub(r"^<!-- program: (\S+) -->$", program, markdown, flags=re.MULTILINE)
     return re.sub(r"^<!-- reference: (\S+) -->\n((?: {4}.*\n)*)", reference, markdown, flags=re.MULTILINE)
 
@@ -156,9 +157,13 @@ def _real_rows(root: Path) -> str:
     return "\n".join([*lines, *_misses(found)])
 
 
-def _real_rows_multilingual(root: Path) -> str:
-    """The results of the campaign over SWE-bench Multilingual: by repository, and every miss."""
+def _real_rows_multilingual(root: Path, language: str) -> str:
+    """The results of the campaign over SWE-bench Multilingual in one language: by repository, and every miss."""
     found = _campaign(root, "multilingual")
+    runs = [entry for entry in found["runs"] if entry["language"] == language]
+    names = {entry["instance_id"] for entry in runs}
+    missed = {name: miss for name, miss in found["not_reproduced"].items() if name in names}
+    found |= {"runs": runs, "not_reproduced": missed}
     return "\n".join([*_by_repository(found, ("gold", "empty")), "", *_misses(found)])
 
 

@@ -17,7 +17,8 @@ import gymnasium
 
 import swegym_env  # noqa: F401 - registers SWEBench-v0
 from swegym_env.grading.grading import grade
-from swegym_env.making.maker import MakeSettings, make_tasks
+from swegym_env.making.maker import make_tasks
+from swegym_env.making.settings import MakeSettings
 from swegym_env.making.sources import read_source
 from swegym_env.tasks.datasets import load_tasks
 

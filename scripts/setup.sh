@@ -44,7 +44,7 @@ if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
     "$python" -m venv --clear .venv
 fi
 scripts/install_torch.sh .venv/bin/python "${quiet[@]}" # before all else, so that nothing else decides which build comes
-extras=train,serve,grammar,javascript,dev
+extras=train,serve,grammar,grammars,dev
 if command -v nvidia-smi >/dev/null; then extras+=,gpu; fi
 say "installing the project and its tools ($extras)"
 pip_install -e ".[$extras]" || die "the project's dependencies could not be installed; pip's last lines say why"

@@ -22,6 +22,7 @@ from swegym_env.agent.tools import PROGRAMS, Bundle, ToolSet
 from swegym_env.errors import ConfigurationError, LayerError
 from swegym_env.languages import Recipe, language_of
 from swegym_env.languages.determinism import with_determinism
+from swegym_env.languages.grammars import SYNTAX, syntax_layers
 from swegym_env.languages.package_index import package_index
 from swegym_env.languages.setup_layers import Setup, build_setup, export_changes
 from swegym_env.repo.capture import capture_patch
@@ -243,6 +244,9 @@ def prepare_locally(
         "SWEGYM_TEST_COMMAND": task.test_command or test_command,
         "SWEGYM_TURN_TIMEOUT_S": f"{turn_timeout_s:g}",
     }
+    if tools.bundles and language_of(task).grammars and (syntax := syntax_layers(store)):
+        spec = dataclasses.replace(spec, layers=(*syntax, *spec.layers))
+        env["SWEGYM_SYNTAX"] = SYNTAX
     spec = add_tools(spec, tools, env=env, backend=backend, store=store)
     return LocalWorkspace(task, spec, repository / "testbed", test_command, backend)
 

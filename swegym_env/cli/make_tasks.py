@@ -1,4 +1,4 @@
-"""`swegym make-tasks`: make tasks from any Python project that has tests."""
+"""`swegym make-tasks`: make tasks from any project with tests, in Python, C, C++, JavaScript or TypeScript."""
 
 from __future__ import annotations
 
@@ -50,7 +50,14 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="COMMAND",
-        help="instead of `pip install -e .`; repeatable",
+        help="instead of `pip install -e .`, or `npm install` in JavaScript; repeatable",
+    )
+    parser.add_argument(
+        "--test-command",
+        default="",
+        metavar="COMMAND",
+        help="runs the tests of a project in C, C++, JavaScript or TypeScript (default: `make test`, or the script of "
+        "package.json)",
     )
     parser.add_argument(
         "--test-seconds",
@@ -73,7 +80,8 @@ def run(options: argparse.Namespace) -> int:
         ConfigurationError, LayerError, GradingError, SandboxError: see `make_tasks`.
     """
     from swegym_env.making.issues import Rewriter
-    from swegym_env.making.maker import MakeSettings, make_tasks
+    from swegym_env.making.maker import make_tasks
+    from swegym_env.making.settings import MakeSettings
     from swegym_env.making.sources import read_source
     from swegym_env.making.validation import Limits
 
@@ -91,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
         tests=tuple(options.tests),
         requires=tuple(options.requires),
         install=tuple(options.install),
+        test_command=options.test_command,
         limits=Limits(test_seconds=options.test_seconds),
     )
     with _progress_bar() as on_progress:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,9 +86,12 @@ def load_harbor_tasks(place: str | os.PathLike[str], *, network: bool = False) -
         network: let agent and tests have the machine's network where their task does not refuse it. In Harbor a task
             has network if it does not say otherwise; here whoever loads it must say so too.
 
+    Tasks that are malformed, or ask for what no sandbox here has, are left out where others can be played; one warning
+    names the first of them, and `TaskSet.skipped` all.
+
     Raises:
         UnknownTaskError: there is none.
-        TaskFormatError: one is malformed, or asks for what no sandbox here has.
+        TaskFormatError: no task can be played; why not the first.
     """
     folder = Path(place).expanduser().resolve()
     found = [folder] if is_harbor_task(folder) else sorted(path.parent for path in folder.glob("*/task.toml"))
@@ -98,7 +102,18 @@ def load_harbor_tasks(place: str | os.PathLike[str], *, network: bool = False) -
         )
     if not found:
         raise UnknownTaskError(f"{place}: no Harbor task: expected a folder with task.toml, or folders with one each")
-    return TaskSet([_read(path, allowed=network) for path in found], name=str(place))
+    tasks: list[HarborTask] = []
+    skipped: list[TaskFormatError] = []
+    for path in found:
+        try:
+            tasks.append(_read(path, allowed=network))
+        except TaskFormatError as error:
+            skipped.append(error)
+    if not tasks:
+        raise skipped[0]
+    if skipped:
+        warnings.warn(f"{place}: skipped {len(skipped)} of {len(found)} tasks, the first: {skipped[0]}", stacklevel=2)
+    return TaskSet(tasks, name=str(place), skipped=[str(error) for error in skipped])
 
 
 def tree_files(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -27,6 +27,7 @@ __all__ = [
     "CHANCE",
     "LANGUAGES",
     "Blinded",
+    "Bug",
     "Comparison",
     "Control",
     "Copy",
@@ -37,9 +38,11 @@ __all__ = [
     "Lineup",
     "LogParser",
     "Placeholder",
+    "ProjectCommands",
     "Recipe",
     "RunnerReport",
     "Scrutiny",
+    "Splice",
     "Status",
     "Toolchain",
     "Variation",
@@ -301,6 +304,43 @@ class Blinded:
 
 
 @dataclass(frozen=True)
+class Splice:
+    """Replaces the bytes `start` up to `stop` of a file by `text`."""
+
+    start: int
+    stop: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One way to inject a bug into a source.
+
+    Attributes:
+        kind: of the mistake.
+        splices: the edits.
+        function: the name of the function that it is in; empty outside of functions.
+    """
+
+    kind: str
+    splices: tuple[Splice, ...]
+    function: str
+
+
+@dataclass(frozen=True)
+class ProjectCommands:
+    """How a project is installed and tested, as its own files say.
+
+    Attributes:
+        test: the command that runs all its tests; empty if its files name none.
+        install: commands that install what the tests need, once and with network.
+    """
+
+    test: str
+    install: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Variation:
     """What makes a sandbox run the same tests under other conditions.
 
@@ -340,6 +380,8 @@ class Language(ABC):
         protected_directories: matches names of directories of installed packages, caches and the like.
         deterministic_env: variables that make programs of the language repeatable.
         is_compiled: whether tests of something that the code does not have cannot even be built.
+        grammars: suffix → the grammars of tree-sitter, "package:function", of which one reads such a file.
+        bug_kinds: the kinds of mistakes that `injected_bugs` knows.
         unreached: what the set-up of a repository needs and nothing here brings, "Rust and crates.io", for the error;
             empty if a table of set-up commands may have the repository.
     """
@@ -356,6 +398,8 @@ class Language(ABC):
     protected_directories: re.Pattern[str]
     deterministic_env: Mapping[str, str] = MappingProxyType({})
     is_compiled: bool = False
+    grammars: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    bug_kinds: tuple[str, ...] = ()
     unreached: str = ""
 
     @abstractmethod
@@ -492,6 +536,26 @@ class Language(ABC):
             None if nothing can be rewritten.
         """
         return None
+
+    def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
+        """All ways to inject one bug into a source file, for `making`; none where the language does not know any.
+
+        Raises:
+            ConfigurationError: the grammar of such files is not installed.
+        """
+        return iter(())
+
+    def project_commands(self, files: Mapping[str, bytes]) -> ProjectCommands:
+        """How a project with these files is installed and tested, for `making`."""
+        return ProjectCommands("")
+
+    def without_tests(self, path: str, content: bytes, names: Collection[str]) -> bytes:
+        """A test file without the tests that logs name so, for `making`; unchanged where none is found."""
+        return content
+
+    def find_test(self, path: str, content: bytes, name: str) -> str:
+        """The source text of the test that a log names so; empty if it is not found."""
+        return ""
 
     def vary(self, env: Mapping[str, str], *, order: str, seed: int, busy: int) -> Variation:
         """How to run the same tests under other conditions.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from types import MappingProxyType
 
 from swegym_env.languages import Language, LogParser, RunnerReport
 from swegym_env.languages.machine import MachineRecipe
@@ -52,6 +53,7 @@ class Go(Language):
     is_compiled = True
     unreached = "Go and the modules of proxy.golang.org"
     suffixes = (".go",)
+    grammars = MappingProxyType({".go": ("tree_sitter_go:language",)})
     parsers = {"go-test": parse_go_test, "go-test-json": parse_go_json, "parse_log_gotest": parse_go_test}  # noqa: RUF012
     repository_parsers = dict.fromkeys(
         ("caddyserver/caddy", "gin-gonic/gin", "gohugoio/hugo", "hashicorp/terraform", "prometheus/prometheus"),

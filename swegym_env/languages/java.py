@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 
 from swegym_env.languages import Language, LogParser, RunnerReport
 from swegym_env.languages.machine import MachineRecipe
@@ -89,6 +90,7 @@ class Java(Language):
     is_compiled = True
     unreached = "a JDK and Maven Central"
     suffixes = (".java", ".kt", ".groovy", ".scala")
+    grammars = MappingProxyType({".java": ("tree_sitter_java:language",)})
     parsers = {  # noqa: RUF012
         "surefire": parse_surefire,
         "gradle": parse_gradle,

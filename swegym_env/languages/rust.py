@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import MappingProxyType
 
 from swegym_env.languages import Language, LogParser, RunnerReport
 from swegym_env.languages.machine import MachineRecipe
@@ -45,6 +46,7 @@ class Rust(Language):
     is_compiled = True
     unreached = "Rust and crates.io"
     suffixes = (".rs",)
+    grammars = MappingProxyType({".rs": ("tree_sitter_rust:language",)})
     parsers = {"cargo-test": parse_cargo_test, "parse_log_cargo": parse_cargo}  # noqa: RUF012
     repository_parsers = dict.fromkeys(
         (

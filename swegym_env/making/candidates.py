@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from swegym_env.errors import ConfigurationError
-from swegym_env.making.code import Code, Splice
+from swegym_env.languages import Language, Splice
+from swegym_env.making.code import Code, spliced
 from swegym_env.making.operators import OPERATORS
 from swegym_env.making.repository import MadeRepository
-from swegym_env.making.sources import Source, is_test_path
+from swegym_env.making.sources import Source, is_test_of, is_test_path
 from swegym_env.repo.patches import parse_patch
 
-__all__ = ["REVERT", "Candidate", "candidates", "mutations"]
+__all__ = ["REVERT", "Candidate", "candidates", "injected", "mutations"]
 
 REVERT = "reverted-commit"
 """The kind of a candidate that reverts a commit of the project's own history."""
@@ -62,7 +63,8 @@ class _Place:
 
     kind: str
     path: str
-    code: Code
+    content: bytes
+    code: Code | None
     splices: tuple[Splice, ...]
     lines: frozenset[int]
     function: str
@@ -110,6 +112,30 @@ def mutations(
     return _drawn(_places_in(files, lines, kinds), seed)
 
 
+def injected(source: Source, language: Language, *, seed: int, kinds: Collection[str] = ()) -> Iterator[Candidate]:
+    """All ways of a language to break the sources of a project, without duplicates; else as `candidates`.
+
+    Which of them the tests reach is not known.
+    """
+    unknown = next((kind for kind in kinds if kind not in language.bug_kinds), None)
+    if unknown is not None:
+        raise ConfigurationError(f"no kind of mistake {unknown!r}; there are {', '.join(language.bug_kinds)}")
+    return _drawn(_injected_places(source, language, kinds), seed)
+
+
+def _injected_places(source: Source, language: Language, kinds: Collection[str]) -> Iterator[_Place]:
+    for path, (_, content) in sorted(source.files.items()):
+        if not path.endswith(tuple(language.grammars)) or is_test_of(language, path) or _NOT_SOURCE.search(path):
+            continue
+        for bug in language.injected_bugs(path, content):
+            if not kinds or bug.kind in kinds:
+                first = content.count(b"\n", 0, min(one.start for one in bug.splices)) + 1
+                last = content.count(b"\n", 0, max(max(one.start, one.stop - 1) for one in bug.splices)) + 1
+                function = f"{path}:{bug.function}" if bug.function else path
+                lines = frozenset(range(first, last + 1))
+                yield _Place(bug.kind, path, content, None, bug.splices, lines, function)
+
+
 def _places_in(
     files: Mapping[str, bytes], lines: Mapping[str, Collection[int]], kinds: Collection[str]
 ) -> Iterator[_Place]:
@@ -148,9 +174,9 @@ def _drawn(found: Iterable[_Place | Candidate], seed: int) -> Iterator[Candidate
 
 def _candidate_at(place: _Place) -> Candidate | None:
     """The candidate of a place; None if the edits do not parse or change nothing."""
-    if not place.code.changed_by(place.splices):
+    if place.code is not None and not place.code.changed_by(place.splices):
         return None
-    content = place.code.spliced(place.splices)
+    content = spliced(place.content, place.splices)
     return Candidate(place.kind, {place.path: content}, {place.path: place.lines}, place.function)
 
 
@@ -168,7 +194,7 @@ def _places(path: str, code: Code, kinds: Collection[str]) -> Iterator[_Place]:
                             code.line_of(splice.start), code.line_of(max(splice.start, splice.stop - 1)) + 1
                         )
                     )
-                    yield _Place(kind, path, code, splices, lines, _function(path, node, code))
+                    yield _Place(kind, path, code.content, code, splices, lines, _function(path, node, code))
 
 
 def _breakable(node: ast.AST) -> Iterator[ast.AST]:

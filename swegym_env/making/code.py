@@ -10,23 +10,14 @@ import bisect
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from swegym_env.languages import Splice
 from swegym_env.languages.python.parsing import parse
 
-__all__ = ["Code", "Splice", "find_test", "without_tests"]
+__all__ = ["Code", "find_test", "spliced", "without_tests"]
 
 _SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant, ast.List, ast.Dict, ast.Set, ast.JoinedStr)
-
-
-@dataclass(frozen=True)
-class Splice:
-    """Replaces the bytes `start` up to `stop` of a file by `text`."""
-
-    start: int
-    stop: int
-    text: str
 
 
 class Code:
@@ -142,7 +133,7 @@ class Code:
 
     def spliced(self, splices: Sequence[Splice]) -> bytes:
         """The file after these edits. Raises ValueError where they overlap."""
-        return _spliced(self.content, splices)
+        return spliced(self.content, splices)
 
     def changed_by(self, splices: Sequence[Splice]) -> bool:
         """Whether the file after these edits, all in one top-level statement, parses and has another syntax tree."""
@@ -156,7 +147,7 @@ class Code:
                     self._dumps[number] = ast.dump(parse(b"".join(lines[begin - 1 : end])))
                 inner = [Splice(one.start - start, one.stop - start, one.text) for one in splices]
                 try:
-                    part = _spliced(self.content[start:stop], inner)
+                    part = spliced(self.content[start:stop], inner)
                     return ast.dump(parse(part)) != self._dumps[number]
                 except (SyntaxError, RecursionError, MemoryError, ValueError):
                     return False
@@ -167,7 +158,8 @@ class Code:
         return bisect.bisect_right(self._lines, offset)
 
 
-def _spliced(content: bytes, splices: Sequence[Splice]) -> bytes:
+def spliced(content: bytes, splices: Sequence[Splice]) -> bytes:
+    """A file after some edits. Raises ValueError where they overlap."""
     parts: list[bytes] = []
     done = 0
     for splice in sorted(splices, key=lambda one: (one.start, one.stop)):

@@ -12,15 +12,12 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.making.candidates import Candidate
-from swegym_env.making.code import find_test
 from swegym_env.making.validation import Finding
-from swegym_env.repo.objects import Blob
 
 __all__ = ["Rewriter", "difficulty", "write_issue"]
 
@@ -35,28 +32,28 @@ _MAX_LINES = 40
 _MAX_NAMES = 8
 
 
-def write_issue(name: str, finding: Finding, files: Mapping[str, Blob]) -> str:
+def write_issue(name: str, finding: Finding, test: str, fence: str) -> str:
     """The report: a failing test, its output, and the other failing tests.
 
     It names neither the file nor the line of the bug, unless the test's output does.
 
     Args:
         name: the project's name.
-        files: the files of the clean project, where the test is found.
+        test: the source of the shown test; empty if it is not known.
+        fence: how its language is marked in Markdown.
     """
-    path, _, inner = finding.shown_test.partition("::")
+    inner = finding.shown_test.partition("::")[2] or finding.shown_test
     error = _error_lines(finding.text)
     subject = re.sub(r"^test_?|\[.*$", "", inner.rpartition("::")[2], flags=re.DOTALL).replace("_", " ").strip()
     headline = _shortened(error[0] if error else "the result is wrong", 100)
     parts = [f"{name}: {subject + ': ' if subject else ''}{headline}"]
-    test = find_test(files[path][1], inner) if path in files else ""
     if test:
         shown = test.splitlines()
         if len(shown) > _MAX_LINES:
             shown = [*shown[:_MAX_LINES], "    ..."]
         case = re.search(r"\[(.*)\]$", inner, re.DOTALL)
         with_case = f" (with the parameters `{_shortened(case[1], 100)}`)" if case else ""
-        parts.append(f"This should pass{with_case}:\n\n```python\n" + "\n".join(shown) + "\n```")
+        parts.append(f"This should pass{with_case}:\n\n```{fence}\n" + "\n".join(shown) + "\n```")
     if error:
         parts.append("Instead I get\n\n```\n" + "\n".join(error[:_MAX_LINES]) + "\n```")
     others = [test for test in finding.fail_to_pass if test != finding.shown_test]

@@ -10,7 +10,8 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from swegym_env.making.code import Code, Splice
+from swegym_env.languages import Splice
+from swegym_env.making.code import Code
 
 __all__ = ["OPERATORS"]
 

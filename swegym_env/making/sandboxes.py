@@ -66,13 +66,16 @@ class Bench:
         modules: modules from outside the project that the warm processes import in advance.
     """
 
-    def __init__(self, task: Task, *, store: LayerStore | None = None, backend: str = "auto") -> None:
+    def __init__(
+        self, task: Task, *, warm_up: str = "", store: LayerStore | None = None, backend: str = "auto"
+    ) -> None:
         """Nothing is started yet: a run whose findings are all known needs no sandbox.
 
         Args:
             task: the clean project with its set-up commands.
+            warm_up: a command that runs once in the prepared sandbox, in the place of pytest's warm process.
         """
-        self._task, self._store, self._backend = task, store, backend
+        self._task, self._warm_up, self._store, self._backend = task, warm_up, store, backend
         self._lock = threading.Lock()
         self._prepared: Sandbox | None = None
         self._workers: list[Worker] = []
@@ -93,6 +96,10 @@ class Bench:
                 return
             sandbox = prepare_locally(self._task, store=self._store, backend=self._backend).start()
             try:
+                if self._warm_up:
+                    sandbox.run(f"(\ncd /testbed\n{self._warm_up}\n)", timeout_s=900.0, output_limit_bytes=_LOG_BYTES)
+                    self._prepared = sandbox
+                    return
                 sandbox.write(f"{PLACE}/runner.py", _RUNNER.read_bytes())
                 ready = sandbox.run(f"mkfifo {PLACE}/requests {PLACE}/answers && python -c 'import pytest'")
                 if ready.exit_code != 0:

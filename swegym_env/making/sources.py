@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import lzma
 import os
 import re
@@ -17,7 +18,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,11 +29,12 @@ else:
     import tomli as tomllib
 
 from swegym_env.errors import ConfigurationError
+from swegym_env.languages import Language, all_languages
 from swegym_env.repo.git import Git
 from swegym_env.repo.objects import Blob
 from swegym_env.repo.repositories import is_url
 
-__all__ = ["Commit", "Source", "is_test_path", "read_source"]
+__all__ = ["Commit", "Source", "is_test_of", "is_test_path", "read_source", "source_language"]
 
 MAX_BYTES = 512 << 20
 MAX_FILES = 50_000
@@ -47,6 +49,12 @@ _UNREADABLE = (
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][^\n'`$\\]*")  # becomes part of a command line, in single quotes
 _TEST_GROUPS = ("test", "tests", "testing", "test-utils", "dev-test")
 _TEST_DIRECTORIES = frozenset({"test", "tests", "testing", "testcases"})
+
+_MANIFESTS = {
+    "python": ("pyproject.toml", "setup.py", "setup.cfg"),
+    "javascript": ("package.json",),
+    "c": ("Makefile", "CMakeLists.txt", "configure.ac", "meson.build"),
+}
 
 _CLONE_TIMEOUT_S = 3600.0
 _MODES = (0o100644, 0o100755, 0o120000)
@@ -123,8 +131,9 @@ def read_source(place: str, *, history: int = 200) -> Source:
     else:
         files = dict(_checked(_walk(path, notes), place))
         name = path.absolute().name
-    if not any(file.endswith(".py") for file in files):
-        raise ConfigurationError(f"{place}: no Python file in it")
+    if not any(_counts(files).values()):
+        known = ", ".join(language.name for language in _counts(files))
+        raise ConfigurationError(f"{place}: no source file in it; expected one of {known}")
     named, version = _identity(files)
     stem = re.sub(r"-\d.*$", "", next((name[: -len(end)] for end in _ARCHIVES if name.endswith(end)), name))
     return Source(
@@ -135,6 +144,25 @@ def read_source(place: str, *, history: int = 200) -> Source:
         history=commits,
         notes=tuple(notes),
     )
+
+
+def source_language(files: Collection[str]) -> Language:
+    """The language that tasks are made in: that of a manifest, and of most files."""
+    counts = _counts(files)
+    named = [language for language in counts if any(name in files for name in _MANIFESTS.get(language.name, ()))]
+    return max(named or counts, key=lambda language: counts[language])
+
+
+def _counts(files: Collection[str]) -> dict[Language, int]:
+    """Language that bugs can be injected in → number of its files; Python first."""
+    known = [language for language in all_languages() if language.name == "python" or language.bug_kinds]
+    return {language: sum(PurePosixPath(file).suffix in language.suffixes for file in files) for language in known}
+
+
+def is_test_of(language: Language, path: str) -> bool:
+    """Whether a path belongs to the tests of a project in `language`, or configures how they run."""
+    *directories, name = path.split("/")
+    return bool(language.test_directories.intersection(directories) or language.protected_files.search(name))
 
 
 def is_test_path(path: str) -> bool:
@@ -273,10 +301,19 @@ def _identity(files: Mapping[str, Blob]) -> tuple[str, str]:
                 break
             field, _, value = line.partition(":")
             found.setdefault(field, value.strip())
-    project = _project(files).get("project", {})
+    project = _project(files).get("project", {}) or _package(files)
     project = project if isinstance(project, dict) else {}
     name, version = (found.get(field) or project.get(field.lower(), "") for field in ("Name", "Version"))
     return str(name or ""), str(version or "")
+
+
+def _package(files: Mapping[str, Blob]) -> dict[str, Any]:
+    """`package.json`; empty if there is none, or npm would not read it."""
+    try:
+        data = json.loads(files["package.json"][1])
+    except (KeyError, ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
 
 
 def _project(files: Mapping[str, Blob]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from swegym_env.making.baseline import Baseline, command_for
 from swegym_env.making.candidates import Candidate
 from swegym_env.making.sandboxes import Bench, Run, statuses
 
-__all__ = ["Finding", "Limits", "validate"]
+__all__ = ["Finding", "Limits", "too_many_fail", "validate"]
 
 _FAILED = {"FAILED", "ERROR"}
 
@@ -123,8 +123,12 @@ def _refused_screening(run: Run, failing: Sequence[str], covering: Sequence[str]
         return "tests cannot be collected"
     if not failing:
         return "no test fails"
-    many = len(failing) > 20 and len(failing) > limits.failing_fraction * len(covering)
-    return "too many tests fail" if many or len(failing) > limits.failing else ""
+    return "too many tests fail" if too_many_fail(len(failing), len(covering), limits) else ""
+
+
+def too_many_fail(failing: int, covering: int, limits: Limits) -> bool:
+    """Whether so many tests fail that a bug would be found at once."""
+    return failing > limits.failing or (failing > 20 and failing > limits.failing_fraction * covering)
 
 
 def _confirm(

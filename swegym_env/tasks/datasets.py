@@ -35,6 +35,7 @@ __all__ = [
     "skipped_lines",
     "stream_tasks",
     "usable_images",
+    "warn_of_skipped",
     "why_unreachable",
 ]
 
@@ -90,7 +91,7 @@ def load_tasks(
     dataset: str = "mini",
     *,
     split: str | None = None,
-    on_bad_row: OnBadRow = "raise",
+    on_bad_row: OnBadRow = "warn",
     where: Mapping[str, str] | None = None,
     seed: int | None = None,
     select: str | None = None,
@@ -106,8 +107,8 @@ def load_tasks(
         split: for shipped sets and files, None is everything; for the hub and folders it is "test", else "train", else
             the first split. A file has splits only if its rows have a field `split`. "hash:train", "hash:validation"
             and "hash:test" divide any set by the digests of its ids, 80 : 10 : 10 (`TaskSet.part`).
-        on_bad_row: "raise", or "skip" to skip malformed rows and list them in `TaskSet.skipped`, or "warn" to also give
-            a warning with their number and the first reasons.
+        on_bad_row: what happens to malformed rows beside sound ones: "skip" lists them in `TaskSet.skipped`, "warn"
+            also gives one warning with their number and the first reasons, "raise" stops at the first.
         where: field → shell pattern: `{"repo": "django/*"}`.
         seed: shuffles the tasks after `where`.
         select: a slice of the tasks after `where` and `seed`, as text: "0:50", ":10", "-5:", "::2".
@@ -116,9 +117,10 @@ def load_tasks(
         streaming: read the hub row by row instead of downloading the whole set; with `select` ":50" only 50 rows.
 
     Raises:
-        UnknownTaskError: there is no such dataset or split.
-        TaskFormatError: a row is malformed or repeats an id; the message names row and field.
-        ConfigurationError: the file cannot be read, an argument is invalid, or the set has no repository form.
+        UnknownTaskError: there is no such dataset or split, or all its rows are malformed.
+        TaskFormatError: with on_bad_row="raise", a row is malformed, repeats an id or has no repository form; the
+            message names row and field. Else the file is no list of rows.
+        ConfigurationError: the file cannot be read, or an argument is invalid.
     """
     if official_images not in (True, False, "auto"):
         raise ConfigurationError(f"official_images: expected True, False or 'auto', got {official_images!r}")
@@ -140,7 +142,7 @@ def load_examples(
     dataset: str,
     *,
     split: str | None = None,
-    on_bad_row: OnBadRow = "raise",
+    on_bad_row: OnBadRow = "warn",
     where: Mapping[str, str] | None = None,
     seed: int | None = None,
     select: str | None = None,
@@ -153,17 +155,27 @@ def load_examples(
     return _load(example_type, dataset, split, on_bad_row, where, seed, select, streaming=streaming)
 
 
-def stream_tasks(dataset: str, *, split: str | None = None, on_bad_row: OnBadRow = "raise") -> Iterator[Task]:
+def stream_tasks(dataset: str, *, split: str | None = None, on_bad_row: OnBadRow = "warn") -> Iterator[Task]:
     """Yield the tasks of a dataset one by one without keeping them: for sets larger than memory.
 
-    Repeated ids are not detected. Arguments and errors are those of `load_tasks`; malformed rows can be skipped.
+    Repeated ids are not detected. Arguments and errors are those of `load_tasks`; the warning comes after the last row.
     """
+    skipped: list[str] = []
+    usable = 0
     for place, row in _rows(dataset, split, streaming=True):
         try:
-            yield _read(Task, row, place)
-        except TaskFormatError:
+            task = _read(Task, row, place)
+        except TaskFormatError as error:
             if on_bad_row == "raise":
                 raise
+            skipped.append(str(error))
+            continue
+        usable += 1
+        yield task
+    if not usable:
+        raise _no_usable_row(dataset, skipped)
+    if skipped and on_bad_row == "warn":
+        warn_of_skipped(skipped, stacklevel=2)
 
 
 def _load(
@@ -207,11 +219,9 @@ def _load(
         places[example.instance_id] = place
         examples.append(example)
     if not examples and limit != 0:
-        raise UnknownTaskError(
-            f"{dataset}: no usable row" + (f"; the first of {len(skipped)}: {skipped[0]}" if skipped else "")
-        )
+        raise _no_usable_row(dataset, skipped)
     if skipped and on_bad_row == "warn":
-        warnings.warn("\n".join(skipped_lines(skipped, "strict_rows=True")), stacklevel=3)
+        warn_of_skipped(skipped, stacklevel=3)
     loaded = TaskSet(examples, name=dataset, skipped=skipped)
     if part:
         loaded = loaded.part(part)
@@ -220,6 +230,22 @@ def _load(
     if seed is not None:
         loaded = loaded.shuffled(seed)
     return loaded[selection]
+
+
+def _no_usable_row(dataset: str, skipped: Sequence[str]) -> UnknownTaskError:
+    first = f"; the first of {len(skipped)}: {skipped[0]}" if skipped else ""
+    return UnknownTaskError(f"{dataset}: no usable row{first}")
+
+
+def warn_of_skipped(skipped: Sequence[str], *, stacklevel: int) -> None:
+    """Give one warning of skipped rows, which names the first ones with their reasons.
+
+    Args:
+        skipped: why each row was skipped.
+        stacklevel: 1 is the caller's own line.
+    """
+    options = "on_bad_row='raise', or strict_rows=True of an environment,"
+    warnings.warn("\n".join(skipped_lines(skipped, options)), stacklevel=stacklevel + 1)
 
 
 def skipped_lines(skipped: Sequence[str], option: str) -> list[str]:
@@ -245,12 +271,18 @@ def _parse_selection(select: str | None) -> slice:
 
 
 def _read(example_type: type[T], row: Any, place: str) -> T:
-    """The example of type `example_type` in a row. A `TaskFormatError` in place of a row is raised."""
+    """The example of type `example_type` in a row. A `TaskFormatError` in place of a row is raised.
+
+    A row that has no repository form where one is wanted is malformed: others of its file may have one.
+    """
     if isinstance(row, TaskFormatError):
         raise row
     example = row if isinstance(row, Task) else adapt_row(row, where=place)
     if example_type is Task:
-        example = example.as_task()
+        try:
+            example = example.as_task()
+        except ConfigurationError as error:
+            raise TaskFormatError(f"{place}: {error}") from error
     if not isinstance(example, example_type):
         raise TaskFormatError(
             f"{place}: expected a row that makes a {example_type.__name__}, got a {type(example).__name__}"

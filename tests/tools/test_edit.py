@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
 from swegym_env.agent.actions import Call
 from swegym_env.agent.tools import tool_set
+from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.api import Sandbox
+from swegym_env.tasks.datasets import load_tasks
 from tests.tools.conftest import Run
 
 MONTHS = "calends/months.py"
@@ -137,3 +144,49 @@ def test_hostile_text_is_written_literally(run: Run, box: Sandbox) -> None:
     assert run(action.text).exit_code == 0
     assert box.read("/testbed/-x.txt").decode() == hostile + "\n"
     assert run("ls /tmp/pwned").exit_code != 0
+
+
+SOUND = {
+    "c": "int area(int a, int b)\n{\n    return a * (b + 1);\n}\n",
+    "h": "#define API(x) x\nAPI(int) area(int, int (*)(void));\n",
+    "hpp": "template <class T> class Box {\n    T value[(3)];\n};\n",
+    "js": "export const area = (a, b) => <Box of={a * (b + 1)} />;\n",
+    "ts": "export function area<T>(a: number, of: T[]): number { return <number>a * (of.length + 1); }\n",
+    "go": "package shapes\n\nfunc area(a int, b int) int { return a * (b + 1) }\n",
+    "rs": "fn area(a: i64, b: i64) -> i64 { a * (b + 1) }\n",
+    "java": "class Shapes { int area(int a, int b) { return a * (b + 1); } }\n",
+}
+
+
+@pytest.fixture(scope="module")
+def run_in_c() -> Iterator[Run]:
+    """Runs a command in a task of C, whose sandbox has the grammars."""
+    if shutil.which("apptainer") is None:
+        pytest.skip("Apptainer is not installed (scripts/install_apptainer.sh)")
+    task = load_tasks("mini-c", select=":1")[0]
+    box = prepare_locally(task, tools=tool_set("default"), turn_timeout_s=20, backend="apptainer").start()
+    yield lambda command, timeout_s=30.0: box.run(command, timeout_s=timeout_s)
+    box.close()
+
+
+@pytest.mark.parametrize("suffix", SOUND)
+def test_edit_that_breaks_the_syntax_of_another_language_is_refused(suffix: str, run_in_c: Run) -> None:
+    path = f"shapes.{suffix}"
+    assert "Note" not in run_in_c(f"edit create {path} <<'EOF'\n{SOUND[suffix]}EOF").output
+    line = next(line for line in SOUND[suffix].splitlines() if "(" in line and "#" not in line)
+    done = run_in_c(f"edit replace {path} --old='{line}' --new='{line.replace(')', '', 1)}'")
+    assert done.exit_code == 1 and f"edit: {path} would no longer parse: " in done.output
+    assert "Nothing was changed." in done.output and run_in_c(f"cat {path}").output == SOUND[suffix]
+    done = run_in_c(f"edit replace {path} --old='{line}' --new='{line} // mended'")
+    assert done.exit_code == 0 and "Note" not in done.output
+    run_in_c(f"rm {path}")
+
+
+def test_source_that_only_macros_explain_is_changed_with_a_note(run_in_c: Run) -> None:
+    macros = "int f(int a, int b) { return a OR b; }\nint x = 1;\n"
+    created = run_in_c(f"edit create m.c <<'EOF'\n{macros}EOF")
+    assert created.exit_code == 0 and "Note: 1 place of m.c does not parse, none before" in created.output
+    done = run_in_c("edit replace m.c --old='int x = 1;' --new='int x = 2;'")
+    assert done.exit_code == 0 and "Note" not in done.output
+    done = run_in_c("edit replace m.c --old='int x = 2;' --new='int x = (2;'")
+    assert done.exit_code == 0 and "Note: 2 places of m.c do not parse, 1 before" in done.output

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
-from swegym_env.languages import Blinded, Control, Language, LogParser, RunnerReport, Scrutiny
+from swegym_env.languages import Blinded, Bug, Control, Language, LogParser, ProjectCommands, RunnerReport, Scrutiny
 from swegym_env.languages.c.blind import make_blind
 from swegym_env.languages.c.controls import control_files, make_control
 from swegym_env.languages.c.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
+from swegym_env.languages.c.project import find_test, project_commands, without_tests
 from swegym_env.languages.c.screening import scrutiny_of, system_header, without_means
 from swegym_env.languages.c.setup import find_recipe
 from swegym_env.languages.machine import MachineRecipe
+from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 
 __all__ = ["C"]
@@ -24,6 +27,14 @@ class C(Language):
     name = "c"
     is_compiled = True
     suffixes = (".c", ".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".inl")
+    grammars = MappingProxyType(
+        {
+            **dict.fromkeys(suffixes, ("tree_sitter_cpp:language",)),
+            ".c": ("tree_sitter_c:language",),
+            ".h": ("tree_sitter_c:language", "tree_sitter_cpp:language"),
+        }
+    )
+    bug_kinds = tuple(kind for kind in KINDS if kind != "removed-return")  # its effect is not defined
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
     reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
@@ -67,6 +78,19 @@ class C(Language):
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
     ) -> Control | None:
         return make_control(files, names, added_lines, seed)
+
+    def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
+        found = injected_bugs(self.grammars[PurePosixPath(path).suffix][0], content)
+        return (bug for bug in found if bug.kind in self.bug_kinds)
+
+    def project_commands(self, files: Mapping[str, bytes]) -> ProjectCommands:
+        return project_commands(files)
+
+    def without_tests(self, path: str, content: bytes, names: Collection[str]) -> bytes:
+        return without_tests(content, names)
+
+    def find_test(self, path: str, content: bytes, name: str) -> str:
+        return find_test(content, name)
 
     def make_blind(
         self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False

@@ -11,7 +11,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["Call", "Function", "Token", "added", "calls", "functions", "literal", "split", "target_functions", "tokens"]
+__all__ = [
+    "Call",
+    "Function",
+    "Token",
+    "added",
+    "calls",
+    "functions",
+    "is_named",
+    "literal",
+    "split",
+    "target_functions",
+    "tokens",
+]
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|//(?:[^\n\\]|\\.|\\\n)*|/\*.*?\*/)
@@ -243,7 +255,7 @@ def _opened(inner: str) -> str | None:
 def target_functions(source: str, names: Sequence[str]) -> dict[str, frozenset[str]]:
     """Name of a function → those of `names` whose tests are it or call it, directly or through others of the file."""
     known = functions(source)
-    own = {name: {function.name for function in known if _is_named(function.name, name)} for name in names}
+    own = {name: {function.name for function in known if is_named(function.name, name)} for name in names}
     inner = {
         function.name: {token.text for token in function.body if token.kind == "name"} & {one.name for one in known}
         for function in known
@@ -261,7 +273,7 @@ def target_functions(source: str, names: Sequence[str]) -> dict[str, frozenset[s
     return {name: frozenset(tests) for name, tests in found.items()}
 
 
-def _is_named(function: str, name: str) -> bool:
+def is_named(function: str, name: str) -> bool:
     """Whether a log names the test of `function` by `name`: exactly, or after the name of a file or suite."""
     return function == name or (
         name.endswith(function) and not (name[-len(function) - 1]).isalnum() and name[-len(function) - 1] != "_"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
-from swegym_env.languages import Control, Language, LogParser, Recipe, RunnerReport, Scrutiny
+from swegym_env.languages import Bug, Control, Language, LogParser, ProjectCommands, Recipe, RunnerReport, Scrutiny
 from swegym_env.languages.javascript.controls import control_files, make_control
 from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
+from swegym_env.languages.javascript.project import find_test, project_commands, without_tests
 from swegym_env.languages.javascript.screening import scrutiny_of, without_means
 from swegym_env.languages.javascript.setup import find_recipe
+from swegym_env.languages.javascript.source import TSX, TYPESCRIPT
+from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 
 __all__ = ["JavaScript"]
@@ -30,6 +34,15 @@ class JavaScript(Language):
 
     name = "javascript"
     suffixes = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts", ".vue")
+    # JSX in JavaScript is read by the grammar of TSX too: that of JavaScript loses its way in it.
+    grammars = MappingProxyType(
+        {
+            **dict.fromkeys((".js", ".mjs", ".cjs"), (TSX, TYPESCRIPT)),
+            **dict.fromkeys((".jsx", ".tsx"), (TSX,)),
+            **dict.fromkeys((".ts", ".mts", ".cts"), (TYPESCRIPT,)),
+        }
+    )
+    bug_kinds = KINDS
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
     reporting_runners = re.compile(
@@ -61,6 +74,18 @@ class JavaScript(Language):
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
     ) -> Control | None:
         return make_control(files, names, added_lines, seed)
+
+    def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
+        return injected_bugs(self.grammars[PurePosixPath(path).suffix][0], content)
+
+    def project_commands(self, files: Mapping[str, bytes]) -> ProjectCommands:
+        return project_commands(files)
+
+    def without_tests(self, path: str, content: bytes, names: Collection[str]) -> bytes:
+        return without_tests(path, content, names)
+
+    def find_test(self, path: str, content: bytes, name: str) -> str:
+        return find_test(path, content, name)
 
     def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
         return runner_report(log, parser)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from swegym_env.errors import ConfigurationError
+from swegym_env.languages.grammars import parser
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
-__all__ = ["SUFFIXES", "Expected", "Test", "named_tests", "read_tests"]
+__all__ = ["SUFFIXES", "TSX", "TYPESCRIPT", "Expected", "Test", "named_tests", "read_tests"]
+
+TSX, TYPESCRIPT = "tree_sitter_typescript:language_tsx", "tree_sitter_typescript:language_typescript"
 
 SUFFIXES = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts")
 
@@ -116,20 +118,6 @@ def named_tests(tests: Iterable[Test], name: str) -> tuple[Test, ...]:
     return own or tuple(test for test in by_path if len(test.title) == depth)
 
 
-@cache
-def _parser(dialect: str) -> Parser:
-    try:
-        import tree_sitter
-        import tree_sitter_typescript
-    except ImportError as error:
-        raise ConfigurationError(
-            f"negative controls of JavaScript need tree-sitter: {error}. Try: pip install 'swegym-env[javascript]'"
-        ) from error
-    # JSX in JavaScript is read by the grammar of TSX too: that of JavaScript loses its way in it.
-    grammar = tree_sitter_typescript.language_tsx if dialect == "tsx" else tree_sitter_typescript.language_typescript
-    return tree_sitter.Parser(tree_sitter.Language(grammar()))
-
-
 @lru_cache(maxsize=32)
 def read_tests(path: str, source: str) -> tuple[Test, ...]:
     """The tests of a file, in order; its suffix tells the dialect.
@@ -137,10 +125,9 @@ def read_tests(path: str, source: str) -> tuple[Test, ...]:
     Raises:
         ConfigurationError: tree-sitter is not installed.
     """
-    suffix = path.rpartition(".")[2]
-    dialect = "typescript" if suffix in ("ts", "mts", "cts") else "tsx"
+    grammar = TYPESCRIPT if path.endswith((".ts", ".mts", ".cts")) else TSX
     content = source.encode("utf-8", "surrogatepass")
-    return tuple(_tests(_parser(dialect).parse(content).root_node, (), _Text(content)))
+    return tuple(_tests(parser(grammar).parse(content).root_node, (), _Text(content)))
 
 
 class _Text:

@@ -14,7 +14,7 @@ from swegym_env.answers.file_repair import FileRepair
 from swegym_env.answers.kodcode import FunctionTask
 from swegym_env.answers.python_tests import runnable_tests
 from swegym_env.answers.vulnerability import VulnerabilityExample
-from swegym_env.errors import TaskFormatError, UnknownTaskError
+from swegym_env.errors import UnknownTaskError
 from swegym_env.grading.grading import grade, grade_many
 from swegym_env.languages.python.logs import parse_pytest
 from swegym_env.tasks.datasets import load_examples, load_tasks
@@ -66,7 +66,7 @@ def test_shipped_datasets_have_a_train_and_a_test_split() -> None:
 
 
 def test_a_dataset_of_another_task_type_is_rejected() -> None:
-    with pytest.raises(TaskFormatError, match="expected a row that makes a FileRepair, got a FunctionTask"):
+    with pytest.raises(UnknownTaskError, match=r"no usable row; .* makes a FileRepair, got a FunctionTask"):
         load_examples(FileRepair, "kodcode-mini")
 
 

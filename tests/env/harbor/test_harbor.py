@@ -183,6 +183,14 @@ def test_what_no_sandbox_has_is_refused(make_task: Make, toml: str, reason: str)
         load(make_task(toml=toml))
 
 
+def test_a_task_that_cannot_be_played_is_named_and_those_beside_it_are_loaded(make_task: Make) -> None:
+    folder = make_task("sound").parent
+    make_task("gpu", toml="[environment]\ngpus = 1")
+    with pytest.warns(UserWarning, match=r"skipped 1 of 2 tasks, the first: .*gpu.*needs GPUs"):
+        tasks = load_harbor_tasks(folder)
+    assert [task.folder.name for task in tasks] == ["sound"] and len(tasks.skipped) == 1
+
+
 def test_values_of_task_toml_are_used(make_task: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_THE_HOST", "here")
     toml = (

@@ -17,7 +17,8 @@ from swegym_env.cli.main import main
 from swegym_env.errors import ConfigurationError, GradingError, RepositoryError
 from swegym_env.grading.grading import grade
 from swegym_env.making.issues import Rewriter
-from swegym_env.making.maker import MadeTasks, MakeSettings, Progress, make_tasks
+from swegym_env.making.maker import MadeTasks, Progress, make_tasks
+from swegym_env.making.settings import MakeSettings
 from swegym_env.making.sources import Source, read_source
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore

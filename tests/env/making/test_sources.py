@@ -104,7 +104,7 @@ def test_links_of_a_directory_are_skipped(tmp_path: Path) -> None:
     found = read_source(str(tmp_path))
     assert sorted(found.files) == ["a.py"] and len(found.notes) == 1
     (tmp_path / "a.py").unlink()
-    with pytest.raises(ConfigurationError, match="no Python file"):
+    with pytest.raises(ConfigurationError, match="no source file in it; expected one of python, c, javascript"):
         read_source(str(tmp_path))
     with pytest.raises(ConfigurationError, match="no such archive"):
         read_source(str(tmp_path / "nothing"))

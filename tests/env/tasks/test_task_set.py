@@ -77,12 +77,12 @@ def test_only_the_rows_of_a_slice_are_read(tmp_path: Path) -> None:
     assert chosen.ids == ("a", "b")
     assert len(chosen.skipped) == 1
     with pytest.raises(TaskFormatError, match="row 2: expected JSON"):
-        load_tasks(path, select="-1:")  # the end cannot be known without the rest
+        load_tasks(path, select="-1:", on_bad_row="raise")  # the end cannot be known without the rest
 
 
 def test_tasks_are_streamed_one_by_one(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", row(instance_id="a"), "not json", row(instance_id="b"))
-    stream = stream_tasks(path)
+    stream = stream_tasks(path, on_bad_row="raise")
     assert next(stream).instance_id == "a"
     with pytest.raises(TaskFormatError, match="row 2"):
         next(stream)
