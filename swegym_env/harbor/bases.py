@@ -90,7 +90,7 @@ def find_base(name: str, store: LayerStore, at: str) -> Path:
         if repository in ("ubuntu", "buildpack-deps")
         else ""
     )
-    key = ("base", suite, python, parts, *filter(None, [ubuntu]))
+    key = ("base", "2", suite, python, parts, ubuntu)
     return store.get_or_build(key, lambda layer: _bootstrap(layer, suite, python, parts, ubuntu, at))
 
 
@@ -154,7 +154,7 @@ def _bootstrap(target: Path, suite: str, python: str, parts: str, ubuntu: str, a
     if ubuntu in _BEFORE_MARKERS:
         (root / "etc/dpkg/dpkg.cfg.d/markers").write_text("path-exclude=/usr/lib/python3*/EXTERNALLY-MANAGED\n")
     if python:
-        _install_python(root, python, bool(of_debian))
+        _install_python(root, python, bool(of_debian), at)
     settle(root)
     for entry in list(root.iterdir()):
         entry.rename(target / entry.name)
@@ -162,7 +162,7 @@ def _bootstrap(target: Path, suite: str, python: str, parts: str, ubuntu: str, a
     own(target)
 
 
-def _install_python(root: Path, version: str, of_debian: bool) -> None:
+def _install_python(root: Path, version: str, of_debian: bool, at: str) -> None:
     """`python`, `python3` and `pip` in `/usr/local/bin`: of Debian's packages, or this machine's interpreter."""
     programs = root / "usr/local/bin"
     if of_debian:
@@ -171,15 +171,17 @@ def _install_python(root: Path, version: str, of_debian: bool) -> None:
         for marker in (root / "usr/lib").glob("python3*/EXTERNALLY-MANAGED"):
             marker.unlink()
         return
+    # In /usr/local as in the official images: scripts of packages are on the path, and protected as programs are.
     found = find_interpreter(version)
-    place = root / found.prefix.relative_to("/")
-    shutil.copytree(
-        found.prefix, place, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "test", "site-packages")
-    )
-    pip = f'#!/bin/sh\nexec {found.prefix}/bin/python{version} -m pip "$@"\n'
-    for name in ("python", "python3", f"python{version}"):
-        (programs / name).symlink_to(found.executable)
-    subprocess.run(["chroot", str(root), str(found.executable), "-m", "ensurepip"], check=False, capture_output=True)
-    for name in ("pip", "pip3"):
-        (programs / name).write_text(pip)
-        (programs / name).chmod(0o755)
+    left_out = shutil.ignore_patterns("__pycache__", "test", "site-packages")
+    for name in ("include", "lib"):
+        place = root / "usr/local" / name
+        shutil.copytree(found.prefix / name, place, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+    shutil.copy2(found.executable.resolve(), programs / f"python{version}")
+    for name in ("python", "python3"):
+        (programs / name).symlink_to(f"python{version}")
+    for command in (["/sbin/ldconfig"], [f"/usr/local/bin/python{version}", "-m", "ensurepip", "--default-pip"]):
+        ran = subprocess.run(["chroot", root, *command], check=False, capture_output=True, text=True)
+        if ran.returncode != 0:
+            said = (ran.stderr.strip().splitlines() or ["no output"])[-1]
+            raise ImageError(f"{at}: python {found.version} of this machine: {command[0]}: {said[:300]}")
