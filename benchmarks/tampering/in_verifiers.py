@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,8 @@ import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from verifiers.v1.tasksets.harbor import HarborConfig, HarborEnv, HarborTask, HarborTaskset
 from verifiers.v1.tasksets.harbor.taskset import parse_task
+
+from benchmarks.scripted_model import ScriptedModel, call
 
 __all__ = ["FolderTaskset", "HarborEnv", "SolutionHarness"]
 
@@ -50,41 +50,6 @@ class SolutionHarness(vf.Harness[vf.HarnessConfig]):
         return vf.ProgramResult(0, ran.stdout, ran.stderr)
 
 
-class Model(ThreadingHTTPServer):
-    """An endpoint that gives the same answers to each conversation: a command, if there is one, and a submission."""
-
-    def __init__(self, script: str) -> None:
-        calls = [_call("bash", command=f"cd /testbed\n{script}"), _call("submit")] if script else []
-        answers = [*calls, {"role": "assistant", "content": "Done."}]
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                message = answers[sum(each["role"] == "assistant" for each in body["messages"])]
-                reason = "tool_calls" if message.get("tool_calls") else "stop"
-                usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-                choices = [{"index": 0, "message": message, "finish_reason": reason}]
-                reply = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
-                data = json.dumps({**reply, "usage": usage}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-def _call(name: str, **arguments: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    called = {"id": f"call-{os.urandom(4).hex()}", "type": "function", "function": function}
-    return {"role": "assistant", "content": None, "tool_calls": [called]}
-
-
 def play(taskset: dict[str, Any], agent: dict[str, Any], script: str) -> dict[str, Any]:
     """One episode: its reward, or the error that it has in place of one."""
     env = vf.load_environment(vf.resolve_env_config({"taskset": taskset, **({"agent": agent} if agent else {})}))
@@ -96,9 +61,9 @@ def play(taskset: dict[str, Any], agent: dict[str, Any], script: str) -> dict[st
         async with env.serving():
             return await env.run_episode(task, context)
 
-    with Model(script) as model:
-        episode = asyncio.run(run(f"http://127.0.0.1:{model.server_port}/v1"))
-        model.shutdown()
+    calls = [call("bash", command=f"cd /testbed\n{script}"), call("submit")] if script else []
+    with closing(ScriptedModel([*calls, {"role": "assistant", "content": "Done."}])) as model:
+        episode = asyncio.run(run(model.url))
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
     if errors:
         return {"reward": None, "error": str(errors[-1].message)[-400:]}

@@ -24,7 +24,7 @@ from harbor.environments.capabilities import EnvironmentCapabilities, Environmen
 from swegym_env.errors import SandboxError
 from swegym_env.harbor.image import as_root, build_image
 from swegym_env.harbor.state import Protect, copied_state, limits_of, put_folder
-from swegym_env.harbor.tasks import HarborTask
+from swegym_env.harbor.tasks import HarborTask, composed
 from swegym_env.sandbox import Sandbox, SandboxSpec, start_sandbox
 from swegym_env.sandbox.local import LocalSandbox
 
@@ -70,16 +70,17 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
     def _validate_definition(self) -> None:
         if not (self.environment_dir / "Dockerfile").is_file():
             raise FileNotFoundError(f"{self.environment_dir}: no Dockerfile")
+        composed(self.environment_dir.parent)
 
     def _task(self) -> HarborTask:
-        config = self.task_env_config
+        config, compose = self.task_env_config, composed(self.environment_dir.parent)
         return HarborTask(
             instance_id=self.environment_name,
             folder=self.environment_dir.parent,
             instruction="",
             network=not self._network_disabled,
-            workdir=config.workdir or "",
-            env=self._startup_env(),
+            workdir=config.workdir or compose.get("workdir") or "",
+            env={**compose.get("env", {}), **self._startup_env()},
             cpus=config.cpus,
             memory_bytes=config.memory_mb and config.memory_mb * _MIB,
             disk_bytes=config.storage_mb and config.storage_mb * _MIB,
@@ -93,8 +94,7 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
             task = self._task()
             built = build_image(task, backend=self._backend)
             self._spec = built.spec(limits_of(task), network=task.network, env=task.env)
-            self._sandbox = start_sandbox(self._spec, backend=self._backend)
-            self._sandbox.run("mkdir -p /logs/agent /logs/verifier /logs/artifacts; chmod 777 /logs/*")
+            self._begin(self._spec)
 
         async with self._lock:
             await asyncio.to_thread(begin)
@@ -111,6 +111,13 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
             self._sandbox = None
         self._held.close()
 
+    def _begin(self, spec: SandboxSpec) -> None:
+        """Start a sandbox with the directories that Harbor expects. Raises SandboxError."""
+        self._sandbox = start_sandbox(spec, backend=self._backend)
+        made = self._sandbox.run("mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/*")
+        if made.exit_code:
+            raise SandboxError(f"{self.environment_name}: /logs cannot be made: {made.output.strip()[-200:]}")
+
     def _live(self) -> Sandbox:
         if self._sandbox is None:
             raise SandboxError("the environment was not started, or is stopped")
@@ -125,8 +132,7 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
         if set_aside:
             self.logger.info("changes that are not tested: %s", ", ".join(set_aside[:20]))
         sandbox.close()
-        self._sandbox = start_sandbox(replace(spec, layers=(*spec.layers, *layers)), backend=self._backend)
-        self._sandbox.run("mkdir -p /logs/agent /logs/verifier /logs/artifacts; chmod 777 /logs/*")
+        self._begin(replace(spec, layers=(*spec.layers, *layers)))
 
     async def exec(
         self,

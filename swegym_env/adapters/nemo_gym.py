@@ -12,7 +12,6 @@ What the machine breaks is a `SandboxCreateError` or an `InfrastructureError`, a
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import shlex
@@ -25,7 +24,7 @@ from typing import TypeVar
 
 from nemo_gym.sandbox import SandboxCreateError, SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from swegym_env.adapters.workbench import Workbench, subshell
+from swegym_env.adapters.workbench import SplitOutput, Workbench, subshell
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError, SandboxError
 from swegym_env.sandbox import Limits, Sandbox, start_sandbox
 from swegym_env.sandbox import SandboxSpec as OwnSpec
@@ -54,7 +53,7 @@ class _Held:
     def __init__(self, make: Callable[[], Workbench | Sandbox]) -> None:
         self._make = make
         self._thread = ThreadPoolExecutor(1, "swegym-sandbox")
-        self._numbers = itertools.count()
+        self._split = SplitOutput()
         self.bench: Workbench | None = None
         self.sandbox: Sandbox | None = None
         self.status = SandboxStatus.STARTING
@@ -97,9 +96,7 @@ class _Held:
 
     def run(self, sandbox: Sandbox, line: str, timeout_s: float) -> SandboxExecResult:
         """Run a line with its two outputs apart; bytes that are no UTF-8 are replaced."""
-        place = f"/tmp/.swegym-errors-{next(self._numbers)}"
-        done = sandbox.run(f"{line} </dev/null 2>{place}", timeout_s=timeout_s)
-        errors = sandbox.run(f"cat {place}; rm -f {place}").output
+        done, errors = self._split.run(sandbox, line, timeout_s=timeout_s)
         if done.timed_out:
             return SandboxExecResult(
                 done.output, f"{errors}the command timed out after {timeout_s:g} s", _NO_EXIT_CODE, "timeout"

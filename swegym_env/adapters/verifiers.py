@@ -11,7 +11,6 @@ What the machine breaks is verifiers' `SandboxError`, and the episode has no rew
 from __future__ import annotations
 
 import asyncio
-import itertools
 import shlex
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from verifiers.v1.runtimes import ApptainerRuntimeInfo
 
-from swegym_env.adapters.workbench import Workbench, outcome_of
+from swegym_env.adapters.workbench import SplitOutput, Workbench, outcome_of, subshell
 from swegym_env.agent.actions import Command, Malformed
 from swegym_env.agent.formats.calls import call_from_json
 from swegym_env.agent.observations import render_result
@@ -68,7 +67,7 @@ class SwegymRuntime(vf.Runtime):
         self.info = ApptainerRuntimeInfo(**self.config.model_dump())
         self._bench: Workbench | None = None
         self._make = partial(Workbench, task, **options)
-        self._numbers = itertools.count()
+        self._split = SplitOutput()
         # A sandbox has one caller at a time: what is called meanwhile waits, after a cancelled command too.
         self._thread = ThreadPoolExecutor(1, "swegym-runtime")
 
@@ -94,11 +93,11 @@ class SwegymRuntime(vf.Runtime):
 
     async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
         """Run a program in the repository; bytes that are no UTF-8 are replaced. Raises vf.SandboxError."""
-        errors, variables = f"/tmp/.swegym-errors-{next(self._numbers)}", self.process_env(env)
+        line = subshell(f"exec {shlex.join(argv)}", cwd=_WORKDIR, env=self.process_env(env))
 
         def run(bench: Workbench) -> vf.ProgramResult:
-            done = bench.run(f"{{ {shlex.join(argv)}; }} </dev/null 2>{errors}", env=variables, timeout_s=_MOST_S)
-            return vf.ProgramResult(done.exit_code, done.output, bench.run(f"cat {errors}; rm -f {errors}").output)
+            done, errors = self._split.run(bench.sandbox, line, timeout_s=_MOST_S)
+            return vf.ProgramResult(done.exit_code, done.output, errors)
 
         return await self.call(run)
 

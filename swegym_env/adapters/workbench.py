@@ -6,6 +6,7 @@ subshell of the sandbox's long-lived shell, which costs a fork and no container.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,10 @@ from swegym_env.prepare import prepare
 from swegym_env.sandbox import CommandResult, Limits, Sandbox
 from swegym_env.tasks.task import Task
 
-__all__ = ["Workbench", "outcome_of", "subshell"]
+__all__ = ["SplitOutput", "Workbench", "outcome_of", "subshell"]
+
+_ERRORS = "/tmp/.swegym-errors-"
+_REMOVE_AFTER = 64  # commands
 
 
 class Workbench:
@@ -95,6 +99,31 @@ def subshell(command: str, *, cwd: str, env: Mapping[str, str] | None = None) ->
     """A line for bash that runs `command` in a subshell, from the directory `cwd`, with further variables."""
     exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
     return f"( cd -- {shlex.quote(cwd)} || exit; {exports}eval {shlex.quote(command)} )"
+
+
+class SplitOutput:
+    """Runs commands with their two outputs apart: the shell has one, so standard error goes through a file.
+
+    The file is read from outside, which costs no second command. Each command has one of its own, since what it left
+    running may still write; they are removed now and then.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def run(self, sandbox: Sandbox, line: str, *, timeout_s: float | None = None) -> tuple[CommandResult, str]:
+        """Run a line for bash without input; the result with standard output, and standard error.
+
+        Bytes that are no UTF-8 are replaced. Raises SandboxError.
+        """
+        number = next(self._numbers)
+        place = f"{_ERRORS}{number}"
+        old = f"rm -f {_ERRORS}*; " if number % _REMOVE_AFTER == 0 else ""
+        done = sandbox.run(f"{old}{line} </dev/null 2>{place}", timeout_s=timeout_s)
+        try:
+            return done, sandbox.read(place).decode("utf-8", "replace")
+        except OSError as error:  # the command removed it, or it is too large
+            return done, f"standard error cannot be read: {error}"
 
 
 def outcome_of(task: Task, patch: str, *, backend: str = "auto", repos: str | None = None) -> dict[str, Any]:

@@ -53,6 +53,7 @@ _LOADED = (
 )  # fmt: skip
 _PROGRAM_DIRECTORIES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 _OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque", "user.fuseoverlayfs.opaque")
+_MOST_LINKS = 40
 _MOST_REWARD_BYTES = 1 << 16
 _MOST_LOG_BYTES = 1 << 20
 
@@ -250,18 +251,59 @@ def _protected(layers: Sequence[Path], built: Built, protect: Protect) -> tuple[
     if protect == "none":
         return ()
     below = (built.root, *built.layers)
-    return tuple(sorted({path for layer in layers for path in _filtered(layer, "", below)}))
+    image = _Image(
+        below,
+        frozenset({*_SYSTEM, *(_resolved(below, place) for place in _SYSTEM)}),
+        frozenset({*_PROGRAM_DIRECTORIES, *(_resolved(below, place) for place in _PROGRAM_DIRECTORIES)}),
+    )
+    return tuple(sorted({path for layer in layers for path in _filtered(layer, "", image)}))
 
 
-def _filtered(layer: Path, directory: str, below: Sequence[Path]) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Image:
+    """What is below the layers of an episode.
+
+    Attributes:
+        below: the layers of the image, bottom first.
+        system: directories of programs and libraries, as usual names and as the image's links resolve them.
+        programs: directories in which programs are found, likewise.
+    """
+
+    below: Sequence[Path]
+    system: frozenset[str]
+    programs: frozenset[str]
+
+
+def _resolved(below: Sequence[Path], path: str) -> str:
+    """A path of the image with its links resolved inside the image; "" for its root."""
+    ahead, found, links = path.split("/")[::-1], list[str](), 0
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            found = found[:-1]
+        elif name not in ("", "."):
+            place = "/".join((*found, name))
+            top = next((layer / place for layer in reversed(below) if os.path.lexists(layer / place)), None)
+            if top is None or not top.is_symlink() or links == _MOST_LINKS:
+                found.append(name)
+                continue
+            links += 1
+            target = os.readlink(top)
+            found = [] if target.startswith("/") else found
+            ahead += target.split("/")[::-1]
+    return "/".join(found)
+
+
+def _filtered(layer: Path, directory: str, image: _Image) -> Iterator[str]:
     """Remove what changes the system from a directory of a layer; yields the paths that were removed."""
+    below = image.below
     with os.scandir(layer / directory) as entries:
         names = sorted(entry.name for entry in entries)
     for name in names:
         path = f"{directory}/{name}" if directory else name
         status = os.lstat(layer / path)
-        system = any(path == place or path.startswith(f"{place}/") for place in _SYSTEM)
-        leads_there = any(place.startswith(f"{path}/") for place in _SYSTEM)
+        system = any(path == place or path.startswith(f"{place}/") for place in image.system)
+        leads_there = any(place.startswith(f"{path}/") for place in image.system)
         if stat.S_ISDIR(status.st_mode):
             hides = _is_file(below, path)
             if system or leads_there:
@@ -270,11 +312,11 @@ def _filtered(layer: Path, directory: str, below: Sequence[Path]) -> Iterator[st
                 _remove(layer / path)
                 yield path
                 continue
-            yield from _filtered(layer, path, below)
+            yield from _filtered(layer, path, image)
         elif (
             ((system or leads_there) and (_exists(below, path) or _is_whiteout(status)))
             or any(fnmatch.fnmatchcase(path, pattern) for pattern in _LOADED)
-            or (os.path.dirname(path) in _PROGRAM_DIRECTORIES and _shadows(below, name))
+            or (os.path.dirname(path) in image.programs and _shadows(image, name))
         ):
             os.unlink(layer / path)
             yield path
@@ -290,9 +332,9 @@ def _is_file(below: Sequence[Path], path: str) -> bool:
     return found is not None and not stat.S_ISDIR(os.lstat(found).st_mode)
 
 
-def _shadows(below: Sequence[Path], name: str) -> bool:
+def _shadows(image: _Image, name: str) -> bool:
     """Whether the image has a program of this name."""
-    return any(_exists(below, f"{place}/{name}") for place in _PROGRAM_DIRECTORIES)
+    return any(_exists(image.below, f"{place}/{name}") for place in image.programs)
 
 
 def _is_whiteout(status: os.stat_result) -> bool:

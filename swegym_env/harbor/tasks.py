@@ -1,7 +1,8 @@
 """Harbor tasks: folders with `task.toml`, `instruction.md`, `environment/`, `tests/test.sh` and `solution/solve.sh`.
 
-The format is that of Harbor's `TaskConfig` 1.4. What no sandbox of this machine can do is refused in one line: several
-steps, services of Docker Compose, GPUs, Windows, lists of allowed hosts, a container of the verifier's own.
+The format is that of Harbor's `TaskConfig` 1.4. A file of Docker Compose is read where it describes one container that
+waits: its variables, its directory and its limits. What no sandbox of this machine can do is refused in one line:
+several steps, further services, GPUs, Windows, lists of allowed hosts, a container of the verifier's own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
 from swegym_env.tasks.task import Task, TaskSet
 
@@ -24,9 +27,14 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["HarborTask", "is_harbor_task", "load_harbor_tasks", "tree_files"]
+__all__ = ["HarborTask", "composed", "is_harbor_task", "load_harbor_tasks", "tree_files"]
 
 _TEMPLATE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}")
+_OF_HARBOR = re.compile(r"\$\{(HOST_\w*LOGS\w*|HOST_\w*PATH)\}:")  # the places of logs, which sandboxes have
+_COMPOSE = frozenset(
+    {"build", "image", "container_name", "command", "environment", "deploy", "volumes", "working_dir", "tty",
+     "stdin_open", "init", "pull_policy", "platform"}
+)  # fmt: skip
 _MIB = 1 << 20
 
 
@@ -136,6 +144,7 @@ def _read(folder: Path, *, allowed: bool) -> HarborTask:
         raise TaskFormatError(f"{where}: {error}") from error
     environment, verifier = _table(config, "environment", where), _table(config, "verifier", where)
     _refuse(config, environment, verifier, folder)
+    compose = composed(folder)
     if not (folder / "tests/test.sh").is_file():
         raise TaskFormatError(f"{folder}: expected tests/test.sh")
     if not (folder / "environment/Dockerfile").is_file():
@@ -148,12 +157,12 @@ def _read(folder: Path, *, allowed: bool) -> HarborTask:
         folder=folder,
         instruction=instruction,
         network=allowed and network == "public",
-        workdir=str(environment.get("workdir") or ""),
-        env=_variables(environment, where),
+        workdir=str(environment.get("workdir") or compose.get("workdir") or ""),
+        env={**compose.get("env", {}), **_variables(environment, where)},
         verifier_env=_variables(verifier, where),
         solution_env=_variables(_table(config, "solution", where), where),
-        cpus=_number(environment, "cpus", where),
-        memory_bytes=_size(environment, "memory", where),
+        cpus=_number(environment, "cpus", where) or _number(compose, "cpus", where),
+        memory_bytes=_size(environment, "memory", where) or _size(compose, "memory", where),
         disk_bytes=_size(environment, "storage", where),
         build_timeout_s=_number(environment, "build_timeout_sec", where) or 600.0,
         agent_timeout_s=_number(_table(config, "agent", where), "timeout_sec", where),
@@ -164,12 +173,8 @@ def _read(folder: Path, *, allowed: bool) -> HarborTask:
 
 def _refuse(config: Mapping[str, Any], environment: Mapping[str, Any], verifier: Mapping[str, Any], at: Path) -> None:
     """Raise TaskFormatError for what no sandbox of this machine has."""
-    compose = next(
-        (name for name in ("docker-compose.yaml", "docker-compose.yml") if (at / "environment" / name).exists()), ""
-    )
     reasons = {
         "several steps (`steps`)": config.get("steps"),
-        f"services of Docker Compose ({compose})": compose,
         "GPUs": environment.get("gpus"),
         "a TPU": environment.get("tpu"),
         "Windows": str(environment.get("os", "linux")).lower() != "linux",
@@ -180,6 +185,50 @@ def _refuse(config: Mapping[str, Any], environment: Mapping[str, Any], verifier:
     for what, asked in reasons.items():
         if asked:
             raise TaskFormatError(f"{at}: needs {what}, which sandboxes here do not have")
+
+
+def composed(folder: Path) -> dict[str, Any]:
+    """What a file of Docker Compose in `folder/environment` says of the task's container.
+
+    Returns:
+        `env`, `workdir`, and of `cpus` and `memory` what is given; empty without such a file.
+    Raises:
+        TaskFormatError: it describes more than one container of the Dockerfile that waits.
+    """
+    places = (folder / "environment" / name for name in ("docker-compose.yaml", "docker-compose.yml"))
+    where = next((place for place in places if place.is_file()), None)
+    if where is None:
+        return {}
+    try:
+        services = yaml.safe_load(where.read_text(encoding="utf-8"))["services"]
+        [(name, main)] = services.items()
+        limits = ((main.get("deploy") or {}).get("resources") or {}).get("limits") or {}
+        build = main.get("build") or {}
+        build = build if isinstance(build, dict) else {"context": build}
+        environment = main.get("environment") or {}
+        pairs = environment if isinstance(environment, dict) else dict(each.split("=", 1) for each in environment)
+        command = main.get("command") or "sleep infinity"
+        waits = re.search(r"\bsleep infinity$", command if isinstance(command, str) else " ".join(command))
+        mounts = [str(mount) for mount in main.get("volumes") or () if not _OF_HARBOR.match(str(mount))]
+        context = os.path.normpath(_TEMPLATE.sub(".", str(build.get("context", "."))))
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        why = " ".join(str(error).split())
+        raise TaskFormatError(f"{where}: expected one service that waits: {type(error).__name__}: {why}") from error
+    unknown = sorted(set(main) - _COMPOSE) + mounts + sorted({"args", "target"} & set(build))
+    if unknown or not waits or context != "." or build.get("dockerfile", "Dockerfile") != "Dockerfile":
+        what = ", ".join(unknown) or (f"command {command!r}" if not waits else f"build {build!r}")
+        raise TaskFormatError(f"{where}: service {name}: needs {what}, which sandboxes here do not have")
+    return {
+        "env": {str(key): _TEMPLATE.sub(_or_empty, str(value)) for key, value in pairs.items()},
+        "workdir": main.get("working_dir"),
+        # `${CPUS}` and `${MEMORY}` are Harbor's names for the values of task.toml.
+        **{key: value for key, value in limits.items() if not str(value).startswith("${")},
+    }
+
+
+def _or_empty(match: re.Match[str]) -> str:
+    """The value of a variable in a file of Docker Compose, where it may be unset."""
+    return os.environ.get(match[1], match[2] or "")
 
 
 def _table(values: Mapping[str, Any], name: str, where: Path) -> Mapping[str, Any]:
@@ -193,6 +242,8 @@ def _number(values: Mapping[str, Any], name: str, where: Path) -> float | None:
     found = values.get(name)
     if found is None:
         return None
+    if isinstance(found, str) and re.fullmatch(r"\d+(\.\d+)?", found):  # as Docker Compose writes it
+        found = float(found)
     if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
         raise TaskFormatError(f"{where}: {name}: expected a positive number, got {found!r}")
     return float(found)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.host_image import host_image, identity_files
+from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.images.building import PullOptions
 from swegym_env.sandbox.images.references import parse
 from swegym_env.sandbox.images.store import ImageStore, StoredImage, check_root, parse_size
@@ -64,10 +65,12 @@ def identity_layer(root: Path) -> Path:
 
     def write(target: Path) -> None:
         (target / "etc").mkdir()
+        own(target / "etc")
         for name, text in files.items():
             (target / name).write_text(text, errors="surrogateescape")
+            own(target / name)  # packages add users of their own
 
-    return image_store().layers.get_or_build(("identity", *files.values()), write)
+    return image_store().layers.get_or_build(("identity", "owned", *files.values()), write)
 
 
 def _text_inside(root: Path, path: str) -> str:

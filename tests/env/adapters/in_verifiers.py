@@ -9,13 +9,14 @@ import signal
 import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import verifiers.v1 as vf
 
+from benchmarks.scripted_model import Answer, ScriptedModel, call
 from swegym_env.adapters.verifiers import SwegymRuntime
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
@@ -25,14 +26,6 @@ from tests.places import own_run_directory, public_directory
 from tests.programs import ROOT
 
 TASK, OTHER = (load_tasks("mini")[name] for name in ("mini__lrucache-001", "mini__lrucache-002"))
-Answer = dict[str, Any]
-
-
-def call(name: str, **arguments: str) -> Answer:
-    """An answer that calls one function."""
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    called = {"id": f"call-{os.urandom(4).hex()}", "type": "function", "function": function}
-    return {"role": "assistant", "content": None, "tool_calls": [called]}
 
 
 def repair(patch: str = TASK.patch) -> Answer:
@@ -42,60 +35,10 @@ def repair(patch: str = TASK.patch) -> Answer:
 SUBMIT = call("submit")
 
 
-class Model:
-    """An OpenAI-compatible endpoint.
-
-    Attributes:
-        script: the answers by the number of the turn, or what makes them.
-        requests: the bodies of all requests.
-        reached: set when the last answer is asked for.
-    """
-
-    def __init__(self) -> None:
-        self.script: list[Answer | Callable[[], Answer]] = []
-        self.requests: list[dict[str, Any]] = []
-        self.reached = threading.Event()
-        model = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                model.requests.append(body)
-                turn = sum(message["role"] == "assistant" for message in body["messages"])
-                if turn == len(model.script) - 1:
-                    model.reached.set()
-                answer = model.script[turn]
-                message = answer() if callable(answer) else answer
-                reason = "tool_calls" if message.get("tool_calls") else "stop"
-                reply = {
-                    "id": "scripted",
-                    "object": "chat.completion",
-                    "created": 1,
-                    "model": body["model"],
-                    "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-                    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-                }
-                data = json.dumps(reply).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
-def model() -> Iterator[Model]:
-    made = Model()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+def model() -> Iterator[ScriptedModel]:
+    with closing(ScriptedModel()) as made:
+        yield made
 
 
 @pytest.fixture
@@ -105,7 +48,7 @@ def place() -> Iterator[Path]:
         yield directory
 
 
-def vf_eval(model: Model, output: Path, *options: str) -> list[str]:
+def vf_eval(model: ScriptedModel, output: Path, *options: str) -> list[str]:
     client = ["--client.base-url", model.url, "--client.api-key-var", "NO_KEY"]
     return [
         "vf-eval",
@@ -143,7 +86,7 @@ def run_program(command: list[str], home: Path) -> subprocess.CompletedProcess[s
 
 
 def play(
-    model: Model, *script: Answer | Callable[[], Answer], agent: dict[str, Any] | None = None, **env: Any
+    model: ScriptedModel, *script: Answer | Callable[[], Answer], agent: dict[str, Any] | None = None, **env: Any
 ) -> vf.Episode:
     """One episode on `TASK`, as `vf-eval` and prime-rl run it."""
     model.script[:] = script
@@ -179,7 +122,9 @@ def in_runtime(use: Callable[[SwegymRuntime], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_vf_eval_earns_one_with_the_repair_and_nothing_without(model: Model, tmp_path: Path, place: Path) -> None:
+def test_vf_eval_earns_one_with_the_repair_and_nothing_without(
+    model: ScriptedModel, tmp_path: Path, place: Path
+) -> None:
     model.script[:] = [
         call("bash", command="cd lrucache; ME=7"),
         call("bash", command="pwd; echo $ME; exit 3"),
@@ -221,7 +166,7 @@ def test_vf_validate_finds_solutions_valid_and_untouched_tasks_unsolved(tmp_path
     assert (checks["gold"]["valid"], checks["noop"]["valid"]) == (3, 3)
 
 
-def test_what_the_machine_breaks_is_an_error_without_a_reward(model: Model) -> None:
+def test_what_the_machine_breaks_is_an_error_without_a_reward(model: ScriptedModel) -> None:
     def break_the_machine() -> Answer:
         pid = supervisor().pid
         below = descendants(pid)
@@ -237,7 +182,7 @@ def test_what_the_machine_breaks_is_an_error_without_a_reward(model: Model) -> N
 
 
 def test_tests_that_the_machine_cannot_run_leave_no_reward(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_the_machine() -> Answer:
         monkeypatch.setenv("SWEGYM_RUNDIR", str(tmp_path / "file" / "below"))
@@ -250,7 +195,7 @@ def test_tests_that_the_machine_cannot_run_leave_no_reward(
 
 
 def test_a_sandbox_that_does_not_start_is_an_error_of_the_episode(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: ScriptedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SWEGYM_RUNDIR", str(tmp_path / "file" / "below"))
     (tmp_path / "file").touch()
@@ -272,7 +217,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_an_agent_that_breaks_its_sandbox_earns_nothing(model: Model, small_disk: Path) -> None:
+def test_an_agent_that_breaks_its_sandbox_earns_nothing(model: ScriptedModel, small_disk: Path) -> None:
     def fill_the_disk() -> Answer:
         pid = supervisor().pid
         os.kill(pid, signal.SIGSTOP)  # so nothing is measured while the disk fills
@@ -288,7 +233,7 @@ def is_full(place: Path) -> bool:
     return status.f_bavail * status.f_frsize < 1 << 16
 
 
-def test_limits_of_verifiers_end_the_episode_and_the_work_counts(model: Model) -> None:
+def test_limits_of_verifiers_end_the_episode_and_the_work_counts(model: ScriptedModel) -> None:
     (trace,) = play(model, repair(), call("bash", command="ls"), SUBMIT, agent={"max_turns": 2}).traces
     assert trace.ok and trace.reward == 1.0 and trace.stop_condition == "max_turns" and trace.num_turns == 2
     late = play(
@@ -299,7 +244,7 @@ def test_limits_of_verifiers_end_the_episode_and_the_work_counts(model: Model) -
     assert trace.ok and trace.is_timeout and trace.stop_condition == "agent_timeout" and trace.reward == 0.0
 
 
-def test_an_answer_without_a_call_ends_the_episode(model: Model) -> None:
+def test_an_answer_without_a_call_ends_the_episode(model: ScriptedModel) -> None:
     (trace,) = play(model, {"role": "assistant", "content": "It is a feature."}).traces
     assert trace.ok and trace.reward == 0.0
     assert [tool["function"]["name"] for tool in model.requests[0]["tools"]][-1] == "submit"
@@ -309,7 +254,7 @@ def test_an_answer_without_a_call_ends_the_episode(model: Model) -> None:
 @pytest.mark.parametrize(
     ("agent", "wrong"), [({"runtime": {"type": "subprocess"}}, "runtime"), ({"harness": {"id": "null"}}, "harness")]
 )
-def test_what_would_have_no_effect_is_refused(model: Model, agent: dict[str, Any], wrong: str) -> None:
+def test_what_would_have_no_effect_is_refused(model: ScriptedModel, agent: dict[str, Any], wrong: str) -> None:
     episode = play(model, SUBMIT, agent=agent)
     assert not episode.ok and not episode.traces
     assert wrong in episode.errors[0].message and not model.requests
@@ -324,6 +269,8 @@ def test_a_runtime_is_verifiers_own_contract() -> None:
         assert (await view.run(["sh", "-c", "echo $TASK$ME"], {"ME": "2"})).stdout == "12\n"
         assert (await runtime.run(["sh", "-c", "echo .$TASK$ME"], {})).stdout == ".\n"
         assert (await runtime.run(["no-such-program"], {})).exit_code == 127
+        await runtime.run(["sh", "-c", "(sleep 0.2; echo late >&2) >/dev/null &"], {})
+        assert (await runtime.run(["sleep", "0.4"], {})).stderr == ""  # that is of the command before
         assert (await runtime.run(["cat"], {})).stdout == ""  # standard input is closed
         await runtime.write("made/for/it.bin", b"\0\xff12345")
         assert await runtime.read("/testbed/made/for/it.bin") == b"\0\xff12345"
@@ -343,7 +290,7 @@ def test_a_runtime_is_verifiers_own_contract() -> None:
     in_runtime(use)
 
 
-def test_nothing_is_left_when_vf_eval_is_killed(model: Model, tmp_path: Path, place: Path) -> None:
+def test_nothing_is_left_when_vf_eval_is_killed(model: ScriptedModel, tmp_path: Path, place: Path) -> None:
     model.script[:] = [call("bash", command="setsid sleep 1000 & sleep 1000")]
     own = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(

@@ -21,6 +21,7 @@ PROGRAMS = (
     "echo",
     "env",
     "grep",
+    "ln",
     "ls",
     "mkdir",
     "mv",
@@ -48,6 +49,9 @@ def bases() -> Iterator[Path]:
         (root / "bin").rename(root / "usr/bin")
         (root / "bin").symlink_to("usr/bin")
         settle(root)
+        flat = folder / "flat:1"  # as BusyBox has it: /usr is the root
+        make_root(flat, PROGRAMS, more=("root", "app"))
+        settle(flat)
         yield folder
 
 

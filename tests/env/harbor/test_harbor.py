@@ -17,11 +17,14 @@ from swegym_env.errors import (
     TaskFormatError,
     UnknownTaskError,
 )
+from swegym_env.harbor.bases import find_base, image_variables
 from swegym_env.harbor.env import HarborEnv
-from swegym_env.harbor.image import build_image, find_base
+from swegym_env.harbor.image import _PATH, build_image
 from swegym_env.harbor.state import StateVerdict, grade_state, solve, start_task
 from swegym_env.harbor.tasks import HarborTask, load_harbor_tasks
 from swegym_env.sandbox.client import supervisor
+from swegym_env.sandbox.identity import SANDBOX_ID
+from swegym_env.sandbox.images.store import settle
 from swegym_env.sandbox.layers import LayerStore
 from tests.env.harbor.conftest import NO_NETWORK, Make
 
@@ -148,20 +151,139 @@ def test_a_base_is_a_debian_of_the_suite_that_the_name_stands_for(
     assert (roots[2] / "usr/local/bin/python").readlink() == Path("/usr/bin/python3")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_a_base_that_belongs_to_nobody_in_a_sandbox_is_refused(
+    tmp_path: Path, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bin/bash", "dev/null", "proc/none", "etc/passwd"):
+        (tmp_path / "mine:1" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine:1" / name).touch()
+    monkeypatch.setenv("SWEGYM_BASE_IMAGES", str(tmp_path))
+    with pytest.raises(ImageError, match=rf"mine:1 belongs to user 0, .* Try: chown -RhP {SANDBOX_ID}:{SANDBOX_ID} "):
+        find_base("mine:1", store, "Dockerfile:1")
+    settle(tmp_path / "mine:1")
+    assert find_base("mine:1", store, "Dockerfile:1") == tmp_path / "mine:1"
+    os.chown(tmp_path / "mine:1/etc", 0, 0)
+    with pytest.raises(ImageError, match=r"mine:1/etc belongs to user 0"):
+        find_base("mine:1", store, "Dockerfile:1")
+
+
+def test_a_base_can_be_a_dockerfile_too_and_variables_of_its_image_are_known(
+    make_task: Make, bases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bases").mkdir()
+    (tmp_path / "bases/debian:12").symlink_to(bases / "debian:12")
+    (tmp_path / "bases/debian_12.Dockerfile").write_text("FROM debian:12\nRUN echo ours > /base\nENV PATH=/own:$PATH\n")
+    (tmp_path / "bases/ghcr.io_acme_tools_1.Dockerfile").write_text(
+        "ARG N=12\nFROM debian:$N\nRUN echo tools > /tools\n"
+    )
+    folder = make_task(dockerfile="FROM ghcr.io/acme/tools:1\nRUN cat /base /tools > /all\n")
+    monkeypatch.setenv("SWEGYM_BASE_IMAGES", str(tmp_path / "bases"))
+    sandbox = start_task(load(folder))
+    try:
+        assert sandbox.run("cat /all; echo $PATH").output == f"ours\ntools\n/own:{_PATH}\n"
+    finally:
+        sandbox.close()
+
+
+STAGES = """\
+ARG ANSWER=42
+FROM debian:12 AS first
+ARG ANSWER
+ARG OTHER=7
+WORKDIR /made/here
+RUN mkdir bin && echo $ANSWER > answer && echo $OTHER > bin/other && ln -s bin/other link && echo '*' > 'a b'
+FROM flat:1 AS second
+RUN echo ".$ANSWER$OTHER." > /none
+FROM first
+COPY --from=second /none /copied/
+COPY --from=0 /made/here/answer /made/here/link /copied/
+COPY --from=first /made/here /copied/all
+COPY --from=flat:1 --chmod=755 /bin/ech? /copied/say
+RUN rm -r /made
+WORKDIR /
+"""
+
+
+def test_stages_and_other_images_are_copied_from(make_task: Make) -> None:
+    sandbox = start_task(load(make_task(dockerfile=STAGES)))
+    try:
+        shown = sandbox.run(
+            "cd /copied; cat none answer link all/answer all/link all/'a b'; ls -A all; /copied/say x; pwd"
+        )
+    finally:
+        sandbox.close()
+    assert shown.output.split("\n") == [
+        "..", "42", "7", "42", "7", "*", "a b", "answer", "bin", "link", "x", "/copied", "",
+    ]  # fmt: skip
+
+
+def test_variables_of_a_pulled_image_are_those_of_its_env_lines(tmp_path: Path) -> None:
+    file = tmp_path / ".singularity.d/env/10-docker2singularity.sh"
+    file.parent.mkdir(parents=True)
+    lines = ['export PATH="/go/bin:/bin"', 'export SAID="${SAID:-"a \\"b\\" \\$c"}"', 'export EMPTY="${EMPTY:-""}"']
+    file.write_text("#!/bin/sh\n" + "\n".join(lines))
+    assert image_variables(tmp_path) == {"PATH": "/go/bin:/bin", "SAID": 'a "b" $c', "EMPTY": ""}
+
+
+COMPOSE = """\
+services:
+  main:
+    build: {context: "${CONTEXT_DIR}"}
+    image: ${MAIN_IMAGE_NAME}
+    command: [sh, -c, sleep infinity]
+    working_dir: /srv
+    environment: ["WHO=${HOST_NAME:-world}", "NONE=${NOT_SET}"]
+    volumes: ["${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}"]
+    deploy: {resources: {limits: {cpus: '2', memory: 1G}}}
+"""
+
+
+def test_a_compose_file_of_one_container_is_read(make_task: Make) -> None:
+    composed = {"environment/docker-compose.yaml": COMPOSE}
+    test = 'echo "{\\"$WHO $NONE $PWD\\": 1}" > /logs/verifier/reward.json\n'
+    task = load(make_task(test=test, files=composed))
+    assert (task.cpus, task.memory_bytes) == (2.0, 1 << 30)
+    assert graded(task.folder, "true").rewards == {"world  /srv": 1.0}
+    own = NO_NETWORK + "\ncpus = 1\nworkdir = '/app'\n[environment.env]\nWHO = 'me'\n"
+    task = load(make_task("own", toml=own, files=composed))
+    assert (task.cpus, task.workdir, task.env["WHO"]) == (1.0, "/app", "me")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("  main:", "  other: {image: postgres}\n  main:", "expected one service that waits"),
+        ("    working_dir: /srv", "    ports: ['80:80']", "main: needs ports"),
+        ("sleep infinity", "redis-server", "needs command"),
+        ("${HOST_VERIFIER_LOGS_PATH}:", "/etc:", "needs /etc:"),
+        ('"${CONTEXT_DIR}"', "../other", "needs build"),
+        ("services:", "services: [", "expected one service that waits"),
+    ],
+)
+def test_a_compose_file_with_more_is_refused(make_task: Make, old: str, new: str, reason: str) -> None:
+    folder = make_task(files={"environment/docker-compose.yaml": COMPOSE.replace(old, new)})
+    with pytest.raises(TaskFormatError, match=reason):
+        load(folder)
+
+
 @pytest.mark.parametrize(
     ("dockerfile", "reason"),
     [
-        ("FROM node:20\n", "Dockerfile:1: FROM node:20: made here are debian:"),
+        ("FROM 127.0.0.1:9/node:20\n", "Dockerfile:1: FROM 127.0.0.1:9/node:20: not made of Debian's packages here"),
         ("FROM debian:12\nRUN echo before; echo why; exit 3\n", "Dockerfile:2: exited with 3: why"),
         ("FROM debian:12\nCOPY missing .\n", "Dockerfile:2: missing: no such file in environment/"),
         ("FROM debian:12\nCOPY ../tests .\n", "outside of the context"),
-        ("FROM debian:12\nCOPY --from=builder /a /b\n", "--from=builder: another image or stage"),
-        ("FROM debian:12\nFROM debian:12\n", "a build in several stages"),
+        ("FROM debian:12\nCOPY --from=debian:12 /a /b\n", "--from=debian:12: cp: cannot stat 'a'"),
+        ("FROM debian:12 AS\n", "FROM: expected IMAGE or IMAGE AS NAME"),
         ("FROM debian:12\nONBUILD RUN ls\n", "ONBUILD: there is no such instruction"),
         ("RUN ls\n", "RUN: expected FROM first"),
     ],
 )
-def test_what_cannot_be_built_is_one_clear_line(make_task: Make, dockerfile: str, reason: str) -> None:
+def test_what_cannot_be_built_is_one_clear_line(
+    make_task: Make, monkeypatch: pytest.MonkeyPatch, dockerfile: str, reason: str
+) -> None:
+    monkeypatch.setenv("SWEGYM_PULL_RETRIES", "0")
     with pytest.raises(ImageError) as error:
         build_image(load(make_task(dockerfile=dockerfile)))
     assert reason in str(error.value) and "\n" not in str(error.value)
@@ -229,6 +351,12 @@ ATTACKS = {
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_forgery_from_outside_of_the_tests_pays(make_task: Make, attack: str) -> None:
     verdict = graded(make_task(), ATTACKS[attack])
+    assert verdict.valid and verdict.rewards == {"reward": 0.0}, verdict
+
+
+@pytest.mark.parametrize("attack", ["a replaced program", "a program that hides another"])
+def test_no_forgery_pays_where_the_image_has_an_unusual_layout(make_task: Make, attack: str) -> None:
+    verdict = graded(make_task(dockerfile="FROM flat:1\nWORKDIR /app\n"), ATTACKS[attack])
     assert verdict.valid and verdict.rewards == {"reward": 0.0}, verdict
 
 

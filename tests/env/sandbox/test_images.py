@@ -41,6 +41,8 @@ def test_a_directory_is_used_as_it_is(opened: Opener, root: Path) -> None:
     assert sandbox.run("ls /; cat code.py; echo $FROM_IMAGE").output.endswith("x = 1\ngiven by the image\n")
     assert "sbin" not in sandbox.run("ls /").output
     assert "agent" in sandbox.run("cat /etc/passwd").output
+    added = sandbox.run("for name in passwd group; do echo joe:x:1000: >> /etc/$name || exit; done")
+    assert added.exit_code == 0, added.output  # a package that is installed adds users
 
 
 @needs_apptainer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -133,24 +134,35 @@ OTHER_OWNER = textwrap.dedent("""
 """)
 
 
+def test_the_id_that_files_on_disk_have_is_nobodys_own(tmp_path: Path) -> None:
+    users = Users(SANDBOX_ID - 1, 3, SANDBOX_ID, locks=str(tmp_path / "locks"))
+    taken = [users.take(), users.take()]
+    assert {user.id for user in taken} == {SANDBOX_ID - 1, SANDBOX_ID + 1}
+    with pytest.raises(OSError, match="all 3 user ids"):
+        users.take()
+    for user in taken:
+        users.give_back(user)
+    users.close()
+
+
 def test_no_two_sandboxes_of_the_machine_share_an_id(
     backend: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever their owners are; an id is free again when its sandbox has ended."""
     monkeypatch.setenv("SWEGYM_RUNDIR", str(private(run_directory, f"ids-{backend}")))
-    first = SANDBOX_ID if backend == "namespace" else 70_000  # the one that files on disk have is nobody's own
-    monkeypatch.setenv("SWEGYM_SUBUID", f"{first}:{2 + (first == SANDBOX_ID)}")
+    first = random.SystemRandom().randrange(1 << 20, 1 << 29)  # sandboxes of others have ids of other ranges
+    monkeypatch.setenv("SWEGYM_SUBUID", f"{first}:2")
     sandboxes = [open_sandbox(SandboxSpec(), backend=backend) for _ in range(3)]
     for sandbox in sandboxes[:2]:
         sandbox.start()
-    assert sorted(map(id_on_host, sandboxes[:2])) == ([70_000, 70_001] if first == 70_000 else [61_001, 61_002])
-    with pytest.raises(SandboxError, match=rf"all [23] user ids from {first} on are in use. Try: a larger range"):
+    assert sorted(map(id_on_host, sandboxes[:2])) == [first, first + 1]
+    with pytest.raises(SandboxError, match=rf"all 2 user ids from {first} on are in use. Try: a larger range"):
         sandboxes[2].start()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", OTHER_OWNER, backend]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert "are in use" in done.stdout
-    environment["SWEGYM_SUBUID"] = f"{first}:4"
+    environment["SWEGYM_SUBUID"] = f"{first}:3"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "started\n\n"
     sandboxes[0]._live().end()  # type: ignore[attr-defined]
