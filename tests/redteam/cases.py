@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import difflib
 import hashlib
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -79,7 +80,7 @@ def diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 
 
 def _lines(text: str | None) -> list[str]:
-    return (text or "").splitlines(keepends=True)
+    return re.findall(r"[^\n]*\n|[^\n]+", text or "")  # a carriage return alone ends no line of a diff
 
 
 def edited(changes: Mapping[str, str | None], *, fixed: bool = False) -> str:

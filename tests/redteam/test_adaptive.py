@@ -29,7 +29,9 @@ _FIRST = (
     *("given: the last object that was made", "given: one object for all", "given: objects that the next one fills"),
     *("given: the last object, by a method", "renamed: equals every", "renamed: holds every", "numbers: "),
     *("lenient: a function with a dotted name", "lenient: what a helper among"),
-    *("by another method: equals everything", "by another operator"),
+    *("by another method: equals everything", "by another operator", "by another method: equals a member, in"),
+    *("reads by the lines that a warning shows", "reads by an edit of expressions", "a file that begins with a byte"),
+    *("code of a long text becomes code", "code that was never reached"),
 )
 
 
