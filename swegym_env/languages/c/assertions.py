@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swegym_env.languages.c.source import Call, Token, literal, split
 
@@ -82,7 +82,11 @@ _NOT_EQUAL = frozenset(
         "nstreq",
     )
 )
-_STRCMP = frozenset({"strcmp"})
+_STRINGS = frozenset(("str", "string", "cstring", "streq", "strings", "text"))
+# The parts of a condition that hold for many values: an order, an alternative, a search, a comparison by a function.
+_LOOSE = frozenset(("<", ">", "<=", ">=", "!=", "==", "<=>", "||", "?", "=", "&&", "&", "|", "^"))
+_OF_LIBRARY = re.compile(r"(str|mem|wcs|wmem|b)\w*(cmp|coll|str|chr|mem|brk)\Z|fnmatch\Z|regexec\Z")
+_COMPARING = re.compile(rf"{_OF_LIBRARY.pattern}|.*(?i:equal|same|compare|match|differ|contain|find)")
 
 
 @dataclass(frozen=True)
@@ -90,16 +94,27 @@ class Compared:
     """A comparison of an assertion.
 
     Attributes:
-        kind: "int", "text", or "truth" of a condition.
+        kind: "int", "text", "in" and "start" (a text that holds the literal, or begins with it), "truth" of a
+            condition, or "equal" and "order" of two computed values.
         actual: tokens of what the test computes.
-        expected: tokens of the literal that it must equal; empty for a truth.
+        expected: tokens of the literal that it is compared with; empty where there is none.
         value: of that literal.
+        other: tokens of the other computed value of "equal" and "order".
+        condition: tokens of the condition that can be turned into its opposite; empty where there is none.
+        is_text: whether the two computed values are texts.
+        is_loose: whether many values satisfy it, or a function of the library tells.
+        size: how many bytes of the text are compared; None: all.
     """
 
     kind: str
     actual: tuple[Token, ...]
-    expected: tuple[Token, ...]
-    value: int | str | bool
+    expected: tuple[Token, ...] = ()
+    value: int | str | bool = True
+    other: tuple[Token, ...] = ()
+    condition: tuple[Token, ...] = ()
+    is_text: bool = False
+    is_loose: bool = False
+    size: int | None = None
 
 
 def words_of(name: str) -> frozenset[str]:
@@ -129,6 +144,9 @@ def asserted(call: Call) -> list[Compared] | None:
     if len(arguments) > 2 and not all(isinstance(literal(part), str) for part in arguments[2:3]):
         return None
     compared = _equality(arguments[0], arguments[1], texts=not words & {"int", "size", "char", "bool", "long", "uint"})
+    if compared is None and literal(arguments[0]) is None and literal(arguments[1]) is None:
+        is_text = bool(words & _STRINGS)
+        compared = Compared("equal", arguments[0], other=arguments[1], is_text=is_text, is_loose=True)
     return [compared] if compared is not None else None
 
 
@@ -139,31 +157,85 @@ def _equality(left: tuple[Token, ...], right: tuple[Token, ...], *, texts: bool)
     actual, expected, value = (right, left, values[0]) if values[1] is None else (left, right, values[1])
     if isinstance(value, str) and texts:
         return Compared("text", actual, expected, value)
-    return Compared("int", actual, expected, value) if isinstance(value, int) and -(2**63) <= value < 2**63 else None
+    if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        return None
+    told = any(token.kind == "name" and _OF_LIBRARY.match(token.text) for token in actual)
+    return Compared("int", actual, expected, value, is_loose=told)
 
 
 def _condition(part: tuple[Token, ...]) -> Compared:
-    """One part of a condition, by what it compares with a literal if it does."""
-    truth = Compared("truth", part, (), True)
-    if any(token.text in ("||", "?", "=") for token in part):
-        return truth
-    if len(part) > 2 and part[0].text == "!":
-        return _texts(part[1:]) or truth
+    """One part of a condition, by what it compares if it is known."""
+    found = _compared(part)
+    if found is not None:
+        return replace(found, condition=part)
+    loose = any(token.text in _LOOSE or (token.kind == "name" and _COMPARING.match(token.text)) for token in part)
+    if loose and _is_null(part):
+        loose = any(_COMPARING.match(token.text) for token in part if token.kind == "name")
+    return Compared("truth", part, condition=part, is_loose=loose)
+
+
+def _is_null(part: tuple[Token, ...]) -> bool:
+    """Whether it is `f(x) == NULL`, which one value satisfies."""
     sides = split(part, "==")
-    if len(sides) != 2:
-        return truth
-    for one, other in (sides, sides[::-1]):
-        if literal(other) == 0 and (texts := _texts(one)):
-            return texts
-    return _equality(sides[0], sides[1], texts=False) or truth
+    return len(sides) == 2 and any([token.text for token in side] in (["NULL"], ["nullptr"]) for side in sides)
 
 
-def _texts(part: Sequence[Token]) -> Compared | None:
-    """`strcmp(a, "b")`, whose result must be 0."""
-    if len(part) < 4 or part[0].text not in _STRCMP or part[1].text != "(" or part[-1].text != ")":
+def _compared(part: tuple[Token, ...]) -> Compared | None:
+    if any(token.text in ("||", "?", "=", "&&") for token in part):
         return None
-    arguments = split(part[2:-1], ",")
-    if len(arguments) != 2:
+    if len(part) > 2 and part[0].text == "!":
+        return _by_function(part[1:], "==")
+    for sign in ("==", "!=", "<=", ">=", "<", ">"):
+        sides = split(part, sign)
+        if len(sides) != 2 or not all(sides):
+            continue
+        for one, other in (sides, sides[::-1]):
+            names = [token.text for token in other]
+            if (literal(other) == 0 or names in (["NULL"], ["nullptr"])) and sign in ("==", "!="):
+                found = _by_function(one, sign)
+                if found is not None:
+                    return found
+        if _is_null(part):
+            return None
+        if sign == "==":
+            found = _equality(sides[0], sides[1], texts=False)
+            if found is not None:
+                return found
+        # One side or both are computed: many values satisfy an order, and of an equality neither is in the test.
+        if any(_is_pointer_or_unknown(side) for side in sides):
+            return None
+        kind = "equal" if sign == "==" else "order"
+        return Compared(kind, sides[0], other=sides[1], is_loose=True)
+    return _by_function(part, "!=")
+
+
+def _is_pointer_or_unknown(side: tuple[Token, ...]) -> bool:
+    return isinstance(literal(side), str) or [token.text for token in side] in (["NULL"], ["nullptr"])
+
+
+def _by_function(part: Sequence[Token], sign: str) -> Compared | None:
+    """`strcmp(a, "b")`, `strstr(a, "b")` and their kin, compared with 0; None if it is none of these."""
+    part = tuple(part)
+    while len(part) > 2 and part[0].text == "(" and part[-1].text == ")" and part[1].kind == "name":
+        part = part[1:-1]
+    if len(part) < 4 or part[1].text != "(" or part[-1].text != ")" or part[0].kind != "name":
         return None
-    compared = _equality(arguments[0], arguments[1], texts=True)
-    return compared if compared is not None and compared.kind == "text" else None
+    name, arguments = part[0].text, split(part[2:-1], ",")
+    values = [literal(argument) for argument in arguments]
+    if name == "strcmp" and len(arguments) == 2:
+        if sign == "==" and (compared := _equality(arguments[0], arguments[1], texts=True)) is not None:
+            return compared if compared.kind == "text" else None
+        if values == [None, None] or sign != "==":
+            kind = "equal" if sign == "==" else "order"
+            return Compared(kind, arguments[0], other=arguments[1], is_text=True, is_loose=True)
+    text = values[1] if len(values) > 1 and isinstance(values[1], str) else ""
+    if not text or values[0] is not None:
+        return None
+    if name == "strstr" and len(arguments) == 2 and sign == "!=":
+        return Compared("in", arguments[0], arguments[1], text)
+    size = values[2] if len(values) == 3 else None
+    if not isinstance(size, int) or not 0 < size <= len(text.encode()) or not text.isascii() or sign != "==":
+        return None
+    if name == "memcmp" and "\0" not in text:
+        return Compared("text", arguments[0], arguments[1], text[:size], size=size)
+    return Compared("start", arguments[0], arguments[1], text[:size]) if name == "strncmp" else None

@@ -53,8 +53,9 @@ def make_control(
             tests = chosen.get(function.name, frozenset())
             if not tests or (by_name and (tests <= done or not tests <= {*wanted})):
                 continue
-            sites = [(call, one) for call in calls(function.body) for one in asserted(call) or ()]
-            values = [site for site in sites if site[1].expected]
+            compared = [(call, one) for call in calls(function.body) for one in asserted(call) or ()]
+            sites = [(call, one) for call, one in compared if one.expected or one.condition]
+            values = [site for site in sites if site[1].expected and not site[1].is_loose]
             if not sites:
                 continue
             call, one = choice.choice(values or sites)
@@ -72,7 +73,7 @@ def make_control(
 def _edit(call: Call, one: Compared, source: str, choice: random.Random) -> tuple[int, int, str]:
     """The change of one comparison that makes it fail if it holds now."""
     if not one.expected:
-        begin, end = one.actual[0].start, one.actual[-1].end
+        begin, end = one.condition[0].start, one.condition[-1].end
         return begin, end, f"!({source[begin:end]})"
     begin, end = one.expected[0].start, one.expected[-1].end
     if isinstance(one.value, str):

@@ -17,8 +17,10 @@ __all__ = [
     "Token",
     "added",
     "calls",
+"closing",
     "functions",
     "is_named",
+    "is_transparent",
     "literal",
     "split",
     "target_functions",
@@ -106,7 +108,7 @@ def tokens(source: str) -> tuple[Token, ...]:
     return tuple(found)
 
 
-def _closing(stream: Sequence[Token], at: int) -> int:
+def closing(stream: Sequence[Token], at: int) -> int:
     """The index of the bracket that closes the one at `at`; -1 if there is none."""
     depth = 0
     for index in range(at, len(stream)):
@@ -129,14 +131,14 @@ def functions(source: str) -> tuple[Function, ...]:
     while at < len(stream):
         token = stream[at]
         if token.text == "(" and at and stream[at - 1].kind == "name" and stream[at - 1].text not in _KEYWORDS:
-            close = _closing(stream, at)
+            close = closing(stream, at)
             if close < 0:
                 break
             brace = close + 1
             while brace < len(stream) and (stream[brace].text in ("const", "noexcept", "override", "final")):
                 brace += 1
             if brace < len(stream) and stream[brace].text == "{":
-                end = _closing(stream, brace)
+                end = closing(stream, brace)
                 if end < 0:
                     break
                 name, inner = stream[at - 1].text, stream[at + 1 : close]
@@ -147,8 +149,8 @@ def functions(source: str) -> tuple[Function, ...]:
                 at = end
             else:
                 at = close
-        elif token.text in ("{", "[") and not _is_transparent(stream, at):
-            at = max(at, _closing(stream, at))
+        elif token.text in ("{", "[") and not is_transparent(stream, at):
+            at = max(at, closing(stream, at))
         at += 1
     return tuple(found)
 
@@ -158,7 +160,8 @@ def _plain(part: Sequence[Token]) -> str:
     return value if isinstance(value, str) else "".join(token.text for token in part)
 
 
-def _is_transparent(stream: Sequence[Token], brace: int) -> bool:
+def is_transparent(stream: Sequence[Token], brace: int) -> bool:
+    """Whether the brace opens a namespace or `extern "C"`, in which functions are defined."""
     before = [token.text for token in stream[max(0, brace - 6) : brace]]
     return "namespace" in before or before[-2:] == ["extern", '"C"'] or before[-2:] == ["extern", '"C++"']
 
@@ -187,7 +190,7 @@ def calls(body: Sequence[Token]) -> Iterator[Call]:
             continue
         if at and body[at - 1].text not in ("{", "}", ";", ")", ":", "else", "do"):
             continue
-        close = _closing(body, at + 1)
+        close = closing(body, at + 1)
         if close < 0 or close + 1 >= len(body) or body[close + 1].text != ";":
             continue
         yield Call(name.text, tuple(split(body[at + 2 : close], ",")), name.start, body[close].end)
@@ -196,7 +199,7 @@ def calls(body: Sequence[Token]) -> Iterator[Call]:
 def literal(stream: Sequence[Token]) -> int | float | str | None:
     """The value of a literal, perhaps with a sign or in brackets; None if it is none."""
     stream = tuple(stream)
-    while len(stream) > 2 and stream[0].text == "(" and _closing(stream, 0) == len(stream) - 1:
+    while len(stream) > 2 and stream[0].text == "(" and closing(stream, 0) == len(stream) - 1:
         stream = stream[1:-1]
     if not stream:
         return None

@@ -53,12 +53,16 @@ def compared(source: str) -> list[tuple[str, str, object]]:
         ("ck_assert_int_eq(f(1), 010);", [("int", "f(1)", 8)]),
         ('ck_assert_str_eq(f(1), "é");', [("text", "f(1)", "é")]),
         ('TEST_ASSERT_EQUAL_STRING("a,b", f(1, 2));', [("text", "f(1,2)", "a,b")]),
+        ('CHECK(strstr(f(1), "a b") != NULL);', [("in", "f(1)", "a b")]),
+        ('assert(memcmp(f(1), "abc", 2) == 0);', [("text", "f(1)", "ab")]),
+        ('assert(!strncmp(f(1), "abc", 3));', [("start", "f(1)", "abc")]),
+        ("assert(strcmp(f(1), g(1)) == 0 && f(2) < g(3));", [("equal", "f(1)", True), ("order", "f(2)", True)]),
         ("munit_assert_int(f(2), ==, 4);", [("int", "f(2)", 4)]),
         ('EXPECT_EQ("{}", fmt::format("{{}}"));', [("text", 'fmt::format("{{}}")', "{}")]),
         ('EXPECT_EQ(R"(a"b)", f());', [("text", "f()", 'a"b')]),
         ("ck_assert_int_ne(f(1), 2);", []),
         ("ASSERT_NE(f(1), 2);", []),
-        ("CHECK_INT(f(1), g(1));", []),
+        ("CHECK_INT(f(1), g(1));", [("equal", "f(1)", True)]),
         ("CHECK_DOUBLE(f(1), 1.5);", []),
         ("EXPECT_FALSE(f(1));", []),
         ('printf("%d", 3);', []),
@@ -69,6 +73,35 @@ def test_what_an_assertion_compares_is_read_from_its_name_and_literals(
     source: str, expected: list[tuple[str, str, object]]
 ) -> None:
     assert compared(source) == expected
+
+
+def test_truths_of_comparisons_are_loose_and_what_they_compare_is_sent_where_it_is_asked_for() -> None:
+    lines = [
+        "CHECK(f(1));",
+        "CHECK(f(1) > g(2));",
+        "CHECK_STR(f(3), g(4));",
+        "CHECK(strcasecmp(f(5), g(5)) == 0);",
+        "CHECK_INT(strcmp(f(6), g(6)), 0);",
+        'CHECK(!strcmp("x", f(7)));',
+    ]
+    source = "static void test_a(void)\n{\n    " + "\n    ".join(lines) + "\n}\n"
+    found: dict[bool, dict[int, list[tuple[str, object, bool]]]] = {}
+    for computed in (False, True):
+        blinded = C_LANGUAGE.make_blind({"a.c": source}, ["test_a"], frozenset(), 1, computed=computed)
+        assert blinded is not None and blinded.open == {"test_a"}
+        found[computed] = {}
+        for one in blinded.expectations.values():
+            line = int(one.place.split(":")[1]) - 2
+            found[computed].setdefault(line, []).append((one.kind, one.value, "loose" in one.options))
+    assert found[False] == {
+        1: [("eq", True, False)],
+        2: [("eq", True, True)],
+        4: [("eq", 0, True)],
+        5: [("eq", 0, True)],
+        6: [("eq", "x", False)],
+    }
+    gold = ("gold", None, False)
+    assert found[True] == {1: [("eq", True, False)], 2: [gold, gold], 3: [gold], 6: [("eq", "x", False)]}
 
 
 def named_calls(source: str, names: tuple[str, ...]) -> list[Call]:

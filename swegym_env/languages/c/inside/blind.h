@@ -42,6 +42,16 @@ static inline int SWEGYM_int(const char *key, const char *test, long long value)
     return SWEGYM_close(out, test);
 }
 
+static inline int SWEGYM_real(const char *key, const char *test, long double value)
+{
+    char text[128];
+    int out = SWEGYM_open(key, test);
+    int length = snprintf(text, sizeof text, "\"f\", \"%a\"", (double)value);
+    if (out >= 0 && write(out, text, (size_t)length) < 0)
+        return 0;
+    return SWEGYM_close(out, test);
+}
+
 static inline int SWEGYM_truth(const char *key, const char *test, int value)
 {
     int out = SWEGYM_open(key, test);
@@ -82,6 +92,12 @@ static inline int SWEGYM_text_of(const char *key, const char *test, const char *
     return SWEGYM_close(out, test);
 }
 
+static inline int SWEGYM_bytes(const char *key, const char *test, const void *value, size_t size)
+{
+    const char *end = value ? (const char *)memchr(value, 0, size) : NULL;
+    return SWEGYM_text_of(key, test, (const char *)value, end ? (size_t)(end - (const char *)value) : size);
+}
+
 #ifdef __cplusplus
 static inline int SWEGYM_text(const char *key, const char *test, const char *value)
 {
@@ -96,4 +112,11 @@ static inline int SWEGYM_text(const char *key, const char *test, const void *val
 {
     return SWEGYM_text_of(key, test, (const char *)value, value ? strlen((const char *)value) : 0);
 }
+/* Sends a number as what it is; of other types, their bits. */
+#define SWEGYM_number(key, test, ...)                                                                        \
+    __extension__(_Generic((__VA_ARGS__), float: SWEGYM_real, double: SWEGYM_real, long double: SWEGYM_real, \
+                           default: SWEGYM_int)(                                                             \
+        key, test,                                                                                           \
+        _Generic((__VA_ARGS__), float: (__VA_ARGS__), double: (__VA_ARGS__), long double: (__VA_ARGS__),     \
+                 default: (long long)(__VA_ARGS__))))
 #endif
