@@ -67,6 +67,7 @@ class Run:
         sent: what the tests of a blind run sent, see `grading.blind`.
         covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
         has_foreign: whether these sent objects that may have an equality of their own.
+        compares_itself: whether an assertion compares another value than with the gold patch, by a class of its own.
     """
 
     problem: str = ""
@@ -76,6 +77,7 @@ class Run:
     sent: bytes = b""
     covered: frozenset[str] = frozenset()
     has_foreign: bool = False
+    compares_itself: bool = False
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ _FIRST = (
     *("given: the last object that was made", "given: one object for all", "given: objects that the next one fills"),
     *("given: the last object, by a method", "renamed: equals every", "renamed: holds every", "numbers: "),
     *("lenient: a function with a dotted name", "lenient: what a helper among"),
-    *("by another method: equals everything", "by another operator"),
+    *("by another method: equals everything", "by another operator: a difference that", "by a mixin: a view"),
+    *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
 )
 
 
