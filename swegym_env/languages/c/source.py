@@ -17,7 +17,7 @@ __all__ = [
     "Token",
     "added",
     "calls",
-"closing",
+    "closing",
     "functions",
     "is_named",
     "is_transparent",
