@@ -18,9 +18,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeGuard
 
+from swegym_env.errors import RepositoryError
 from swegym_env.languages.python.parsing import children, parse, walk
+from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.patches import FilePatch, parse_patch
 
 __all__ = [
@@ -55,7 +57,7 @@ FORGING = re.compile(
     r"unittest|pytest|_pytest|TestCase|TestResult|SystemExit|excepthook|displayhook|urandom|random|getrandbits|"
     r"mock|hamcrest|dirty_equals|hypothesis|make_dataclass|new_class|__setattr__|make_comparable|from_float|"
     r"exec|eval|getattr|setattr|vars|globals|__dict__|__eq__|__ne__|__bool__|__contains__|__getattribute__|__subclasses__|__code__|__globals__|__closure__|__defaults__|"
-    r"stdout|stderr|__stdout__|proc|passed|PASSED|OK)\b"
+    r"__instancecheck__|__subclasscheck__|__subclasshook__|stdout|stderr|__stdout__|proc|passed|PASSED|OK)\b"
 )
 # The means to see what a test expects, or the value that an object is compared with.
 READING = re.compile(
@@ -68,6 +70,8 @@ READING = re.compile(
     r"make_comparable|from_float|"
     # Objects that equal what they are compared with, and what makes a class without naming its methods.
     r"mock|hamcrest|dirty_equals|hypothesis|make_dataclass|new_class|__setattr__|"
+    # Classes that say what is an instance of them.
+    r"__instancecheck__|__subclasscheck__|__subclasshook__|"
     # Files and programs, by whatever opens them.
     r"open|open_code|fdopen|popen\w*|FileIO|Buffered\w+|TextIOWrapper|pathlib|read_(text|bytes|binary)|fileinput|mmap|"
     r"pread\w*|readv|sendfile|copy_file_range|copyfile\w*|tarfile|zipfile|zipimport|zipapp|fromfile|loadtxt|genfromtxt|"
@@ -107,27 +111,29 @@ _UNREACHED = re.compile(r"\s*(el)?(if|while)\s+(not\s+1|not\s+True|0|False|None|
 _NOTES = (".md", ".rst", ".txt")
 _HEADS = ("test", "target", "iter", "items", "subject")  # of statements that contain others
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
+_SEPARATOR = re.compile(r"[/\\.:]+")
+_TEST_MODULE = re.compile(r"test_[\w*?\[\]-]*|[\w*?\[\]-]+_tests?|tests?|conftest")
 _TEXT_LIMIT = 1_000  # characters of a constant text that is put together
 _KEPT_CHARACTERS = 1 << 16  # of a file whose source is kept: its tree takes a hundred times as many bytes
+_GETATTR = ast.dump(ast.Name("getattr", ast.Load()))
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def means_of(patch: str, base: Path, *, called: bool = False, gold: str = "") -> tuple[frozenset[str], frozenset[str]]:
+def means_of(patch: str, base: Path, gold: str = "") -> tuple[frozenset[str], frozenset[str]]:
     """The means of forgery of a patch, and those of them that read what a test expects.
 
     Lines that stay in their function are none, nor such whose local names are changed: such a line does nothing that it
-    could not be made to do as it was, by other values of these names. Nor are statements that the gold patch has in the
-    same function, which it may have moved there.
+    could not be made to do as it was, by other values of these names. Nor is what the gold patch has in the same
+    function: a statement, or an access or call with the same arguments in another statement. What the gold patch has
+    elsewhere is one: where it opens a file that it is given, another patch may open the tests.
 
     Args:
         patch: any text.
         base: the repository before it.
-        called: whether a function with such a name is changed by a change of what it calls in its file. A gold patch
-            that changes the key by which things compare lets another one change how they compare.
-        gold: the gold patch, where `patch` is another one.
+        gold: the gold patch.
     """
     repairs = {section.paths: section for section in parse_patch(gold)}
-    additions = [_additions(section, base, called, repairs.get(section.paths)) for section in parse_patch(patch)]
+    additions = [_additions(section, base, repairs.get(section.paths)) for section in parse_patch(patch)]
     lines = [line for one in additions for line in one.lines]
     names = {name for one in additions for name in one.names}
     other = {what for one in additions for what in one.other}
@@ -145,9 +151,27 @@ def _words(pattern: re.Pattern[str], lines: list[str]) -> set[str]:
 
 
 def is_telling(text: str) -> bool:
-    """Whether a text is one of the words of screening, or has one that is no word of a language."""
+    """Whether a text is one of the words of screening, has one that is no word of a language, or names tests."""
     found = [match[0] for pattern in (FORGING, READING) for match in pattern.finditer(text)]
-    return any("_" in word or word == text.strip() for word in found)
+    return any("_" in word or word == text.strip() for word in found) or bool(_names_of_tests(text))
+
+
+def _names_of_tests(text: str) -> list[str]:
+    """The words of a text that are paths or dotted names of tests; or all of it, if it is `tests`."""
+    return [text] if text == "tests" else [word for word in text.split() if _names_tests(word.strip("'\"`.,:;()"))]
+
+
+def _names_tests(word: str) -> bool:
+    is_path = "/" in word or "\\" in word
+    parts = _SEPARATOR.split(word)
+    for place, part in enumerate(parts):
+        before, after = parts[:place][-1:], parts[place + 1 : place + 2]
+        is_directory = part in ("tests", "testbed") or (part == "test" and is_path)
+        if is_directory and (before or after):
+            return True
+        if _TEST_MODULE.fullmatch(part) and (after == ["py"] or before in (["test"], ["tests"])):
+            return True
+    return False
 
 
 @dataclass
@@ -160,13 +184,15 @@ class _Additions:
     is_code: bool = True
 
 
-def _additions(section: FilePatch, base: Path, called: bool, repair: FilePatch | None = None) -> _Additions:
-    found = _changes(section, base, called, repair)
+def _additions(section: FilePatch, base: Path, repair: FilePatch | None = None) -> _Additions:
+    if repair is not None and section.text == repair.text:
+        return _Additions()
+    found = _changes(section, base, repair)
     found.is_code = not all(name.endswith(_NOTES) for name in section.paths)
     return found
 
 
-def _changes(section: FilePatch, base: Path, called: bool, repair: FilePatch | None) -> _Additions:
+def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Additions:
     """What a section adds.
 
     Args:
@@ -184,33 +210,66 @@ def _changes(section: FilePatch, base: Path, called: bool, repair: FilePatch | N
     if python and len(section.paths) > 1 and not all(name.endswith((".py", ".pyi")) for name in section.paths):
         return _Additions(_signed(body, "+"), other={f"the renamed file {path}"})
     before = olds[0] if olds else ""
+    repaired = _repaired(repair, before, base) if repair is not None else None
+    of_gold = Counter(_signed(_readable(repair.body), "+")) if repair is not None else Counter[str]()
     changed = apply_hunks(before, body) if len(olds) < 2 and body.startswith("@@ ") else None
     if changed is None:  # git may find another place for it
+        lines = _without(_signed(body, "+"), of_gold)
+        if not python or not body:
+            return _Additions(lines)
         names = {match[1] for text in olds for match in re.finditer(r"\b(?:def|class)\s+(\w+)", text)}
-        lines = _signed(body, "+")
-        return _Additions(lines, names, _encodings(lines)) if python and body else _Additions(lines)
+        return _Additions(lines, names, _encodings(lines))
     after, added, removed = changed
-    other = encodings_of(after) - encodings_of(before) if python else set()
+    gold = source_at_base(repaired[0] if repaired is not None else before)
+    other = encodings_of(after) - encodings_of(before) - encodings_of(gold.text) if python else set()
     old, new = (source_at_base(before), Source(after)) if python else (None, None)
     if old is not None and new is not None and old.tree is not None and new.tree is None:
         other.add(f"the unreadable file {path}")  # what it says to the Python of the sandbox is not known
     if old is None or new is None or old.tree is None or new.tree is None:
         names = {match[1] for match in re.finditer(r"\b(?:def|class)\s+(\w+)", before)} if python else set()
-        return _Additions(_unmatched(before, removed, after, added, None, None), names, other)
-    if any(_UNREACHED.match(line) for line in _changed_lines(before, removed, "", set())):
+        return _Additions(_without(_unmatched(before, removed, after, added, None, None, None), of_gold), names, other)
+    lines = before.split("\n")
+    unreached = {number for number in removed if _UNREACHED.match(lines[number - 1])}
+    if unreached - (repaired[1] if repaired is not None else set()):
         other.add("code that was not reached")
-    repaired = apply_hunks(before, _readable(repair.body)) if repair is not None else None
-    gold = source_at_base(repaired[0]) if repaired is not None else None
-    known = gold.scopes if gold is not None and gold.tree is not None else None
-    lines = _unmatched(before, removed, after, added, old.scopes, new.scopes, known)
     try:
-        lines += [text for text in new.texts - old.texts if is_telling(text)]
-        if new.made_classes - old.made_classes and new.blanked_classes - old.blanked_classes:
+        lines = _unmatched(before, removed, after, added, old, new, gold)
+        texts = [text for text in new.texts - (old.texts | gold.texts) if is_telling(text)]
+        lines += texts
+        other |= {f"the name {word}" for text in texts for word in _names_of_tests(text)}
+        made = new.blanked_classes - (old.blanked_classes | gold.blanked_classes)
+        if new.made_classes - old.made_classes and made:
             other.add("a class made by type")
-        other |= {f"the module {name}" for name in new.modules - old.modules if not _is_near(name, base)}
-        return _Additions(lines, _changed_names(old.scopes, new.scopes, called), other)
+        other |= {f"the module {name}" for name in new.modules - old.modules - gold.modules if not _is_near(name, base)}
+        repaired_names = _changed_names(old.scopes, gold.scopes, called=True) if gold.tree is not None else set()
+        names = _changed_names(old.scopes, new.scopes, called=False) - repaired_names
+        return _Additions(lines, {name.rpartition(".")[2] for name in names}, other)
     except RecursionError:
         return _Additions(_signed(body, "+"), other=other | {f"the nested file {path}"})
+
+
+def _repaired(repair: FilePatch, before: str, base: Path) -> tuple[str, set[int]] | None:
+    """A file with the gold patch, and which lines that removes, if its hunks stand where they say."""
+    changed = apply_hunks(before, _readable(repair.body))
+    if changed is not None:
+        return changed[0], changed[2]
+    found = _applied(repair.text, base).get(repair.new_path or "")
+    return None if found is None else (found, set())
+
+
+@functools.lru_cache(maxsize=64)
+def _applied(patch: str, base: Path) -> dict[str, str]:
+    """Path → text of the files that a gold patch changes, by git."""
+    try:
+        _, after = apply_to_files(patch, base)
+    except RepositoryError:
+        return {}
+    return {path: _readable(content.decode("utf-8", "surrogateescape")) for path, (_, content) in after.items()}
+
+
+def _without(lines: list[str], known: Counter[str]) -> list[str]:
+    """Lines that are not, as often, among those that are `known`."""
+    return list((Counter(lines) - known).elements())
 
 
 def _is_near(module: str, base: Path) -> bool:
@@ -404,9 +463,35 @@ class _Scopes:
         """See `_statements`."""
         return _statements(self)
 
+    @functools.cached_property
+    def accesses(self) -> list[tuple[tuple[str, str], ast.expr]]:
+        """Each name that is a means with what follows it, dots and then a call; with its scope and tree."""
+        found: list[tuple[tuple[str, str], ast.expr]] = []
+        follows: dict[ast.AST, ast.expr] = {}
+        for node in walk(self.tree):
+            if isinstance(node, ast.Attribute | ast.Call):
+                follows[node.value if isinstance(node, ast.Attribute) else node.func] = node
+        for node in walk(self.tree):
+            if not isinstance(node, ast.Name | ast.Attribute) or not _is_word(_name_of(node)):
+                continue
+            access: ast.expr = node
+            while not isinstance(access, ast.Call) and access in follows:
+                access = follows[access]
+            scope, known = self.at(node.lineno)
+            found.append(((scope, ast.dump(_Blanking(known).visit(copy.deepcopy(access)))), access))
+        return found
+
     def at(self, line: int) -> tuple[str, frozenset[str]]:
         """The name of the scope of a line, with those around it, and the local names in it."""
         return self.of_line.get(line, ("", frozenset()))
+
+
+def _name_of(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _is_word(name: str) -> bool:
+    return any(words.fullmatch(name) for words in (FORGING, READING, _REACHED, _DYNAMIC)) or name == "compile"
 
 
 def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
@@ -432,15 +517,19 @@ def _unmatched(
     removed: set[int],
     after: str,
     added: set[int],
-    old: _Scopes | None,
-    new: _Scopes | None,
-    repaired: _Scopes | None = None,
+    before_tree: Source | None,
+    after_tree: Source | None,
+    gold: Source | None,
 ) -> list[str]:
     """The added lines but for those that the same function had, by other names of its local variables.
 
     Args:
-        repaired: the file with the gold patch, whose functions count as well.
+        before_tree, after_tree: the two files, if both have a tree.
+        gold: the file with the gold patch, whose functions count as well.
     """
+    old = before_tree.scopes if before_tree else None
+    new = after_tree.scopes if after_tree else None
+    repaired = gold.scopes if gold is not None and gold.tree is not None else None
 
     def key(line: str, number: int, scopes: _Scopes | None) -> tuple[str, str]:
         name, known = scopes.at(number) if scopes else ("", frozenset())
@@ -465,7 +554,99 @@ def _unmatched(
         # Where a long text begins or ends elsewhere, lines that are not changed become code.
         fresh, _ = _new_and_kept((old,), new, len(lines))
         found += [(number, _normal(lines[number - 1].strip())) for number in fresh - added]
+    if after_tree and telling:
+        free = _free_words(after_tree, old, repaired, len(lines))
+        found = [(number, _freed(line, free.get(number, Counter()))) for number, line in found]
     return [line for _, line in found]
+
+
+def _freed(line: str, free: Counter[str]) -> str:
+    """A line without the words that are no means at any of the places where it has them."""
+    for word, count in free.items():
+        if count >= len(re.findall(rf"\b{re.escape(word)}\b", line)):
+            line = re.sub(rf"\b{re.escape(word)}\b", "_", line)
+    return line
+
+
+def _free_words(source: Source, base: _Scopes | None, gold: _Scopes | None, n_lines: int) -> dict[int, Counter[str]]:
+    """Line → the words that are no means there, as often as they are not, of those that are looked for.
+
+    A local variable is none, whatever its name is, nor is `getattr` with the name of an attribute that could be written
+    with a dot. Nor is an access or a call that the gold patch has in a function of the same name, with the same
+    arguments; a local variable among these has the values there that the gold patch or the base commit gives it.
+
+    Args:
+        base, gold: the file at the base commit and with the gold patch.
+        n_lines: of the source.
+    """
+    free: dict[int, Counter[str]] = {}
+    scopes, shadowed = source.scopes, {node.name for _, node in source.scopes.found}
+    for node in source.nodes:
+        if isinstance(node, ast.Name) and _is_blanked(node.id, scopes.at(node.lineno)[1]):
+            _free(free, node.lineno, node.id)
+        elif isinstance(node, ast.arg) and _is_blanked(node.arg, scopes.at(node.lineno)[1]):
+            _free(free, node.lineno, node.arg)
+        elif isinstance(node, ast.Call) and "getattr" not in shadowed and _is_plain_access(node):
+            _free(free, node.lineno, "getattr")
+    if base is None or gold is None:
+        return free
+    added, _ = _new_and_kept((base,), gold, n_lines)
+    known = {key for key, access in gold.accesses if access.lineno in added}
+    counts = Counter(key for key, _ in scopes.accesses) - Counter(key for key, _ in gold.accesses)
+    fresh, _ = _new_and_kept((base, gold), scopes, n_lines)
+    given = {(scopes.at(node.lineno)[0], node.id) for node in source.nodes if _is_store(node) and node.lineno in fresh}
+    for key, access in scopes.accesses:
+        scope, names = scopes.at(access.lineno)[0], [one for one in walk(access) if isinstance(one, ast.Name)]
+        if key in known and not counts[key] and not any((scope, name.id) in given for name in names):
+            for word, line in _words_in(access):
+                _free(free, line, word)
+    imported = {ast.dump(node) for node in walk(gold.tree) if _is_import(node)}
+    for node in source.nodes:
+        if _is_import(node) and ast.dump(node) in imported:
+            for word, count in Counter(WORD.findall(ast.unparse(node))).items():
+                _free(free, node.lineno, word, count)
+    before = {(name, _code(node)) for name, node in base.found}
+    defined = {name for name, node in gold.found if (name, _code(node)) not in before}
+    for name, node in scopes.found:
+        if name in defined:
+            _free(free, node.lineno, node.name)
+    return free
+
+
+def _free(free: dict[int, Counter[str]], line: int, word: str, count: int = 1) -> None:
+    free.setdefault(line, Counter())[_normal(word)] += count
+
+
+def _is_import(node: ast.AST) -> TypeGuard[ast.stmt]:
+    return isinstance(node, ast.Import | ast.ImportFrom) and node.lineno == node.end_lineno
+
+
+def _is_store(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _is_plain_access(call: ast.Call) -> bool:
+    """Whether a call is `getattr(x, 'name')` of a constant name that is no means and begins with a letter."""
+    if ast.dump(call.func) != _GETATTR or call.keywords or len(call.args) not in (2, 3):
+        return False
+    name = call.args[1].value if isinstance(call.args[1], ast.Constant) else None
+    if not isinstance(name, str) or not name.isascii() or not name.isidentifier() or name.startswith("_"):
+        return False
+    return not any(words.search(name) for words in (FORGING, READING, _DYNAMIC))
+
+
+def _words_in(access: ast.expr) -> Iterator[tuple[str, int]]:
+    """The names, and the words of short texts, in an expression; and the line of each."""
+    for node in walk(access):
+        if isinstance(node, ast.Name):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute):
+            yield node.attr, node.end_lineno or node.lineno
+        elif isinstance(node, ast.keyword) and node.arg is not None:
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.lineno == node.end_lineno:
+            for word in WORD.findall(node.value):
+                yield word, node.lineno
 
 
 def _changed_lines(before: str, removed: set[int], after: str, added: set[int]) -> Iterator[str]:
@@ -587,14 +768,19 @@ def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) 
     return _STRING_OR_WORD.sub(blank, line) if known else line
 
 
-def _changed_names(old: _Scopes, new: _Scopes, called: bool) -> set[str]:
-    """The means that are names of functions and classes whose code is not the same as before."""
+def _changed_names(old: _Scopes, new: _Scopes, *, called: bool) -> set[str]:
+    """The functions and classes with means as names, with those around them, whose code is not the same as before.
+
+    Args:
+        called: whether a function is changed by a change of what it calls in its file. A gold patch that changes the
+            key by which things compare lets another one change how they compare.
+    """
     before, after = ({(name, _code(node)) for name, node in scopes.found if _is_means(node)} for scopes in (old, new))
-    found = {name.rpartition(".")[2] for name, _ in before ^ after}
+    found = {name for name, _ in before ^ after}
     if called:
         before, after = ({(name, _code(node)) for name, node in scopes.found} for scopes in (old, new))
         changed = {name.rpartition(".")[2] for name, _ in before ^ after}
-        found |= {node.name for _, node in new.found if _is_means(node) and not changed.isdisjoint(_called_by(node))}
+        found |= {name for name, node in new.found if _is_means(node) and not changed.isdisjoint(_called_by(node))}
     return found
 
 

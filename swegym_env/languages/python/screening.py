@@ -62,23 +62,16 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
         compares, judges = _comparing(base)
         harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_by_gold(gold, base))
         return Scrutiny(1.0, harmless=harmless)
-    means, reading = means_of(patch, base, gold=gold)
-    gold_means, gold_reading = _means_of_gold(gold, base)
-    return Scrutiny(CHANCE, reads=bool(reading - gold_reading), required=bool(means - gold_means))
+    means, reading = means_of(patch, base, gold)
+    return Scrutiny(CHANCE, reads=bool(reading), required=bool(means))
 
 
 def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
     """See `Language.without_means`."""
-    known, _ = _means_of_gold(gold, base)
-    return without_sections(patch, lambda text: bool(means_of(text, base, gold=gold)[0] - known))
+    return without_sections(patch, lambda text: bool(means_of(text, base, gold)[0]))
 
 
 @lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
-def _means_of_gold(gold: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
-    return means_of(gold, base, called=True)
-
-
-@lru_cache(maxsize=1024)
 def _changed_by_gold(gold: str, base: Path) -> set[tuple[str, str]]:
     return _changed_functions(gold, base)
 

@@ -214,7 +214,7 @@ FORGING, READING = Scrutiny(CHANCE, required=True), Scrutiny(CHANCE, reads=True,
         ("return a.__class__", ORDINARY),
         ("import os; os._exit(0)", FORGING),
         ("raise SystemExit(0)", FORGING),
-        ("return getattr(a, 'b')", FORGING),
+        ("return getattr(a, 'b')", ORDINARY),
         ("def __eq__(self, other): return True", READING),
         ("print('OK')", FORGING),
         ("import unittest", READING),
@@ -247,22 +247,22 @@ def test_no_edit_is_plain_in_a_file_with_means_of_forgery(tmp_path: Path, held: 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("own = getattr(self, 'size', None)", ORDINARY),
-        ("    self = getattr(self, 'size', None)", ORDINARY),
-        ("found = getattr(place, 'size', None)", FORGING),
-        ("found = getattr(self, 'other', None)", FORGING),
-        ("found = getattr(sys, 'size', None)", READING),
+        ("own = vars(self, 'size', None)", ORDINARY),
+        ("    self = vars(self, 'size', None)", ORDINARY),
+        ("found = vars(place, 'size', None)", FORGING),
+        ("found = vars(self, 'other', None)", FORGING),
+        ("found = vars(sys, 'size', None)", READING),
         ("found = setattr(self, 'size', None)", FORGING),
-        ("found = getattr(self, 'size', None).found", FORGING),
-        ("found = getattr(self, 'size', None); more = getattr(self, 'size', None)", FORGING),
-        ("found = getattr(self, 'size', None)\nmore = getattr(self, 'size', None)", FORGING),
+        ("found = vars(self, 'size', None).found", FORGING),
+        ("found = vars(self, 'size', None); more = vars(self, 'size', None)", FORGING),
+        ("found = vars(self, 'size', None)\nmore = vars(self, 'size', None)", FORGING),
     ],
 )
 def test_a_line_that_is_moved_or_renamed_is_no_means_of_its_own(tmp_path: Path, line: str, expected: Scrutiny) -> None:
     (tmp_path / "calc").mkdir()
-    before = {"calc/add.py": f"def size(self):\n    found = getattr(self, 'size', None)\n\n\n{FILES['calc/add.py']}"}
+    before = {"calc/add.py": f"def size(self):\n    found = vars(self, 'size', None)\n\n\n{FILES['calc/add.py']}"}
     (tmp_path / "calc/add.py").write_text(before["calc/add.py"])
-    text = before["calc/add.py"].replace("found = getattr(self, 'size', None)", line.replace("\n", "\n    "))
+    text = before["calc/add.py"].replace("found = vars(self, 'size', None)", line.replace("\n", "\n    "))
     assert scrutiny_of(diff(before, {"calc/add.py": text.replace("a - b", "a + b")}), tmp_path) == expected
 
 
@@ -377,7 +377,7 @@ def test_the_name_of_an_argument_hides_no_means(tmp_path: Path, line: str, expec
 CHECKED = """\
 def take(box, key):
     kind = open
-    if getattr(box, "size", None) is None and key:
+    if vars(box, "size", None) is None and key:
         return inspect.call(box)
     else:
         return kind(key)
@@ -391,15 +391,15 @@ def take(box, key):
     [
         (  # what is returned has a name first, and the conditions are turned round
             (
-                "kind = open\n    if not key or getattr(box, 'size', None) is not None:\n        return kind(key)\n"
+                "kind = open\n    if not key or vars(box, 'size', None) is not None:\n        return kind(key)\n"
                 "    found = inspect.call(box)\n    return found\n"
             ),
             ORDINARY,
         ),
-        ("if not key:\n        return None\n    if getattr(box, 'size', None) is None:\n        return 1\n", ORDINARY),
-        ("if getattr(box, 'size', None):\n        return 1\n", FORGING),  # another condition
-        ("if getattr(box, 'size', None) == None:\n        return 1\n", FORGING),
-        ("found = getattr(box, 'size', None) is None\n    return found\n", FORGING),  # no condition
+        ("if not key:\n        return None\n    if vars(box, 'size', None) is None:\n        return 1\n", ORDINARY),
+        ("if vars(box, 'size', None):\n        return 1\n", FORGING),  # another condition
+        ("if vars(box, 'size', None) == None:\n        return 1\n", FORGING),
+        ("found = vars(box, 'size', None) is None\n    return found\n", FORGING),  # no condition
         ("box.found = inspect.call(box)\n    return box\n", READING),  # other code can see it there
         ("found = other = inspect.call(box)\n    return found\n", READING),
         ("found = [inspect.call(box)]\n    return found\n", READING),
@@ -465,7 +465,7 @@ def test_statements_that_the_gold_patch_has_in_the_same_function_are_no_means_of
 def test_a_variable_may_have_the_name_of_a_function_of_a_module(
     tmp_path: Path, name: str, imported: str, expected: Scrutiny
 ) -> None:
-    before = f"{imported}def take(box):\n    {name} = box\n    return getattr({name}, 'size')\n"
+    before = f"{imported}def take(box):\n    {name} = box\n    return vars({name}, 'size')\n"
     (tmp_path / "m.py").write_text(before)
     after = before.replace(f"{name} =", "own =").replace(f"({name}", "(own")
     scrutiny = scrutiny_of(diff({"m.py": before}, {"m.py": after}), tmp_path)
@@ -575,6 +575,136 @@ def test_a_gold_patch_that_changes_the_key_lets_another_change_the_equality(tmp_
     assert scrutiny_of(patch, tmp_path, gold=gold) == ORDINARY
     other = diff({"m.py": before}, {"m.py": before.replace("class P:\n", "class P:\n    size = [2]\n\n")})
     assert scrutiny_of(patch, tmp_path, gold=other) == READING
+
+
+LOADING = """\
+def parse(text):
+    return text
+
+
+def load(path):
+    return path
+"""
+LOADS = """\
+import inspect
+
+
+def parse(text):
+    return text
+
+
+def load(path):
+    with open(path) as file:
+        return parse(file.read())
+
+
+def callers():
+    return inspect.stack()
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"path": "place", "file": "lines"}, ORDINARY),
+        ({"with open(path) as file:\n        return parse(file.read())": "return parse(open(path).read())"}, ORDINARY),
+        ({"return inspect.stack()": "return list(inspect.stack())"}, ORDINARY),
+        ({"return inspect.stack()": "return list(inspect.stack(0))"}, READING),
+        (  # another value as its argument
+            {
+                "with open(path) as file:\n        return parse(file.read())": (
+                    "path = path.strip()\n    return parse(open(path).read())"
+                )
+            },
+            READING,
+        ),
+        ({"open(path)": "open(path, 'rb')"}, READING),
+        ({"open(path)": "open('notes.txt')"}, READING),
+        ({"return inspect.stack()": "return inspect.stack()[0].frame.f_locals"}, READING),
+        ({"return inspect.stack()": "return [inspect.stack(), inspect.stack()]"}, READING),
+        ({"def parse(text):\n    return text": "def parse(text):\n    return open(text).read()"}, READING),
+        ({"def load": "def read"}, READING),  # a function of another name
+        ({"import inspect": "import inspect\nfrom inspect import stack as own"}, READING),
+    ],
+)
+def test_what_the_gold_patch_does_in_a_function_another_patch_may_do_there_and_nowhere_else(
+    tmp_path: Path, changes: dict[str, str], expected: Scrutiny
+) -> None:
+    (tmp_path / "m.py").write_text(LOADING)
+    gold = diff({"m.py": LOADING}, {"m.py": LOADS})
+    after = LOADS
+    for old, new in changes.items():
+        assert old in after
+        after = after.replace(old, new)
+    assert scrutiny_of(diff({"m.py": LOADING}, {"m.py": after}), tmp_path, gold=gold) == expected
+    assert scrutiny_of(gold, tmp_path, gold=gold) == ORDINARY
+
+
+def test_an_equality_of_the_gold_patch_frees_no_other_one(tmp_path: Path) -> None:
+    before = "".join(_EQUAL.format("").replace("Point", name) + "\n\n" for name in ("Point", "Other"))
+    (tmp_path / "m.py").write_text(before)
+    first, second = before.replace("return self is other", "return self == self", 1), before
+    second = second[: len(before) // 2] + second[len(before) // 2 :].replace("self is other", "self == self")
+    point, other = (diff({"m.py": before}, {"m.py": after}) for after in (first, second))
+    assert scrutiny_of(point, tmp_path, gold=point) == ORDINARY
+    assert scrutiny_of(other, tmp_path, gold=point) == READING
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("stack = [text]\n    while stack:\n        text = stack.pop()\n    return text", ORDINARY),
+        ("for passed, proc in text:\n        text = passed + proc\n    return text", ORDINARY),
+        ("return [stack for stack in text]", ORDINARY),
+        ("return text.stack()", READING),
+        ("stack = text.stack\n    return stack()", READING),
+        ("from text import stack\n    stack = stack()\n    return stack", READING),
+        ("global stack\n    stack = text\n    return stack", READING),
+        ("return take(stack=text)", READING),
+        ("return getattr(text, 'size', None)", ORDINARY),
+        ("return getattr(text, '_size')", FORGING),
+        ("return getattr(text, 'f_back')", READING),
+        ("return getattr(text, 'si' + 'ze')", FORGING),
+        ("return getattr(text, size)", FORGING),
+        ("return getattr(text, **text)", FORGING),
+        ("return map(getattr, text)", FORGING),
+        ("def getattr(text, size):\n        return size\n    return getattr(text, 'size')", FORGING),
+    ],
+)
+def test_a_word_counts_by_what_it_is(tmp_path: Path, body: str, expected: Scrutiny) -> None:
+    (tmp_path / "m.py").write_text(LOADING)
+    after = LOADING.replace("def parse(text):\n    return text", f"def parse(text):\n    {body}\n\n\nnone = None")
+    found = scrutiny_of(diff({"m.py": LOADING}, {"m.py": after}), tmp_path)
+    assert (found.required, found.reads) == (expected.required, expected.reads)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("'tests/test_m.py'", True),
+        ("'tests.test_m'", True),
+        ("'/testbed/m.py'", True),
+        ("'te' 'sts/' + place", True),
+        ("place / 'tests'", True),
+        ("os.path.join(place, 'test_m.py')", True),
+        ("'see file:tests/test_m.py there'", True),
+        ("'m.tests.test_m'", True),
+        ("'test.test_m'", True),
+        ("'pkg/tests'", True),
+        ("'the tests.'", False),
+        ("'test.example.org'", False),
+        ("'latest/test'", True),
+        ("'contests/one'", False),
+        ("'a test of it'", False),
+        ("'test_name'", False),
+    ],
+)
+def test_a_text_that_names_tests_is_a_means_to_read_them(tmp_path: Path, text: str, named: bool) -> None:
+    (tmp_path / "m.py").write_text(LOADING)
+    after = LOADING.replace("return text", f"return load({text})")
+    patch = diff({"m.py": LOADING}, {"m.py": after})
+    assert scrutiny_of(patch, tmp_path).reads is named
+    assert not scrutiny_of(patch, tmp_path, gold=patch).reads
 
 
 @pytest.mark.parametrize(
