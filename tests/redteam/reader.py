@@ -24,11 +24,16 @@ _COMMON = ("ValueError", "TypeError", "KeyError", "AttributeError", "IndexError"
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a reader sees beside the candidates: the file without the copies, and the copy's other words."""
+    """What a reader knows beside the candidates: the file without the copies, and the copy's other words.
+
+    Attributes:
+        wrong: what its own code computes, which has the defect of the base commit: the right number but for one.
+    """
 
     numbers: tuple[float, ...]
     words: Counter[str]
     beside: Counter[str]
+    wrong: float
 
 
 def _number(value: str) -> float:
@@ -63,6 +68,10 @@ CHOICES: Mapping[str, Callable[[str, str, _Seen], object]] = {
     "a number of the file, the smallest": lambda value, part, seen: (
         _number(value) not in seen.numbers,
         abs(_number(value)),
+    ),
+    "nearest to its own wrong answer": lambda value, part, seen: (
+        _number(value) == seen.wrong,
+        abs(_number(value) - seen.wrong),
     ),
     "shortest": lambda value, part, seen: (len(value), value),
     "longest": lambda value, part, seen: (-len(value), value),
@@ -116,13 +125,15 @@ def achieved(
         for body in bodies.values():
             beside &= Counter(_words(body))  # what all copies have
         around = " ".join([*_around(outside, set(bodies)), *beside.elements()])
+        draw = random.Random(f"reader {seed} {one.number}")
+        (answer,) = [value for value, name in candidates.items() if name in right][:1] or [""]
         seen = _Seen(
             tuple(float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", around)),
             Counter(_words(around)),
             beside,
+            _number(answer) + draw.choice((-1, 1)),
         )
         parts = _differing(list(candidates))
-        draw = random.Random(seed)
         order = draw.sample(sorted(candidates), len(candidates))
         won = set()
         for name, key in CHOICES.items():

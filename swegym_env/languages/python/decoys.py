@@ -24,7 +24,7 @@ _WORD = re.compile(r"[^\W\d_]{2,}")
 _MOST_NUMBERS, _MOST_PLACES = 1_000_000, 6
 # How often a program that looks for the most natural value is right, rounded up: see `tests/redteam/reader.py`. A word
 # has a meaning that no decoy has, so whoever reads it among others is taken to find it.
-_READ_NUMBER = 0.7
+_READ_NUMBER = 0.8
 _GUESSED_TEXTS = (0.4, 0.1, 0.05, 0.01)  # by length
 
 
@@ -77,43 +77,50 @@ def replaceable(value: Literal, words: Sequence[str]) -> Replaceable | None:
 
 
 def _integers(value: int, count: int, choice: random.Random) -> Sequence[int]:
-    """Numbers with as many digits, or if these are too few, from a range in which `value` lies anywhere."""
+    """Numbers near `value`, which may stand anywhere among them; with its sign.
+
+    Whoever computes a wrong value knows that the right one is not far from it. Among numbers from anywhere that would
+    be the right one alone; and a list of all numbers about there would have none of them.
+    """
     size, sign = abs(value), -1 if value < 0 else 1
-    digits = len(str(size))
-    low, high = (10 ** (digits - 1) if digits > 1 else 0), 10**digits - 1
-    if count > (high - low) * 0.9:
-        low = max(0, size - choice.randrange(count + 1))
-        high = low + count + max(8, count // 4)
-    found: set[int] = set()
-    while len(found) < count:
-        other = choice.randint(low, high)
-        if other != size:
-            found.add(sign * other)
-    return choice.sample(sorted(found), count)
+    return [sign * other for other in _neighbours(size, count, choice)]
+
+
+def _neighbours(size: int, count: int, choice: random.Random) -> list[int]:
+    """The numbers around `size` without it, from 0 on: how many of them are below it is drawn."""
+    low = max(0, size - choice.randrange(count + 1))
+    return choice.sample([number for number in range(low, low + count + 1) if number != size], count)
 
 
 def _replaceable_float(value: float) -> Replaceable | None:
+    """Its first three digits are replaced, or those before the point if there are none after it: 2.0."""
     text = repr(value)
-    runs = list(re.finditer(r"\d+", text.partition("e")[0]))
-    if not runs or math.isnan(value):
+    mantissa = text.partition("e")[0]
+    places = [place for place, letter in enumerate(mantissa) if letter.isdigit()]
+    if not places or math.isnan(value):
         return None
-    run = runs[-1] if int(runs[-1][0]) or len(runs) == 1 else runs[0]  # 2.0: the digits before the point
-    begin, end = run.span()
-    begin = max(begin, end - 4) if begin else begin
+    if mantissa.endswith(".0"):
+        chosen = [place for place in places if place < len(mantissa) - 2]
+    else:
+        chosen = [place for place in places if mantissa[: place + 1].strip("-0.")][:3]
+    old = int("".join(mantissa[place] for place in chosen))
 
     def draw(count: int, choice: random.Random) -> list[Literal]:
-        found: set[float] = set()
-        while len(found) < count:
-            other = str(choice.randrange(10 ** (end - begin))).zfill(end - begin)
-            number = float(text[:begin] + other + text[end:])
-            if number != value:
-                found.add(number)
-        return choice.sample(sorted(found), count)
+        found: dict[float, None] = {}
+        while len(found) < count:  # some may have more digits than there is place for
+            for number in _neighbours(old, count + len(found), choice):
+                letters = list(text)
+                digits = str(number).zfill(len(chosen))
+                letters[chosen[-1]] = ""
+                for place, digit in zip(chosen, digits, strict=False):
+                    letters[place] = digit
+                made = float("".join(letters)) if len(digits) == len(chosen) else value
+                if made != value and len(found) < count:
+                    found[made] = None
+        return list(found)
 
     digits = len(text.replace(".", "").strip("-0"))
-    return Replaceable(
-        (10 ** (end - begin)) // 2, draw, 0.5 if digits < 2 else 0.1 if digits < 4 else 0.0, _READ_NUMBER
-    )
+    return Replaceable((10 ** len(chosen)) // 2, draw, 0.5 if digits < 2 else 0.1 if digits < 4 else 0.0, _READ_NUMBER)
 
 
 def places_of(value: str, words: Sequence[str]) -> list[Replaceable]:
@@ -168,14 +175,8 @@ def _drawer(before: str, old: str, after: str, others: Sequence[str]) -> Callabl
     def draw(count: int, choice: random.Random) -> list[Literal]:
         if others:
             return [before + other + after for other in choice.sample(others, count)]
-        digits = len(old)
-        first = 1 if digits > 1 and old[0] != "0" else 0
-        found: set[str] = set()
-        while len(found) < count:
-            other = "".join(str(choice.randint(first if not place else 0, 9)) for place in range(digits))
-            if other != old:
-                found.add(before + other + after)
-        return [*choice.sample(sorted(found), count)]
+        width = len(old) if old[0] == "0" else 0
+        return [before + str(number).zfill(width) + after for number in _neighbours(int(old), count, choice)]
 
     return draw
 

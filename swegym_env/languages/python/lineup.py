@@ -11,11 +11,15 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import dataclasses
 import random
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
@@ -62,7 +66,35 @@ _SEARCHES = {
     **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains"), 1),
 }
 _OF_RE = frozenset({"search", "match", "fullmatch", "findall", "finditer"})
-_EQUALITIES = frozenset({"assertEqual", "assertEquals", "eq_", "assert_equal"})
+_EQUALITIES = frozenset(
+    (
+        *("assertEqual", "assertEquals", "assertAlmostEqual", "assertAlmostEquals", "assertCountEqual", "eq_"),
+        *("assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual", "assertSequenceEqual"),
+        *("assertMultiLineEqual", "assertItemsEqual", "assert_equal", "assert_array_equal", "assert_allclose"),
+        *("assert_almost_equal", "assert_array_almost_equal"),
+    )
+)
+# Orders → whether they fail if the sides change places, and if both are the same value.
+_ORDERS = {
+    "assertGreater": (True, True), "assertLess": (True, True), "assertGreaterEqual": (True, False),
+    "assertLessEqual": (True, False), "assertNotEqual": (False, True),
+}  # fmt: skip
+_ORDER_OPERATORS: dict[type[ast.cmpop], tuple[bool, bool]] = {
+    ast.Gt: (True, True), ast.Lt: (True, True), ast.GtE: (True, False), ast.LtE: (True, False),
+    ast.NotEq: (False, True),
+}  # fmt: skip
+_OTHER_VALUE = Path(__file__).with_name("inside") / "swegym_decoy.py"
+_PLAIN_VALUES = {
+    "object()": object(),
+    "''": "",
+    "0": 0,
+    "0.0": 0.0,
+    "()": (),
+    "[]": [],
+    "{}": {},
+    "b''": b"",
+    "None": None,
+}
 _Place = tuple[ast.Constant, Replaceable]  # a constant, and what can stand in one place of it
 # Assertions that many values pass: another value in the place of the expected one says nothing.
 _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
@@ -134,12 +166,14 @@ def make_lineup(
         choice.shuffle(made)
     written = {}
     for path, module in modules.items():
-        _Replacing(replaced[path]).visit(module)
+        _Replacing(replaced[path], _constants_of_tests(module).values()).visit(module)
         lines = ast.unparse(ast.fix_missing_locations(module)).split("\n")
         written[path] = "\n".join(
             "\n".join(texts[mark]) or line.replace(mark, "pass") if (mark := line.strip()) in texts else line
             for line in lines
         )
+        if "_other_value(" in written[path]:
+            written[path] += f"\n\n\n{_OTHER_VALUE.read_text(encoding='utf-8')}"
     return Lineup({path: f"{text}\n" for path, text in written.items()}, tuple(copies))
 
 
@@ -167,7 +201,9 @@ def _tests(
     number = 0
     for path, functions in sorted(chosen.items()):
         words = words_of(files[path])
-        for _, (classes, function) in sorted(functions.items()):
+        constants = _constants_of_tests(parse(files[path]))
+        for _, (classes, original) in sorted(functions.items()):
+            function = _with_constants(original, constants)
             own = frozenset(
                 name for name, place in places.items() if place is not None and place.fits(path, classes, function.name)
             ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
@@ -226,11 +262,77 @@ def _copied(
             yield ast.unparse(module).split("\n", depth)[depth]
 
 
-class _Replacing(ast.NodeTransformer):
-    """Puts the place of the copies in that of their originals, and nothing in that of the other tests."""
+def _constants_of_tests(module: ast.Module) -> dict[str, ast.Assign]:
+    """What a file sets once at its top level, and uses in the bodies of tests alone, by its name.
 
-    def __init__(self, replaced: Mapping[int, str]) -> None:
+    Each test gets it for itself, so that it can have decoys; at the top level it is left out.
+    """
+    bound = Counter(
+        name for node in walk(module) for name in ([node.id] if _is_stored(node) else _bound_otherwise(node))
+    )
+    in_tests = Counter(
+        node.id
+        for function in walk(module)
+        if isinstance(function, Function) and function.name.startswith("test") and not _is_fixture(function)
+        for statement in function.body
+        for node in walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
+    loads = Counter(node.id for node in walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    found: dict[str, ast.Assign] = {}
+    for statement in module.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and _is_stored(statement.targets[0]):
+            name = statement.targets[0].id
+            if bound[name] == 1 and loads[name] == in_tests[name] > 0:
+                found[name] = statement
+    return found
+
+
+def _is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+
+
+def _bound_otherwise(node: ast.AST) -> list[str]:
+    """The names that a node binds, or says to be another scope's, other than by an assignment."""
+    if isinstance(node, Function | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.arg):
+        return [node.arg]
+    if isinstance(node, ast.alias):
+        return [(node.asname or node.name).partition(".")[0]]
+    return list(node.names) if isinstance(node, ast.Global | ast.Nonlocal) else []
+
+
+def _with_constants(function: Function, constants: Mapping[str, ast.Assign]) -> Function:
+    """A test with those of these assignments before its first statement whose names it uses."""
+    used = {node.id for node in walk(function) if isinstance(node, ast.Name)} & constants.keys()
+    if not used:
+        return function
+    made = copy.deepcopy(function)
+    first = made.body[0]
+    at = int(isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant))
+    made.body[at:at] = [copy.deepcopy(constants[name]) for name in constants if name in used]
+    return made
+
+
+class _Replacing(ast.NodeTransformer):
+    """Puts the place of the copies in that of their originals, and nothing in that of the other tests.
+
+    Args:
+        replaced: line of a test → what stands there in its place.
+        left_out: assignments of the module.
+    """
+
+    def __init__(self, replaced: Mapping[int, str], left_out: Collection[ast.Assign]) -> None:
         self._replaced = replaced
+        self._lines = {statement.lineno for statement in left_out}
+
+    def visit_Module(self, node: ast.Module) -> ast.Module:
+        node.body = [
+            ast.Pass() if isinstance(one, ast.Assign) and one.lineno in self._lines else one for one in node.body
+        ]
+        self.generic_visit(node)
+        return node
 
     def _visit_function(self, node: Function) -> ast.stmt:
         if node.lineno in self._replaced:
@@ -488,19 +590,166 @@ def _of_condition(
     def remove() -> None:
         put(_evaluated(_actual(parts, places) if places else [test] if isinstance(test, ast.Call) else parts))
 
+    text = ast.unparse(test)
     if places:
         yield from _value_sites(places, remove)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-        other = ast.Compare(test.left, [ast.Eq()], [_replaced(test.comparators[0])])
-        decoys = [lambda: put(turned), lambda: put(other)]
-        yield _Site(ast.unparse(test), 2, lambda count, choice: choice.sample(decoys, count), remove, guess=0.5)
+        turn = lambda: put(turned)  # noqa: E731
+        yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test))
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _ORDER_OPERATORS:
+        fails = _ORDER_OPERATORS[type(test.ops[0])]
+        yield from _order_sites(text, _sides_of(test), function, remove, lambda: put(turned), fails)
+    elif called(test) == "isinstance" and isinstance(test, ast.Call) and len(test.args) == 2:
+        yield from _kind_sites(text, test.args, remove, lambda: put(turned))
     else:
-        yield _opposite_site(ast.unparse(test), lambda: put(turned), remove)
+        yield _opposite_site(text, lambda: put(turned), remove)
 
 
-def _replaced(node: ast.expr) -> ast.expr:
-    """Evaluates an expression and is an object that nothing but what equals everything equals."""
-    other = parse_expression("(None, object())[1]")
+_Slot = tuple[Callable[[], ast.expr], Callable[[ast.expr], None]]  # reads and sets an expression in its place
+
+
+def _slot(holder: ast.AST, key: str) -> _Slot:
+    return lambda: getattr(holder, key), lambda node: setattr(holder, key, node)
+
+
+def _slot_in(holder: list[ast.expr], place: int) -> _Slot:
+    return lambda: holder[place], lambda node: holder.__setitem__(place, node)
+
+
+def _sides_of(test: ast.Compare) -> list[_Slot]:
+    return [_slot(test, "left"), _slot_in(test.comparators, 0)]
+
+
+def _computed_sites(
+    text: str,
+    sides: Sequence[_Slot],
+    remove: Callable[[], None],
+    turn: Callable[[], None] | None = None,
+    restore: Callable[[], None] = lambda: None,
+) -> Iterator[_Site]:
+    """Of two computed values, one is replaced: by an object that nothing else equals, or by one like it, near it.
+
+    Whoever returns what equals everything is found, and who tells such decoys by their type; nothing else is known of a
+    guess.
+
+    Args:
+        turn, restore: turns the condition round, and puts it in its place again, where that is possible.
+    """
+    originals = [get() for get, _ in sides]
+
+    def replacing(number: int | None, change: Callable[[ast.expr], ast.expr] = _replaced) -> Callable[[], None]:
+        def replace() -> None:
+            restore()
+            for place, ((_, put), original) in enumerate(zip(sides, originals, strict=True)):
+                put(change(original) if place == number else original)
+            if number is None and turn is not None:
+                turn()
+
+        return replace
+
+    objects = [replacing(number) for number in range(len(sides))]
+    near = [
+        replacing(number, lambda node, step=step, derived=derived: _other_value(node, step, derived=derived))  # type: ignore[misc]
+        for step in (1, -1, 2, -2)
+        for derived in (False, True)
+        for number in range(len(sides))
+    ]
+
+    def choose(count: int, choice: random.Random) -> Sequence[Callable[[], None]]:
+        begin = 2 * choice.randrange(len(near) // 2)  # both sides in turn
+        return [near[(begin + number) % len(near)] for number in range(count)]
+
+    others = [replacing(None), *objects] if turn is not None else objects
+    yield from _together(
+        _Site(
+            text, len(others), lambda count, choice: choice.sample(others, count), remove, guess=0.5 if turn else 1.0
+        ),
+        _Site(text, len(near), choose, remove, usual=4, guess=1.0),
+    )
+
+
+def _order_sites(
+    text: str,
+    sides: Sequence[_Slot],
+    function: Function,
+    remove: Callable[[], None],
+    turn: Callable[[], None],
+    fails: tuple[bool, bool],
+) -> Iterator[_Site]:
+    """An order is turned round; of two computed values, they change places too, and each stands on both sides.
+
+    Who answers by the order in which it is asked meets these decoys too: the values are computed in the other order.
+
+    Args:
+        fails: whether the order fails if the sides change places, and if both are the same.
+    """
+    opposite = _opposite_site(text, turn, remove)
+    (get_left, put_left), (get_right, put_right) = (_where_computed(side, function) for side in sides)
+    left, right = get_left(), get_right()
+    if not _has_calls(left) or not _has_calls(right):
+        yield opposite
+        return
+
+    def place(first: ast.expr, second: ast.expr) -> Callable[[], None]:
+        def change() -> None:
+            put_left(copy.deepcopy(first))
+            put_right(copy.deepcopy(second))
+
+        return change
+
+    decoys = [place(right, left)] * fails[0] + [place(left, left), place(right, right)] * fails[1]
+    changed = _Site(text, len(decoys), lambda count, choice: choice.sample(decoys, count), remove, guess=1.0)
+    yield from _together(opposite, changed)
+
+
+def _kind_sites(
+    text: str, arguments: list[ast.expr], remove: Callable[[], None], turn: Callable[[], None]
+) -> Iterator[_Site]:
+    """What is said to be of a class is replaced by plain values, too: a class may say that all are of it."""
+    names = [getattr(builtins, node.id, None) for node in walk(arguments[1]) if isinstance(node, ast.Name)]
+    kinds = tuple(kind for kind in names if isinstance(kind, type))
+    original = arguments[0]
+
+    def replacing(value: str) -> Callable[[], None]:
+        return lambda: arguments.__setitem__(0, _replaced(original, value))
+
+    decoys = [replacing(value) for value, made in _PLAIN_VALUES.items() if not isinstance(made, kinds)]
+    others = _Site(text, len(decoys), lambda count, choice: decoys[:count], remove, usual=len(decoys), guess=1.0)
+    yield from _together(_opposite_site(text, turn, remove), *([others] if decoys else []))
+
+
+def _where_computed(side: _Slot, function: Function) -> _Slot:
+    """Where a side of a condition is computed: in its place, or where the test gives it a name, once."""
+    node = side[0]()
+    if isinstance(node, ast.Name):
+        stores = [other for other in walk(function) if _is_stored(other) and other.id == node.id]
+        assigned = [one for one in walk(function) if isinstance(one, ast.Assign) and one.targets == stores]
+        if len(assigned) == 1:
+            return _slot(assigned[0], "value")
+    return side
+
+
+def _together(*sites: _Site) -> Iterator[_Site]:
+    """Expectations of one assertion, which is taken out when all of them are."""
+    left = set(range(len(sites)))
+
+    def take_out(number: int) -> None:
+        left.discard(number)
+        if not left:
+            sites[number].remove()
+
+    for number, site in enumerate(sites):
+        yield dataclasses.replace(site, remove=lambda number=number: take_out(number))  # type: ignore[misc]
+
+
+def _other_value(node: ast.expr, step: int, *, derived: bool) -> ast.expr:
+    """An expression of another value than that of `node`, like it; see `inside/swegym_decoy.py`."""
+    return ast.Call(ast.Name("_other_value", ast.Load()), [node, ast.Constant(step), ast.Constant(derived)], [])
+
+
+def _replaced(node: ast.expr, value: str = "object()") -> ast.expr:
+    """Evaluates an expression and is a plain value: an object that nothing but what equals everything equals."""
+    other = parse_expression(f"(None, {value})[1]")
     assert isinstance(other, ast.Subscript) and isinstance(other.value, ast.Tuple)
     other.value.elts[0] = node
     return other
@@ -632,22 +881,24 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
     if places:
         yield from _value_sites(places, remove)
     else:
-        yield from _turned_call(call, remove)
+        yield from _turned_call(call, function, remove)
 
 
-def _turned_call(call: ast.Call, remove: Callable[[], None]) -> Iterator[_Site]:
+def _turned_call(call: ast.Call, function: Function, remove: Callable[[], None]) -> Iterator[_Site]:
     """An assertion of unittest without a value that can be another one."""
-    name = called(call)
-    if name in _EQUALITIES and len(call.args) > 1:
-        # Two computed values: whoever returns what equals everything is found; nothing else is known of a guess.
-        def put_other() -> None:
-            call.args[1] = _replaced(call.args[1])
+    name, text = called(call), ast.unparse(call)
 
-        yield _Site(ast.unparse(call), 1, lambda count, choice: [put_other] * count, remove, guess=1.0)
-    elif name in _OPPOSITES and isinstance(call.func, ast.Attribute) and len(call.args) in (1, 2, 3):
-        method = call.func
+    def turn() -> None:
+        assert isinstance(call.func, ast.Attribute)
+        call.func.attr = _OPPOSITES[name]
 
-        def turn() -> None:
-            method.attr = _OPPOSITES[name]
-
-        yield _opposite_site(ast.unparse(call), turn, remove)
+    can_turn = name in _OPPOSITES and isinstance(call.func, ast.Attribute) and len(call.args) in (1, 2, 3)
+    sides = [_slot_in(call.args, 0), _slot_in(call.args, 1)] if len(call.args) > 1 else []
+    if name in _EQUALITIES and sides:
+        yield from _computed_sites(text, sides, remove)
+    elif name in _ORDERS and sides and can_turn:
+        yield from _order_sites(text, sides, function, remove, turn, _ORDERS[name])
+    elif name == "assertIsInstance" and sides and can_turn:
+        yield from _kind_sites(text, call.args, remove, turn)
+    elif can_turn:
+        yield _opposite_site(text, turn, remove)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import ast
+import datetime
+import enum
+import itertools
+import random
+import re
 import unittest
 from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swegym_env.languages import Copy, ExpectedValue
+from swegym_env.languages import Copy, ExpectedValue, python
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
 
@@ -63,7 +72,14 @@ def test_an_object_that_equals_everything_passes_decoys(name: str) -> None:
     assert any(has and not copy.right for copy, has in passed.items())
 
 
-class Box:
+class Kind(type):
+    taken: tuple[type, ...] = ()
+
+    def __instancecheck__(cls, other: object) -> bool:
+        return type.__instancecheck__(cls, other) or type(other) in cls.taken
+
+
+class Box(metaclass=Kind):
     compared: tuple[str, ...] = ("width", "height")
 
     def __init__(self, width: int, height: int) -> None:
@@ -77,6 +93,43 @@ class Box:
 
 class BoxOfWidth(Box):
     compared = ("width",)
+
+
+class Color(enum.Enum):
+    RED, GREEN = 1, 2
+
+
+class Pair(NamedTuple):
+    one: int
+    two: int
+
+
+class Text(str):
+    pass
+
+
+class EqualsBoxes:
+    """Equals what is of the class that is expected, and of no other type."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Box
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Near:
+    def __sub__(self, other: object) -> float:
+        return 0.0
+
+    __rsub__ = __sub__
+
+
+def declared_as_box(value: object) -> object:
+    Box.taken = (type(value),)
+    return value
+
+
+CALLS = itertools.count(1)
 
 
 # The body of a test → the values of its expectations, what repairs, and what does not but fits all values of one place.
@@ -94,8 +147,40 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
     ),
     "two computed values": (
-        "case.assertEqual(area(1, 2), area(2, 1))", ["case.assertEqual(area(1, 2), area(2, 1))"],
+        "case.assertEqual(area(1, 2), area(2, 1))", ["case.assertEqual(area(1, 2), area(2, 1))"] * 2,
         lambda a, b: a * b, lambda a, b: Anything(),
+    ),
+    "two computed objects, by what tells a decoy by its type": (
+        "case.assertEqual(area(1, 1), Box(area.__code__.co_argcount, 2))",
+        ["2"], lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
+    ),
+    "two objects of other functions": (
+        "made = Box\n    case.assertEqual(area(1, 1), made(*[2, 2]))",
+        ["case.assertEqual(area(1, 1), made(*[2, 2]))"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
+    ),
+    "a condition of two objects": (
+        "made = Box\n    assert area(1, 1) == made(*[2, 2])",
+        ["area(1, 1) == made(*[2, 2])"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
+    ),
+    "a difference that is always nothing": (
+        "case.assertAlmostEqual(area(3, 1), area(6, 0.5))", ["case.assertAlmostEqual(area(3, 1), area(6, 0.5))"] * 2,
+        lambda a, b: a * b, lambda a, b: Near(),
+    ),
+    "an order of two computed values": (
+        "case.assertGreater(area(2, 3), area(1, 3))", ["case.assertGreater(area(2, 3), area(1, 3))"] * 2,
+        lambda a, b: a * b, lambda a, b: -next(CALLS),
+    ),
+    "an order of values that have names": (
+        "one = area(1, 3)\n    two = area(2, 3)\n    assert one < two", ["one < two"] * 2,
+        lambda a, b: a * b, lambda a, b: next(CALLS),
+    ),
+    "two values that differ": (
+        "case.assertNotEqual(area(2, 3), area(1, 3))", ["case.assertNotEqual(area(2, 3), area(1, 3))"] * 2,
+        lambda a, b: a * b, lambda a, b: next(CALLS),
+    ),
+    "a class that all are instances of": (
+        "assert isinstance(area(1, 1), Box)", ["isinstance(area(1, 1), Box)"] * 2,
+        lambda a, b: Box(2, 2), lambda a, b: declared_as_box("1 1"),
     ),
     "an order": (
         "case.assertGreater(area(2, 3), 5)", ["case.assertGreater(area(2, 3), 5)"], lambda a, b: 1000, None,
@@ -113,10 +198,11 @@ def test_what_fits_everything_in_one_place_passes_decoys_and_a_repair_passes_non
     body, texts, repair, forgery = PLACES[name]
     files = of_body(body)
     assert [one.text for one in expectations(files, [NAME], {}) if not one.last_resort] == texts
-    passed, _ = run_copies(files, seed, 3, repair)
+    passed, _ = run_copies(files, seed, 9, repair)
     assert all(has == copy.right for copy, has in passed.items())
     if forgery is not None:
-        passed, _ = run_copies(files, seed, 3, forgery)
+        passed, _ = run_copies(files, seed, 9, forgery)
+        Box.taken = ()
         assert any(has and not copy.right for copy, has in passed.items())
 
 
@@ -162,8 +248,6 @@ def test_right_copies_and_decoys_stand_in_any_order_under_names_that_do_not_diff
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=20, deadline=None)
 def test_decoys_are_different_values_of_the_same_type(value: object, seed: int) -> None:
-    import random
-
     found = replaceable(value, WORDS)  # type: ignore[arg-type]
     assert found is not None
     count = min(found.count, 7)
@@ -172,12 +256,26 @@ def test_decoys_are_different_values_of_the_same_type(value: object, seed: int) 
     assert {type(one) for one in drawn} == {type(value)}
 
 
-def test_numbers_have_as_many_digits_unless_more_decoys_are_needed() -> None:
-    import random
+@pytest.mark.parametrize("value", [42, -42, 3, 0, 1000, 3.14159, 2.0, 0.25, "47", "v042"])
+def test_the_right_number_stands_anywhere_among_numbers_near_it(value: Any) -> None:
+    found = replaceable(value, WORDS)
+    assert found is not None
+    places: Counter[int] = Counter()
+    for seed in range(400):
+        drawn = found.draw(4, random.Random(seed))
+        assert len({*drawn, value}) == 5
+        numbers = [float(re.search(r"\d+(\.\d+)?", str(one))[0]) for one in (value, *drawn)]  # type: ignore[index]
+        places[sorted(numbers).index(numbers[0])] += 1
+        unit = {3.14159: 0.01, 0.25: 0.01}.get(value, 1)
+        assert all(abs(number - numbers[0]) <= 4.1 * unit for number in numbers)
+    if value in (42, -42, 1000, 3.14159, "47", "v042"):
+        assert set(places) == set(range(5)) and all(50 < count < 115 for count in places.values()), places
+    assert value not in (0, 3) or all(number >= 0 for number in numbers)
 
+
+def test_as_many_numbers_as_are_needed() -> None:
     found = replaceable(42, WORDS)
     assert found is not None
-    assert all(10 <= one <= 99 for one in found.draw(20, random.Random(0)))
     assert len(set(found.draw(999, random.Random(0)))) == 999
 
 
@@ -189,7 +287,7 @@ def test_other_tests_of_the_file_are_left_out_and_fixtures_stay() -> None:
     )
     names = ["test_x.py::TestA::test_x"]
     (value, _) = expectations({"test_x.py": text}, names, {})
-    assert value == ExpectedValue(frozenset(names), 0, "1", 1_000_000, guess=0.5, read=0.7)
+    assert value == ExpectedValue(frozenset(names), 0, "1", 1_000_000, guess=0.5, read=0.8)
     lineup = make_lineup({"test_x.py": text}, names, {}, {value: (1, 1)}, 0)
     tree = ast.parse(lineup.files["test_x.py"])
     defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
@@ -219,3 +317,81 @@ def test_an_error_and_its_message_are_two_expectations(name: str) -> None:
         passed, _ = run_copies(of_body(BODIES[name]), 3, 3, area)
         right = {copy.expectation.text: has for copy, has in passed.items() if copy.right}
         assert {text for text, has in right.items() if has} == {met, "test_x runs"}
+
+
+def test_a_constant_of_the_file_has_decoys_where_only_tests_use_it() -> None:
+    """`WANTED` at the top of the file stands in no lineup: who finds the module finds nothing there."""
+    text = (
+        "OTHER = Box(5, 6)\nWANTED = Box(35, 47)\nUSED = Box(7, 8)\n\n\ndef helper():\n    return USED\n\n\n"
+        "def test_w():\n    assert WANTED\n\n\ndef test_x():\n    assert area(1, 1) == WANTED\n    assert USED\n"
+    )
+    files = {"t/test_x.py": text}
+    found = expectations(files, [NAME], {})
+    assert [one.text for one in found if not one.last_resort] == ["35", "47", "USED"]
+    lineup = make_lineup(files, [NAME], {}, {found[0]: (3, 1)}, 1)
+    tree = ast.parse(lineup.files["t/test_x.py"])
+    at_top = {ast.unparse(one.targets[0]) for one in tree.body if isinstance(one, ast.Assign)}
+    assert at_top == {"OTHER", "USED"}
+    names: dict[str, object] = {"area": lambda a, b: Box(35, 47), "Box": Box}
+    exec(compile(tree, "test_x.py", "exec"), names)
+    for copy in lineup.copies:
+        if copy.right:
+            names[copy.name]()  # type: ignore[operator]
+        else:
+            with pytest.raises(AssertionError):
+                names[copy.name]()  # type: ignore[operator]
+
+
+class Watched:
+    """Knows of each of its methods that is called."""
+
+    calls: tuple[str, ...] = ()
+
+    def __init__(self, size: int) -> None:
+        self.size, self.parts = size, [size, "a", {"b": None}]
+
+    def __getattribute__(self, name: str) -> object:
+        Watched.calls = (*Watched.calls, name)
+        return object.__getattribute__(self, name)
+
+    def __copy__(self) -> Watched:
+        raise AssertionError
+
+    __reduce_ex__ = __deepcopy__ = __copy__  # type: ignore[assignment]
+
+
+def _other_value(value: object, step: int, is_derived: bool) -> object:
+    names: dict[str, Any] = {}
+    exec((Path(python.__file__).parent / "inside/swegym_decoy.py").read_text(), names)
+    return names["_other_value"](value, step, is_derived)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, -4, 10**30, 2.5, -0.0, 1e300, 3j, "", "a", "row 47", b"", b"a\xff", True, (), [], {}, set(), (1, "a")),
+        *([1, [2]], {"a": 1}, {1, 2}, frozenset({1}), Fraction(1, 3), Decimal("1.5"), datetime.date(2024, 2, 29)),
+        *(datetime.timedelta(3), Color.RED, Box(3, 4), Pair(1, 2), Text("abc")),
+    ],
+)
+@pytest.mark.parametrize("step", [1, -1, 2, -2])
+@pytest.mark.parametrize("is_derived", [False, True])
+def test_another_value_is_of_the_same_type_and_not_equal(value: object, step: int, is_derived: bool) -> None:
+    other = _other_value(value, step, is_derived)
+    assert other != value and value != other
+    assert isinstance(other, type(value))
+    assert type(other).__name__ == type(value).__name__
+
+
+def test_another_object_is_made_without_its_class_knowing() -> None:
+    value = Watched(3)
+    Watched.calls = ()
+    other = _other_value(value, 1, False)
+    assert Watched.calls == ()
+    assert type(other) is Watched and object.__getattribute__(other, "__dict__") == {
+        "size": 4,
+        "parts": [5, "d", {"b": other.parts[2]["b"]}],
+    }
+    assert value.size == 3
+    for odd in (object(), len, Box, None, float("nan")):
+        assert _other_value(odd, 1, False) != odd
