@@ -66,7 +66,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 15
+_VERSION = 16
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -98,6 +98,7 @@ class Pair:
             searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
+        comparing: the classes that define how the objects compare which the gold patch sends.
     """
 
     names: tuple[str, ...]
@@ -113,6 +114,7 @@ class Pair:
     is_strict: bool = False
     is_beside: bool = False
     answers: tuple[int, ...] = ()
+    comparing: tuple[str, ...] = ()
 
     @property
     def sure_bits(self) -> float:
@@ -179,6 +181,7 @@ class BlindTests:
             computed = {sent[0].expectation.place: _contents_of(sent) for sent in seen.values() if _is_of_gold(sent)}
             covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
             run = dataclasses.replace(run, covered=covered, has_foreign=foreign, computed=computed)
+            run = dataclasses.replace(run, compares_itself=self._compares_itself(seen))
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
@@ -273,6 +276,19 @@ class BlindTests:
         counts = _counts(sent, pair.names)
         often = all(counts.get(test, 0) >= count for test, count in pair.counts.items())
         return often and {canonical(one.record.value) for one in sent} == {*pair.forms}
+
+    def _compares_itself(self, seen: Mapping[str, list[_Sent]]) -> bool:
+        """Whether a condition compares another value than with the gold patch, by methods of a class of its own.
+
+        Such an object may pass without being the right one: as it knows what it is compared with, it can verify that.
+        """
+        known = {name for pair in self.pairs.values() for name in pair.comparing}
+        others = [
+            sent
+            for name, pair in self.pairs.items()
+            if pair.is_beside and not self._sent_as_by_gold(pair, sent := seen.get(name, []))
+        ]
+        return any(one.record.comparing - known for sent in others for one in sent)
 
     def proves(self, verdict: Verdict, names: Iterable[str]) -> bool:
         """Whether the verdict of a blind run proves each of these tests: nothing else in them decides."""
@@ -460,8 +476,10 @@ def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = 
 def _read(place: Path, _changed: int) -> BlindTests:
     data = json.loads(place.read_text(encoding="utf-8"))
     pairs = {
-        name: dataclasses.replace(Pair(tuple(names), kind, bits, shows, tuple(forms), *more), answers=tuple(answered))
-        for name, (names, kind, bits, shows, forms, *more, answered) in data["pairs"].items()
+        name: dataclasses.replace(
+            Pair(tuple(names), kind, bits, shows, tuple(forms), *more), answers=tuple(answered), comparing=tuple(last)
+        )
+        for name, (names, kind, bits, shows, forms, *more, answered, last) in data["pairs"].items()
     }
     unread, inside = frozenset(data["open"]), frozenset(data["inside"])
     return BlindTests(data["files"], frozenset(data["left"]), pairs, unread, data["computed"], inside)
@@ -710,7 +728,8 @@ def _pairs(
             answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))
-        pairs[name] = dataclasses.replace(pairs[name], is_strict=strict)
+        comparing = tuple(sorted({each for one in sent for each in one.record.comparing}))
+        pairs[name] = dataclasses.replace(pairs[name], is_strict=strict, comparing=comparing)
     return pairs
 
 

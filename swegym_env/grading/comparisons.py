@@ -80,6 +80,7 @@ class Record:
         function: the outermost function of the test file.
         owner: the class of that function, if it is a method, else the module; with its module.
         foreign: whether the value holds an object that may have an equality of its own.
+        comparing: the names of the classes of its objects, and of their bases, that define how these compare.
     """
 
     key: str
@@ -89,6 +90,7 @@ class Record:
     function: str
     owner: str = ""
     foreign: bool = False
+    comparing: frozenset[str] = frozenset()
 
 
 def read_records(content: bytes) -> Iterator[Record]:
@@ -97,13 +99,14 @@ def read_records(content: bytes) -> Iterator[Record]:
         if len(line) > _RECORD_BYTES:
             continue
         try:
-            key, placeholder, packed, (test, function, owner) = json.loads(line)
+            key, placeholder, packed, (test, function, owner), *more = json.loads(line)
+            comparing = frozenset(map(str, more[0] if more else ()))
             value = _unpacked(packed, 0)
         except (ValueError, TypeError, RecursionError, ArithmeticError, LookupError):
             continue
         if isinstance(key, str) and isinstance(placeholder, str | None) and isinstance(test, str):
             foreign = _has_equality(packed)
-            yield Record(key, placeholder, value, test, str(function)[:200], str(owner)[:400], foreign)
+            yield Record(key, placeholder, value, test, str(function)[:200], str(owner)[:400], foreign, comparing)
 
 
 def _has_equality(packed: Any) -> bool:

@@ -110,6 +110,9 @@ def grade(
 
     tested_at = time.monotonic()
     run, verdict, blind = _compared_outside(tests, kept, run, verdict, blind, scrutiny, store, calibrates=can_be_blind)
+    if run.compares_itself and by_default and verdict.resolved:
+        chance = scrutiny.chance if scrutiny.chance < 1 else max_forgery_chance or CHANCE
+        scrutiny = Scrutiny(chance, reads=True, required=True)
     suspect = verdict.resolved and by_default and scrutiny.required
     lesser, part = _of_a_part(
         language.without_means(kept, workspace.base, task.patch) if suspect else (),

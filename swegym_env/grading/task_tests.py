@@ -68,6 +68,7 @@ class Run:
         covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
         has_foreign: whether these sent objects that may have an equality of their own.
         computed: place of each of its conditions of computed values → `canonical` of all that was sent of it.
+        compares_itself: whether an assertion compares another value than with the gold patch, by a class of its own.
     """
 
     problem: str = ""
@@ -78,6 +79,7 @@ class Run:
     covered: frozenset[str] = frozenset()
     has_foreign: bool = False
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    compares_itself: bool = False
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ _FIRST = (
     *("by another method: equals everything", "by another operator", "by another method: equals a member, in"),
     *("reads by the lines that a warning shows", "reads by an edit of expressions", "a file that begins with a byte"),
     *("code of a long text becomes code", "code that was never reached"),
+    *("by another method: equals everything", "by another operator: a difference that", "by a mixin: a view"),
+    *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
 )
 
 

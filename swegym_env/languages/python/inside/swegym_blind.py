@@ -55,7 +55,10 @@ def _class(value):
 
 
 def _pack(value, depth, budget, how=""):
-    """A value as `how` it is compared asks for: "gold" is one with the attributes of objects."""
+    """A value as `how` it is compared asks for: "gold" is one with the attributes of objects.
+
+    `budget` is a list of how many items are left; the classes by whose own methods something is compared are added.
+    """
     budget[0] -= 1
     if depth > _DEPTH or budget[0] < 0:
         raise _BoundedError
@@ -65,12 +68,14 @@ def _pack(value, depth, budget, how=""):
     for base, tag, content in _SCALARS:
         if isinstance(value, base):
             packed = [tag, content(value)]
+            budget += _comparing_classes(kind)
             return packed if kind is base else [_subclass_tag(kind, base, how), _class(value), packed]
     for base, tag, items in _CONTAINERS:
         if isinstance(value, base):
             packed = [tag, [_pack(item, depth + 1, budget, how) for item in items(value)]]
             if how == "gold" and tag == "e":
                 packed[1].sort(key=_dumps)
+            budget += _comparing_classes(kind)
             return packed if kind is base else [_subclass_tag(kind, base, how), _class(value), packed]
     if type(value).__name__ in ("Integer", "Zero", "One", "NegativeOne") and kind.__module__ == "sympy.core.numbers":
         return ["i", hex(int(value))]
@@ -78,6 +83,7 @@ def _pack(value, depth, budget, how=""):
     if equal is not None:
         return equal
     known = _known(value, depth, budget)
+    budget += _comparing_classes(kind)
     return ["o", _class(value), _attributes(value, depth, budget) if known is None and how == "gold" else known]
 
 
@@ -94,6 +100,20 @@ def _subclass_tag(kind, base, how):
         return "k"
     own = set().union(*(vars(each) for each in kind.__mro__[: kind.__mro__.index(base)]))
     return "v" if kind in _SAME_EQUALITY or not own & (set(dir(base)) - _NO_EQUALITY) else "k"
+
+
+# What decides how an object compares, measures or iterates, in an assertion of any kind.
+_COMPARING = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__len__", "__iter__", "__next__"}
+_COMPARING |= {"__contains__", "__getitem__", "__sub__", "__rsub__", "__abs__", "__round__", "__float__", "__index__"}
+_COMPARING |= {"__getattr__", "__getattribute__", "__class__", "__hash__"}
+_bases, _space, _flags = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__", "__flags__"))
+_WRITTEN = 1 << 9  # the flag of classes that are no part of the interpreter
+
+
+def _comparing_classes(kind):
+    """The names of a class and its bases that define how their objects compare, but for those of the interpreter."""
+    written = [base for base in _bases(kind) if _flags(base) & _WRITTEN and _COMPARING.intersection(_space(base))]
+    return [str(_space(base).get("__module__", "")) + "." + base.__name__ for base in written]
 
 
 def _attributes(value, depth, budget):
@@ -221,8 +241,10 @@ def _known(value, depth, budget):
 def send(key, token, value, how="", items=_ITEMS):
     """Append one record; the same record is written a few times at most."""
     label = [_environ.get("PYTEST_CURRENT_TEST", ""), *_outermost()]
+    budget = [items]
     try:
-        line = _dumps([key, token, _pack(value, 0, [items], how), label])
+        packed = _pack(value, 0, budget, how)
+        line = _dumps([key, token, packed, label, sorted(set(budget[1:]))])
         if len(line) > _RECORD_BYTES:
             raise _BoundedError
     except (_BoundedError, RecursionError, MemoryError):
