@@ -476,7 +476,7 @@ def test_an_error_derived_from_the_expected_one_is_a_repair(store: LayerStore) -
     gold = base.replace("    return text", "    if not text:\n        raise ValueError(text)\n    return text")
 
     def raising(classes: str, name: str) -> str:
-        read = f"    if not getattr(text, 'strip', str)():\n        raise {name}(text)\n    return text"
+        read = f"    if not getattr(text, '__len__', str)():\n        raise {name}(text)\n    return text"
         return classes + base.replace("    return text", read)
 
     repair = raising("class EmptyText(ValueError):\n    pass\n\n\n", "EmptyText")
