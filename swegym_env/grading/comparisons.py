@@ -17,8 +17,8 @@ import fnmatch
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -28,6 +28,7 @@ from swegym_env.languages import Expectation
 __all__ = [
     "Foreign",
     "Record",
+    "as_base",
     "canonical",
     "error_class",
     "holds",
@@ -53,10 +54,12 @@ class Foreign:
     Attributes:
         name: of its class, with the module.
         content: JSON of what it holds; empty if the class is unknown. Equal objects have equal contents.
+        bases: the names of the classes that its class is derived from.
     """
 
     name: str
     content: str
+    bases: tuple[str, ...] = field(default=(), compare=False)
 
 
 class _Unreadable:
@@ -157,7 +160,8 @@ def _unpacked(packed: Any, depth: int) -> Any:
     if tag in ("k", "v"):  # an instance of a subclass is the value that it holds
         return _unpacked(packed[2], depth + 1)
     if tag == "o":
-        return Foreign(_require(packed[1], str), "" if packed[2] is None else json.dumps(packed[2]))
+        content = "" if packed[2] is None else json.dumps(packed[2])
+        return Foreign(_require(packed[1], str), content, tuple(map(str, packed[3] if len(packed) > 3 else ())))
     if tag == "x":
         return _Unreadable()
     items = [_unpacked(item, depth + 1) for item in _require(packed[1], list)]
@@ -190,6 +194,18 @@ def canonical(value: Any) -> str:
     if isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer()):
         return f"number:{int(value):x}"
     return f"{type(value).__name__}:{value!r}"
+
+
+def as_base(value: Any, forms: Collection[str]) -> Any:
+    """A value with objects of a base in the place of such that are derived from it, where one of `forms` has these."""
+    if isinstance(value, Foreign) and value.content:
+        wanted = (base for base in value.bases if any(f"{base}:{value.content}" in form for form in forms))
+        return Foreign(next(wanted, value.name), value.content)
+    if isinstance(value, dict):
+        return {as_base(key, forms): as_base(item, forms) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        return type(value)([as_base(item, forms) for item in value])
+    return value
 
 
 def holds(expectation: Expectation, expected: Any, actual: Any, forms: frozenset[str] = frozenset()) -> bool:

@@ -476,7 +476,7 @@ def test_an_error_derived_from_the_expected_one_is_a_repair(store: LayerStore) -
     gold = base.replace("    return text", "    if not text:\n        raise ValueError(text)\n    return text")
 
     def raising(classes: str, name: str) -> str:
-        read = f"    if not getattr(text, 'strip', str)():\n        raise {name}(text)\n    return text"
+        read = f"    if not getattr(text, '__len__', str)():\n        raise {name}(text)\n    return text"
         return classes + base.replace("    return text", read)
 
     repair = raising("class EmptyText(ValueError):\n    pass\n\n\n", "EmptyText")
@@ -668,3 +668,29 @@ def test_what_stands_in_a_test_is_not_read_by_means_that_the_gold_patch_has_too(
         assert (verdict.resolved, verdict.failure_reason) == (False, "unproven")
     honest = grade(case.task, case.honest, store=store, backend="namespace")
     assert (honest.resolved, honest.proof) == (True, "controls" if kind else "blind"), honest.failure_reason
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "want = Point(31, 42)\nself.assertEqual(f('31,42'), want)",
+        "def check(one, other):\n    self.assertEqual(one, other)\ncheck(f('31,42'), Point(31, 42))",
+    ],
+)
+def test_a_subclass_with_an_equality_of_its_own_is_a_repair_where_its_content_is_right(
+    test: str, store: LayerStore
+) -> None:
+    base = f"{_POINT}def f(text=''):\n    return Point(0, 0)\n\n\ndef same(x):\n    return x\n"
+    own = (
+        "class Own(Point):\n    def __init__(self, text):\n        Point.__init__(self, *map(int, text.split(',')))\n\n"
+        "    def __eq__(self, other):\n        return {}\n\n\ndef f("
+    )
+    gold = base.replace("Point(0, 0)", "Point(*map(int, text.split(',')))")
+    honest = base.replace("def f(", own.format("self.x == other.x and self.y == other.y")).replace(
+        "Point(0, 0)", "Own(text)"
+    )
+    forged = base.replace("def f(", own.format("True")).replace("Point(0, 0)", "Own('31,43')")
+    case = _single(test, gold, forged, honest, base=base)
+    verdict = grade(case.task, case.honest, store=store, backend="namespace")
+    assert (verdict.resolved, verdict.proof) == (True, "blind"), verdict.failure_reason
+    assert not grade(case.task, case.patch, store=store, backend="namespace").resolved

@@ -118,7 +118,7 @@ def test_what_nothing_can_prove_is_unproven_only_where_a_patch_has_means_of_forg
 def test_the_largest_chance_of_forgery_can_be_set(task: Task, public_directory: Path) -> None:
     store = LayerStore(public_directory / "limited")
     suspect = GOLD.replace("@@ -1,5 +1,5 @@", "@@ -1,5 +1,6 @@").replace(
-        "+    return a + b\n", "+    known = getattr(a, 'real', a)\n+    return known + b\n"
+        "+    return a + b\n", "+    known = getattr(a, '__pos__')()\n+    return known + b\n"
     )
 
     def verdict(patch: str, most: float | None) -> tuple[bool, bool, str]:
@@ -155,7 +155,7 @@ def test_a_chance_that_is_none_or_has_no_effect_is_an_error(
 
 def test_an_environment_grades_with_its_own_limit(task: Task) -> None:
     suspect = GOLD.replace("@@ -1,5 +1,5 @@", "@@ -1,5 +1,6 @@").replace(
-        "+    return a + b\n", "+    known = getattr(a, 'real', a)\n+    return known + b\n"
+        "+    return a + b\n", "+    known = getattr(a, '__pos__')()\n+    return known + b\n"
     )
     reasons = []
     for most in (None, 1e-6):

@@ -50,8 +50,7 @@ class _BoundedError(Exception):
 
 
 def _class(value):
-    kind = type(value)
-    return kind.__module__ + "." + kind.__qualname__
+    return _name(type(value))
 
 
 def _pack(value, depth, budget, how=""):
@@ -84,7 +83,10 @@ def _pack(value, depth, budget, how=""):
         return equal
     known = _known(value, depth, budget)
     budget += _comparing_classes(kind)
-    return ["o", _class(value), _attributes(value, depth, budget) if known is None and how == "gold" else known]
+    if known is None and how == "gold":
+        bases = [_name(base) for base in _bases(kind)[1:] if _flags(base) & _WRITTEN]
+        return ["o", _class(value), _attributes(value, depth, budget), bases]
+    return ["o", _class(value), known]
 
 
 _EQUALITIES = ("", "eq", "in", "of", "count", "rows")
@@ -113,7 +115,11 @@ _WRITTEN = 1 << 9  # the flag of classes that are no part of the interpreter
 def _comparing_classes(kind):
     """The names of a class and its bases that define how their objects compare, but for those of the interpreter."""
     written = [base for base in _bases(kind) if _flags(base) & _WRITTEN and _COMPARING.intersection(_space(base))]
-    return [str(_space(base).get("__module__", "")) + "." + base.__name__ for base in written]
+    return [_name(base) for base in written]
+
+
+def _name(kind):
+    return str(kind.__module__) + "." + kind.__qualname__
 
 
 def _attributes(value, depth, budget):
