@@ -258,7 +258,7 @@ class BlindTests:
             proof="blind" if is_proof else "none",
             proof_bits=proof_bits,
             proof_tests=proved,
-            forgery_chance=2.0 ** -min(proof_bits, 1000.0) if is_proof else None,
+            forgery_chance=max(map(self._guess, task.fail_to_pass)) if is_proof else None,
             log=log,
         )
         return verdict, frozenset(deciding - uncovered)
@@ -321,9 +321,14 @@ class BlindTests:
         for name in run.covered:
             pairs = [pair for pair in self.pairs.values() if name in pair.names]
             if name not in self.open and all(pair.is_strict for pair in pairs):
-                bits = max(sum(pair.sure_bits for pair in pairs), *(pair.own_sure_bits for pair in pairs))
-                found[name] = 2.0 ** -min(bits, 1000.0)
+                found[name] = self._guess(name)
         return found
+
+    def _guess(self, name: str) -> float:
+        """The chance to guess the values of the test `name`; another test may have the same."""
+        pairs = [pair for pair in self.pairs.values() if name in pair.names]
+        bits = max(sum(pair.sure_bits for pair in pairs), *(pair.own_sure_bits for pair in pairs))
+        return 2.0 ** -min(bits, 1000.0)
 
     def differing(self, run: Run, other: Run) -> frozenset[str]:
         """The tests in which conditions of computed values sent something in `run` that they did not in `other`."""

@@ -65,7 +65,7 @@ def grade(
         scrutiny: how closely `strict` examines; None: as closely as the patch asks for.
         max_forgery_chance: above this `Verdict.forgery_chance` a patch with means of forgery is `unproven`, and as many
             negative controls run as keep it below, where there are enough. None: 1/1000 for controls; blind proofs
-            have less than 1/1000000 (20 bits), and a value that may be guessed counts as repaired.
+            have 20 bits or more in all tests together, and a value that may be guessed counts as repaired.
 
     Raises:
         ConfigurationError: `max_forgery_chance` is no probability, or has no effect beside the other arguments.
@@ -232,7 +232,7 @@ def _examined(
     # it does, the least edit may be one of what the tests compare by.
     settled = {} if scrutiny.required else settled
     if settled and settled.keys() >= {*task.fail_to_pass}:
-        chance = max(settled.values()) if verdict.forgery_chance is None else verdict.forgery_chance
+        chance = max(settled.values())
         proved = tuple(name for name in task.fail_to_pass if name in hidden)
         return dataclasses.replace(verdict, proof="blind", proof_tests=proved, forgery_chance=chance)
     scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
