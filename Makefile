@@ -99,6 +99,9 @@ bench-doors: setup ## an episode through the back ends of mini-swe-agent, Harbor
 	@scripts/test_door.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)
 
+bench-harbor: setup ## public Harbor tasks, their own solution and an empty answer, into benchmarks/results/harbor_tasks.json (ARGS=FOLDER)
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.harbor_tasks $(ARGS)
+
 bench-tampering: setup ## published ways to forge a verdict, through other projects' grading and ours, into benchmarks/results/tampering.json
 	@scripts/test_door.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.tampering $(ARGS)

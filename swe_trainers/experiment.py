@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from contextlib import ExitStack, closing
 from functools import partial
@@ -15,6 +16,8 @@ from swe_trainers.checkpoint import Checkpoints
 from swe_trainers.config import named
 from swe_trainers.engines.connect import Generation, connect, on_device
 from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.files import write_whole
+from swe_trainers.learning.forward import HostedPolicy
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.rewards import Judge, judged
 from swe_trainers.logging import Run
@@ -35,7 +38,14 @@ from swe_trainers.rollout.demonstrations import read_conversations
 from swe_trainers.rollout.environments import EnvPool, make_text_env
 from swe_trainers.rollout.rollouts import LocalWorkers, Rollouts, Workers
 from swe_trainers.rollout.trajectory import Trajectory, read_trajectories, write_trajectories
-from swe_trainers.run_config import EnvironmentConfig, ModelConfig, RewardConfig, RolloutConfig, RunConfig
+from swe_trainers.run_config import (
+    EnvironmentConfig,
+    ModelConfig,
+    RewardConfig,
+    RolloutConfig,
+    RunConfig,
+    TinkerConfig,
+)
 from swe_trainers.scale.accelerated import AcceleratedCheckpoints, accelerate
 from swe_trainers.scale.checkpoints import ShardedCheckpoints
 from swe_trainers.scale.ray_crew import RayCrew
@@ -62,7 +72,7 @@ def run_experiment(
     """Train as configured, into `config.output_dir`; a run that is there is resumed.
 
     Writes `config.yaml`, `training.log`, `metrics.jsonl`, `examples.jsonl`, `report.html`, `checkpoints/` and, at the
-    end, `curves.png` and `model/` in Hugging Face's format.
+    end, `curves.png` and `model/` in Hugging Face's format; of a model on a server `model.json`, with its name there.
 
     Args:
         config: the whole run.
@@ -84,7 +94,8 @@ def run_experiment(
             # What can be refused is refused first: a wrong configuration leaves no output directory behind.
             stack.enter_context(joined_ranks(config.scale))
             model, rollouts = make_players(config, stack, training=True)
-            check_model(model, config.scale)
+            if isinstance(model, LanguageModel):
+                check_model(model, config.scale)
             demonstrations = None if config.demonstrations is None else _read_demonstrations(config, model)
             rewards = None if config.reward is None else _rewards(config.reward, model)
             settings = Settings.of(config)
@@ -113,11 +124,14 @@ def run_experiment(
             trainer.train()
             former.close(run)
             if config.scale.fsdp:
-                assert isinstance(learner.model, LanguageModel)
+                assert isinstance(model, LanguageModel) and isinstance(learner.model, LanguageModel)
                 refresh(model, learner.model)
             if rank() == 0:
-                trainer.save(run.directory / "model")
-                write_provenance(run.directory / "model", config.environment, config.model.chat)
+                if isinstance(model, HostedPolicy):  # the weights stay on the server, under this name
+                    write_whole(run.directory / "model.json", json.dumps(model.state_dict()) + "\n")
+                else:
+                    trainer.save(run.directory / "model")
+                    write_provenance(run.directory / "model", config.environment, config.model.chat)
                 plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
                 write_report([run.directory])
             run.info(
@@ -146,9 +160,13 @@ def _open_run(config: RunConfig, stack: ExitStack, *, console: bool, json_logs: 
     return Run(config.output_dir, console=console, json_logs=json_logs, loggers=config.metrics_loggers)
 
 
-def _make_learner(config: RunConfig, model: LanguageModel, rollouts: Rollouts) -> tuple[Learner, Checkpoints | None]:
+def _make_learner(
+    config: RunConfig, model: LanguageModel | HostedPolicy, rollouts: Rollouts
+) -> tuple[Learner, Checkpoints | None]:
     """The learner, spread over ranks as the section `scale` says, and its checkpoints; None for the trainer's own."""
     scale, algorithm = config.scale, config.trainer
+    if isinstance(model, HostedPolicy):
+        return algorithm.start(model, seed=config.seed), None
     directory = config.output_dir / "checkpoints" / config.algorithm
     if scale.fsdp:  # the whole model plays, sharded ones are trained
         group = sequence_group(scale)
@@ -194,7 +212,8 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     problem, vocabulary = "", None
     try:
         with closing(make_env(config.environment, training=True)) as env:
-            if config.model.path is None or weights_are_here(config.model.path):
+            hosted = config.model.tinker is not None
+            if not hosted and (config.model.path is None or weights_are_here(config.model.path)):
                 tokenizer = make_tokenizer(config.model, env)
                 make_chat(config.model, tokenizer)
                 vocabulary = tokenizer.vocab_size
@@ -203,7 +222,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
     return plan_run(config, problem=problem, vocabulary=vocabulary)
 
 
-def _read_demonstrations(config: RunConfig, model: LanguageModel) -> list[Trajectory]:
+def _read_demonstrations(config: RunConfig, model: LanguageModel | HostedPolicy) -> list[Trajectory]:
     """Recorded trajectories, or written conversations; the first line of the file shows which."""
     path = config.demonstrations
     assert path is not None
@@ -217,18 +236,22 @@ def _read_demonstrations(config: RunConfig, model: LanguageModel) -> list[Trajec
     return read_trajectories(path)
 
 
-def _rewards(config: RewardConfig, policy: LanguageModel) -> Rewards:
+def _rewards(config: RewardConfig, policy: LanguageModel | HostedPolicy) -> Rewards:
     """A judge's rewards of played episodes."""
     if config.judge is not None:
         judge: Judge = named(config.judge, "judge")
     else:
-        assert config.model is not None
+        assert config.model is not None and isinstance(policy, LanguageModel)
         judge = load_judge(config.model, policy, per_turn=config.per_turn)
     return partial(judged, judge=judge, weight=config.weight, keep_environment=config.keep_environment)
 
 
-def make_players(config: RunConfig, stack: ExitStack, *, training: bool) -> tuple[LanguageModel, Rollouts]:
+def make_players(
+    config: RunConfig, stack: ExitStack, *, training: bool
+) -> tuple[LanguageModel | HostedPolicy, Rollouts]:
     """The model, and the rollouts with its environments and its engine, which the stack closes."""
+    if config.model.tinker is not None:
+        return _hosted_players(config, stack, config.model.tinker)
     ray = config.scale.ray if training else None
     if ray is None:
         played, evaluated = make_envs(config, stack)
@@ -278,6 +301,22 @@ def make_players(config: RunConfig, stack: ExitStack, *, training: bool) -> tupl
     rollouts = make_rollouts(workers, config.environment, config.rollout, config.seed)
     stack.callback(rollouts.close)
     return model, rollouts
+
+
+def _hosted_players(config: RunConfig, stack: ExitStack, server: TinkerConfig) -> tuple[HostedPolicy, Rollouts]:
+    """The same of a model on a server, which samples there too."""
+    from swe_trainers.tinker.policy import TinkerPolicy  # its package is an extra
+
+    played, evaluated = make_envs(config, stack)
+    tokenizer = None if config.model.tokenizer is None else load_tokenizer(config.model.tokenizer)
+    policy = TinkerPolicy(server.url, server.base_model, rank=server.rank, seed=config.seed, tokenizer=tokenizer)
+    stack.callback(policy.close)
+    generation = policy.generation(config.environment.parallel, config.environment.max_tokens)
+    chat, lockstep = make_chat(config.model, policy.tokenizer), config.environment.lockstep
+    workers = LocalWorkers(generation, chat, played, evaluated, lockstep=lockstep)
+    rollouts = make_rollouts(workers, config.environment, config.rollout, config.seed)
+    stack.callback(rollouts.close)
+    return policy, rollouts
 
 
 def make_rollouts(workers: Workers, environment: EnvironmentConfig, rollout: RolloutConfig, seed: int) -> Rollouts:
@@ -346,6 +385,8 @@ def make_model(config: ModelConfig, env: gymnasium.Env[str, str], *, seed: int, 
     Raises:
         ConfigurationError: it is not available.
     """
+    if config.tinker is not None:
+        raise ConfigurationError("model.tinker: its weights are on a server. Try: swe-train, which evaluates there")
     tokenizer = make_tokenizer(config, env)
     make_chat(config, tokenizer)  # a template that cannot be trained with is refused before weights are loaded
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "ScaleConfig",
+    "TinkerConfig",
     "WrapperConfig",
     "run_config",
 ]
@@ -99,8 +100,27 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True)
+class TinkerConfig:
+    """A model that samples and learns on a server of Tinker's API, with the key in `$TINKER_API_KEY`.
+
+    Attributes:
+        base_model: its name on the server.
+        url: of the server; null takes `$TINKER_BASE_URL`, and without that Thinking Machines' own.
+        rank: of the adapters; 0 trains all weights, on `swe-serve` alone.
+    """
+
+    base_model: str
+    url: str | None = None
+    rank: int = 16
+
+    def __post_init__(self) -> None:
+        if self.rank < 0:
+            raise ConfigurationError(f"rank: got {self.rank}, expected 0 or more")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """Who plays: weights by path or name, or an architecture with random ones.
+    """Who plays: weights by path or name, an architecture with random ones, or a model on a server.
 
     Attributes:
         path: a model's folder, or its name on the hub; null for random weights.
@@ -121,6 +141,7 @@ class ModelConfig:
             log-probabilities, for more memory and time.
         head_gain: the vocabulary projection of a model with random weights starts as an orthogonal matrix of this gain;
             0.01 makes all tokens nearly equally likely at first. null leaves it to `architecture`.
+        tinker: a model on a server; beside it only `tokenizer` (null for the server's) and `chat` have an effect.
     """
 
     path: str | None = None
@@ -137,8 +158,15 @@ class ModelConfig:
     recompute_activations: bool = False
     float32_logits: bool = False
     head_gain: float | None = None
+    tinker: TinkerConfig | None = None
 
     def __post_init__(self) -> None:
+        if self.tinker is not None:
+            of_server = ("tinker", "tokenizer", "chat")
+            given = [f.name for f in fields(self) if f.name not in of_server and getattr(self, f.name) != _default(f)]
+            if given or self.tokenizer in ("words", "sentencepiece"):
+                raise ConfigurationError(f"{(given or ['tokenizer'])[0]}: has no effect on the server of `tinker`")
+            return
         if self.head_gain is not None and not self.head_gain > 0:
             raise ConfigurationError(f"head_gain: got {self.head_gain}, expected a positive number")
         if self.head_gain is not None and self.path is not None:
@@ -146,7 +174,7 @@ class ModelConfig:
         if self.float32_logits and self.dtype == "float32":
             raise ConfigurationError("float32_logits: have no effect with dtype float32, whose logits are exact")
         if (self.path is None) == (not self.architecture):
-            raise ConfigurationError("path: exactly one of path and architecture must be given")
+            raise ConfigurationError("path: exactly one of path, architecture and tinker must be given")
         if self.path is None and self.tokenizer is None:
             raise ConfigurationError("tokenizer: a model with random weights needs one. Try: words, or a folder")
         if self.words and self.tokenizer != "words":
@@ -406,7 +434,27 @@ class RunConfig:
                 "and the update would compute other probabilities than were sampled from. Try: engine.kind embedded, "
                 "or trainer.correction truncate"
             )
+        if self.model.tinker is not None:
+            self._check_hosted()
         self._check_lengths()
+
+    def _check_hosted(self) -> None:
+        """What a model on a server of Tinker's API leaves without effect; algorithms are checked by its `learner`."""
+        rollout = self.rollout
+        without_effect = {
+            "engine": self.engine != EngineConfig(),
+            "scale": self.scale != ScaleConfig(),
+            "reward.model": self.reward is not None and self.reward.model is not None,
+            "compare_kernels_every": self.compare_kernels_every,
+            "demonstrations": self.demonstrations,
+            "rollout.constrained": rollout.constrained,
+            "rollout.grammar": rollout.grammar,
+            "rollout.max_staleness": rollout.max_staleness,
+            "rollout.top_k, top_p, min_p": rollout.sampling(1.0).truncates,
+        }
+        for name, asked in without_effect.items():
+            if asked:
+                raise ConfigurationError(f"{name}: not with model.tinker, whose server samples and learns by itself")
 
     def _check_lengths(self) -> None:
         """What an algorithm asks of episodes that the environment's limits do not allow."""
@@ -463,6 +511,10 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
         ConfigurationError: as `build`, and where a setting belongs to another algorithm.
     """
     return build(RunConfig, values)
+
+
+def _default(of: Field[Any]) -> Any:
+    return of.default if of.default_factory is MISSING else of.default_factory()
 
 
 def _at_least_one(section: Any, *names: str) -> None:

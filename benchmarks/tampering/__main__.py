@@ -10,6 +10,7 @@ hold is not counted. Peers run with Apptainer, which all of them document for ma
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import json
 import os
@@ -135,8 +136,26 @@ class Peers:
             found[name] = _graded(environment.outcome)
         return found
 
+    def swe_rex(self) -> Found:
+        """SWE-ReX's session in our deployment, with our verdict."""
+        from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
+
+        from swegym_env.adapters.swe_rex import SwegymDeployment
+
+        async def play(script: str) -> dict[str, Any]:
+            deployment = SwegymDeployment(dataset=str(self.place.dataset), instance=self.place.task.instance_id)
+            await deployment.start()
+            try:
+                await deployment.runtime.create_session(CreateBashSessionRequest())
+                await deployment.runtime.run_in_session(BashAction(command=script, check="ignore", timeout=60))
+                return _graded(deployment.bench.outcome(deployment.bench.patch()))
+            finally:
+                await deployment.stop()
+
+        return {name: asyncio.run(play(script)) for name, script in self.scripts.items()}
+
     def workbench(self) -> Found:
-        """The sandbox and the verdict that the doors to SWE-ReX and Inspect share."""
+        """The sandbox and the verdict that the doors to Inspect and NeMo Gym share."""
         found: Found = {}
         for name, script in self.scripts.items():
             bench = Workbench(self.place.task)
@@ -207,7 +226,8 @@ def main() -> None:
         graders: dict[str, Callable[[], Found]] = {
             "SWE-bench harness": peers.swebench,
             "mini-swe-agent, swegym_env": peers.mini_swe_agent,
-            "SWE-ReX and Inspect, swegym_env": peers.workbench,
+            "SWE-ReX, swegym_env": peers.swe_rex,
+            "Inspect and NeMo Gym, swegym_env": peers.workbench,
             "Harbor, singularity": lambda: peers.harbor("shared", "singularity"),
             "Harbor, singularity, separate verifier": lambda: peers.harbor("separate", "singularity"),
             "Harbor, swegym_env": lambda: peers.harbor("shared", ours),

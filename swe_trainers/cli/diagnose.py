@@ -45,6 +45,7 @@ def examine_run(run: Path, *, episodes: int, batch: Path | None = None) -> Misma
         raise ConfigurationError(f"{run}: {config.algorithm} plays no episodes. Try: --batch FILE")
     with ExitStack() as stack:
         model, rollouts = make_players(config, stack, training=False)
+        assert isinstance(model, LanguageModel)  # of the folder that `_finished` names
         trajectories = rollouts.play(episodes, config.rollout.sampling(temperature), update=0)
     return find_mismatch(model, trajectories, temperature=temperature)
 

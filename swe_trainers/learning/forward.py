@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from swe_trainers.engines.connect import Generation
     from swe_trainers.model.chat import ChatFormat
+    from swe_trainers.model.tokenizers import Tokenizer
 
 __all__ = [
     "ActionTokens",
@@ -96,6 +97,15 @@ class HostedPolicy(Protocol):
 
     def chat_format(self) -> ChatFormat:
         """The chat format of the model's tokenizer."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the server has saved weights and optimizer."""
         ...
 
     def save_pretrained(self, folder: str | Path) -> None:

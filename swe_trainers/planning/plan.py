@@ -34,7 +34,8 @@ def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = N
     found_problems = [*([problem] if problem else []), *problems(config)]
     model = None
     try:
-        model = architecture_of(config.model.path, config.model.architecture, vocabulary=vocabulary)
+        if config.model.tinker is None:
+            model = architecture_of(config.model.path, config.model.architecture, vocabulary=vocabulary)
     except ConfigurationError as error:
         found_problems.append(str(error))
     return {
@@ -77,6 +78,8 @@ def plan_text(plan: Mapping[str, Any]) -> str:
 
 
 def _model(config: RunConfig, model: Architecture | None) -> dict[str, Any]:
+    if config.model.tinker is not None:
+        return {"name": config.model.tinker.base_model, "parameters": None, "server": "Tinker's API"}
     described: dict[str, Any] = {"name": config.model.path or config.model.architecture.get("model_type")}
     described |= {"dtype": config.model.dtype, "bits": config.model.bits, "random_weights": config.model.path is None}
     if model is None:
@@ -88,6 +91,8 @@ def _model(config: RunConfig, model: Architecture | None) -> dict[str, Any]:
 
 
 def _model_lines(model: Mapping[str, Any]) -> list[str]:
+    if "server" in model:
+        return [f"model       {model['name']}: on a server of {model['server']}"]
     if model["parameters"] is None:
         return [f"model       {model['name']}: neither its config.json nor a size in its name is available"]
     about = "" if model["exact"] else "about "

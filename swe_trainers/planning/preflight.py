@@ -63,11 +63,13 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
         "peft": (config.model.lora is not None, "model.lora"),
         "bitsandbytes": (config.model.bits is not None, "model.bits"),
         "ray": (config.scale.ray is not None, "scale.ray"),
+        "tinker": (config.model.tinker is not None, "model.tinker"),
     }
     extras = {
         "bitsandbytes": "'swegym-env[gpu]'",
         "peft": "'swegym-env[train]'",
         "ray": "'swegym-env[ray]'",
+        "tinker": "'swegym-env[tinker]'",
         **EXTRAS,
     }
     for name in config.metrics_loggers:
@@ -96,6 +98,8 @@ def _device(config: RunConfig) -> Iterator[str]:
 
 
 def _model(config: ModelConfig) -> Iterator[str]:
+    if config.tinker is not None and not os.environ.get("TINKER_API_KEY"):
+        yield "model.tinker: the variable TINKER_API_KEY is not set. Try: export TINKER_API_KEY=tml-…"
     if config.path is None or weights_are_here(config.path):
         return
     found = find_config(config.path)

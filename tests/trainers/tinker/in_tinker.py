@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,12 +18,15 @@ from torch import Tensor
 
 from swe_trainers import GRPO, PPO, Trainer
 from swe_trainers.errors import ConfigurationError, EngineError
+from swe_trainers.experiment import dry_run, run_experiment
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.learner import adamw
 from swe_trainers.learning.update import TokenLoss, accumulate, take_step
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.model.lora import LoRA
+from swe_trainers.planning.plan import plan_text
 from swe_trainers.rollout.trajectory import Trajectory
+from swe_trainers.run_config import run_config
 from swe_trainers.tinker.policy import TinkerPolicy
 from swe_trainers.tinker.server import TinkerServer
 from tests.trainers.tiny import full_logprobs, tiny_model
@@ -292,6 +296,57 @@ def test_our_trainer_plays_with_the_weights_of_the_server(server: TinkerServer, 
     (last,) = resumed.iterate(3)
     assert resumed.learner.updates == 3 and last["logprob_gap"] < 1e-3
     fresh.close()
+
+
+gymnasium.register("TinkerGame-v0", Game, disable_env_checker=True, order_enforce=False)
+
+
+def test_a_run_is_configured_to_train_on_the_server_and_goes_on(
+    server: TinkerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    lengths = {"max_tokens": 64, "max_new_tokens": 8, "parallel": 4}
+    trainer = {"algorithm": "grpo", "learning_rate": 3e-2, "episodes_per_update": 8, "group_size": 8, "max_updates": 2}
+    values: dict[str, Any] = {
+        "environment": {"id": "TinkerGame-v0", **lengths},
+        "model": {"tinker": {"base_model": "tiny", "url": server.url, "rank": 0}},
+        "trainer": trainer,
+        "evaluation": {"episodes": 4},
+        "output_dir": str(tmp_path / "run"),
+    }
+    plan = dry_run(run_config(values))
+    assert not plan["problems"] and "on a server of Tinker's API" in plan_text(plan)
+    assert run_experiment(run_config(values), console=False).updates == 2
+    first = json.loads((tmp_path / "run/model.json").read_text())["path"]
+    weights = torch.load(server.states.file_of(first, "weights"), weights_only=True)["model"]
+    before = tiny_model().state_dict()
+    assert max(float((weights[name] - before[name]).abs().max()) for name in before) > 1e-3
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["grad_norm"] > 0 for row in rows if "grad_norm" in row] == [True, True]
+    assert "eval/return" in rows[-1]
+    more = {**values, "trainer": {**trainer, "max_updates": 3}}
+    assert run_experiment(run_config(more), console=False, resume="changed").updates == 3
+
+
+@pytest.mark.parametrize(
+    ("section", "setting", "reason"),
+    [
+        ("model", {"dtype": "bfloat16"}, "dtype: has no effect on the server"),
+        ("model", {"path": "tiny"}, "path: has no effect on the server"),
+        ("engine", {"kind": "vllm", "url": "http://127.0.0.1:1"}, "engine: not with model.tinker"),
+        ("rollout", {"top_k": 3}, "rollout.top_k, top_p, min_p: not with model.tinker"),
+        ("scale", {"fsdp": True}, "scale: not with model.tinker"),
+    ],
+)
+def test_settings_without_effect_on_a_server_are_refused(section: str, setting: dict[str, Any], reason: str) -> None:
+    values: dict[str, Any] = {
+        "environment": {"id": "TinkerGame-v0"},
+        "model": {"tinker": {"base_model": "tiny"}},
+        "trainer": {"algorithm": "grpo"},
+    }
+    values[section] = {**values.get(section, {}), **setting}
+    with pytest.raises(ConfigurationError, match=reason):
+        run_config(values)
 
 
 def test_what_the_api_cannot_do_is_refused_before_anything_is_played(server: TinkerServer) -> None:
