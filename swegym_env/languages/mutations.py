@@ -56,12 +56,11 @@ _FUNCTIONS = frozenset(
 # Nothing below these runs: types, what the preprocessor decides, imports.
 _NOT_CODE = frozenset(
     {
-        *("preproc_if", "preproc_ifdef", "preproc_def", "preproc_function_def", "preproc_include", "preproc_call"),
+        *("preproc_def", "preproc_function_def", "preproc_include", "preproc_call"),
         *("type_annotation", "interface_declaration", "type_alias_declaration", "import_statement", "type_arguments"),
-        *("struct_specifier", "enum_specifier", "type_parameters", "parameter_list", "formal_parameters"),
+        *("field_declaration", "enum_specifier", "type_parameters", "parameter_list", "formal_parameters"),
     }
 )
-_BODIES_BELOW = frozenset({"preproc_if", "preproc_ifdef"})  # include guards hold whole files
 
 
 def _wrong_operator(node: Node, source: bytes) -> _Edits:
@@ -263,7 +262,7 @@ def injected_bugs(grammar: str, source: bytes) -> Iterator[Bug]:
     left: list[tuple[Node, str]] = [(parser(grammar).parse(source).root_node, "")]
     while left:
         node, function = left.pop()
-        if node.type in _NOT_CODE - _BODIES_BELOW:
+        if node.type in _NOT_CODE:
             continue
         if node.type in _FUNCTIONS:
             function = _name_of(node, source) or function
@@ -271,7 +270,8 @@ def injected_bugs(grammar: str, source: bytes) -> Iterator[Bug]:
             for kind, operator in _OPERATORS.items():
                 for splices in operator(node, source):
                     yield Bug(kind, splices, function)
-        condition = node.child_by_field_name("condition") if node.type in _BODIES_BELOW else None
+        # Include guards hold whole files.
+        condition = node.child_by_field_name("condition") if node.type.startswith("preproc_") else None
         left.extend((child, function) for child in reversed(node.children) if child != condition)
 
 

@@ -222,7 +222,8 @@ class LoggedProject:
         if not passed:
             last = " ".join(result.output.split())[-300:]
             raise GradingError(
-                f"no test of the project passes in its sandbox, or its log names none: {last}. Try: --test-command"
+                f"no test of the project passes in its sandbox, or its log names none: {last}. "
+                "Try: --install, --test-command"
             )
         unstable = {
             name: f"{status}, then {runs[1].get(name, 'absent')}"
