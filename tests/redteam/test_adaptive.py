@@ -10,6 +10,7 @@ from swegym_env.grading.grading import Verdict
 
 from .adaptive import ADAPTIVE
 from .cases import Attack
+from .unlisted import UNLISTED
 
 # One or two of a kind; the others are variants that the campaign runs.
 _FIRST = (
@@ -29,10 +30,12 @@ _FIRST = (
     *("given: the last object that was made", "given: one object for all", "given: objects that the next one fills"),
     *("given: the last object, by a method", "renamed: equals every", "renamed: holds every", "numbers: "),
     *("lenient: a function with a dotted name", "lenient: what a helper among"),
-    *("by another method: equals everything", "by another operator", "by another method: equals a member, in"),
+    *("by another method: equals everything", "by another operator"),
     *("reads by the lines that a warning shows", "reads by an edit of expressions", "a file that begins with a byte"),
-    *("code of a long text becomes code", "code that was never reached"),
-    *("by another method: equals everything", "by another operator: a difference that", "by a mixin: a view"),
+    *("dead code: code after a return", "reads by the file of a log", "reads by the file's own function, by an edit"),
+    *("renamed: equals what it verifies", "answers: numbers that go on"),
+    *("a key that is the same for what is near",),
+    *("by another method: equals a member, in", "by a mixin: a view"),
     *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
 )
 
@@ -41,7 +44,7 @@ _FIRST = (
     "attack",
     [
         pytest.param(attack, id=name, marks=[] if name.startswith(_FIRST) else [pytest.mark.campaign])
-        for name, attack in ADAPTIVE.items()
+        for name, attack in (ADAPTIVE | UNLISTED).items()
     ],
 )
 def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
