@@ -231,6 +231,8 @@ class BlindTests:
             bits += max(0.0, pair.bits - (pair.met_by_chance(longest) if pair.kind in SEARCHES else 0.0))
             shown |= set(pair.names) if pair.shows else set()
             deciding |= set(pair.names) if pair.decides else set()
+            if self.computed and not pair.decides and any(one.record.foreign for one in sent):
+                uncovered |= set(pair.names)  # how such objects compare may be what was to be repaired
         for name in seen.keys() - self.pairs.keys():
             wrong = [one for one in seen[name] if not one.holds()]
             others += wrong
@@ -732,8 +734,8 @@ def _pairs(
             own = min(own, ERROR_BITS) if kind == "raised" else own
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.
-        if is_beside and not differs and any(one.record.foreign for one in sent):
-            own = 0.0
+        if (is_beside or computed) and not differs and any(one.record.foreign for one in sent):
+            bits = own = 0.0
         length = max(_length(plain_value(one.record.value)) for one in sent)
         pairs[name] = Pair(
             tuple(sorted(named)),
