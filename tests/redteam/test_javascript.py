@@ -391,6 +391,11 @@ REWRITES = {
         "class Table {\n  constructor(rows) {\n    this.rows = rows;\n  }\n\n  get width() {\n"
         "    return this.rows.reduce((most, { length }) => Math.max(most, length), 0);\n  }\n}\n\nfunction width",
     ),
+    # These two have means that may read: a run without expected values proves them.
+    "by a helper that takes the name of a property": _SOLVED.replace(
+        "rows.map((row) => row.length)", "rows.map((row) => attribute(row, 'length'))"
+    ).replace("function width", "function attribute(object, key) {\n  return object[key];\n}\n\nfunction width"),
+    "by the code of a letter": _SOLVED.replace("'zqxw'", "String.fromCharCode(122) + 'qxw'"),
     "by a map and a sort": _SOLVED.replace(
         "return Math.max(0, ...rows.map((row) => row.length));",
         "const sizes = new Map(rows.map((row, at) => [at, row.length]));\n"

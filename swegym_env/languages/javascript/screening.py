@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.changed import ChangedFile, read_source
-from swegym_env.languages.javascript.source import parsed, walk
+from swegym_env.languages.javascript.source import parsed, string_value, walk
 from swegym_env.repo.patches import parse_patch, without_sections
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class _File:
         call = node.parent
         is_called = call is not None and call.type == "call_expression" and _is(call, "function", node)
         argument = _arguments(call)[:1] if is_called else []
-        module = _string(argument[0]) if argument else None
+        module = string_value(argument[0]) if argument else None
         if module is None:
             self.reading.add("require without a name")
         else:
@@ -419,7 +419,7 @@ class _File:
         if function is None:
             return
         if function.type == "import":
-            module = _string(given[0]) if given else None
+            module = string_value(given[0]) if given else None
             if module is None:
                 self.reading.add("import without a name")
             else:
@@ -472,7 +472,7 @@ class _File:
             "update_expression",
         )  # texts are looked at themselves
         if kind == "template_string":
-            found = _string(node) is not None
+            found = string_value(node) is not None
         elif kind == "identifier":
             found = _of(node) in self.loops or _of(node) in self.constants
         elif kind in ("parenthesized_expression", "ternary_expression"):
@@ -564,31 +564,12 @@ def _arguments(call: Node | None) -> list[Node]:
     return list(arguments.named_children) if arguments is not None else []
 
 
-_ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]+)\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
-
-
-def _string(node: Node) -> str | None:
-    """The value of a text; None of one that is computed."""
-    if node.type not in ("string", "template_string") or any(
-        child.type == "template_substitution" for child in node.children
-    ):
-        return None
-
-    def char(match: re.Match[str]) -> str:
-        code = match[1] or match[2] or match[3]
-        if code:
-            return chr(min(int(code, 16), 0x10FFFF))
-        return {"n": "\n", "t": "\t", "r": "\r", "\n": ""}.get(match[4], match[4])
-
-    return _ESCAPE.sub(char, _of(node)[1:-1])
-
-
 def _joined(node: Node) -> str | None:
     """The text that constants are put together to: by `+`, `join`, `concat`; None if there are others."""
     if node.type == "parenthesized_expression":
         return _joined(node.named_children[0])
     if node.type in ("string", "template_string"):
-        return _string(node)
+        return string_value(node)
     if node.type == "binary_expression" and len(node.children) == 3 and node.children[1].type == "+":
         parts = [_joined(child) for child in node.named_children]
         return None if None in parts else "".join(part or "" for part in parts)
@@ -601,7 +582,7 @@ def _joined(node: Node) -> str | None:
     pieces = [*owner.named_children] if owner.type == "array" else [owner]
     pieces += _arguments(node) if name == "concat" else []
     parts = [_joined(piece) for piece in pieces]
-    separators = [_string(piece) or "" for piece in _arguments(node)] if name == "join" else [""]
+    separators = [string_value(piece) or "" for piece in _arguments(node)] if name == "join" else [""]
     return None if None in parts else (separators or [","])[0].join(part or "" for part in parts)
 
 

@@ -17,7 +17,20 @@ from swegym_env.languages.grammars import parser
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["SUFFIXES", "TSX", "TYPESCRIPT", "Expected", "Test", "named_tests", "parsed", "read_tests", "walk"]
+__all__ = [
+    "SUFFIXES",
+    "TSX",
+    "TYPESCRIPT",
+    "Expected",
+    "Test",
+    "Text",
+    "constant",
+    "named_tests",
+    "parsed",
+    "read_tests",
+    "string_value",
+    "walk",
+]
 
 TSX, TYPESCRIPT = "tree_sitter_typescript:language_tsx", "tree_sitter_typescript:language_typescript"
 
@@ -151,7 +164,7 @@ def read_tests(path: str, source: str) -> tuple[Test, ...]:
         ConfigurationError: tree-sitter is not installed.
     """
     content = source.encode("utf-8", "surrogatepass")
-    return tuple(_tests(parsed(path, source), (), _Text(content)))
+    return tuple(_tests(parsed(path, source), (), Text(content)))
 
 
 @lru_cache(maxsize=32)
@@ -165,7 +178,7 @@ def parsed(path: str, source: str) -> Node:
     return parser(grammar).parse(source.encode("utf-8", "surrogatepass")).root_node
 
 
-class _Text:
+class Text:
     """A source: the offset of a byte as an offset in characters."""
 
     def __init__(self, content: bytes) -> None:
@@ -188,7 +201,7 @@ def walk(node: Node) -> Iterator[Node]:
         left.extend(reversed(here.children))
 
 
-def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: _Text) -> Iterator[Test]:
+def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Iterator[Test]:
     left: list[tuple[Node, tuple[re.Pattern[str], ...]]] = [(root, suites)]
     while left:
         node, titles = left.pop()
@@ -206,7 +219,7 @@ def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: _Text) -> Iter
         left.extend((child, inner) for child in reversed(node.children))
 
 
-def _named_call(node: Node, text: _Text) -> tuple[str, re.Pattern[str] | None]:
+def _named_call(node: Node, text: Text) -> tuple[str, re.Pattern[str] | None]:
     """The word and the title of `it("…", …)`, `test.each(…)("…", …)`, `QUnit.module("…", …)`; "" and None of others."""
     function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
     if function is None or arguments is None or len(arguments.named_children) < 2:
@@ -224,7 +237,7 @@ def _named_call(node: Node, text: _Text) -> tuple[str, re.Pattern[str] | None]:
     return kind, _title(arguments.named_children[0], text)
 
 
-def _title(node: Node, text: _Text) -> re.Pattern[str] | None:
+def _title(node: Node, text: Text) -> re.Pattern[str] | None:
     if node.type in ("string", "template_string"):
         parts = []
         for child in node.children:
@@ -240,7 +253,7 @@ def _title(node: Node, text: _Text) -> re.Pattern[str] | None:
     )
 
 
-def _expected(call: Node, text: _Text) -> Iterator[Expected]:
+def _expected(call: Node, text: Text) -> Iterator[Expected]:
     """What an assertion expects, if the call is one."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or arguments.type != "arguments":
@@ -271,7 +284,7 @@ def _expected(call: Node, text: _Text) -> Iterator[Expected]:
             yield Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
 
 
-def _asked(condition: Node, text: _Text) -> list[Expected]:
+def _asked(condition: Node, text: Text) -> list[Expected]:
     """The literals that a condition asks for (`list.includes("a")`): it fails with another one in their place."""
     begin, end = text.at(condition.start_byte), text.at(condition.end_byte)
     found: list[Expected] = []
@@ -291,7 +304,7 @@ def _asked(condition: Node, text: _Text) -> list[Expected]:
     return found
 
 
-def _needed(node: Node, text: _Text) -> Iterator[Node]:
+def _needed(node: Node, text: Text) -> Iterator[Node]:
     """The calls without whose success a condition does not hold."""
     if node.type == "call_expression":
         yield node
@@ -312,11 +325,11 @@ def _needed(node: Node, text: _Text) -> Iterator[Node]:
             yield from _needed(left, text)
 
 
-def _opposite(node: Node, text: _Text) -> Expected:
+def _opposite(node: Node, text: Text) -> Expected:
     return Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=f"!({text.of(node)})")
 
 
-def _of_chain(call: Node, text: _Text) -> Iterator[Expected]:
+def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
     """What follows `expect(…)`: literals in the arguments of a matcher, else the place for a `.not`."""
     words: list[str] = []
     values: list[Expected] = []
@@ -352,7 +365,7 @@ def _of_chain(call: Node, text: _Text) -> Iterator[Expected]:
         yield Expected("turned", text.at(call.end_byte), text.at(call.end_byte), turned=".not")
 
 
-def _literals(node: Node, text: _Text) -> Iterator[Expected]:
+def _literals(node: Node, text: Text) -> Iterator[Expected]:
     """The literals that an expected value is made of; none of what is computed."""
     if node.type == "pair":
         value = node.child_by_field_name("value")
@@ -378,3 +391,62 @@ def _literals(node: Node, text: _Text) -> Iterator[Expected]:
             )
             if letters or (node.type == "string" and not pieces):  # an empty text too
                 yield Expected("pattern" if node.type == "regex" else "text", begin, end, letters)
+
+
+_ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]+)\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+
+
+def string_value(node: Node) -> str | None:
+    """The value of a text; None of one that is computed."""
+    if node.type not in ("string", "template_string") or any(
+        child.type == "template_substitution" for child in node.children
+    ):
+        return None
+
+    def char(match: re.Match[str]) -> str:
+        code = match[1] or match[2] or match[3]
+        if code:
+            return chr(min(int(code, 16), 0x10FFFF))
+        return {"n": "\n", "t": "\t", "r": "\r", "\n": ""}.get(match[4], match[4])
+
+    return _ESCAPE.sub(char, (node.text or b"").decode("utf-8", "replace")[1:-1])
+
+
+def constant(node: Node, text: Text, nothing: object) -> object:
+    """The value of a literal, perhaps of a list or an object of literals, in types of Python; else `nothing`."""
+    kind = node.type
+    if kind in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[kind]
+    if kind in ("string", "template_string"):
+        found = string_value(node)
+        return nothing if found is None else found
+    if kind in ("number", "unary_expression"):
+        return _number(text.of(node), nothing)
+    if kind == "array":
+        items = [constant(child, text, nothing) for child in node.named_children if child.type != "comment"]
+        return nothing if any(item is nothing for item in items) or ",," in text.of(node) else items
+    if kind != "object":
+        return nothing
+    pairs: dict[str, object] = {}
+    for child in (one for one in node.named_children if one.type != "comment"):
+        key, value = child.child_by_field_name("key"), child.child_by_field_name("value")
+        if child.type != "pair" or key is None or value is None:
+            return nothing
+        name = string_value(key) if key.type == "string" else text.of(key)
+        item = constant(value, text, nothing)
+        if name is None or key.type not in ("string", "property_identifier", "number") or item is nothing:
+            return nothing
+        pairs[name] = item
+    return pairs
+
+
+def _number(written: str, nothing: object) -> object:
+    plain = written.replace("_", "").replace(" ", "").removesuffix("n")
+    try:
+        return int(plain, 0)
+    except ValueError:
+        try:
+            number = float(plain)
+        except ValueError:
+            return nothing
+        return int(number) if number.is_integer() else number

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from swegym_env.errors import LayerError
+from swegym_env.grading.comparisons import Foreign, read_records
 from swegym_env.languages.javascript import JavaScript, node
 from swegym_env.languages.javascript.node import NODE, VERSIONS, node_layer
 from swegym_env.languages.javascript.setup import RECIPES
@@ -203,6 +204,79 @@ const sizes = {};
 function Axios(a) { this.a = a; sizes[word] = earlier(a, word); }
 Axios.prototype.get = function () { return this.a; };
 """
+
+
+SENT = """\
+import { f, g } from './a';
+it('a', async () => {
+  assert.strictEqual(f(1), 'x\\u0041');
+  assert.deepStrictEqual({ a: [1, -2.5], 'b-c': null }, f(2));
+  assert.equal(f(3), g(3));
+  assert.ok(f(4) > g(4));
+  assert(f(5).includes('x'));
+  assert.ok(isName(f(6)));
+  expect(f(7)).toEqual([true, 10n]);
+  expect(f(8)).to.be.true;
+  expect(f(9)).to.equal(9);
+  expect(f(10)).toContain('ten');
+  assert.match(f(11), /x/);
+  assert.strictEqual(f(12), undefined);
+});
+it('b', () => { expect(f(20)).not.toBe(3); assert.throws(() => f(21)); assert.equal(f(22), 22); });
+it('c', () => { assert.equal(f(30), 30); checkAll(f(31)); });
+it('d', () => { assert.equal(f(40), 40); sinon.assert.called(f(41)); f(42).should.equal(42); });
+"""
+
+
+def test_what_an_assertion_compares_is_sent_where_the_controls_prove_nothing() -> None:
+    assert JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1) is None
+    blinded = JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1, computed=True)
+    assert blinded is not None and blinded.open == {"b", "c", "d"}
+    found = [(one.place.split(":")[1], one.kind, one.value) for one in blinded.expectations.values()]
+    assert found == [
+        ("3", "is", "xA"),
+        ("4", "eq", {"a": [1, -2.5], "b-c": None}),
+        ("5", "gold", None),
+        ("6", "gold", None),
+        ("6", "gold", None),
+        ("7", "gold", None),
+        ("8", "is", True),
+        ("9", "eq", [True, 10]),
+        ("10", "is", True),
+        ("11", "is", 9),
+        ("12", "in", "ten"),
+        ("13", "gold", None),
+        ("14", "gold", None),
+        ("16", "is", 22),
+        ("17", "is", 30),
+        ("18", "is", 40),
+    ]
+    text = blinded.files["a.test.ts"]
+    assert not re.search(r"u0041|2\.5|'ten'|10n|toBe\(9|, 22\)", text) and ".not.toBe(3)" in text
+    assert read_tests("a.test.ts", text) and "import * as k" in text
+
+
+@pytest.mark.skipif(not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs")
+def test_values_are_sent_as_they_are(tmp_path: Path) -> None:
+    values = (
+        "[1, -2.5, 0.1, NaN, -Infinity, 2 ** 70]",
+        "({ a: null, é: ['\\n', true] })",
+        "({ a: undefined, b: 1 })",
+        "new Map()",
+    )
+    tests = "".join(
+        f"test('{n}', () => {{ assert.deepEqual({value}, other()); }});\n" for n, value in enumerate(values)
+    )
+    source = "const test = require('node:test'), assert = require('node:assert');\n" + tests
+    names = [str(number) for number in range(len(values))]
+    blinded = JAVASCRIPT.make_blind({"a.js": source}, names, frozenset(), 1, computed=True)
+    assert blinded is not None
+    file, output = tmp_path / "a.js", tmp_path / "sent"
+    file.write_text(blinded.files["a.js"].replace(blinded.output, str(output)))
+    subprocess.run(["/usr/bin/node", file], capture_output=True, env={"PATH": "/usr/bin"}, check=True)
+    sent = [record.value for record in read_records(output.read_bytes())]
+    assert repr(sent[0]) == "[1, -2.5, 0.1, nan, -inf, 1180591620717411303424]"
+    assert sent[1:] == [{"a": None, "é": ["\n", True]}, {"b": 1}, Foreign("Map", "")]
 
 
 @pytest.mark.parametrize(
