@@ -119,17 +119,19 @@ def examine(
     chances = {name: min(1.0, chance * tried) if tried else chance for name, chance in chances.items()}
     copied = frozenset().union(*(one.names for one in shares))
     without = tuple(sorted(name for name, chance in chances.items() if chance >= 1 and name not in copied))
+    guess = 0.0
     if without:
         # Tests that cannot be copied: they run as they are, in some runs with a wrong expected value.
         runs = _SEPARATE_RUNS_REQUIRED if scrutiny.required and not scrutiny.reads else _SEPARATE_RUNS
-        known, reason, controls = examination.run_separately(without, runs, reads=scrutiny.reads)
+        known, reason, controls, guess = examination.run_separately(without, runs, reads=scrutiny.reads)
         if reason:
             return dataclasses.replace(verdict, resolved=False, failure_reason=reason), {}
         failed += controls
         chances |= known
     chance = max(chances.values(), default=1.0)
+    # A value that may be guessed counts as a repair, and so rejects nothing.
     verdict = dataclasses.replace(
-        verdict, controls=failed, proof="controls" if chance < 1 else "none", forgery_chance=chance
+        verdict, controls=failed, proof="controls" if chance < 1 else "none", forgery_chance=max(chance, guess)
     )
     if chance > scrutiny.chance and scrutiny.required:
         verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
@@ -315,17 +317,20 @@ class _Examination:
             _copy_s(_duration_s(run), _duration_s(base_run), len(lineup.copies) - len(rights.copies)),
         )
 
-    def run_separately(self, names: tuple[str, ...], runs: int, *, reads: bool) -> tuple[dict[str, float], str, int]:
+    def run_separately(
+        self, names: tuple[str, ...], runs: int, *, reads: bool
+    ) -> tuple[dict[str, float], str, int, float]:
         """Run the tests as they are; each of `names` has a wrong expected value in half of the runs, drawn by itself.
 
         Returns:
-            Name → the chance left; why the patch is not resolved, else empty; how many changed tests failed.
+            Name → the chance left; why the patch is not resolved, else empty; how many changed tests failed; the
+            largest chance of all tests that somebody who has seen nothing names all that one expects.
         """
         added = added_lines(self.tests.task.test_patch)
-        chances, failed = dict.fromkeys(names, 1.0), 0
+        chances, failed, guess = dict.fromkeys(names, 1.0), 0, 0.0
         sources = [name for name in names if name in self.names] or list(self.names)
         if self.language.make_control(self.files, sources, added, 0) is None:
-            return chances, "", 0
+            return chances, "", 0, guess
         draw = secrets.SystemRandom()
         drawn = {name: set(draw.sample(range(runs), runs // 2)) for name in sources}
         together = drawn[sources[0]]  # of tests whose names are not found in the files
@@ -340,21 +345,23 @@ class _Examination:
             changed = control.names if control is not None else frozenset()
             files = control.files if control is not None else {}
             matched |= changed
+            guess = max([guess, *control.guesses.values()]) if control is not None else guess
             weak |= control.without_value if control is not None else frozenset()
             wrong = self._wrong_in(self.patch, files, changed, sources)
             sound = self._wrong_in(self.gold, files, changed, sources) if wrong and self.patch != self.gold else wrong
             unsound |= sound.keys()
             wrong = {name: passed for name, passed in wrong.items() if name not in sound}
             if any(wrong.values()):
-                return chances, f"{FORGED}the tests passed with a wrong expected value too", failed
+                return chances, f"{FORGED}the tests passed with a wrong expected value too", failed, guess
             if wrong:
-                return chances, f"the tests passed once and not again: {next(iter(wrong))} failed", failed
+                return chances, f"the tests passed once and not again: {next(iter(wrong))} failed", failed, guess
             failed += len(changed - sound.keys()) or bool(files and not changed and not sound)
         for name in names:
             if name in matched - unsound or (not matched and not unsound and name not in self.names):
-                # A reader has two values to choose from; of a condition that is turned, one is the more natural.
-                chances[name] = 0.5 if name in weak or reads or not matched else 1 / math.comb(runs, runs // 2)
-        return chances, "", failed
+                # A reader finds the value that has a meaning; of a condition that is turned, one is the more natural.
+                blind = 0.5 if name in weak or not matched else 1 / math.comb(runs, runs // 2)
+                chances[name] = 1.0 if reads else blind
+        return chances, "", failed, guess
 
     def _wrong_in(
         self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Iterable[str]

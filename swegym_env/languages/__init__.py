@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -212,11 +212,13 @@ class Control:
             tests could not be matched to names, and not all of FAIL_TO_PASS may pass.
         without_value: those of `names` in which no expected value was changed but a condition was turned, or one was
             added: they say less.
+        guesses: name of a test → the chance that somebody who has seen nothing answers all that it expects.
     """
 
     files: Mapping[str, str]
     names: frozenset[str]
     without_value: frozenset[str] = frozenset()
+    guesses: Mapping[str, float] = field(default_factory=dict)
 
 
 Comparison = Literal[

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.c.source import Token, closing, is_transparent, tokens
-from swegym_env.repo.patches import FilePatch, parse_patch, without_sections
+from swegym_env.languages.changed import ChangedFile, read_source
+from swegym_env.repo.patches import parse_patch, without_sections
 
 __all__ = ["scrutiny_of", "system_header", "without_means"]
 
@@ -82,7 +81,6 @@ _STATEMENTS = frozenset(
 _DIGRAPHS = re.compile(r"<%|%>|<:(?!:)|(?<!:):>")
 # Operators that decide what tests compare, or that stand in the place of a value.
 _OPERATORS = frozenset(("==", "!=", "<", ">", "<=", ">=", "<=>", "!", "&", ",", "&&", "||"))
-_HUNK = re.compile(r"@@ -(?P<start>\d{1,9})(?:,(?P<count>\d{1,9}))? \+")
 _COMMENT = re.compile(r"//.*|/\*.*?\*/", re.DOTALL)
 _TEST_PATH = re.compile(
     r"(?i)(^|/)(tests?|testing|check|unit)/|(^|[/_-])(tests?|check|unity|munit|greatest)([_-]\w+)?\.\w+$"
@@ -90,7 +88,7 @@ _TEST_PATH = re.compile(
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++")
 _HEADERS = (".h", ".hh", ".hpp", ".hxx", ".inl")
 _PROSE = (".md", ".rst", ".txt", ".html", ".json", ".yml", ".yaml", ".xml", ".svg", ".1", ".3")
-_LONG_LINE, _LONG_FILE, _REPOSITORY = 2000, 1 << 21, 1 << 25
+_LONG_LINE, _REPOSITORY = 2000, 1 << 25
 # Functions of the system's library: code of this name is what the tests and their framework call.
 _LIBRARY = frozenset(
     _WORD.findall(
@@ -182,17 +180,18 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     for section in parse_patch(patch):
         if "GIT binary" in section.text or "\nnew mode" in section.header or "mode 120000" in section.header:
             forging.add("binary, link or mode")
-        text = _Changed.of(section, base)
+        text = ChangedFile.of(section, base)
         if section.new_path is None:
             continue
         if text is None:
             forging.add("a hunk that does not fit")
             continue
-        for line, code in text.added_lines():
+        removed = {line.strip() for line in _code("\n".join(text.removed)).split("\n")}
+        for line, code in _added_lines(text):
             if len(line) > _LONG_LINE or line.endswith("\\"):
                 forging.add("a long or continued line")
                 line, code = line[:_LONG_LINE], code[:_LONG_LINE]
-            if code.strip() in text.removed:
+            if code.strip() in removed:
                 continue
             for pattern in (_FORGING, _POINTING, _CHANGING, _DIGRAPHS):
                 forging |= {match[0] for match in pattern.finditer(code)}
@@ -205,90 +204,12 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(forging), frozenset(reading)
 
 
-@dataclass(frozen=True)
-class _Changed:
-    """One file of a patch.
-
-    Attributes:
-        path: after the patch; empty where the patch deletes it.
-        before, after: its text; of a file that the repository has not, what the hunks show of it.
-        added: numbers of the lines of `after` that the patch adds, from 1.
-        removed: the lines that it removes, without comments.
-    """
-
-    path: str
-    before: str
-    after: str
-    added: frozenset[int]
-    removed: frozenset[str]
-
-    @classmethod
-    def of(cls, section: FilePatch, base: Path) -> _Changed | None:
-        """What a section changes; None if its hunks do not fit the repository."""
-        old = next((text for path in sorted(section.paths) if (text := _read(base / path)) is not None), None)
-        lines = old.split("\n") if old is not None else None
-        before: list[str] = []
-        after: list[str] = []
-        added: set[int] = set()
-        done = 0
-        body = section.body.split("\n")
-        for number, line in enumerate(body):
-            hunk = _HUNK.match(line)
-            if not line and number < len(body) - 1:
-                line = " "  # an empty line of the file, without the blank that begins it
-            if hunk and lines is not None:
-                start = max(0, int(hunk["start"]) - (hunk["count"] != "0"))
-                if start < done:
-                    return None
-                before += lines[done:start]
-                after += lines[done:start]
-                done = start
-            elif line.startswith("+"):
-                after.append(line[1:])
-                added.add(len(after))
-            elif line.startswith((" ", "-")):
-                if lines is not None:
-                    if done >= len(lines) or _plain(lines[done]) != _plain(line[1:]):
-                        return None
-                    done += 1
-                before.append(line[1:])
-                after += [line[1:]] * (line[0] == " ")
-        if lines is not None:
-            before += lines[done:]
-            after += lines[done:]
-        removed = [line[1:] for line in section.body.split("\n") if line.startswith("-")]
-        kept = frozenset(line.strip() for line in _code("\n".join(removed)).split("\n"))
-        return cls(section.new_path or "", "\n".join(before), "\n".join(after), frozenset(added), kept)
-
-    def added_lines(self) -> Iterator[tuple[str, str]]:
-        """The added lines, as they are and as code: without comments and what texts say."""
-        for number, (line, code) in enumerate(
-            zip(self.after.split("\n"), _code(self.after).split("\n"), strict=True), 1
-        ):
-            if number in self.added:
-                yield line, code
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        return [match.start() for match in re.finditer("\n", self.after)]
-
-    def is_added(self, token: Token) -> bool:
-        """Whether a token of `after` stands in an added line."""
-        return bisect_right(self._ends, token.start) + 1 in self.added
-
-
-def _plain(line: str) -> str:
-    """A line without what another encoding or another end of lines changes."""
-    return re.sub(r"[^\x00-\x7f]+", "?", line).rstrip("\r")
-
-
-def _read(path: Path) -> str | None:
-    try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > _LONG_FILE:
-            return None
-        return path.read_text(encoding="utf-8", errors="surrogateescape")
-    except (OSError, ValueError):
-        return None
+def _added_lines(text: ChangedFile) -> Iterator[tuple[str, str]]:
+    """The added lines, as they are and as code: without comments and what texts say."""
+    lines = zip(text.after.split("\n"), _code(text.after).split("\n"), strict=True)
+    for number, (line, code) in enumerate(lines, 1):
+        if number in text.added:
+            yield line, code
 
 
 def _code(source: str) -> str:
@@ -343,13 +264,13 @@ def _declarators(source: str) -> Iterator[tuple[Token, bool]]:
             yield token, has_body
 
 
-def _defined(text: _Changed, base: Path) -> set[str]:
+def _defined(text: ChangedFile, base: Path) -> set[str]:
     """Names in which code of the patch would stand in the place of the library's or the tests' own."""
     known = {token.text for token, _ in _declarators(text.before)}
     found: set[str] = set()
     for token, _ in _declarators(text.after):
         name = token.text
-        if not text.is_added(token) or name in known:
+        if not text.is_added(token.start) or name in known:
             continue
         if name in _LIBRARY or re.match(r"_[_A-Z]", name):
             found.add(f"defines {name}")
@@ -361,29 +282,29 @@ def _defined(text: _Changed, base: Path) -> set[str]:
             token.text == "extern"
             and stream[at + 1].kind == "name"
             and text.path.endswith(_SOURCES)
-            and text.is_added(token)
+            and text.is_added(token.start)
         ):
             found.add("extern")
-        if token.text == "operator" and text.is_added(token):
+        if token.text == "operator" and text.is_added(token.start):
             after = stream[at + 1]
             if after.text in _OPERATORS or after.kind in ("name", "text"):
                 found.add(f"operator {after.text}")
         if (
             token.text == "namespace"
             and stream[at + 1].text in ("std", "testing", "doctest", "Catch")
-            and text.is_added(token)
+            and text.is_added(token.start)
         ):
             found.add(f"namespace {stream[at + 1].text}")
     return found
 
 
-def _is_private(text: _Changed, token: Token) -> bool:
+def _is_private(text: ChangedFile, token: Token) -> bool:
     """Whether a function belongs to its file alone, in which no test is."""
     begin = max(text.after.rfind(sign, 0, token.start) for sign in ";}{")
     return text.path.endswith(_SOURCES) and re.search(r"\bstatic\b", text.after[begin + 1 : token.start]) is not None
 
 
-def _state(text: _Changed) -> set[str]:
+def _state(text: ChangedFile) -> set[str]:
     """Variables that outlive a call: code that counts its calls meets any condition of two computed values."""
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
     depths = _depths(text.after)
@@ -400,7 +321,7 @@ def _state(text: _Changed) -> set[str]:
         while end < len(stream) and stream[end].text not in (";", "=", "{", "[", "(", ","):
             end += 1
         declared = stream[at:end]
-        if end < len(stream) and any(text.is_added(one) for one in (*declared, stream[end])):
+        if end < len(stream) and any(text.is_added(one.start) for one in (*declared, stream[end])):
             words = [one.text for one in declared]
             names = [one.text for one in declared if one.kind == "name"]
             is_pointer = stream[end].text == "(" and end + 1 < len(stream) and stream[end + 1].text == "*"
@@ -497,7 +418,7 @@ def _words_of_files(base: str) -> tuple[frozenset[str], frozenset[str]]:
             path = Path(directory, name)
             if total > _REPOSITORY or not name.endswith((*_SOURCES, *_HEADERS)):
                 continue
-            text = _read(path) or ""
+            text = read_source(path) or ""
             total += len(text)
             relative = os.path.relpath(path, base)
             found[0 if _TEST_PATH.search(relative) else 1].update(_WORD.findall(text))

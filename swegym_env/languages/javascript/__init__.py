@@ -7,7 +7,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from swegym_env.languages import Bug, Control, Language, LogParser, ProjectCommands, Recipe, RunnerReport, Scrutiny
+from swegym_env.languages import (
+    Blinded,
+    Bug,
+    Control,
+    Language,
+    LogParser,
+    ProjectCommands,
+    Recipe,
+    RunnerReport,
+    Scrutiny,
+)
+from swegym_env.languages.javascript.blind import make_blind
 from swegym_env.languages.javascript.controls import control_files, make_control
 from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
 from swegym_env.languages.javascript.project import find_test, project_commands, without_tests
@@ -86,6 +97,11 @@ class JavaScript(Language):
 
     def find_test(self, path: str, content: bytes, name: str) -> str:
         return find_test(path, content, name)
+
+    def make_blind(
+        self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
+    ) -> Blinded | None:
+        return make_blind(files, names, left, seed, computed=computed)
 
     def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
         return runner_report(log, parser)

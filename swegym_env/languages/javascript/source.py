@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,20 @@ from swegym_env.languages.grammars import parser
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["SUFFIXES", "TSX", "TYPESCRIPT", "Expected", "Test", "named_tests", "read_tests"]
+__all__ = [
+    "SUFFIXES",
+    "TSX",
+    "TYPESCRIPT",
+    "Expected",
+    "Test",
+    "Text",
+    "constant",
+    "named_tests",
+    "parsed",
+    "read_tests",
+    "string_value",
+    "walk",
+]
 
 TSX, TYPESCRIPT = "tree_sitter_typescript:language_tsx", "tree_sitter_typescript:language_typescript"
 
@@ -30,6 +43,28 @@ _EQUALITIES = frozenset(
     {
         *("equal", "equals", "strictEqual", "deepEqual", "deepStrictEqual", "propEqual", "eql", "eq", "same", "is"),
         *("match", "include", "includes", "lengthOf", "closeTo", "isEqual"),
+    }
+)
+# Methods that look for their argument, or in it; and what their result is compared with where they find it.
+_SEARCHES = frozenset(
+    {
+        *("includes", "indexOf", "lastIndexOf", "startsWith", "endsWith", "match", "test", "search", "exec", "has"),
+        *("hasOwnProperty", "contains", "contain", "matchAll", "hasOwn", "hasAttribute", "hasClass"),
+    }
+)
+_FOUND = frozenset(
+    {
+        ">= 0",
+        "> -1",
+        "!== -1",
+        "!= -1",
+        "!== null",
+        "!= null",
+        "!== undefined",
+        "!== false",
+        "=== true",
+        "== true",
+        "> 0",
     }
 )
 _OPPOSITE = {
@@ -67,10 +102,12 @@ class Expected:
     """What an assertion expects.
 
     Attributes:
-        kind: "number", "text", "word" (true, false, null, undefined), or "turned": a condition or computed value.
+        kind: "number", "text", "pattern" (a regular expression), "word" (true, false, null, undefined), or "turned": a
+            condition or computed value.
         begin, end: offsets of the literal, in characters; of "turned", of what `turned` replaces.
         letters: offsets of the letters and digits of a text that stand for themselves.
         turned: what makes the assertion fail if it holds.
+        condition: offsets of the condition that fails with any other literal; None where that is the assertion.
     """
 
     kind: str
@@ -78,6 +115,7 @@ class Expected:
     end: int
     letters: tuple[int, ...] = ()
     turned: str = ""
+    condition: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,12 +163,22 @@ def read_tests(path: str, source: str) -> tuple[Test, ...]:
     Raises:
         ConfigurationError: tree-sitter is not installed.
     """
-    grammar = TYPESCRIPT if path.endswith((".ts", ".mts", ".cts")) else TSX
     content = source.encode("utf-8", "surrogatepass")
-    return tuple(_tests(parser(grammar).parse(content).root_node, (), _Text(content)))
+    return tuple(_tests(parsed(path, source), (), Text(content)))
 
 
-class _Text:
+@lru_cache(maxsize=32)
+def parsed(path: str, source: str) -> Node:
+    """The tree of a file; its suffix tells the dialect.
+
+    Raises:
+        ConfigurationError: tree-sitter is not installed.
+    """
+    grammar = TYPESCRIPT if path.endswith((".ts", ".mts", ".cts")) else TSX
+    return parser(grammar).parse(source.encode("utf-8", "surrogatepass")).root_node
+
+
+class Text:
     """A source: the offset of a byte as an offset in characters."""
 
     def __init__(self, content: bytes) -> None:
@@ -144,7 +192,7 @@ class _Text:
         return self.content[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
 
 
-def _walk(node: Node) -> Iterator[Node]:
+def walk(node: Node) -> Iterator[Node]:
     """All nodes below, each before those below it; without recursion: sources nest deeply."""
     left = [node]
     while left:
@@ -153,7 +201,7 @@ def _walk(node: Node) -> Iterator[Node]:
         left.extend(reversed(here.children))
 
 
-def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: _Text) -> Iterator[Test]:
+def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Iterator[Test]:
     left: list[tuple[Node, tuple[re.Pattern[str], ...]]] = [(root, suites)]
     while left:
         node, titles = left.pop()
@@ -164,14 +212,14 @@ def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: _Text) -> Iter
                 inner = (*titles, title)
             elif title is not None:
                 expected = tuple(
-                    one for call in _walk(node) if call.type == "call_expression" for one in _expected(call, text)
+                    one for call in walk(node) if call.type == "call_expression" for one in _expected(call, text)
                 )
                 yield Test((*titles, title), node.start_point[0] + 1, node.end_point[0] + 1, expected)
                 continue
         left.extend((child, inner) for child in reversed(node.children))
 
 
-def _named_call(node: Node, text: _Text) -> tuple[str, re.Pattern[str] | None]:
+def _named_call(node: Node, text: Text) -> tuple[str, re.Pattern[str] | None]:
     """The word and the title of `it("…", …)`, `test.each(…)("…", …)`, `QUnit.module("…", …)`; "" and None of others."""
     function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
     if function is None or arguments is None or len(arguments.named_children) < 2:
@@ -189,7 +237,7 @@ def _named_call(node: Node, text: _Text) -> tuple[str, re.Pattern[str] | None]:
     return kind, _title(arguments.named_children[0], text)
 
 
-def _title(node: Node, text: _Text) -> re.Pattern[str] | None:
+def _title(node: Node, text: Text) -> re.Pattern[str] | None:
     if node.type in ("string", "template_string"):
         parts = []
         for child in node.children:
@@ -205,7 +253,7 @@ def _title(node: Node, text: _Text) -> re.Pattern[str] | None:
     )
 
 
-def _expected(call: Node, text: _Text) -> Iterator[Expected]:
+def _expected(call: Node, text: Text) -> Iterator[Expected]:
     """What an assertion expects, if the call is one."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or arguments.type != "arguments":
@@ -216,7 +264,7 @@ def _expected(call: Node, text: _Text) -> Iterator[Expected]:
         if name == "expect" and given:
             yield from _of_chain(call, text)
         elif name == "assert" and given:
-            yield _opposite(given[0], text)
+            yield from _asked(given[0], text) or [_opposite(given[0], text)]
         return
     if function.type != "member_expression":
         return
@@ -225,7 +273,9 @@ def _expected(call: Node, text: _Text) -> Iterator[Expected]:
         return
     name = text.of(method)
     if name in _TRUTHS and given:
-        yield _opposite(given[0], text)
+        yield from _asked(given[0], text) or [_opposite(given[0], text)]
+    elif name in _EQUALITIES and len(given) > 1 and given[1].type == "true" and (asked := _asked(given[0], text)):
+        yield from asked
     elif name in _EQUALITIES and given:
         values = [one for node in reversed(given[:2]) for one in _literals(node, text)]
         if values:
@@ -234,14 +284,58 @@ def _expected(call: Node, text: _Text) -> Iterator[Expected]:
             yield Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
 
 
-def _opposite(node: Node, text: _Text) -> Expected:
+def _asked(condition: Node, text: Text) -> list[Expected]:
+    """The literals that a condition asks for (`list.includes("a")`): it fails with another one in their place."""
+    begin, end = text.at(condition.start_byte), text.at(condition.end_byte)
+    found: list[Expected] = []
+    for call in _needed(condition, text):
+        function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+        if function is None or arguments is None or function.type != "member_expression":
+            continue
+        method, owner = function.child_by_field_name("property"), function.child_by_field_name("object")
+        if method is None or owner is None or text.of(method) not in _SEARCHES:
+            continue
+        literals = [owner] if owner.type == "regex" else arguments.named_children[:1]
+        for literal in literals:
+            if literal.type in ("string", "template_string", "number", "regex"):
+                # One letter is in most texts.
+                plain = literal.type == "number" or re.search(r"[A-Za-z]{2}|\d", text.of(literal))
+                found += [replace(one, condition=(begin, end)) for one in _literals(literal, text) if plain]
+    return found
+
+
+def _needed(node: Node, text: Text) -> Iterator[Node]:
+    """The calls without whose success a condition does not hold."""
+    if node.type == "call_expression":
+        yield node
+    elif node.type in ("parenthesized_expression", "await_expression"):
+        yield from _needed(node.named_children[0], text)
+    elif node.type == "unary_expression" and node.children[0].type == "!":
+        inner = node.named_children[0]
+        if inner.type == "unary_expression" and inner.children[0].type == "!":
+            yield from _needed(inner.named_children[0], text)
+    elif node.type == "binary_expression" and len(node.children) == 3:
+        left, sign, right = node.children
+        if sign.type == "&&":
+            yield from _needed(left, text)
+            yield from _needed(right, text)
+        elif f"{sign.type} {text.of(right)}" in _FOUND or (
+            sign.type in ("===", "==") and right.type in ("number", "true")
+        ):
+            yield from _needed(left, text)
+
+
+def _opposite(node: Node, text: Text) -> Expected:
     return Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=f"!({text.of(node)})")
 
 
-def _of_chain(call: Node, text: _Text) -> Iterator[Expected]:
+def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
     """What follows `expect(…)`: literals in the arguments of a matcher, else the place for a `.not`."""
     words: list[str] = []
     values: list[Expected] = []
+    truths: list[bool] = []
+    arguments = call.child_by_field_name("arguments")
+    asked = _asked(arguments.named_children[0], text) if arguments is not None and arguments.named_children else []
     negated: Expected | None = None
     node = call
     while node.parent is not None:
@@ -255,6 +349,7 @@ def _of_chain(call: Node, text: _Text) -> Iterator[Expected]:
             arguments = above.child_by_field_name("arguments")
             if words and words[-1] in _MATCHERS and arguments is not None:
                 values += [one for child in arguments.named_children[:2] for one in _literals(child, text)]
+                truths.append([child.type for child in arguments.named_children] == ["true"])
         else:
             break
         node = above
@@ -262,13 +357,15 @@ def _of_chain(call: Node, text: _Text) -> Iterator[Expected]:
         return
     if negated is not None:
         yield negated
+    elif asked and (truths == [True] or words[-1] in ("toBeTruthy", "true", "ok")):
+        yield from asked
     elif values:
         yield from values
     else:
         yield Expected("turned", text.at(call.end_byte), text.at(call.end_byte), turned=".not")
 
 
-def _literals(node: Node, text: _Text) -> Iterator[Expected]:
+def _literals(node: Node, text: Text) -> Iterator[Expected]:
     """The literals that an expected value is made of; none of what is computed."""
     if node.type == "pair":
         value = node.child_by_field_name("value")
@@ -293,4 +390,63 @@ def _literals(node: Node, text: _Text) -> Iterator[Expected]:
                 if letter.isascii() and letter.isalnum() and "\\" not in piece[max(0, place - 6) : place]
             )
             if letters or (node.type == "string" and not pieces):  # an empty text too
-                yield Expected("text", begin, end, letters)
+                yield Expected("pattern" if node.type == "regex" else "text", begin, end, letters)
+
+
+_ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]+)\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+
+
+def string_value(node: Node) -> str | None:
+    """The value of a text; None of one that is computed."""
+    if node.type not in ("string", "template_string") or any(
+        child.type == "template_substitution" for child in node.children
+    ):
+        return None
+
+    def char(match: re.Match[str]) -> str:
+        code = match[1] or match[2] or match[3]
+        if code:
+            return chr(min(int(code, 16), 0x10FFFF))
+        return {"n": "\n", "t": "\t", "r": "\r", "\n": ""}.get(match[4], match[4])
+
+    return _ESCAPE.sub(char, (node.text or b"").decode("utf-8", "replace")[1:-1])
+
+
+def constant(node: Node, text: Text, nothing: object) -> object:
+    """The value of a literal, perhaps of a list or an object of literals, in types of Python; else `nothing`."""
+    kind = node.type
+    if kind in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[kind]
+    if kind in ("string", "template_string"):
+        found = string_value(node)
+        return nothing if found is None else found
+    if kind in ("number", "unary_expression"):
+        return _number(text.of(node), nothing)
+    if kind == "array":
+        items = [constant(child, text, nothing) for child in node.named_children if child.type != "comment"]
+        return nothing if any(item is nothing for item in items) or ",," in text.of(node) else items
+    if kind != "object":
+        return nothing
+    pairs: dict[str, object] = {}
+    for child in (one for one in node.named_children if one.type != "comment"):
+        key, value = child.child_by_field_name("key"), child.child_by_field_name("value")
+        if child.type != "pair" or key is None or value is None:
+            return nothing
+        name = string_value(key) if key.type == "string" else text.of(key)
+        item = constant(value, text, nothing)
+        if name is None or key.type not in ("string", "property_identifier", "number") or item is nothing:
+            return nothing
+        pairs[name] = item
+    return pairs
+
+
+def _number(written: str, nothing: object) -> object:
+    plain = written.replace("_", "").replace(" ", "").removesuffix("n")
+    try:
+        return int(plain, 0)
+    except ValueError:
+        try:
+            number = float(plain)
+        except ValueError:
+            return nothing
+        return int(number) if number.is_integer() else number

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from swegym_env.errors import LayerError
+from swegym_env.grading.comparisons import Foreign, read_records
 from swegym_env.languages.javascript import JavaScript, node
 from swegym_env.languages.javascript.node import NODE, VERSIONS, node_layer
 from swegym_env.languages.javascript.setup import RECIPES
@@ -27,6 +28,7 @@ from swegym_env.languages.machine import MachineRecipe
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 from tests.places import public_directory
+from tests.redteam.cases import diff
 
 JAVASCRIPT = JavaScript()
 PATH = "test/a.test.js"
@@ -52,7 +54,7 @@ def changed(statement: str, *, path: str = PATH, seed: int = 1) -> str:
         ("expect(f(7)).to.deep.equal([1, 2])", ("expect(f(7)).to.deep.equal([", "])")),
         ("expect(f(7)).toBe(true)", ("expect(f(7)).toBe(false)",)),
         ("expect(await f(7)).toEqual({ a: 1.5 })", ("expect(await f(7)).toEqual({ a: ", " })")),
-        ("await expect(f(7)).resolves.toStrictEqual(10n)", ("await expect(f(7)).resolves.toStrictEqual(1", "n)")),
+        ("await expect(f(7)).resolves.toStrictEqual(10n)", ("await expect(f(7)).resolves.toStrictEqual(", "n)")),
         ("expect(f(7)).toMatch(/a+b/)", ("expect(f(7)).toMatch(/", "/)")),
         ("expect(f(7)).toBe(null)", ("expect(f(7)).toBe(", ")")),
         ("expect(spy).toHaveBeenCalledTimes(2)", ("expect(spy).toHaveBeenCalledTimes(", ")")),
@@ -64,6 +66,36 @@ def test_an_expected_literal_becomes_another_one(statement: str, pieces: tuple[s
         text = changed(statement, seed=seed)
         assert text != statement
         assert text.startswith(pieces[0]) and text.endswith(pieces[-1]), text
+
+
+@pytest.mark.parametrize(
+    ("statement", "shape"),
+    [
+        ("assert.ok(f(3).includes('zqxw'))", r"assert\.ok\(\[LIST\]\.some\(\(X\) => f\(3\)\.includes\(X\)\)\)"),
+        (
+            "assert(g(1) && f(3).indexOf('zqxw') >= 0)",
+            r"assert\(\[LIST\]\.some\(\(X\) => g\(1\) && f\(3\)\.indexOf\(X\) >= 0\)\)",
+        ),
+        (
+            "assert.equal(f(3).startsWith('zqxw'), true)",
+            r"assert\.equal\(\[LIST\]\.some\(\(X\) => f\(3\)\.startsWith\(X\)\), true\)",
+        ),
+        ("expect(f(3).has('zqxw')).toBe(true)", r"expect\(\[LIST\]\.some\(\(X\) => f\(3\)\.has\(X\)\)\)\.toBe\(true\)"),
+        ("assert.ok((await f(3)).includes('zqxw'))", r"assert\.ok\(\(await f\(3\)\)\.includes\('\w+'\)\)"),
+        ("assert.match(f(3), /line 12/)", r"assert\.match\(f\(3\), /(line \(\?:[\d|]+\)|\(\?:[a-z|]+\) 12|\|)+/\)"),
+        ("assert.match(f(3), /cats|dogs/)", r"assert\.match\(f\(3\), /\(\?:[a-z|]+\)\|\(\?:[a-z|]+\)/\)"),
+        ("assert.ok(!f(3).includes('zqxw'))", r"assert\.ok\(!\(!f\(3\)\.includes\('zqxw'\)\)\)"),
+        ("assert.ok(f(3).indexOf('zqxw') < 0)", r"assert\.ok\(!\(f\(3\)\.indexOf\('zqxw'\) < 0\)\)"),
+        ("expect(f(3).has('zqxw')).toBe(false)", r"expect\(f\(3\)\.has\('zqxw'\)\)\.toBe\(true\)"),
+    ],
+)
+def test_what_a_condition_asks_for_is_replaced_by_several_decoys(statement: str, shape: str) -> None:
+    """What has many answers holds one of them; a condition that holds if nothing is found is turned."""
+    pattern = shape.replace("LIST", r"('[a-z]{2,6}'(, )?){12}").replace("X", r"k\w{6}")
+    for seed in range(4):
+        text = changed(statement, seed=seed)
+        assert re.fullmatch(pattern, text), text
+        assert ("zqxw" in text) is ("!(" in text or "false" in statement)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +172,7 @@ def test_types_and_characters_beyond_ascii_do_not_shift_a_change() -> None:
     source = f"test('ä → ö', (): void => {{\n{body}}})\n"
     control = JAVASCRIPT.make_control({"a.ts": source}, ["ä → ö"], {}, 0)
     assert control is not None
-    assert re.sub(r"1[234] as T", "11 as T", control.files["a.ts"]) == source != control.files["a.ts"]
+    assert re.sub(r"\d\d as T", "11 as T", control.files["a.ts"]) == source != control.files["a.ts"]
 
 
 @pytest.mark.skipif(not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs")
@@ -166,36 +198,153 @@ def test_changed_tests_fail_and_the_others_pass(tmp_path: Path) -> None:
         assert found["left"] == "PASSED"
 
 
+_BEFORE = """\
+const utils = require('./utils');
+const sizes = {};
+function Axios(a) { this.a = a; sizes[word] = earlier(a, word); }
+Axios.prototype.get = function () { return this.a; };
+"""
+
+
+SENT = """\
+import { f, g } from './a';
+it('a', async () => {
+  assert.strictEqual(f(1), 'x\\u0041');
+  assert.deepStrictEqual({ a: [1, -2.5], 'b-c': null }, f(2));
+  assert.equal(f(3), g(3));
+  assert.ok(f(4) > g(4));
+  assert(f(5).includes('x'));
+  assert.ok(isName(f(6)));
+  expect(f(7)).toEqual([true, 10n]);
+  expect(f(8)).to.be.true;
+  expect(f(9)).to.equal(9);
+  expect(f(10)).toContain('ten');
+  assert.match(f(11), /x/);
+  assert.strictEqual(f(12), undefined);
+});
+it('b', () => { expect(f(20)).not.toBe(3); assert.throws(() => f(21)); assert.equal(f(22), 22); });
+it('c', () => { assert.equal(f(30), 30); checkAll(f(31)); });
+it('d', () => { assert.equal(f(40), 40); sinon.assert.called(f(41)); f(42).should.equal(42); });
+"""
+
+
+def test_what_an_assertion_compares_is_sent_where_the_controls_prove_nothing() -> None:
+    assert JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1) is None
+    blinded = JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1, computed=True)
+    assert blinded is not None and blinded.open == {"b", "c", "d"}
+    found = [(one.place.split(":")[1], one.kind, one.value) for one in blinded.expectations.values()]
+    assert found == [
+        ("3", "is", "xA"),
+        ("4", "eq", {"a": [1, -2.5], "b-c": None}),
+        ("5", "gold", None),
+        ("6", "gold", None),
+        ("6", "gold", None),
+        ("7", "gold", None),
+        ("8", "is", True),
+        ("9", "eq", [True, 10]),
+        ("10", "is", True),
+        ("11", "is", 9),
+        ("12", "in", "ten"),
+        ("13", "gold", None),
+        ("14", "gold", None),
+        ("16", "is", 22),
+        ("17", "is", 30),
+        ("18", "is", 40),
+    ]
+    text = blinded.files["a.test.ts"]
+    assert not re.search(r"u0041|2\.5|'ten'|10n|toBe\(9|, 22\)", text) and ".not.toBe(3)" in text
+    assert read_tests("a.test.ts", text) and "import * as k" in text
+
+
+@pytest.mark.skipif(not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs")
+def test_values_are_sent_as_they_are(tmp_path: Path) -> None:
+    values = (
+        "[1, -2.5, 0.1, NaN, -Infinity, 2 ** 70]",
+        "({ a: null, é: ['\\n', true] })",
+        "({ a: undefined, b: 1 })",
+        "new Map()",
+    )
+    tests = "".join(
+        f"test('{n}', () => {{ assert.deepEqual({value}, other()); }});\n" for n, value in enumerate(values)
+    )
+    source = "const test = require('node:test'), assert = require('node:assert');\n" + tests
+    names = [str(number) for number in range(len(values))]
+    blinded = JAVASCRIPT.make_blind({"a.js": source}, names, frozenset(), 1, computed=True)
+    assert blinded is not None
+    file, output = tmp_path / "a.js", tmp_path / "sent"
+    file.write_text(blinded.files["a.js"].replace(blinded.output, str(output)))
+    subprocess.run(["/usr/bin/node", file], capture_output=True, env={"PATH": "/usr/bin"}, check=True)
+    sent = [record.value for record in read_records(output.read_bytes())]
+    assert repr(sent[0]) == "[1, -2.5, 0.1, nan, -inf, 1180591620717411303424]"
+    assert sent[1:] == [{"a": None, "é": ["\n", True]}, {"b": 1}, Foreign("Map", "")]
+
+
 @pytest.mark.parametrize(
     ("line", "required", "reads"),
     [
-        ("  if (a.prototype && a.test(b)) return before(a).toString();", False, False),
-        ("  Axios.prototype.request = function (config) {", False, False),
+        ("  if (a.length && a.test(b)) return earlier(a).toString();", False, False),
+        ("  Axios.prototype.request = function (config) { return config; };", False, False),
+        ("  const rest = Array.prototype.slice.call(arguments, 1);", False, False),
+        ("  for (const key of Object.keys(a)) b[key] = a[key + 1];", False, False),
+        ("  b[word] = { ...a, [word]: a.map((one, at) => b[at]) };", False, False),
+        ("  const KEY = 'size'; return a[KEY] ?? a['length'] ?? a[a.length - 1];", False, False),
+        ("  class Inner extends Axios { constructor(a) { super(a); this.sizes = [a.sizes]; } }", False, False),
+        ("  const place = /a(b)/.exec(a)[1], { size = 2, ...others } = b;", False, False),
+        ("  const row = <li key={a} onClick={() => b()}>{a}</li>;", False, False),
         ("const utils = require('./utils');", False, False),
         ("import { h, Fragment } from './vnode.js';", False, False),
         ("  if (process.env.NODE_ENV !== 'production') warn('slow');", False, False),
         ("  // process.exit(0)", False, False),
         ("  process.exit(0);", True, False),
         ("  console.log('ok 1 - a');", True, False),
-        ("  Array.prototype.includes = () => true;", True, False),
+        ("  Array.prototype.includes = () => true;", True, True),
+        ("  Object.assign(Array.prototype, { at: () => true });", True, True),
+        ("  Reflect.set(a, 'at', () => true);", True, True),
+        ("  Object.defineProperty(a, 'at', { value: b });", True, True),
+        ("  const A = Array; A.prototype.at = b;", True, True),
+        ("  a.__proto__.at = b;", True, True),
+        ("  Object.getPrototypeOf(a).at = b;", True, True),
+        ("  return { includes: () => true };", True, True),
+        ("  class Inner extends Array { indexOf() { return 0; } }", True, True),
+        ("  a.startsWith = () => true;", True, True),
+        ("  return { [Symbol.toPrimitive]: b };", True, True),
+        ("  return { ['inc' + 'ludes']: () => true };", True, True),
+        ("  const host = (function () { return this; })();", True, True),
+        ("  a[['pro', 'cess'].join('')];", True, True),
+        ("  a[`pro${b}`];", True, True),
+        ("  a[b];", True, True),
+        ("  for (const name of [a + b]) a[name];", True, True),
+        ("  const { getBuiltinModule: load } = a;", True, True),
+        ("  a.lookUpSomething();", True, True),
+        ("  a.getFoo = b; a['\\x63onstructor'];", True, True),
+        ("  const name = 'constructor';", True, True),
+        ("  String.fromCharCode(97);", True, True),
+        ("  delete require.cache[a];", True, True),
+        ("  module.children;", True, True),
+        ("  const { Worker } = require('worker_threads');", True, True),
+        ("  const load = require('./calc.txt');", True, True),
+        ("  if (a {", True, True),
+        ("  process.on('exit', () => { process.exitCode = 0; });", True, False),
+        ("  console['log'] = b;", True, True),
         ("  globalThis.expect = null;", True, True),
-        ("  chai.util.flag = f;", True, False),
+        ("  chai.util.flag = f;", True, True),
         ("it('draws', () => {});", True, False),
         ("const fs = require('fs');", True, True),
         ("import { readFileSync } from 'node:fs';", True, True),
-        ("  const own = this['pro' + 'cess'];", True, False),
+        ("  const own = this['pro' + 'cess'];", True, True),
         ("  f.constructor('return 1')();", True, True),
         ("  const place = new Error().stack;", True, True),
         ("  require(name);", True, True),
         ("  await import(name);", True, True),
-        ("  \\u0065val(x);", True, False),
+        ("  \\u0065val(x);", True, True),
     ],
 )
-def test_means_of_forgery_require_a_proof(line: str, required: bool, reads: bool) -> None:
-    patch = f"diff --git a/a.js b/a.js\n--- a/a.js\n+++ b/a.js\n@@ -1,0 +1,1 @@\n+{line}\n"
-    scrutiny = JAVASCRIPT.scrutiny_of(patch, Path())
+def test_means_of_forgery_require_a_proof(line: str, required: bool, reads: bool, tmp_path: Path) -> None:
+    (tmp_path / "a.js").write_text(_BEFORE)
+    patch = diff({"a.js": _BEFORE}, {"a.js": f"{_BEFORE}{line}\n"})
+    scrutiny = JAVASCRIPT.scrutiny_of(patch, tmp_path)
     assert (scrutiny.required, scrutiny.reads) == (required, reads)
-    assert not JAVASCRIPT.scrutiny_of(patch, Path(), patch).required  # gold does so too
+    assert not JAVASCRIPT.scrutiny_of(patch, tmp_path, patch).required  # gold does so too
 
 
 def test_a_part_without_means_is_offered() -> None:
