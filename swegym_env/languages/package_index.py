@@ -1,7 +1,8 @@
 """The host's package index settings, for the sandboxes with network access, which run set-up commands.
 
 The configuration of pip, uv and npm (files, `PIP_*`, `UV_*`, `npm_config_*`), proxies and certificates are passed as
-environment variables, without what npm's files hold of passwords and tokens.
+environment variables, without what npm's files hold of passwords and tokens; and so is git's `url.BUNDLE.insteadOf`,
+where a local bundle takes the place of a repository.
 Local directories that they name (`find-links`, `file://` indexes, certificates) are mounted read-only. No other sandbox
 has any of this.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +66,30 @@ def package_index(environ: Mapping[str, str] | None = None) -> PackageIndex:
         for path in sorted(paths)
         if os.path.exists(path) and not path.startswith(("/usr/", "/dev/", "/proc/"))
     }
+    instead = _git_configured(environ)
+    env |= {"GIT_CONFIG_COUNT": str(len(instead))} if instead else {}
+    for number, (base, prefix) in enumerate(instead):
+        env |= {f"GIT_CONFIG_KEY_{number}": f"url.{base}.insteadOf", f"GIT_CONFIG_VALUE_{number}": prefix}
+        binds[base] = base
     # A cache that is removed with the sandbox: old versions of pip fail with PIP_NO_CACHE_DIR.
     return PackageIndex(
         {**env, "PIP_CONFIG_FILE": os.devnull, "PIP_CACHE_DIR": "/tmp/pip-cache", "PIP_NO_INPUT": "1"}, binds
     )
+
+
+def _git_configured(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The bundles of git's `url.BUNDLE.insteadOf`, each with the address that it replaces.
+
+    Other addresses can hold tokens, and git in a sandbox trusts no repository that belongs to another user.
+    """
+    command = ["git", "config", "--null", "--get-regexp", r"^url\..*\.insteadof$"]
+    try:
+        ran = subprocess.run(command, env=dict(environ), cwd="/", capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return []
+    entries = (entry.partition("\n") for entry in ran.stdout.split("\0") if entry)
+    found = [(key[len("url.") : -len(".insteadof")], prefix) for key, _, prefix in entries]
+    return [(base, prefix) for base, prefix in found if base.startswith("/") and os.path.isfile(base)]
 
 
 def _uv_configured(environ: Mapping[str, str]) -> dict[str, str]:

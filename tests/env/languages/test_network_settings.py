@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import os
 import ssl
 import subprocess
 import tempfile
@@ -173,3 +174,23 @@ def test_settings_of_npm_are_passed_without_its_tokens(tmp_path: Path) -> None:
     assert "secret" not in str(env)
     own = package_index({"HOME": str(tmp_path), "npm_config_registry": "https://other.example.org/"}).env
     assert own["npm_config_registry"] == "https://other.example.org/"
+
+
+def test_git_takes_a_bundle_of_this_machine_in_place_of_a_repository(tmp_path: Path) -> None:
+    repository, bundle, home = tmp_path / "repository", tmp_path / "a.bundle", tmp_path / "home"
+    home.mkdir()
+    own = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    address = "https://git.invalid/acme/a.git"
+    for base, prefix in ((bundle, address), (repository, "https://b.invalid/"), ("https://me:token@c.invalid/", "c:")):
+        add = ["git", "config", "--global", "--add", f"url.{base}.insteadOf", prefix]
+        subprocess.run(add, env=own, check=True)
+    subprocess.run(["git", "init", "-q", repository], env=own, check=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.invalid"]
+    subprocess.run(["git", "-C", repository, *author, "commit", "-qm", "x", "--allow-empty"], env=own, check=True)
+    subprocess.run(["git", "-C", repository, "bundle", "create", "-q", bundle, "--all", "HEAD"], env=own, check=True)
+    index = package_index(own)
+    assert index.binds[str(bundle)] == str(bundle) and str(repository) not in index.binds
+    assert "token" not in str(index.env)
+    inside = {**index.env, "HOME": str(tmp_path), "PATH": own["PATH"]}
+    subprocess.run(["git", "clone", "-q", address, tmp_path / "clone"], env=inside, check=True)
+    assert (tmp_path / "clone/.git").is_dir()
