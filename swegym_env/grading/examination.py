@@ -27,7 +27,7 @@ from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict
 from swegym_env.languages import Copy, ExpectedValue, Language, Lineup, Scrutiny, language_of
 from swegym_env.repo.patches import added_lines
 
-__all__ = ["Probe", "chance_left", "examine", "shares_of", "unreliable"]
+__all__ = ["Probe", "chance_left", "examine", "examine_given", "shares_of", "unreliable"]
 
 _MOST_COPIES, _MOST_COPIES_REQUIRED = 160, 6000
 _LINEUPS = 2  # a test may fail for a reason of its own, once
@@ -36,6 +36,7 @@ _ENDING = 0.7  # of the time that the tests may take
 _COPIES_S = 5.0  # for copies, beside as many seconds as the tests take
 _SEPARATE_RUNS, _SEPARATE_RUNS_REQUIRED = 2, 14  # half of them with a wrong value
 _MOST_PROBES = 4096
+_LEAST_TWINS, _MOST_TWINS, _COPIES_WITH_TWINS = 3, 15, 12
 _probes: dict[str, Probe] = {}
 _lock = threading.Lock()
 
@@ -136,6 +137,46 @@ def examine(
     if chance > scrutiny.chance and scrutiny.required:
         verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
     return verdict, chances
+
+
+def examine_given(
+    tests: TaskTests, patch: str, gold: str, run: Run, verdict: Verdict, scrutiny: Scrutiny, given: frozenset[str]
+) -> Verdict:
+    """The verdict on a patch that keeps something between calls, after a run beside twins (`Language.make_twins`).
+
+    Args:
+        tests, patch, gold, run, scrutiny: as of `examine`.
+        verdict: of the examination, which the patch has passed.
+        given: tests that may give the code under test what they expect.
+    """
+    language = language_of(tests.task)
+    examination = _Examination(tests, language, patch, gold, run.files, tests.task.fail_to_pass)
+    probe = examination.probe()
+    number = _MOST_TWINS
+    if probe.copy_s:
+        number = int((_COPIES_S + verdict.test_duration_s) / probe.copy_s / _COPIES_WITH_TWINS / max(1, len(given)))
+    chances = dict.fromkeys(given, 1.0)
+    for _ in range(_LINEUPS):
+        twins = language.make_twins(run.files, given, secrets.randbits(64), max(_LEAST_TWINS, min(number, _MOST_TWINS)))
+        if twins is None or not twins.lineup.copies:
+            break
+        wrong, unsound = examination.compared_with_gold(twins.lineup)
+        if not wrong:
+            by_test: dict[str, list[ExpectedValue]] = {}
+            for copy in twins.lineup.copies:
+                for name in copy.expectation.names - twins.open:
+                    by_test.setdefault(name, []).append(copy.expectation)
+            for name, mine in by_test.items():
+                least = min(Counter(mine).values())
+                chances[name] = 1.0 if unsound.intersection(mine) else (twins.number + 1.0) ** -least
+            break
+    else:
+        return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, forgery_chance=1.0)
+    chance = max(verdict.forgery_chance or 0.0, *chances.values())
+    verdict = dataclasses.replace(verdict, forgery_chance=chance)
+    if scrutiny.required and max(chances.values()) > scrutiny.chance:
+        verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
+    return verdict
 
 
 def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue]:
@@ -262,6 +303,14 @@ class _Examination:
         sound = self._passed(self.gold, lineup)
         off = {copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right}
         self._forget(unreliable(lineup, sound))
+        return [copy for copy in wrong if copy.expectation not in off], off
+
+    def compared_with_gold(self, lineup: Lineup) -> tuple[list[Copy], set[ExpectedValue]]:
+        """As `judge`, of a lineup that says nothing of its expectations otherwise."""
+        passed = self._passed(self.patch, lineup)
+        wrong = [copy for copy in lineup.copies if passed.get(copy, False) != copy.right]
+        sound = self._passed(self.gold, lineup) if wrong and self.patch != self.gold else passed
+        off = {copy.expectation for copy in lineup.copies if sound.get(copy, False) != copy.right}
         return [copy for copy in wrong if copy.expectation not in off], off
 
     def probe(self) -> Probe:

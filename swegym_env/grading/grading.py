@@ -26,7 +26,7 @@ from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.grading.blind import BlindTests, calibrate, known_blind_tests
-from swegym_env.grading.examination import examine
+from swegym_env.grading.examination import examine, examine_given
 from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, judges
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
@@ -231,6 +231,10 @@ def _examined(
     # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
     # it does, the least edit may be one of what the tests compare by.
     settled = {} if scrutiny.required else settled
+    language, given = language_of(task), frozenset[str]()
+    if can_be_blind and language.keeps_state(patch, tests.workspace.base, task.patch):
+        given = language.given_tests(run.files, task.fail_to_pass)
+    settled = {name: chance for name, chance in settled.items() if name not in given}
     if settled and settled.keys() >= {*task.fail_to_pass}:
         chance = max(settled.values())
         proved = tuple(name for name in task.fail_to_pass if name in hidden)
@@ -241,8 +245,46 @@ def _examined(
     weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
     is_open = can_be_blind and examined.failure_reason == UNPROVEN
     if is_open and not (blind and blind.proves(verdict, weak)):
-        return _without_expected_values(tests, patch, gold, store, examined, chances, weak)
-    return _with_blind_proof(verdict, examined, settled)
+        examined = _without_expected_values(tests, patch, gold, store, examined, chances, weak)
+    else:
+        examined = _with_blind_proof(verdict, examined, settled)
+    if given and examined.resolved:
+        return _with_state(tests, patch, gold, store, run, examined, scrutiny, given)
+    return examined
+
+
+def _with_state(
+    tests: TaskTests,
+    patch: str,
+    gold: str,
+    store: LayerStore | None,
+    run: Run,
+    examined: Verdict,
+    scrutiny: Scrutiny,
+    given: frozenset[str],
+) -> Verdict:
+    """The verdict on a patch that keeps something between calls and passed the examination.
+
+    Where the tests can be run without giving it what they expect, it has to compute what the gold patch does. Where
+    they give it that in any case, it has to pass among twins.
+
+    Args:
+        run: in which it passed.
+        given: tests that give it what they expect.
+    """
+    task, chance = tests.task, examined.forgery_chance
+    blind = calibrate(tests, gold, store, computed=True)
+    blinded = language_of(task).make_blind(blind.files, task.fail_to_pass, blind.left, 0, computed=True)
+    if blind.pairs and blinded is not None:
+        hidden = given - language_of(task).given_tests(blind.files, given, blinded.files) - blind.open
+        if hidden:
+            _, verdict = blind.run(tests, patch)
+            if any(verdict.tests.get(name) != "PASSED" for name in hidden):
+                return dataclasses.replace(examined, resolved=False, failure_reason=UNPROVEN, forgery_chance=1.0)
+            given -= hidden
+            chance = max(chance or 0.0, *map(blind.chance, hidden))
+    examined = dataclasses.replace(examined, forgery_chance=chance)
+    return examine_given(tests, patch, gold, run, examined, scrutiny, given) if given else examined
 
 
 def _all_passed(verdict: Verdict) -> bool:

@@ -203,6 +203,22 @@ class Lineup:
 
 
 @dataclass(frozen=True)
+class Twins:
+    """Test files with copies of tests, each beside twins: the same statements with other values, which check nothing.
+
+    Attributes:
+        lineup: the files, and the copies: as the test is, or with another value for a constant that it gives the code
+            under test and expects. All of them are right, as far as the gold patch passes them.
+        open: tests that may give what they expect in other ways, or have no twins.
+        number: of twins of each copy.
+    """
+
+    lineup: Lineup
+    open: frozenset[str]
+    number: int
+
+
+@dataclass(frozen=True)
 class Control:
     """A negative control: test files with wrong expected values, to run in place of the task's own.
 
@@ -519,6 +535,39 @@ class Language(ABC):
     def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
         """Copy → whether it passed, by the tests of the log and their status; copies that did not run are absent."""
         return {}
+
+    def keeps_state(self, patch: str, base: Path, gold: str = "") -> bool:
+        """Whether a patch keeps something between calls that neither its files keep before it nor the gold patch.
+
+        It may answer with what a test gives it (`given_tests`).
+
+        Args:
+            patch, base, gold: as of `scrutiny_of`.
+        """
+        return False
+
+    def given_tests(
+        self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None
+    ) -> frozenset[str]:
+        """Those of `names` whose tests may give the code under test what they expect, outside of the call they judge.
+
+        Args:
+            files: path → text of the test files as the task has them.
+            names: of tests, as the log parser gives them.
+            rewritten: the same files without expected values: which tests give there what they expect in `files`.
+        """
+        return frozenset(names)
+
+    def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins | None:
+        """Put copies of tests in the place of all tests of their files, each beside twins that give other values.
+
+        Args:
+            files: path → text of the test files as the task has them.
+            names: of the tests, as the log parser gives them.
+            seed: of the random choices.
+            twins: how many each copy has.
+        """
+        return None
 
     def make_blind(
         self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False

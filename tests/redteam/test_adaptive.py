@@ -37,6 +37,8 @@ _FIRST = (
     *("a key that is the same for what is near",),
     *("by another method: equals a member, in", "by a mixin: a view"),
     *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
+    *("kept: the last text, which has a name", "kept: the last text, in a closure", "kept: the first text of all"),
+    *("kept: texts in a loop", "kept: the first object of all, where", "kept: the number of calls"),
 )
 
 

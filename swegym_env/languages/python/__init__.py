@@ -17,6 +17,7 @@ from swegym_env.languages import (
     LogParser,
     RunnerReport,
     Scrutiny,
+    Twins,
     Variation,
 )
 from swegym_env.languages.python.blind import make_blind
@@ -32,6 +33,8 @@ from swegym_env.languages.python.logs import (
 from swegym_env.languages.python.machinery import test_machinery
 from swegym_env.languages.python.screening import scrutiny_of, without_means
 from swegym_env.languages.python.setup import PythonRecipe, find_recipe
+from swegym_env.languages.python.state import keeps_state
+from swegym_env.languages.python.twins import given_tests, make_twins
 from swegym_env.tasks.task import Task
 
 __all__ = ["Python"]
@@ -125,6 +128,17 @@ class Python(Language):
 
     def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
         return copies_passed(lineup, tests)
+
+    def keeps_state(self, patch: str, base: Path, gold: str = "") -> bool:
+        return keeps_state(patch, base, gold)
+
+    def given_tests(
+        self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None
+    ) -> frozenset[str]:
+        return given_tests(files, names, rewritten)
+
+    def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins:
+        return make_twins(files, names, seed, twins)
 
     def make_blind(
         self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False

@@ -31,6 +31,7 @@ from swegym_env.languages.python.means import (
     means_of,
     source_at_base,
 )
+from swegym_env.languages.python.state import keeps_state
 from swegym_env.repo.patches import FilePatch, parse_patch, without_sections
 
 __all__ = ["scrutiny_of", "without_means"]
@@ -61,7 +62,7 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
     if not patch or (sections and all(_is_plain(section, base) for section in sections)):
         compares, judges = _comparing(base)
         harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_by_gold(gold, base))
-        return Scrutiny(1.0, harmless=harmless)
+        return Scrutiny(1.0, harmless=harmless and not keeps_state(patch, base, gold))
     means, reading = means_of(patch, base, gold)
     return Scrutiny(CHANCE, reads=bool(reading), required=bool(means))
 

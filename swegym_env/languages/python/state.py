@@ -1,0 +1,495 @@
+"""What a Python patch newly keeps between calls: by it, the code under test may answer with what a test gave it before.
+
+A repair may keep state too (a cache, a registry), so this alone says nothing against a patch; see `twins`.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from swegym_env.languages.python.means import Source, apply_hunks, source_at_base
+from swegym_env.languages.python.parsing import children
+from swegym_env.repo.patches import FilePatch, parse_patch
+
+__all__ = ["keeps_state"]
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Scoped = (*_Function.__args__, ast.ClassDef, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+_Kept = tuple[str, str]  # a kind, and the name of what keeps
+_CHANGING = re.compile(
+    r"_*(add|append|clear|discard|extend|insert|install|patch|pop|push|put|register|remove|send|set|sort|reverse|"
+    r"store|throw|update|write|__setitem__|__delitem__|__setattr__|__iadd__|__next__)"
+)
+_STORING = re.compile(r"_*(install|push|put|register|remember|set_|store)")  # of functions, which keep what they get
+_READING = frozenset(
+    (
+        *("get", "items", "keys", "values", "index", "count", "copy", "join", "format", "startswith", "endswith"),
+        *("union", "intersection", "difference", "issubset", "issuperset", "isdisjoint", "match", "search", "sub"),
+        *("fullmatch", "findall", "finditer", "split", "strip", "encode", "decode", "lower", "upper", "replace"),
+        *("debug", "info", "warning", "error", "exception", "log"),
+    )
+)
+_READERS = frozenset(
+    (
+        *("len", "sorted", "set", "list", "dict", "tuple", "any", "all", "sum", "min", "max", "isinstance", "zip"),
+        *("issubclass", "enumerate", "frozenset", "str", "repr", "bool", "range", "int", "float", "reversed", "map"),
+    )
+)
+# What they make does not change, or keeps nothing that it is given.
+_UNCHANGING = frozenset(
+    (
+        *("compile", "getLogger", "namedtuple", "NamedTuple", "TypeVar", "NewType", "ParamSpec", "frozenset", "tuple"),
+        *("object", "str", "int", "float", "bytes", "bool", "complex", "range", "slice", "Decimal", "Fraction", "Path"),
+        *("PurePath", "PurePosixPath", "date", "time", "datetime", "timedelta", "itemgetter", "attrgetter", "join"),
+        *("methodcaller", "Struct", "property", "staticmethod", "classmethod", "MappingProxyType", "auto", "Enum"),
+        *("len", "min", "max", "sum", "round", "abs", "ord", "chr", "repr", "format", "encode", "decode", "split"),
+        *("gettext_lazy", "gettext", "_", "getattr", "type", "isinstance", "cast", "field", "maketrans", "version"),
+    )
+)
+_INERT = _UNCHANGING | {"list", "dict", "set", "sorted", "OrderedDict", "bytearray", "copy", "fromkeys", "union"}
+_CACHES = frozenset({"lru_cache", "cache", "memoize", "memoized", "singledispatch"})
+# Calls that leave something outside of the process's objects.
+_LEAVING = frozenset(
+    (
+        *("symlink", "mkdir", "makedirs", "putenv", "link", "setxattr", "utime", "truncate", "mkstemp", "mkdtemp"),
+        *("NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory", "touch", "write_text", "write_bytes"),
+        *("umask", "chdir", "nice", "seed", "alarm"),
+        *("mkfifo", "mknod", "chmod", "symlink_to", "hardlink_to", "shm_open", "SharedMemory", "memfd_create"),
+    )
+)
+_CHANGING_ARGUMENTS = frozenset({"setitem", "delitem", "iadd", "iconcat", "ior", "insort", "heappush"})
+_BUILTINS = frozenset(dir(builtins))
+_OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__", "__prepare__"})
+_METACLASS = re.compile(r"type|\w*Meta(class)?|\w+Type")
+_AT_HAND = frozenset({"map", "filter", "sorted", "min", "max", "any", "all", "sum", "sort", "next", "list", "reduce"})
+
+
+def keeps_state(patch: str, base: Path, gold: str) -> bool:
+    """Whether a patch keeps something between calls that its files do not keep before it, in a way that gold has not.
+
+    Args:
+        patch: what is graded of the agent's patch.
+        base: the repository at the base commit.
+        gold: the gold patch.
+    """
+    ways = {kind for kind, _ in _kept_by_gold(gold, base)}
+    return any(kind not in ways for kind, _ in _newly_kept(patch, base))
+
+
+@lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
+def _kept_by_gold(gold: str, base: Path) -> frozenset[_Kept]:
+    return _newly_kept(gold, base)
+
+
+def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
+    found: set[_Kept] = set()
+    for section in parse_patch(patch):
+        if section.new_path is not None and section.new_path.endswith((".py", ".pyi")):
+            found |= _kept_by_section(section, base)
+    return frozenset(found)
+
+
+def _kept_by_section(section: FilePatch, base: Path) -> set[_Kept]:
+    olds = [base / path for path in sorted(section.paths) if (base / path).is_file()]
+    before = olds[0].read_text(encoding="utf-8", errors="replace") if olds else ""
+    changed = apply_hunks(before, section.body) if section.body.startswith("@@ ") else None
+    if changed is None:
+        return {("unknown", str(section.new_path))} if section.body else set()
+    new = Source(changed[0])
+    if new.tree is None:
+        return {("unknown", str(section.new_path))}
+    try:
+        kept = _kept_in(new) - _kept_before(before)
+    except RecursionError:
+        return {("unknown", str(section.new_path))}
+    return set(kept)
+
+
+def _kept_in(source: Source) -> Counter[_Kept]:
+    return Counter(_File(source.tree).kept()) if source.tree is not None else Counter()
+
+
+@lru_cache(maxsize=64)  # the same for all patches of a task
+def _kept_before(text: str) -> Counter[_Kept]:
+    return _kept_in(source_at_base(text))
+
+
+class _File:
+    """A syntax tree, which names its scopes bind, and what lives longer than a call in it."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._scope_of: dict[ast.AST, ast.AST] = {tree: tree}
+        self._bound: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
+        self._outer: dict[ast.AST, set[str]] = {}
+        self._nodes = [tree, *self._read()]
+        # Names of modules and classes whose value may change: module → also as names, class → as attributes.
+        self._lasting = {name for name in self._bound[tree] if self._may_change(tree, name)}
+        # Those of them that a look may change: no containers of the language, but iterators, a `defaultdict`.
+        self._reactive = {name for name in self._lasting if not all(map(self._is_inert, self._values(tree, name)))}
+        classes = [node for node in self._nodes if isinstance(node, ast.ClassDef)]
+        self._attributes = {name for each in classes for name in self._bound[each] if self._may_change(each, name)}
+        self._own = {
+            name
+            for each in classes
+            for name in self._bound[each]
+            if any(self._is_container(value) for value in self._values(each, name))
+        }
+        for node in tree.body:  # `Box.slot = Slot()`
+            targets = node.targets if isinstance(node, ast.Assign) and not self._is_fixed(node.value) else []
+            self._own |= {target.attr for target in targets if isinstance(target, ast.Attribute)}
+
+    def _read(self) -> list[ast.AST]:
+        found: list[ast.AST] = []
+        waiting: list[tuple[ast.AST, ast.AST]] = [(self._tree, self._tree)]
+        for node, scope in waiting:  # grows during the iteration
+            inner = scope
+            if node is not self._tree:
+                found.append(node)
+                self._scope_of[node] = scope
+                if isinstance(node, _Scoped):
+                    inner = node
+                    self._bound[node] = {}
+            self._bind(node, scope, inner)
+            for child in children(node):
+                self._parents[child] = node
+                outside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                waiting.append((child, scope if outside and self._is_outside(node, child) else inner))
+        return found
+
+    @staticmethod
+    def _is_outside(node: ast.AST, child: ast.AST) -> bool:
+        """Whether a part of a definition (a decorator, a base) is read outside of what it defines."""
+        return child not in getattr(node, "body", ()) and not isinstance(child, ast.arguments)
+
+    def _bind(self, node: ast.AST, scope: ast.AST, inner: ast.AST) -> None:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            while isinstance(scope, ast.GeneratorExp | ast.ListComp | ast.SetComp | ast.DictComp) and isinstance(
+                self._parents.get(node), ast.NamedExpr
+            ):
+                scope = self._scope_of[scope]
+            self._bound[scope].setdefault(node.id, []).append(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            self._bound[scope].setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.arg):
+            self._bound[inner].setdefault(node.arg, []).append(node)
+        elif isinstance(node, ast.alias):
+            self._bound[scope].setdefault((node.asname or node.name).partition(".")[0], []).append(node)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            self._bound[scope].setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Global | ast.Nonlocal):
+            self._outer.setdefault(scope, set()).update(node.names)
+
+    def _scope_with(self, name: str, scope: ast.AST) -> ast.AST | None:
+        """The scope that binds a name as it is read in `scope`; None for builtins."""
+        first = scope
+        while True:
+            visible = scope is first or not isinstance(scope, ast.ClassDef)
+            if visible and name in self._bound[scope] and name not in self._outer.get(scope, ()):
+                return scope
+            if scope is self._tree:
+                return None
+            scope = self._scope_of[scope]
+
+    def _values(self, scope: ast.AST, name: str) -> Iterator[ast.expr]:
+        """The expressions that a scope sets a name to, as far as they stand alone."""
+        for node in self._bound[scope].get(name, ()):
+            parent = self._parents.get(node)
+            if isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr) and parent.value is not None:
+                yield parent.value
+            elif isinstance(parent, ast.Tuple | ast.List | ast.Starred) and isinstance(node, ast.Name):
+                top: ast.AST = parent
+                while isinstance(top, ast.Tuple | ast.List | ast.Starred):
+                    top = self._parents[top]
+                value = getattr(top, "value", None) or getattr(top, "iter", None)
+                if isinstance(value, ast.expr):
+                    yield from value.elts if isinstance(value, ast.Tuple | ast.List) else [value]
+            elif isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension):
+                yield parent.iter
+            elif isinstance(parent, ast.withitem):
+                yield parent.context_expr
+
+    # What may change
+
+    def _may_change(self, scope: ast.AST, name: str) -> bool:
+        return any(not self._is_fixed(value) for value in self._values(scope, name))
+
+    def _is_fixed(self, node: ast.expr, depth: int = 0) -> bool:
+        """Whether a value at module or class level cannot change, as far as its expression says."""
+        if isinstance(node, ast.Constant | ast.JoinedStr | ast.Lambda | ast.Compare):
+            return True
+        if isinstance(node, ast.Tuple):
+            return all(self._is_fixed(item, depth) for item in node.elts)
+        if isinstance(node, ast.UnaryOp):
+            return self._is_fixed(node.operand, depth)
+        if isinstance(node, ast.BinOp):
+            return self._is_fixed(node.left, depth) and self._is_fixed(node.right, depth)
+        if isinstance(node, ast.BoolOp):
+            return all(self._is_fixed(item, depth) for item in node.values)
+        if isinstance(node, ast.IfExp):
+            return self._is_fixed(node.body, depth) and self._is_fixed(node.orelse, depth)
+        if isinstance(node, ast.Subscript | ast.Starred):
+            return self._is_fixed(node.value, depth)
+        if isinstance(node, ast.Attribute):
+            return not _CHANGING.match(node.attr) or self._is_fixed(node.value, depth)
+        if isinstance(node, ast.Name):
+            values = list(self._values(self._tree, node.id))
+            return depth < 5 and all(self._is_fixed(value, depth + 1) for value in values)
+        return isinstance(node, ast.Call) and _last(node.func) in _UNCHANGING
+
+    def _is_inert(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.Call):
+            return _last(node.func) in _INERT
+        return not isinstance(node, ast.GeneratorExp) and not isinstance(node, ast.Name)
+
+    def _is_container(self, node: ast.expr) -> bool:
+        """Whether a value at class level is a container, or an object of a class or a generator of this file."""
+        if isinstance(node, ast.Call):
+            name = _last(node.func)
+            return name in self._bound[self._tree] and any(
+                isinstance(each, ast.ClassDef | ast.FunctionDef) for each in self._bound[self._tree][name]
+            )
+        return isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
+
+    def _holds_changing(self, name: str) -> bool:
+        """Whether what a name of a module holds may change too."""
+        for value in self._values(self._tree, name):
+            if isinstance(value, ast.List | ast.Set | ast.Tuple):
+                inner: list[ast.expr] = list(value.elts)
+            elif isinstance(value, ast.Dict):
+                inner = [*value.values]
+            else:
+                inner = [value]
+            if not all(self._is_fixed(item) for item in inner):
+                return True
+        return False
+
+    # What is kept
+
+    def kept(self) -> Iterator[_Kept]:
+        """Each way in which the file keeps something between calls, as often as it does so."""
+        uses: list[tuple[str, bool]] = []
+        for node in self._nodes:
+            if isinstance(node, ast.Global | ast.Nonlocal):
+                if isinstance(node, ast.Global) or self._escapes(self._scope_of[node]):
+                    yield from (("scope", name) for name in node.names)
+            elif isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                yield from self._changed("attribute", node.value, node)
+            elif isinstance(node, ast.Call):
+                yield from self._kept_by_call(node)
+            elif isinstance(node, ast.Name | ast.Attribute) and (name := self._lasting_use(node)):
+                uses.append((name, self._only_reads(node)))
+            elif isinstance(node, ast.Name | ast.Attribute) and self._is_of_a_library(node):
+                yield "outside", _last(node)
+            if isinstance(node, _Function):
+                yield from self._kept_by_definition(node)
+        # Whoever only looks at what the file keeps already has it too.
+        changed = {name for name, only_reads in uses if not only_reads or name in self._reactive}
+        yield from (("object", name) for name, _ in uses if name in changed)
+
+    def _lasting_use(self, node: ast.Name | ast.Attribute) -> str:
+        """The name of something of a module or a class that may change, where it is used; else empty."""
+        if isinstance(node, ast.Attribute):
+            return node.attr if node.attr in self._own else ""
+        own = isinstance(node.ctx, ast.Load) and node.id in self._lasting
+        return node.id if own and self._scope_with(node.id, self._scope_of[node]) is self._tree else ""
+
+    def _kept_by_call(self, node: ast.Call) -> Iterator[_Kept]:
+        name, changed = _last(node.func), list[ast.expr]()
+        if isinstance(node.func, ast.Attribute) and _CHANGING.match(name):
+            changed.append(node.func.value)
+        if name in _CHANGING_ARGUMENTS or (changed and _last(changed[0]) in _BUILTINS):
+            changed += node.args[:1]  # `list.append(LAST, value)`
+        for each in changed:
+            yield from self._changed("object", each, node)
+        if isinstance(node.func, ast.Name) and _STORING.match(name) and name not in _BUILTINS:
+            yield from self._changed("object", node.func, node)
+        if name in _LEAVING:
+            yield "outside", name
+        if name == "lru_cache":
+            yield "cache", name
+
+    def _kept_by_definition(self, function: _Function) -> Iterator[_Kept]:
+        name, decorators = getattr(function, "name", ""), getattr(function, "decorator_list", [])
+        defaults = [*function.args.defaults, *(value for value in function.args.kw_defaults if value is not None)]
+        if not all(self._is_fixed(value) for value in defaults):
+            yield "default", name
+        if any(_last(each) in _CACHES - {"lru_cache"} for each in decorators):
+            yield "cache", name
+        if any(_last(each).lstrip("_")[:1].isupper() for each in decorators):
+            yield "object", name  # of a class, which may keep what it is called with
+
+    def _is_of_a_library(self, node: ast.Name | ast.Attribute) -> bool:
+        """Whether this is a private name of a module of the standard library, such as a cache, or a registry."""
+        if _last(node) in ("loggerDict", "__warningregistry__"):
+            return True
+        if isinstance(node, ast.Name):
+            return False
+        if not node.attr.startswith("_") or not isinstance(node.value, ast.Name):
+            return False
+        scope = self._scope_with(node.value.id, self._scope_of[node])
+        bound = self._bound[scope][node.value.id] if scope is not None else []
+        return any(isinstance(each, ast.alias) and each.name in sys.stdlib_module_names for each in bound)
+
+    def _changed(self, kind: str, node: ast.expr, at: ast.AST) -> Iterator[_Kept]:
+        """Of something that is changed in a function: whether it lives longer than the call."""
+        if self._function_of(at) is None:
+            return  # when the module is imported, no test has given anything
+        root = self._lasting_root(node, self._scope_of[at])
+        if root:
+            yield kind, root
+
+    def _lasting_root(self, node: ast.expr, scope: ast.AST, depth: int = 0) -> str:
+        """What an expression belongs to, if that lives longer than a call; else empty."""
+        while not isinstance(node, ast.Name):
+            if isinstance(node, ast.Attribute):
+                if node.attr in self._attributes or re.fullmatch(r"__\w+__", node.attr):
+                    return node.attr
+                node = node.value
+            elif isinstance(node, ast.Subscript | ast.Starred | ast.Await):
+                node = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                node = node.func.value
+            elif isinstance(node, ast.Call):
+                name = _last(node.func)
+                own = self._scope_with(name, scope)
+                # A function may return what lives longer; a class and most builtin functions make something new.
+                return name if name == "type" or (own is self._tree and not name.lstrip("_")[:1].isupper()) else ""
+            else:
+                parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])
+                parts = parts if isinstance(node, ast.IfExp | ast.BoolOp) else []
+                return next(filter(None, (self._lasting_root(part, scope, depth) for part in parts)), "")
+        return self._lasting_name(node, scope, depth)
+
+    def _lasting_name(self, node: ast.Name, scope: ast.AST, depth: int) -> str:
+        where = self._scope_with(node.id, scope)
+        if where is None and node.id not in _BUILTINS:
+            return node.id  # of a module that is imported as a whole
+        if where is self._tree or (isinstance(where, ast.ClassDef) and where is not scope):
+            return node.id
+        if where is not None and any(isinstance(each, ast.alias) for each in self._bound[where][node.id]):
+            return node.id
+        if where is None or isinstance(where, ast.ClassDef) or depth > 5:
+            return ""
+        inner = self._function_below(where, scope)
+        if (
+            self._is_a_class(node.id, where)
+            or self._has_lasting_default(node.id, where)
+            or (inner is not None and self._escapes(inner))
+        ):
+            return node.id
+        aliases = [value for value in self._values(where, node.id) if not isinstance(value, ast.Constant)]
+        return next(filter(None, (self._lasting_root(value, where, depth + 1) for value in aliases)), "")
+
+    def _has_lasting_default(self, name: str, function: ast.AST) -> bool:
+        if not isinstance(function, _Function):
+            return False
+        given = function.args
+        places = [*given.posonlyargs, *given.args]
+        pairs = [*zip(places[::-1], given.defaults[::-1], strict=False)]
+        pairs += [(each, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
+        return any(each.arg == name and not self._is_fixed(value) for each, value in pairs)
+
+    def _is_a_class(self, name: str, function: ast.AST) -> bool:
+        """Whether a name is the first argument of a function that is given a class."""
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        first = [*function.args.posonlyargs, *function.args.args][:1]
+        home = self._scope_of[function]
+        if not first or first[0].arg != name or not isinstance(home, ast.ClassDef):
+            return False
+        decorated = any(_last(each) == "classmethod" for each in function.decorator_list)
+        meta = any(_METACLASS.fullmatch(_last(each)) for each in home.bases)
+        return decorated or meta or function.name in _OF_CLASSES
+
+    def _function_of(self, node: ast.AST) -> ast.AST | None:
+        """The function around a node."""
+        scope = self._scope_of[node]
+        while not isinstance(scope, _Function):
+            if scope is self._tree:
+                return None
+            scope = self._scope_of[scope]
+        return scope
+
+    def _function_below(self, outer: ast.AST, scope: ast.AST) -> ast.AST | None:
+        """The function or class directly in `outer` that holds `scope`; None if that is `outer` itself."""
+        found: ast.AST | None = None
+        while scope is not outer:
+            if isinstance(scope, (*_Function.__args__, ast.ClassDef)):
+                found = scope
+            scope = self._scope_of[scope]
+        return found
+
+    def _escapes(self, inner: ast.AST) -> bool:
+        """Whether a function in a function, or a class there, may be used after that one has ended."""
+        if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+            above = self._parents[inner]
+            return not (isinstance(above, ast.Call) and _last(above.func) in _AT_HAND)
+        if inner.decorator_list:
+            return True
+        home = self._scope_of[inner]
+        for node in self._nodes:
+            if isinstance(node, ast.Name) and node.id == inner.name and isinstance(node.ctx, ast.Load):
+                if self._scope_with(node.id, self._scope_of[node]) is not home:
+                    continue
+                above = self._parents[node]
+                if not isinstance(above, ast.Call) or (above.func is not node and _last(above.func) not in _AT_HAND):
+                    return True
+        return False
+
+    def _only_reads(self, node: ast.expr) -> bool:
+        """Whether a use of something that may change only looks at it."""
+        deep = self._holds_changing(node.id) if isinstance(node, ast.Name) else True
+        scope = self._scope_of[node]
+        while True:
+            above = self._parents[node]
+            if isinstance(above, ast.Subscript) and above.value is node:
+                if not isinstance(above.ctx, ast.Load):
+                    return self._function_of(above) is None
+                if not deep:
+                    return True
+            elif isinstance(above, ast.Attribute):
+                call = self._parents[above]
+                if not isinstance(above.ctx, ast.Load):
+                    return self._function_of(above) is None
+                if not (isinstance(call, ast.Call) and call.func is above):
+                    return False
+                if above.attr not in _READING:
+                    return self._function_of(call) is None and bool(_CHANGING.match(above.attr))
+                if not deep or above.attr not in ("get", "values", "items", "copy"):
+                    return True
+                above = call
+            elif not isinstance(above, ast.Starred | ast.IfExp):
+                return self._is_read(node, above, scope)
+            node = above
+
+    def _is_read(self, node: ast.expr, above: ast.AST, scope: ast.AST) -> bool:
+        if isinstance(above, ast.Call):
+            return node is not above.func and _last(above.func) in _READERS
+        if isinstance(above, ast.AugAssign):
+            return scope is self._tree or above.value is node
+        if isinstance(above, ast.Subscript):
+            return True  # an index
+        if isinstance(above, ast.Assign | ast.AnnAssign):
+            return scope is self._tree  # another name at module level, which is looked at itself
+        if isinstance(above, ast.For | ast.AsyncFor | ast.comprehension):
+            return not (isinstance(node, ast.Name) and self._holds_changing(node.id))
+        return isinstance(
+            above,
+            ast.Compare | ast.UnaryOp | ast.BinOp | ast.FormattedValue | ast.If | ast.While | ast.Assert | ast.Dict,
+        )
+
+
+def _last(node: ast.expr) -> str:
+    """The last name of an expression such as `functools.lru_cache(maxsize=None)`."""
+    while isinstance(node, ast.Call):
+        node = node.func
+    return getattr(node, "attr", getattr(node, "id", ""))
