@@ -54,8 +54,8 @@ class Variant:
         kernel: the function.
         dtype: of the logits.
         constants: values of the compile-time arguments.
-        elements: logits (pairs of logits for a KL or a rotation) that one iteration of the main loop processes; without a
-            loop, one program.
+        elements: logits (pairs of logits for a KL or a rotation) that one iteration of the main loop processes; without
+            a loop, one program.
         aligned: rows begin at multiples of 16 bytes.
     """
 
