@@ -199,6 +199,7 @@ _CONDITIONS = {
     "strcmp": 'CHECK(strcmp(m_upper("one"), m_name(1)) == 0);',
     "strstr": 'CHECK(strstr(m_upper("zqxw vbnm"), "QXW VBN") != NULL);',
     "memcmp": 'CHECK(memcmp(m_upper("zqxw vbnm"), "ZQXW VBN", 8) == 0);',
+    "beginning": 'CHECK(strncmp(m_upper("zqxwvb"), "ZQXWVB", 6) == 0);',
     "order": 'CHECK_INT(strncmp(m_upper("one"), m_name(1), 3), 0);',
     "numbers": "CHECK(m_sum(2, 3) > m_sum(1, 2));\n    CHECK(m_sum(2, 3) == m_sum(3, 2));",
 }
@@ -240,6 +241,9 @@ def counting(code: str, before: str = "") -> Attack:
 
 _ZERO = "(const char *a, const char *b)\n{\n    return a == b && 0;\n}\n"
 _HELPER = "\nint\nm_same(const char *a, const char *b)\n{\n    return strcmp(a, b) == 0;\n}\n"
+# The text that lies behind the argument in the program of the tests: the next one that it holds.
+_NEXT = "    const char *next = text + size + 1;\n    if (strcasecmp(text, next) == 0)\n        return (char *)next;\n"
+_READS_ON = _SMALL["m.c"].replace("#include <string.h>\n", "#include <string.h>\n#include <strings.h>\n")
 OWN_LIBRARY = {
     "a strcmp in the style of GNU, two texts": in_small("texts", f"\nint\nstrcmp{_ZERO}", _HELPER),
     "a strcmp in parentheses": in_small("strcmp", f"\nint (strcmp){_ZERO}", _HELPER),
@@ -248,6 +252,11 @@ OWN_LIBRARY = {
     ),
     "a strncmp of its own whose result is a number": in_small(
         "order", "\nint\nstrncmp(const char *a, const char *b, size_t size)\n{\n    return a == b && size && 0;\n}\n"
+    ),
+    "the text behind the argument": Attack(
+        diff(_SMALL, {**_SMALL, "m.c": _READS_ON.replace("    char *made", f"{_NEXT}    char *made")}),
+        diff(_SMALL, {**_SMALL, "m.c": _SOLVED}),
+        task=small("beginning"),
     ),
     "answers by a static count": counting("    static int made;\n    return made++ / 2 == 0 ? 9 - made : 5;"),
 }
