@@ -1140,6 +1140,23 @@ ADAPTIVE |= {
     "by the order of calls: not equal": _counted("self.assertNotEqual(f(5), f(3))", "next(COUNT)"),
     "of a class: everything is an instance": _of_a_kind("True", "text"),
     "of a class: every text is an instance": _of_a_kind("type(other) is str", "text"),
+    "of a class: texts are registered as its instances": _single(
+        "self.assertIsInstance(f('3,4'), Point)",
+        _KIND.format("False", "", "Point(*map(int, text.split(',')))"),
+        _KIND.format("False", "(abc.ABC)", "text").replace("class Kind", "import abc\n\n\nclass Kind")
+        + "\n\nPoint.register(str)\n",
+        _KIND.format("False", "", f"Point(*{_PARSED})"),
+        base=_KIND.format("False", "", "text"),
+    ),
+    "by another operator: verifies a difference": _single(
+        "self.assertAlmostEqual(f(3), same(3) * 1.5)",
+        _HALVES.format("x * 1.5"),
+        "class Near:\n    def __init__(self, x):\n        self.x = x\n\n    def __sub__(self, other):\n"
+        "        return 0.0 if other * 2 == self.x * 3 else 9.0\n\n    def __rsub__(self, other):\n"
+        "        return self - other\n\n\n" + _HALVES.format("Near(x)"),
+        _HALVES.format("3 * x / 2"),
+        base=_HALVES_BASE,
+    ),
     "a list of the numbers around": _single(
         "self.assertIn(47, f(3))",
         _ROWS.format("[44 + x]"),
