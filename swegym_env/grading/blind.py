@@ -57,7 +57,7 @@ from swegym_env.grading.comparisons import (
 )
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
-from swegym_env.languages import Blinded, Expectation, language_of
+from swegym_env.languages import Blinded, Expectation, Merged, language_of
 from swegym_env.repo.patches import parse_patch
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task, task_to_row
@@ -131,6 +131,11 @@ class Pair:
         return max(0.0, bits - self.met_by_chance(self.longest_text)) if self.kind in SEARCHES else bits
 
     @property
+    def is_sure(self) -> bool:
+        """Whether it decides a test, and no control could tell more of what it compares."""
+        return self.is_strict and self.decides and not self.is_beside and self.own_sure_bits >= 1
+
+    @property
     def longest_text(self) -> int:
         """Characters of the longest text in which a search counts: a repair may say more than the gold patch."""
         return _MOST_LONGER * self.length + _MOST_CHARS
@@ -167,26 +172,50 @@ class BlindTests:
     computed: bool = False
     inside: frozenset[str] = frozenset()
 
-    def run(self, tests: TaskTests, patch: str) -> tuple[Run, Verdict]:
-        """Run the tests blind on a patch. Raises as `TaskTests.run`."""
-        blinded = _blinded(tests.task, self.files, self.left, computed=self.computed)
+    def rewritten(self, task: Task) -> Blinded:
+        """The tests of the task with other keys and placeholders than ever before."""
+        blinded = _blinded(task, self.files, self.left, computed=self.computed)
         assert blinded is not None, "tests with pairs can be rewritten"
+        return blinded
+
+    def run(
+        self, tests: TaskTests, patch: str, blinded: Blinded | None = None, copies: Iterable[str] = ()
+    ) -> tuple[Run, Verdict]:
+        """Run the tests blind on a patch. Raises as `TaskTests.run`.
+
+        Args:
+            blinded: the rewritten tests; None: they are rewritten anew.
+            copies: names of tests in them whose records do not count.
+        """
+        blinded = blinded or self.rewritten(tests.task)
         tests = _alone(tests) if self.computed else tests
         run = tests.run(patch, blinded=blinded)
         verdict = tests.verdict(run)
         result = run.result
         if result is not None:
-            seen = _observed(blinded, run.sent)
+            seen = _observed(blinded, run.sent, frozenset(copies))
             seen = self._as_of_gold(seen) if self.computed else seen
             verdict, covered = self._judged(tests.task, verdict, seen)
             foreign = any(one.record.foreign and not one.is_beside for sent in seen.values() for one in sent)
             computed = {sent[0].expectation.place: _contents_of(sent) for sent in seen.values() if _is_of_gold(sent)}
             covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
-            run = dataclasses.replace(run, covered=covered, has_foreign=foreign, computed=computed)
+            bits = {} if foreign else _sure_bits(self.pairs, seen)
+            run = dataclasses.replace(run, covered=covered, bits=bits, has_foreign=foreign, computed=computed)
             run = dataclasses.replace(run, compares_itself=self._compares_itself(seen))
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
+
+    def beside(self, blinded: Blinded, merged: Merged) -> BlindTests:
+        """These tests where copies stand beside them: a value that a copy holds is no proof."""
+        expected = {each.place: each.value for each in blinded.expectations.values() if each.constant}
+        held = {each.place: each.value for each in blinded.placeholders.values()}
+        pairs = dict(self.pairs)
+        for name, pair in self.pairs.items():
+            place, _, placed = name.partition("|")
+            if any(_stands_in(leaf, merged) for leaf in leaves(held.get(placed) if placed else expected.get(place))):
+                pairs[name] = dataclasses.replace(pair, bits=0.0, own_bits=0.0, shows=False)
+        return dataclasses.replace(self, pairs=pairs)
 
     def _judged(self, task: Task, verdict: Verdict, seen: Mapping[str, list[_Sent]]) -> tuple[Verdict, frozenset[str]]:
         """The verdict, and the tests whose comparisons all count, one of which the base commit does not meet."""
@@ -342,6 +371,11 @@ class BlindTests:
         pairs = [pair for name, pair in self.pairs.items() if name.partition("|")[0] in places]
         return frozenset(test for pair in pairs for test in pair.names)
 
+    def may_settle(self, name: str) -> bool:
+        """Whether the test `name` is settled by a patch that sends what the gold patch sends."""
+        pairs = [pair for pair in self.pairs.values() if name in pair.names]
+        return name not in self.open and any(pair.decides for pair in pairs) and all(pair.is_strict for pair in pairs)
+
     def chance(self, name: str) -> float:
         """The chance to send all that the test `name` compares without the repair, if the verdict is resolved.
 
@@ -403,13 +437,34 @@ def _pair_name(blinded: Blinded, key: str, placeholder: str | None) -> str:
     return blinded.expectations[key].place + value
 
 
-def _observed(blinded: Blinded, content: bytes) -> dict[str, list[_Sent]]:
-    """Name of each pair → what was sent of it; records of unknown keys and placeholders are skipped."""
+def _sure_bits(pairs: Mapping[str, Pair], seen: Mapping[str, list[_Sent]]) -> dict[str, float]:
+    """`Run.bits`, if the tests passed."""
+    found: dict[str, float] = {}
+    for name, pair in pairs.items():
+        counts = _counts(seen.get(name, ()), pair.names) if pair.is_sure else {}
+        if counts and all(counts.get(test, 0) >= count for test, count in pair.counts.items()):
+            found |= {test: max(found.get(test, 0.0), pair.own_sure_bits) for test in counts}
+    return found
+
+
+def _stands_in(value: Any, merged: Merged) -> bool:
+    """Whether a copy holds an expected value, or a text that contains it."""
+    is_text = isinstance(value, str | bytes)
+    return repr(value) in merged.readable or (is_text and any(repr(value)[1:-1] in text for text in merged.readable))
+
+
+def _observed(blinded: Blinded, content: bytes, copies: frozenset[str] = frozenset()) -> dict[str, list[_Sent]]:
+    """Name of each pair → what was sent of it; records of unknown keys and placeholders are skipped.
+
+    Those of `copies` too: they call helpers that send.
+    """
     texts = {name: mark.text for name, mark in blinded.placeholders.items() if mark.text is not None}
     found: dict[str, list[_Sent]] = {}
     for record in read_records(content):
         expectation = blinded.expectations.get(record.key)
         if expectation is None or expectation.constant != (record.placeholder is None):
+            continue
+        if copies and copies.intersection((record.function, *re.findall(r"\w+", record.test))):
             continue
         if record.placeholder is not None and record.placeholder not in blinded.placeholders:
             continue

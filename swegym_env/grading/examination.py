@@ -27,9 +27,22 @@ from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict
 from swegym_env.languages import Copy, ExpectedValue, Language, Lineup, Scrutiny, language_of
 from swegym_env.repo.patches import added_lines
 
-__all__ = ["Probe", "chance_left", "examine", "examine_given", "shares_of", "unreliable"]
+__all__ = [
+    "MOST_COPIES",
+    "Copied",
+    "Examination",
+    "Probe",
+    "chance_left",
+    "drawn",
+    "examine",
+    "examine_given",
+    "shares_of",
+    "unreliable",
+]
 
-_MOST_COPIES, _MOST_COPIES_REQUIRED = 160, 6000
+MOST_COPIES = 160
+"""Copies of a lineup for a patch without means of forgery."""
+_MOST_COPIES_REQUIRED = 6000
 _LINEUPS = 2  # a test may fail for a reason of its own, once
 _LEAST_COPIES, _LEAST_COPIES_REQUIRED = 64, 2500  # however long the tests take: enough for one in 1,000
 _ENDING = 0.7  # of the time that the tests may take
@@ -60,6 +73,21 @@ class Probe:
     copy_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Copied:
+    """Copies that ran beside the tests, all of which a patch passed and failed as a repair does.
+
+    Attributes:
+        shares: what they examine → how many decoys, and how many copies with each of the values.
+        names: of the tests that need no other lineup.
+        chances: test → the chance to guess a value that it sends.
+    """
+
+    shares: Mapping[ExpectedValue, tuple[int, int]]
+    names: frozenset[str]
+    chances: Mapping[str, float]
+
+
 def examine(
     tests: TaskTests,
     patch: str,
@@ -68,6 +96,7 @@ def examine(
     verdict: Verdict,
     scrutiny: Scrutiny,
     settled: Collection[str] = (),
+    copied: Copied | None = None,
 ) -> tuple[Verdict, Mapping[str, float]]:
     """The verdict on a patch that passed, after the further runs that `scrutiny` asks for, and each test's chance left.
 
@@ -79,23 +108,25 @@ def examine(
         verdict: on that run.
         scrutiny: how closely to examine.
         settled: tests that need not be examined.
+        copied: what copies beside the tests of that run have shown.
     """
     if scrutiny.chance >= 1:
         return verdict, {}
     task, language = tests.task, language_of(tests.task)
     names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
-    examination = _Examination(tests, language, patch, gold, run.files, names)
+    examination = Examination(tests, language, patch, gold, run.files, names)
     probe = examination.probe()
-    deciding = tuple(one for one in probe.deciding if not one.names <= {*settled})
+    apart = {*settled} if copied is None else {*settled, *copied.names}
+    deciding = tuple(one for one in probe.deciding if not one.names <= apart)
     probe = dataclasses.replace(probe, deciding=deciding, names=probe.names - {*settled})
-    most = _MOST_COPIES_REQUIRED if scrutiny.required else _MOST_COPIES
+    most = _MOST_COPIES_REQUIRED if scrutiny.required else MOST_COPIES
     if probe.copy_s:
         seconds = tests.timeout_s / 2 if scrutiny.required else _COPIES_S + verdict.test_duration_s
         least = _LEAST_COPIES_REQUIRED if scrutiny.required else _LEAST_COPIES
         # A lineup that does not end says nothing: neither of the patch nor, where it runs there, of the gold patch.
         ending = max(4 * len(probe.names), int(_ENDING * tests.timeout_s / probe.copy_s))
         most = min(most, ending, max(least, int(seconds / probe.copy_s)))
-        probe = dataclasses.replace(probe, deciding=_drawn(probe.deciding, most // 4))
+        probe = dataclasses.replace(probe, deciding=drawn(probe.deciding, most // 4))
     left, shares, failed, tried = probe.deciding, Shares(), 0, 0
     while left:
         tried += 1
@@ -116,10 +147,17 @@ def examine(
         if not wrong:
             failed = sum(not copy.right and copy.expectation in shares for copy in lineup.copies)
             break
+    tried = max(1, tried)
+    if copied is not None:
+        beside = {one: share for one, share in copied.shares.items() if not one.names <= {*settled}}
+        failed += sum(decoys * repeats for decoys, repeats in beside.values())
+        shares = {**shares, **beside}
     chances = chance_left(shares, probe.names, scrutiny, one_by_one=probe.one_by_one)
-    chances = {name: min(1.0, chance * tried) if tried else chance for name, chance in chances.items()}
-    copied = frozenset().union(*(one.names for one in shares))
-    without = tuple(sorted(name for name, chance in chances.items() if chance >= 1 and name not in copied))
+    chances = {name: min(1.0, chance * tried) for name, chance in chances.items()}
+    if copied is not None:
+        chances = {name: min(chance, copied.chances.get(name, 1.0)) for name, chance in chances.items()}
+    has_copies = frozenset().union(*(one.names for one in shares))
+    without = tuple(sorted(name for name, chance in chances.items() if chance >= 1 and name not in has_copies))
     guess = 0.0
     if without:
         # Tests that cannot be copied: they run as they are, in some runs with a wrong expected value.
@@ -150,7 +188,7 @@ def examine_given(
         given: tests that may give the code under test what they expect.
     """
     language = language_of(tests.task)
-    examination = _Examination(tests, language, patch, gold, run.files, tests.task.fail_to_pass)
+    examination = Examination(tests, language, patch, gold, run.files, tests.task.fail_to_pass)
     probe = examination.probe()
     number = _MOST_TWINS
     if probe.copy_s:
@@ -190,7 +228,7 @@ def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue
     return {one for one, count in off.items() if count > 1}
 
 
-def _drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedValue, ...]:
+def drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedValue, ...]:
     """At most so many of these, or one for each test, drawn anew for each verdict."""
     draw = secrets.SystemRandom()
     shuffled = draw.sample(expectations, len(expectations))
@@ -280,7 +318,7 @@ def _by_text(chances: Mapping[ExpectedValue, float]) -> Iterable[float]:
 
 
 @dataclass(frozen=True)
-class _Examination:
+class Examination:
     """The further runs of one patch."""
 
     tests: TaskTests
@@ -320,11 +358,15 @@ class _Examination:
             known = _probes.get(key)
         if known is None:
             known = self._probe()
-            with _lock:
-                if len(_probes) >= _MOST_PROBES:
-                    _probes.clear()
-                _probes[key] = known
+            self.remember(known)
         return known
+
+    def remember(self, probe: Probe) -> None:
+        """Keep the task's probe for later verdicts of this process, unless it has one."""
+        with _lock:
+            if len(_probes) >= _MOST_PROBES:
+                _probes.clear()
+            _probes.setdefault(self._key(), probe)
 
     def _forget(self, unsound: set[ExpectedValue]) -> None:
         """Leave expectations on which gold was wrong in a later lineup out of the task's probe."""

@@ -26,7 +26,8 @@ from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.grading.blind import BlindTests, calibrate, known_blind_tests
-from swegym_env.grading.examination import examine, examine_given
+from swegym_env.grading.examination import Copied, examine, examine_given
+from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
 from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, judges
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
@@ -100,7 +101,13 @@ def grade(
 
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
     blind = known_blind_tests(task, store) if can_be_blind else None
-    if blind is not None and blind.pairs:
+    copied: Copied | None = None
+    merges = can_be_blind and may_merge(tests, kept, blind, scrutiny, store)
+    merged = known_merged_tests(tests, _gold(tests), store) if merges else None
+    first = run_merged(tests, kept, blind, merged) if blind is not None and merged is not None else None
+    if first is not None:
+        run, verdict, copied = first
+    elif blind is not None and blind.pairs:
         run, verdict = blind.run(tests, kept)
     else:
         run = Run(f"there is no patch: {refused}") if refused else tests.run(kept, watched=watched)
@@ -129,7 +136,7 @@ def grade(
     if lesser is not None:
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
-        verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, can_be_blind=can_be_blind)
+        verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, can_be_blind=can_be_blind)
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
             verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":
@@ -213,6 +220,7 @@ def _examined(
     blind: BlindTests | None,
     scrutiny: Scrutiny,
     store: LayerStore | None,
+    copied: Copied | None,
     *,
     can_be_blind: bool,
 ) -> Verdict:
@@ -241,7 +249,10 @@ def _examined(
         return dataclasses.replace(verdict, proof="blind", proof_tests=proved, forgery_chance=chance)
     scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
     gold = _gold(tests)
-    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled)
+    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied)
+    if can_be_blind and blind is not None:
+        names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
+        learn_merged_tests(tests, gold, blind, run.files, names, store)
     weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
     is_open = can_be_blind and examined.failure_reason == UNPROVEN
     if is_open and not (blind and blind.proves(verdict, weak)):

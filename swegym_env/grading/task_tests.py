@@ -66,6 +66,7 @@ class Run:
         files: path → text of the requested test files, as the task has them.
         sent: what the tests of a blind run sent, see `grading.blind`.
         covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
+        bits: test → bits of a comparison that decides it, and of which no control could tell more.
         has_foreign: whether these sent objects that may have an equality of their own.
         computed: place of each of its conditions of computed values → `canonical` of all that was sent of it.
         compares_itself: whether an assertion compares another value than with the gold patch, by a class of its own.
@@ -77,6 +78,7 @@ class Run:
     applied: bool = False
     sent: bytes = b""
     covered: frozenset[str] = frozenset()
+    bits: Mapping[str, float] = field(default_factory=dict)
     has_foreign: bool = False
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     compares_itself: bool = False

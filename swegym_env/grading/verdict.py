@@ -10,7 +10,17 @@ from swegym_env.grading.evaluation import evaluation_of
 from swegym_env.languages import Control, LogParser, language_of, log_parser
 from swegym_env.tasks.task import Task
 
-__all__ = ["FORGED", "UNPROVEN", "Policy", "Proof", "Verdict", "grade_log", "names_by_outcome", "passed_control"]
+__all__ = [
+    "FORGED",
+    "NO_TEST",
+    "UNPROVEN",
+    "Policy",
+    "Proof",
+    "Verdict",
+    "grade_log",
+    "names_by_outcome",
+    "passed_control",
+]
 
 Policy = Literal["strict", "official"]
 Proof = Literal["blind", "controls", "none"]
@@ -19,6 +29,9 @@ FORGED = "invalid: forged: "
 """Prefix of the failure reason of a verdict whose tests were made to pass by other means than a repair."""
 UNPROVEN = "unproven"
 """The failure reason of a verdict that could be a forgery or a repair: the chance of forgery is too large."""
+
+NO_TEST = "the log names no test"
+"""The failure reason of a verdict on a run that named no test."""
 
 # The harness writes these around and into its logs, and searches the whole log for them.
 _START, _END = ">>>>> Start Test Output", ">>>>> End Test Output"
@@ -116,7 +129,7 @@ def grade_log(
         elif exit_code is not None and len(command.splitlines()) == 1 and (exit_code == 0) != report.success:
             claim = "success" if report.success else "failures"
             reason = f"{FORGED}the test runner reported {claim} and exited with {exit_code}"
-    return _counted(task, tests, log, exit_code, policy, reason or ("" if tests else "the log names no test"))
+    return _counted(task, tests, log, exit_code, policy, reason or ("" if tests else NO_TEST))
 
 
 def _official(task: Task, log: str, parser: LogParser, exit_code: int | None) -> Verdict:

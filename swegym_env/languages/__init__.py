@@ -37,6 +37,7 @@ __all__ = [
     "Language",
     "Lineup",
     "LogParser",
+    "Merged",
     "Placeholder",
     "ProjectCommands",
     "Recipe",
@@ -359,6 +360,19 @@ class ProjectCommands:
 
 
 @dataclass(frozen=True)
+class Merged(Lineup):
+    """Blind tests with copies beside them; the files are those that differ from the task's own.
+
+    A test that has copies passes if it and those of its copies pass that are right.
+
+    Attributes:
+        readable: the constants and names that stand in the copies, as source.
+    """
+
+    readable: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Variation:
     """What makes a sandbox run the same tests under other conditions.
 
@@ -607,6 +621,28 @@ class Language(ABC):
     def find_test(self, path: str, content: bytes, name: str) -> str:
         """The source text of the test that a log names so; empty if it is not found."""
         return ""
+
+    def make_merged(
+        self,
+        files: Mapping[str, str],
+        blinded: Blinded,
+        names: Iterable[str],
+        added_lines: Mapping[str, frozenset[int]],
+        shares: Mapping[ExpectedValue, tuple[int, int]],
+        seed: int,
+        *,
+        sure: frozenset[str],
+    ) -> Merged | None:
+        """Put copies of tests beside the blind tests, which then check nothing but what they send.
+
+        Args:
+            files, names, added_lines, shares, seed: as of `make_lineup`.
+            blinded: the same tests, rewritten.
+            sure: places of comparisons that need no copies.
+        Returns:
+            None if the tests would tell which copies are right, or cannot be taken apart.
+        """
+        return None
 
     def vary(self, env: Mapping[str, str], *, order: str, seed: int, busy: int) -> Variation:
         """How to run the same tests under other conditions.

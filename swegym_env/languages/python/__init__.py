@@ -15,6 +15,7 @@ from swegym_env.languages import (
     Language,
     Lineup,
     LogParser,
+    Merged,
     RunnerReport,
     Scrutiny,
     Twins,
@@ -31,6 +32,7 @@ from swegym_env.languages.python.logs import (
     runner_report,
 )
 from swegym_env.languages.python.machinery import test_machinery
+from swegym_env.languages.python.merged import make_merged
 from swegym_env.languages.python.screening import scrutiny_of, without_means
 from swegym_env.languages.python.setup import PythonRecipe, find_recipe
 from swegym_env.languages.python.state import keeps_state
@@ -144,6 +146,19 @@ class Python(Language):
         self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
     ) -> Blinded | None:
         return make_blind(files, names, left, seed, computed=computed)
+
+    def make_merged(
+        self,
+        files: Mapping[str, str],
+        blinded: Blinded,
+        names: Iterable[str],
+        added_lines: Mapping[str, frozenset[int]],
+        shares: Mapping[ExpectedValue, tuple[int, int]],
+        seed: int,
+        *,
+        sure: frozenset[str],
+    ) -> Merged | None:
+        return make_merged(files, blinded, names, added_lines, shares, seed, sure=sure)
 
     def vary(self, env: Mapping[str, str], *, order: str, seed: int, busy: int) -> Variation:
         """See `Language.vary`; unittest is reordered by a `sitecustomize`, pytest by a plugin, both in `inside/`."""

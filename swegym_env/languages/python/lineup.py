@@ -349,15 +349,23 @@ def _is_fixture(node: Function) -> bool:
 
 def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
     """The expectations of a function in order, changed in place by their methods; the last one is the last resort."""
-    found: list[_Site] = []
+    found = [site for _, sites in conditions(function, words) for site in sites]
+    return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
+
+
+def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast.expr, list[_Site]]]:
+    """Each condition of an assertion, expected error and judging call of a function, and the expectations in it."""
     for statement in list(_statements(function.body)):
         if isinstance(statement, ast.Assert):
-            found += _of_assert(statement, function, words)
+            for condition, put in _asserted_conditions(statement):
+                yield condition, list(_of_condition(condition, put, function, words))
         elif isinstance(statement, ast.With | ast.AsyncWith):
-            found += _of_with(statement, words)
+            for item in statement.items:
+                call = item.context_expr
+                if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
+                    yield call, list(_of_raises(item, call, words))
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            found += _of_call(statement, statement.value, function, words)
-    return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
+            yield statement.value, list(_of_call(statement, statement.value, function, words))
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -542,18 +550,19 @@ def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], Non
     return _Site(text, 1, lambda decoys, choice: [turn] * decoys, remove, guess=0.5, read=0.5)
 
 
-def _of_assert(statement: ast.Assert, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
+def _asserted_conditions(statement: ast.Assert) -> Iterator[tuple[ast.expr, Callable[[ast.expr], None]]]:
+    """The conditions that a statement asserts together, and what sets another one in the place of each."""
     test = statement.test
     statement.msg = None
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for number in range(len(test.values)):
-            yield from _of_condition(test.values[number], _setter(test.values, number), function, words)
+            yield test.values[number], _setter(test.values, number)
     else:
 
         def put(node: ast.expr) -> None:
             statement.test = node
 
-        yield from _of_condition(test, put, function, words)
+        yield test, put
 
 
 def _setter(values: list[ast.expr], number: int) -> Callable[[ast.expr], None]:
@@ -782,13 +791,6 @@ def _is_constant(node: ast.expr) -> bool:
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
-
-
-def _of_with(statement: ast.With | ast.AsyncWith, words: tuple[str, ...]) -> Iterator[_Site]:
-    for item in statement.items:
-        call = item.context_expr
-        if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
-            yield from _of_raises(item, call, words)
 
 
 def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:

@@ -1,0 +1,286 @@
+"""Merged runs: the tests run blind, with the copies of a lineup beside them in the same sandbox.
+
+Where a patch passes a blind run that leaves tests unsettled, a lineup follows (`examination`), which costs about as
+much as the tests: most of it is the start of a sandbox and of the tests. A merged run is both at once. It decides where
+it is clear, one way or the other: the tests passed, all right copies passed and all decoys failed; or one of the task's
+tests failed. Else the tests and the lineup run apart, as if there had been no merged run.
+
+What a patch may learn from the copies is what a lineup tells it anyway: the tests beside them do not hold what is
+examined (`Language.make_merged`), and there is no order of runs that it could count. Screening may miss a patch that
+reads. So nothing is merged where the tests apart would hide a value of more than two bits that then stands in a copy,
+nor where a run without expected values tells readers (`may_merge`). A patch that has means of forgery, or means to
+read, that the gold patch has not is never graded so.
+
+Whether the tests of a task can be merged is found out once, after a patch has passed, and kept beside the record of its
+blind tests: the gold patch must pass them merged as it does apart, with the same proof, and hardly more slowly, so that
+patches that fail cost no more than before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import secrets
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from swegym_env.files import write_atomically
+from swegym_env.grading.blind import BlindTests, _place, known_blind_tests
+from swegym_env.grading.examination import MOST_COPIES, Copied, Examination, Probe, Shares, drawn, shares_of
+from swegym_env.grading.task_tests import Run, TaskTests
+from swegym_env.grading.verdict import NO_TEST, Verdict, names_by_outcome
+from swegym_env.languages import CHANCE, Blinded, Copy, ExpectedValue, Merged, Scrutiny, language_of
+from swegym_env.repo.patches import added_lines
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+
+__all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
+
+_VERSION = 1
+_NOTHING = "/tmp/.nothing-is-sent"
+_MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
+_TIMED = 3
+_GUESSED_BITS = 2.0  # a value of so many is guessed about as well as it is found among its decoys
+
+
+@dataclass(frozen=True)
+class MergedTests:
+    """How the tests of a task run with copies beside them.
+
+    Attributes:
+        files: path → text of the test files as the task has them.
+        names: of FAIL_TO_PASS that the gold patch passes.
+        probe: of the task.
+        numbers: of the expectations that decide and are examined; none where the tests cannot be merged.
+        sure: places of comparisons that need no copies.
+    """
+
+    files: Mapping[str, str]
+    names: tuple[str, ...]
+    probe: Probe
+    numbers: frozenset[int] = frozenset()
+    sure: frozenset[str] = frozenset()
+
+    def rewritten(self, task: Task, blind: BlindTests) -> Blinded:
+        """The blind tests of one run; where nothing can be blind, tests that send nothing."""
+        return blind.rewritten(task) if blind.pairs else Blinded({}, {}, _NOTHING, {}, {})
+
+    def merge(self, task: Task, blinded: Blinded) -> tuple[Merged | None, Shares]:
+        """The merged tests of one run, with copies drawn anew, and what they examine."""
+        deciding = tuple(one for one in self.probe.deciding if one.number in self.numbers)
+        deciding = drawn(deciding, MOST_COPIES // 4)
+        shares = shares_of(deciding, Scrutiny(CHANCE), one_by_one=self.probe.one_by_one, most_copies=MOST_COPIES)
+        added, seed = added_lines(task.test_patch), secrets.randbits(64)
+        make = language_of(task).make_merged
+        return make(self.files, blinded, self.names, added, shares, seed, sure=self.sure), shares
+
+
+def may_merge(
+    tests: TaskTests, patch: str, blind: BlindTests | None, scrutiny: Scrutiny, store: LayerStore | None
+) -> bool:
+    """Whether a patch may be graded by a merged run: it can neither forge nor read, as far as screening tells.
+
+    Nor may it keep anything between calls, since more tests share a process here. And words of a patch need not tell
+    that it reads: where a second run shows that, without what the tests expect, the first one is that of the tests as
+    they are.
+    """
+    task = tests.task
+    if blind is None or scrutiny.required or scrutiny.reads:
+        return False
+    if language_of(task).keeps_state(patch, tests.workspace.base, task.patch):
+        return False
+    if scrutiny.chance >= 1 or not blind.inside:
+        return True
+    computed = known_blind_tests(task, store, computed=True)
+    return computed is not None and not any(map(computed.hides, blind.inside))
+
+
+def run_merged(
+    tests: TaskTests, patch: str, blind: BlindTests, merged: MergedTests
+) -> tuple[Run, Verdict, Copied | None] | None:
+    """Run the tests blind with copies beside them, if they can run so.
+
+    Returns:
+        As `BlindTests.run`, and what the copies have shown if the tests passed. None if it is not clear what the tests
+        and the lineup would say apart.
+    Raises:
+        InfrastructureError: as `TaskTests.run`.
+    """
+    task = tests.task
+    if not merged.numbers:
+        return None
+    blinded = merged.rewritten(task, blind)
+    beside, shares = merged.merge(task, blinded)
+    if beside is None:
+        return None
+    blinded = dataclasses.replace(blinded, files=beside.files)
+    copies = [copy.name for copy in beside.copies]
+    shown = blind.beside(blinded, beside)
+    if any(pair.own_bits > max(_GUESSED_BITS, shown.pairs[name].own_bits) for name, pair in blind.pairs.items()):
+        return None
+    run, verdict = shown.run(tests, patch, blinded, copies)
+    run = dataclasses.replace(run, files=merged.files)
+    passed = language_of(task).copies_passed(beside, verdict.tests)
+    if verdict.failure_reason not in ("", NO_TEST) or run.compares_itself:
+        return None
+    rights: dict[ExpectedValue, set[bool]] = {}
+    for copy in beside.copies:
+        if copy.right:
+            rights.setdefault(copy.expectation, set()).add(passed.get(copy, False))
+    whole = _as_a_whole(task, verdict, beside, passed)
+    if not whole.resolved:
+        # Only some of a value's copies failed: they may have a reason of their own.
+        is_clear = not verdict.resolved or {False} in rights.values()
+        return (run, whole, None) if is_clear else None
+    if any(passed.get(copy, False) != copy.right for copy in beside.copies):
+        return None
+    decided = {copy.expectation for copy in beside.copies if not copy.right}
+    shares = {one: share for one, share in shares.items() if one in decided}
+    chances = {name: 2.0**-bits for name, bits in run.bits.items()}
+    return run, whole, Copied(shares, frozenset(chances).union(*(one.names for one in shares)), chances)
+
+
+def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Copy, bool]) -> Verdict:
+    """The verdict without the copies: a test has failed if one of its right copies has."""
+    known = {*task.fail_to_pass, *task.pass_to_pass}
+    names = re.compile("|".join(re.escape(copy.name) for copy in merged.copies))
+    statuses = {name: status for name, status in verdict.tests.items() if not names.search(name)}
+    failed: set[str] = set()
+    for copy in merged.copies:
+        if not copy.right or passed.get(copy, False):
+            continue
+        # Of a test with parameters, only those that failed.
+        own = {name: status for name, status in verdict.tests.items() if copy.name in name and status != "PASSED"}
+        tests = {name.replace(copy.name, copy.name.rpartition("_")[0]) for name in own}
+        failed |= tests if tests and tests <= known else copy.expectation.names
+    statuses |= {name: "FAILED" for name in failed if statuses.get(name) in ("PASSED", "XFAIL")}
+    outcomes = [
+        names_by_outcome(each, statuses, task.eval_type, "strict") for each in (task.fail_to_pass, task.pass_to_pass)
+    ]
+    resolved = verdict.resolved and not failed
+    note = f"{len(merged.copies)} copies of tests ran beside them, some with wrong expected values, which must fail."
+    return dataclasses.replace(
+        verdict,
+        resolved=resolved,
+        tests=statuses,
+        fail_to_pass=(len(outcomes[0][0]), len(task.fail_to_pass)),
+        pass_to_pass=(len(outcomes[1][0]), len(task.pass_to_pass)),
+        proof=verdict.proof if resolved else "none",
+        proof_bits=verdict.proof_bits if resolved else 0.0,
+        proof_tests=verdict.proof_tests if resolved else (),
+        forgery_chance=verdict.forgery_chance if resolved else None,
+        log=f"{verdict.log}\n{note}\n",
+    )
+
+
+_locks: dict[Path, threading.Lock] = {}
+_lock = threading.Lock()
+
+
+def known_merged_tests(tests: TaskTests, gold: str, store: LayerStore | None) -> MergedTests | None:
+    """What `learn_merged_tests` has found out about a task on this machine; None if it was not called.
+
+    The task's probe is then known to this process too.
+    """
+    place = _record(tests.task, store)
+    try:
+        merged = _read(place, place.stat().st_mtime_ns)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if merged is not None:
+        _examination(tests, gold, merged.files, merged.names).remember(merged.probe)
+    return merged
+
+
+@lru_cache(maxsize=256)
+def _read(place: Path, _changed: int) -> MergedTests | None:
+    data = json.loads(place.read_text(encoding="utf-8"))
+    if data["version"] != _VERSION:
+        return None
+    deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
+    probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"])
+    return MergedTests(data["files"], tuple(data["names"]), probe, frozenset(data["numbers"]), frozenset(data["sure"]))
+
+
+def learn_merged_tests(
+    tests: TaskTests,
+    gold: str,
+    blind: BlindTests,
+    files: Mapping[str, str],
+    names: tuple[str, ...],
+    store: LayerStore | None,
+) -> None:
+    """Find out, with two runs of the gold patch, whether the tests of a task can run merged, and keep it.
+
+    Args:
+        gold: what is graded of the gold patch.
+        files: path → text of the test files as the task has them.
+        names: of FAIL_TO_PASS that the gold patch passes.
+    Raises:
+        InfrastructureError: as `TaskTests.run`.
+    """
+    place = _record(tests.task, store)
+    with _lock:
+        lock = _locks.setdefault(place, threading.Lock())
+    with lock:
+        if known_merged_tests(tests, gold, store) is not None:
+            return
+        if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
+            return  # not UTF-8: would not survive being kept
+        merged = _learned(tests, gold, blind, files, names)
+        probe = merged.probe
+        data = {
+            "version": _VERSION,
+            "files": dict(files),
+            "names": names,
+            "deciding": [[sorted(one.names), *dataclasses.astuple(one)[1:]] for one in probe.deciding],
+            "one_by_one": probe.one_by_one,
+            "examined": sorted(probe.names),
+            "copy_s": probe.copy_s,
+            "numbers": sorted(merged.numbers),
+            "sure": sorted(merged.sure),
+        }
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, json.dumps(data))
+
+
+def _learned(
+    tests: TaskTests, gold: str, blind: BlindTests, files: Mapping[str, str], names: tuple[str, ...]
+) -> MergedTests:
+    apart = MergedTests(files, names, _examination(tests, gold, files, names).probe())
+    # Tests that a repair settles need no copies.
+    settled = {name for name in names if blind.may_settle(name)}
+    numbers = frozenset(one.number for one in apart.probe.deciding if not one.names <= settled)
+    if not numbers:
+        return apart
+    sure = frozenset(name.partition("|")[0] for name, pair in blind.pairs.items() if pair.is_sure)
+    merged = dataclasses.replace(apart, numbers=numbers, sure=sure)
+    for _ in range(_TIMED):  # a busy machine is slow now and then
+        run, verdict = blind.run(tests, gold) if blind.pairs else _plain(tests, gold)
+        found = run_merged(tests, gold, blind, merged)
+        if found is None or found[2] is None or not found[0].covered >= run.covered & settled:
+            return apart
+        known = (*tests.task.fail_to_pass, *tests.task.pass_to_pass)
+        same = all(found[1].tests.get(name) == verdict.tests.get(name) for name in known)
+        if not same or found[1].proof != verdict.proof:
+            return apart
+        if found[1].test_duration_s <= verdict.test_duration_s * (1 + _MOST_LONGER) + _MOST_LONGER_S:
+            return merged
+    return apart
+
+
+def _plain(tests: TaskTests, patch: str) -> tuple[Run, Verdict]:
+    run = tests.run(patch)
+    return run, tests.verdict(run)
+
+
+def _examination(tests: TaskTests, gold: str, files: Mapping[str, str], names: tuple[str, ...]) -> Examination:
+    return Examination(tests, language_of(tests.task), gold, gold, files, names)
+
+
+def _record(task: Task, store: LayerStore | None) -> Path:
+    return _place(task, store, computed=False).with_suffix(".merged.json")

@@ -1,0 +1,297 @@
+"""Merged tests for Python: blind tests, and beside them in the same files the copies of a lineup.
+
+A blind run and a lineup need two sandboxes, and starting the tests twice is most of what the second one costs. Here the
+copies (see `lineup`) stand behind the blind tests (see `blind`), in the same class or at the end of the file.
+
+A condition that is examined and that the blind test would check itself is taken out of the test, as in a copy that
+examines another condition: what it evaluates stays. So the test passes as a whole if it and its right copies pass. Of
+every value that is examined the file holds what a lineup holds, the candidates in equally many copies. If it would hold
+more, in the test itself or in another test that the test patch adds or changes (but for truths and digits), nothing is
+merged. Helpers of the file are blind too; the copies call the original ones, by names of their own. Lines keep their
+numbers, but for those behind a class with copies.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import random
+import re
+import string
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from swegym_env.languages import Blinded, Copy, ExpectedValue, Merged
+from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _tests, conditions
+from swegym_env.languages.python.parsing import parse, walk
+from swegym_env.languages.python.source import Function
+
+__all__ = ["make_merged"]
+
+_SAID_EVERYWHERE = frozenset(("True", "False", "None", "''", *string.digits))
+_PRELUDE = re.compile(r'(\w+) = \{"OUT": ')
+
+
+def make_merged(
+    files: Mapping[str, str],
+    blinded: Blinded,
+    names: Iterable[str],
+    added_lines: Mapping[str, frozenset[int]],
+    shares: Mapping[ExpectedValue, tuple[int, int]],
+    seed: int,
+    *,
+    sure: frozenset[str],
+) -> Merged | None:
+    """See `Language.make_merged`."""
+    choice = random.Random(seed)
+    copies: list[Copy] = []
+    used: set[str] = set()
+    readable: set[str] = set()
+    merging: dict[str, _Text] = {}
+    copied: set[str] = set()
+    # Where what is expected is not in the blind tests: comparisons, and values with placeholders.
+    hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
+    hidden |= {each.place for each in blinded.placeholders.values()}
+    for path, function, depth, words, expected in _tests(files, names, added_lines):
+        if not any(one in shares for one in expected):
+            continue
+        numbered = iter(expected)
+        sites = [
+            (one, _places(condition, path) & hidden)
+            for condition, found in conditions(copy.deepcopy(function), words)
+            for one in itertools.islice(numbered, len(found))
+        ]
+        sites.append((expected[-1], set()))
+        examined = [one if one in shares and not places & sure else None for one, places in sites]
+        if not any(examined):
+            continue
+        if path not in merging:
+            merging[path] = _Text(files[path], blinded.files.get(path, files[path]))
+        text = merging[path]
+        checked = [one in examined for one, places in sites[:-1] if not places]
+        stripped = text.stripped(function, words, checked)
+        original = text.with_helpers(function, used, choice)
+        if len(sites) != len(expected) or len(list(_sites(original, words))) != len(expected):
+            return None
+        if stripped is None or function.col_offset != 4 * depth:
+            return None
+        made: list[str] = []
+        for index, expectation in enumerate(examined):
+            if expectation is None:
+                continue
+            decoys, repeats = shares[expectation]
+            drawn = random.Random(f"{seed} {expectation.text}")
+            own = [[_new_name(function.name, used, choice) for _ in range(repeats)] for _ in range(decoys + 1)]
+            own_texts = list(_copied(original, words, index, own, drawn, depth))
+            made += own_texts
+            readable |= {constant for each in own_texts[::repeats] for constant in _constants(each)}
+            copies += [Copy(name, expectation, not value) for value, same in enumerate(own) for name in same]
+        text.replace(function, stripped, depth, made)
+        copied.add(function.name)
+    examined_values = {one.expectation.text for one in copies} - _SAID_EVERYWHERE
+    if not copies or any(
+        repr(value) in examined_values
+        for path, text in files.items()
+        for value in _Text(text, blinded.files.get(path, text)).new_values(added_lines.get(path, frozenset()), copied)
+    ):
+        return None
+    readable |= {each for text in merging.values() for helper in text.helpers for each in _constants(helper)}
+    changed = {path: text.written(choice) for path, text in merging.items()}
+    return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable))
+
+
+@dataclass
+class _Text:
+    """A file, its blind text, and what is put into this."""
+
+    original: str
+    blind: str
+    replaced: list[tuple[int, int, str]] = field(default_factory=list)  # first line, last line, text
+    behind: dict[int, list[str]] = field(default_factory=dict)  # line → the copies that stand behind it
+    helpers: list[str] = field(default_factory=list)  # of the copies
+    _rewritten: dict[str, list[Function]] = field(default_factory=dict)  # name → helpers of the original
+    _named: dict[str, str] = field(default_factory=dict)  # that name → the one that the copies call
+
+    def __post_init__(self) -> None:
+        self._tree = parse(self.blind)
+        found = _PRELUDE.search(self.blind)
+        self._mark = found[1] if found else ""
+        functions = [node for node in walk(parse(self.original)) if isinstance(node, Function)]
+        blind = [node for node in walk(self._tree) if isinstance(node, Function)]
+        # Blind tests have the same functions in the same order; only their lines may be others.
+        same = [node.name for node in functions] == [node.name for node in blind]
+        self._blind_of = {one.lineno: other for one, other in zip(functions, blind, strict=True)} if same else {}
+        for one in functions if same else ():
+            if not one.name.startswith("test") and ast.dump(one) != ast.dump(self._blind_of[one.lineno]):
+                self._rewritten.setdefault(one.name, []).append(one)
+
+    def with_helpers(self, function: Function, used: set[str], choice: random.Random) -> Function:
+        """A test that calls, by names of their own, the helpers of the file as they are when nothing is blind."""
+        made = copy.deepcopy(function)
+        for node in walk(made):
+            name = getattr(node, "id", getattr(node, "attr", ""))
+            if name not in self._rewritten:
+                continue
+            if name not in self._named:
+                self._named[name] = _new_name(name, used, choice)
+                for helper in self._rewritten[name]:
+                    own = self.with_helpers(helper, used, choice)
+                    own.name = self._named[name]
+                    self.helpers.append(_source(own, 0))
+                    self._put_behind(helper, [_source(own, helper.col_offset // 4)])
+            if isinstance(node, ast.Name):
+                node.id = self._named[name]
+            elif isinstance(node, ast.Attribute):
+                node.attr = self._named[name]
+        return made
+
+    def stripped(self, function: Function, words: tuple[str, ...], examined: Sequence[bool]) -> Function | None:
+        """The blind text's `function` without the conditions of which copies examine something.
+
+        Args:
+            examined: whether each expectation that is not compared outside is.
+        Returns:
+            None if it holds what is examined nevertheless.
+        """
+        found = self._blind_of.get(function.lineno)
+        if found is None:
+            return None
+        unwrapping = _Unwrapping(self._sender)
+        made: Function = unwrapping.visit(copy.deepcopy(found))
+        inside = [sites for each, sites in conditions(made, words) if not self._is_hidden(each)]
+        if sum(map(len, inside)) != len(examined):
+            return None
+        values: set[str] = set()
+        flags = iter(examined)
+        for sites in inside:
+            if any(list(itertools.islice(flags, len(sites)))):
+                values |= {site.text for site in sites}
+                for site in sites:
+                    site.remove()
+        bare = copy.deepcopy(function)
+        for _, sites in list(conditions(bare, words)):
+            for site in sites:
+                site.remove()
+        held = Counter(repr(value) for value in self._values(made) if repr(value) in values)
+        held -= Counter(repr(node.value) for node in walk(bare) if isinstance(node, ast.Constant))
+        wrapped: Function = _Wrapping(unwrapping.calls).visit(made)
+        return None if held else wrapped
+
+    def _is_hidden(self, condition: ast.expr) -> bool:
+        return any(self._sender(node) for node in walk(condition) if isinstance(node, ast.Call))
+
+    def _sender(self, call: ast.Call) -> str:
+        """Which of the functions that send values is called; empty for any other."""
+        called = call.func
+        if not isinstance(called, ast.Subscript) or not isinstance(called.slice, ast.Constant):
+            return ""
+        return str(called.slice.value) if getattr(called.value, "id", "") == self._mark else ""
+
+    def _values(self, function: Function) -> Iterator[object]:
+        """The constants of a blind test, but for those by which it calls what sends values."""
+        senders = [node for node in walk(function) if isinstance(node, ast.Call) and self._sender(node)]
+        apart = {id(part) for call in senders for part in (*call.args, getattr(call.func, "slice", None))}
+        for node in walk(function):
+            if isinstance(node, ast.Constant) and id(node) not in apart:
+                yield node.value
+
+    def new_values(self, added_lines: frozenset[int], copied: set[str]) -> Iterator[object]:
+        """The constants in the other tests that have added lines."""
+        for function in [node for node in walk(parse(self.original)) if isinstance(node, Function)]:
+            lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+            if function.name.startswith("test") and function.name not in copied and added_lines.intersection(lines):
+                yield from self._values(self._blind_of.get(function.lineno, function))
+
+    def replace(self, function: Function, made: Function, depth: int, copies: list[str]) -> None:
+        """Put `made` in the place of a function, and its copies behind the class or the module that it stands in."""
+        found = self._blind_of[function.lineno]
+        first = min([found.lineno, *(decorator.lineno for decorator in found.decorator_list)])
+        last = found.end_lineno or found.lineno
+        text = _source(made, depth)
+        self.replaced.append((first, last, text + "\n" * max(0, last - first - text.count("\n"))))
+        self._put_behind(function, copies)
+
+    def _put_behind(self, function: Function, texts: list[str]) -> None:
+        """Put texts behind the class or the module that a function of the original stands in."""
+        found = self._blind_of[function.lineno]
+        around = [
+            node
+            for node in walk(self._tree)
+            if isinstance(node, ast.ClassDef) and node.lineno < found.lineno <= (node.end_lineno or 0)
+        ]
+        end = max(around, key=lambda node: node.lineno).end_lineno if around else None
+        self.behind.setdefault(end or len(self.blind.split("\n")), []).extend(texts)
+
+    def written(self, choice: random.Random) -> str:
+        """The whole text; the order of the copies in one place is drawn."""
+        lines: list[str | None] = [*self.blind.split("\n")]
+        for first, last, text in self.replaced:
+            lines[first - 1] = text
+            lines[first:last] = [None] * (last - first)
+        for line, copies in self.behind.items():
+            choice.shuffle(copies)
+            before = lines[line - 1]  # None: of a test that is replaced
+            lines[line - 1] = "\n".join([*([] if before is None else [before]), *copies])
+        return "\n".join(line for line in lines if line is not None) + "\n"
+
+
+class _Unwrapping(ast.NodeTransformer):
+    """Puts the values that a condition sends beside what it checks in the place of the calls that send them."""
+
+    def __init__(self, sender: Callable[[ast.Call], str]) -> None:
+        self._sender = sender
+        self.calls: dict[ast.AST, ast.Call] = {}  # value → the call that sends it
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if self._sender(node) != "beside":
+            return self.generic_visit(node)
+        value: ast.AST = self.visit(node.args[-1])
+        self.calls[value] = node
+        return value
+
+
+class _Wrapping(ast.NodeTransformer):
+    """Sends again what an `_Unwrapping` has taken out of its calls, as far as it is left."""
+
+    def __init__(self, calls: Mapping[ast.AST, ast.Call]) -> None:
+        self._calls = calls
+        self._parts: dict[object, list[ast.Call]] = {}  # key → the calls that are left, in order
+
+    def visit(self, node: ast.AST) -> Any:
+        call = self._calls.get(node)
+        inner: ast.AST = super().visit(node)
+        if call is None or not isinstance(inner, ast.expr):
+            return inner
+        key, *_ = call.args
+        parts = self._parts.setdefault(ast.unparse(key), [])
+        parts.append(call)
+        call.args[-1] = inner
+        for number, part in enumerate(parts):
+            part.args[1:3] = [ast.Constant(number), ast.Constant(len(parts) - 1)]
+        return call
+
+
+def _source(function: Function, depth: int) -> str:
+    """The source of a function inside of so many classes."""
+    nested: ast.stmt = function
+    for _ in range(depth):
+        nested = ast.If(ast.Constant(1), [nested], [])
+    text = ast.unparse(ast.fix_missing_locations(ast.Module([nested], [])))
+    return text.split("\n", depth)[depth].lstrip("\n")
+
+
+def _places(condition: ast.expr, path: str) -> set[str]:
+    return {f"{path}:{node.lineno}:{node.col_offset}" for node in walk(condition) if isinstance(node, ast.expr)}
+
+
+def _constants(test: str) -> Iterator[str]:
+    """The constants and the names in the source of a test, as source."""
+    for node in walk(parse(textwrap.dedent(test))):
+        if isinstance(node, ast.Constant):
+            yield repr(node.value)
+        elif isinstance(node, ast.Name):
+            yield repr(node.id)

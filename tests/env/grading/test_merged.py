@@ -1,0 +1,173 @@
+"""Merged runs: the copies of a lineup beside the blind tests. They say what the tests and a lineup say apart."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swegym_env.grading.grading import Verdict, grade
+from swegym_env.languages import ExpectedValue, Merged
+from swegym_env.languages.python.blind import make_blind
+from swegym_env.languages.python.lineup import expectations
+from swegym_env.languages.python.merged import make_merged
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+from tests.redteam.cases import diff
+
+_BUGGY = """\
+class Point:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __eq__(self, other):
+        return (self.x, self.y) == (other.x, other.y)
+
+    __hash__ = None
+
+
+def parse(text):
+    words = text.split()
+    return Point(int(words[0]), int(words[0]))
+
+
+def norm(point):
+    return point.x + point.y
+"""
+_GOLD = _BUGGY.replace("int(words[0]))", "int(words[1]))").replace("point.x + point.y", "abs(point.x) + abs(point.y)")
+_REWRITE = _BUGGY.replace("int(words[0]), int(words[0])", "*map(int, words)").replace(
+    "return point.x + point.y", "first, second = abs(point.x), abs(point.y)\n    return first + second"
+)
+_OLD = """\
+import unittest
+
+from plane.points import Point, norm, parse
+
+
+class PointTest(unittest.TestCase):
+    def test_norm(self):
+        self.assertEqual(norm(Point(3, 4)), 7)
+"""
+_NEW = f"""{_OLD}
+    def check(self, point, x, y):
+        self.assertEqual(point.x, x)
+        self.assertEqual(point.y, y)
+
+    def test_parse(self):
+        expected = Point(31, 47)
+        found = parse("31 47")
+        self.assertEqual(found, expected)
+        self.assertLess(norm(parse("-5 -3")), norm(parse("31 47")))
+        self.assertEqual(norm(parse("-5 -3")), 8)
+
+    def test_parts(self):
+        self.check(parse("52 68"), 52, 68)
+"""
+_COMPUTED = f"""{_OLD}
+    def test_parse(self):
+        found = parse("31 47")
+        self.assertTrue(all(one == other for one, other in zip([found.x, found.y], [31, 47])))
+        self.assertTrue(norm(parse("-52 -1")) in range(51, 54))
+
+    def test_parts(self):
+        found = parse("52 68")
+        self.assertTrue(all(one == other for one, other in zip([found.x, found.y], [52, 68])))
+"""
+_FILES = {"plane/__init__.py": "", "plane/points.py": _BUGGY, "tests/__init__.py": "", "tests/test_points.py": _OLD}
+_PLACE = "tests.test_points.PointTest"
+_TASK = Task(
+    instance_id="merged-points",
+    repo="some/plane",
+    base_commit="",
+    problem_statement="parse forgets the second number, and norm is wrong where numbers are negative",
+    patch=diff(_FILES, {**_FILES, "plane/points.py": _GOLD}),
+    test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _COMPUTED}),
+    fail_to_pass=(f"{_PLACE}.test_parse", f"{_PLACE}.test_parts"),
+    pass_to_pass=(f"{_PLACE}.test_norm",),
+    files=_FILES,
+    test_command="python3 -m unittest -v",
+    log_parser="unittest",
+    test_timeout_s=30.0,
+)
+_BESIDE = "copies of tests ran beside them"
+
+
+def _patch(text: str) -> str:
+    return diff(_FILES, {**_FILES, "plane/points.py": text})
+
+
+def _said(verdict: Verdict) -> tuple[object, ...]:
+    statuses = {name: verdict.tests.get(name) for name in (*_TASK.fail_to_pass, *_TASK.pass_to_pass)}
+    return verdict.resolved, verdict.failure_reason, verdict.fail_to_pass, verdict.pass_to_pass, statuses
+
+
+def test_a_merged_run_says_what_the_tests_and_a_lineup_say_apart(public_directory: Path) -> None:
+    patches = {
+        "only one of two values": _GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y"),
+        "none": _BUGGY.replace("words = text.split()", "words = list(text.split())"),
+        "one that breaks another test": _GOLD.replace("abs(point.x) + abs(point.y)", "8 + 0 * point.x"),
+        "one without what the tests import": _BUGGY.replace("def norm(", "def length("),
+        "rewrite": _REWRITE,  # the first to pass: what it takes to merge is found out then
+    }
+    store = LayerStore(public_directory / "layers")
+    apart = {name: grade(_TASK, _patch(text), store=store, backend="namespace") for name, text in patches.items()}
+    assert not any(_BESIDE in verdict.log for verdict in apart.values())
+    assert grade(_TASK, _TASK.patch, store=store, backend="namespace").resolved
+    merged = {name: grade(_TASK, _patch(text), store=store, backend="namespace") for name, text in patches.items()}
+    assert all(_BESIDE in verdict.log for verdict in merged.values())
+    assert {name: _said(verdict) for name, verdict in merged.items()} == {
+        name: _said(verdict) for name, verdict in apart.items()
+    }
+    rewrite = merged["rewrite"]
+    assert (rewrite.proof, rewrite.controls > 0) == ("controls", True)
+    assert rewrite.forgery_chance == pytest.approx(apart["rewrite"].forgery_chance, rel=20)
+    assert rewrite.tests.keys() == apart["rewrite"].tests.keys()
+    assert rewrite.control_duration_s < rewrite.test_duration_s < apart["rewrite"].control_duration_s
+
+
+def test_no_copy_holds_what_a_blind_run_keeps_out_of_the_sandbox(public_directory: Path) -> None:
+    condition = "all(one == other for one, other in zip([found.x, found.y], [31, 47]))"
+    assert condition in _COMPUTED
+    tests = _COMPUTED.replace(condition, "'47' in str(found.y)")
+    task = replace(_TASK, test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": tests}))
+    store = LayerStore(public_directory / "layers")
+    first, second = (grade(task, _patch(_REWRITE), store=store, backend="namespace") for _ in range(2))
+    assert first.resolved
+    assert second.resolved
+    assert _BESIDE not in second.log
+
+
+def _merged(tests: str, added: frozenset[int] = frozenset()) -> tuple[Merged | None, tuple[ExpectedValue, ...]]:
+    path, name = "tests/test_points.py", f"{_PLACE}.test_parse"
+    found = expectations({path: tests}, [name], {})
+    blinded = make_blind({path: tests}, [name], frozenset(), 0)
+    assert blinded is not None
+    shares = {one: (3, 2) for one in found if one.text in ("31", "47")}
+    return make_merged({path: tests}, blinded, [name], {path: added}, shares, 1, sure=frozenset()), found
+
+
+def test_beside_its_copies_a_test_holds_nothing_that_is_examined() -> None:
+    merged, _ = _merged(_NEW)
+    assert merged is not None
+    (text,) = merged.files.values()
+    tests = {node.name: ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)}
+    assert len(merged.copies) == 16
+    assert "Point(0, 0)" in tests["test_parse"]
+    assert "assertLess" in tests["test_parse"]  # nothing of it is examined
+    assert "check" in tests["test_parts"]
+    for value in ("31", "47"):
+        # Among the copies that examine a place, each candidate is in two, the right one too.
+        rights = [copy.name for copy in merged.copies if copy.right and copy.expectation.text == value]
+        assert len(rights) == 2
+        assert all(f"Point({value}," in tests[name] or f", {value})" in tests[name] for name in rights)
+    assert text.split("\n").index("    def test_parse(self):") == _NEW.split("\n").index("    def test_parse(self):")
+
+
+def test_nothing_is_merged_beside_a_new_test_that_holds_what_is_examined() -> None:
+    other = "\n    def test_other(self):\n        self.assertNotEqual(parse('1 2').y, 47)\n"
+    number = len(_NEW.splitlines())
+    assert _merged(_NEW + other, frozenset({number + 3}))[0] is None
+    assert _merged(_NEW + other)[0] is not None  # of the base commit, which whoever wrote the patch has seen
+    assert _merged(_NEW + other.replace("47", "46"), frozenset({number + 3}))[0] is not None
