@@ -643,9 +643,12 @@ _HOLDS_FILES = "def content(path):\n    return open(path).read()\n\n\n"
 # What the attack returns, and an honest patch.
 _READ_OBJECTS = {
     "what the gold patch returns": ("Point(0, 0)", ""),
-    "an object of another class": (
+    "an object that holds more": (
         "Nearly(0, 0)",
-        "class Nearly(Point):\n    pass\n\n\n",
+        (
+            "class Nearly(Point):\n    def __init__(self, x, y):\n        super().__init__(x, y)\n"
+            "        self.whole = True\n\n\n"
+        ),
     ),
 }
 
