@@ -34,7 +34,7 @@ _FIRST = (
     *("reads by the lines that a warning shows", "reads by an edit of expressions", "a file that begins with a byte"),
     *("dead code: code after a return", "reads by the file of a log", "reads by the file's own function, by an edit"),
     *("renamed: equals what it verifies", "answers: numbers that go on"),
-    *("a key that is the same for what is near",),
+    *("a key that is the same for what is near", "keeps what it is given in the limit of recursion"),
     *("by another method: equals a member, in", "by a mixin: a view"),
     *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
     *("kept: the last text, which has a name", "kept: the last text, in a closure", "kept: the first text of all"),
