@@ -645,8 +645,10 @@ _READ_OBJECTS = {
     "what the gold patch returns": ("Point(0, 0)", ""),
     "an object that holds more": (
         "Nearly(0, 0)",
-        "class Nearly(Point):\n    def __init__(self, x, y):\n        super().__init__(x, y)\n"
-        "        self.whole = True\n\n\n",
+        (
+            "class Nearly(Point):\n    def __init__(self, x, y):\n        super().__init__(x, y)\n"
+            "        self.whole = True\n\n\n"
+        ),
     ),
 }
 
