@@ -790,7 +790,7 @@ def _pairs(
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.
         if (is_beside or computed) and not differs and any(one.record.foreign for one in sent):
-            bits = own = 0.0
+            own = 0.0
         length = max(_length(plain_value(one.record.value)) for one in sent)
         pairs[name] = Pair(
             tuple(sorted(named)),

@@ -26,7 +26,7 @@ from swegym_env.languages.python.decoys import Replaceable, places_of, replaceab
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
-__all__ = ["copies_passed", "expectations", "make_lineup"]
+__all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
 
 _MOST_IN_A_TEST, _MOST_IN_A_VALUE = 48, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -172,9 +172,13 @@ def make_lineup(
             "\n".join(texts[mark]) or line.replace(mark, "pass") if (mark := line.strip()) in texts else line
             for line in lines
         )
-        if "_other_value(" in written[path]:
-            written[path] += f"\n\n\n{_OTHER_VALUE.read_text(encoding='utf-8')}"
+        written[path] = with_other_values(written[path])
     return Lineup({path: f"{text}\n" for path, text in written.items()}, tuple(copies))
+
+
+def with_other_values(text: str) -> str:
+    """A test file with the function that its decoys of computed values call, if it has such."""
+    return f"{text}\n\n\n{_OTHER_VALUE.read_text(encoding='utf-8')}" if "_other_value(" in text else text
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:

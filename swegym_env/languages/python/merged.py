@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swegym_env.languages import Blinded, Copy, ExpectedValue, Merged
-from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _tests, conditions
+from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _tests, conditions, with_other_values
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function
 
@@ -59,6 +59,8 @@ def make_merged(
     for path, function, depth, words, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
             continue
+        if any(not function.lineno <= one.lineno <= (function.end_lineno or one.lineno) for one in function.body):
+            return None  # a constant of the file, which stays at its top
         numbered = iter(expected)
         sites = [
             (one, _places(condition, path) & hidden)
@@ -100,7 +102,7 @@ def make_merged(
     ):
         return None
     readable |= {each for text in merging.values() for helper in text.helpers for each in _constants(helper)}
-    changed = {path: text.written(choice) for path, text in merging.items()}
+    changed = {path: with_other_values(text.written(choice)) for path, text in merging.items()}
     return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable))
 
 
