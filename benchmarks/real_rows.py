@@ -185,7 +185,8 @@ def _graded(
                 "layers": {layer.name: layer_bytes(layer) for layer in workspace.spec.layers},
             }
     except SwegymError as error:
-        return {**entry, "patch": "set-up", "run": 0, "reason": f"set-up: {error}"}, None
+        reason = str(error).replace(f"{options.repos}/", "")  # where the clones are on this machine tells nobody anything
+        return {**entry, "patch": "set-up", "run": 0, "reason": f"set-up: {reason}"}, None
     begin, processor = time.monotonic(), account.seconds()
     try:
         verdict = grade(task, _text(task, patch, workspace), repos=options.repos, backend=options.sandbox)
