@@ -328,10 +328,13 @@ class _File:
             yield "object", name  # of a class, which may keep what it is called with
 
     def _is_of_a_library(self, node: ast.Name | ast.Attribute) -> bool:
-        """Whether this is a private name of a module of the standard library, such as a cache, or a registry."""
-        if _last(node) in ("loggerDict", "__warningregistry__"):
+        """Whether this is a private name of a module of the standard library, such as a cache, or a registry.
+
+        A frame keeps nothing that its function does not, but for the names of its module and of builtins.
+        """
+        if _last(node) in ("loggerDict", "__warningregistry__", "f_globals", "f_builtins", "f_trace", "__globals__"):
             return True
-        if isinstance(node, ast.Name):
+        if isinstance(node, ast.Name) or node.attr == "_getframe":
             return False
         if not node.attr.startswith("_") or not isinstance(node.value, ast.Name):
             return False

@@ -49,8 +49,10 @@ _KEEPS = {
     "a look that changes": ("KEPT[value]", "import collections\n\nKEPT = collections.defaultdict(int)"),
     "a default that the file has": ("old[:] = [value]", ""),
     "a file's name": ("os.symlink(value, 'last')", "import os"),
+    "the names of a caller's module": ("sys._getframe(1).f_globals['last'] = value", "import sys"),
 }  # fmt: skip
 _KEEPS_NOTHING = {
+    "the line that calls": ("return sys._getframe(1).f_lineno", "import sys"),
     "its own attributes": ("self.value = [value]\n        self.value.append(1)", ""),
     "a table": ("return TABLE.get(value, NAMES[0]) in NAMES", "NAMES = ['a', 'b']\nNAMES.append('c')"),
     "patterns, loggers and constants": (
