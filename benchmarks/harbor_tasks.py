@@ -2,8 +2,8 @@
 
     SWEGYM_BASE_IMAGES=benchmarks/harbor_bases python -m benchmarks.harbor_tasks FOLDER [--only NAME …]
 
-FOLDER holds the folders of the tasks named in `TASKS`, which were chosen by their names. EvoEval's and Aider's were
-migrated by `harbor tasks migrate`; in the scripts of Aider's, the `exit` before the reward is written was taken out.
+FOLDER holds the folders of the tasks named in `TASKS`. EvoEval's and Aider's were migrated by `harbor tasks migrate`;
+the scripts of Aider's, which exit before the reward is written, were put in a subshell.
 Each task is built from its Dockerfile, solved by its `solution/solve.sh`, and graded by its `tests/test.sh`, once with
 that and once without. Results are kept task by task: `--only` renews some.
 """
