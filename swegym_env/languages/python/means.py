@@ -605,12 +605,25 @@ def _free_words(source: Source, base: _Scopes | None, gold: _Scopes | None, n_li
         if _is_import(node) and ast.dump(node) in imported:
             for word, count in Counter(WORD.findall(ast.unparse(node))).items():
                 _free(free, node.lineno, word, count)
+    _free_definitions(free, scopes, base, gold)
+    return free
+
+
+def _free_definitions(free: dict[int, Counter[str]], scopes: _Scopes, base: _Scopes, gold: _Scopes) -> None:
+    """Frees the names of functions and classes that the gold patch changes, and annotations that it gives them."""
     before = {(name, _code(node)) for name, node in base.found}
-    defined = {name for name, node in gold.found if (name, _code(node)) not in before}
+    defined = {name: _head(node) for name, node in gold.found if (name, _code(node)) not in before}
     for name, node in scopes.found:
         if name in defined:
             _free(free, node.lineno, node.name)
-    return free
+        if defined.get(name) == _head(node):
+            for part in (
+                (*children(node.args), *([node.returns] if node.returns else ()))
+                if not isinstance(node, ast.ClassDef)
+                else ()
+            ):
+                for word, line in _words_in(part):
+                    _free(free, line, word)
 
 
 def _free(free: dict[int, Counter[str]], line: int, word: str, count: int = 1) -> None:
@@ -635,7 +648,12 @@ def _is_plain_access(call: ast.Call) -> bool:
     return not any(words.search(name) for words in (FORGING, READING, _DYNAMIC))
 
 
-def _words_in(access: ast.expr) -> Iterator[tuple[str, int]]:
+def _head(node: _Scope) -> str:
+    """The arguments of a function, their annotations and its own."""
+    return "" if isinstance(node, ast.ClassDef) else "\n".join(map(ast.dump, filter(None, (node.args, node.returns))))
+
+
+def _words_in(access: ast.AST) -> Iterator[tuple[str, int]]:
     """The names, and the words of short texts, in an expression; and the line of each."""
     for node in walk(access):
         if isinstance(node, ast.Name):
