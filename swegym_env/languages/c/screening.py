@@ -218,9 +218,8 @@ def _code(source: str) -> str:
     at = 0
     for token in tokens(source):
         parts.append(re.sub(r"[^\n]", " ", source[at : token.start]))
-        parts.append(
-            '""' + "\n" * token.text.count("\n") if token.kind in ("text", "raw") else _COMMENT.sub(" ", token.text)
-        )
+        code = '""' if token.kind in ("text", "raw") else _COMMENT.sub(" ", token.text)
+        parts.append(code + "\n" * (token.text.count("\n") - code.count("\n")))  # a directive's comment goes on
         at = token.end
     parts.append(re.sub(r"[^\n]", " ", source[at:]))
     return "".join(parts)
