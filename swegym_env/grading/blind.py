@@ -67,7 +67,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 18
+_VERSION = 19
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -98,6 +98,7 @@ class Pair:
         is_strict: whether a control could tell no more: it holds for one value only, of what the test computes, or
             searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
+        is_loose: whether more than one value may pass, of which the test asks one.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
     """
@@ -114,6 +115,7 @@ class Pair:
     decides: bool = False
     is_strict: bool = False
     is_beside: bool = False
+    is_loose: bool = False
     answers: tuple[int, ...] = ()
     comparing: tuple[str, ...] = ()
 
@@ -385,6 +387,10 @@ class BlindTests:
             return 1.0
         bits = sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names)
         return 2.0 ** -min(bits, 1000.0)
+
+    def asks(self, name: str) -> bool:
+        """Whether the test `name` asks for one of the values that may pass: several of them at once may be forged."""
+        return any(pair.is_loose for pair in self.pairs.values() if name in pair.names)
 
     def hides(self, name: str) -> bool:
         """Whether the test `name` decides by expected values that it does not hold, and by nothing else."""
@@ -805,6 +811,7 @@ def _pairs(
             alone and own > 0,
             is_strict=False,
             is_beside=is_beside,
+            is_loose="loose" in options,
             answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))

@@ -418,7 +418,7 @@ def _alone(
         return {}, False
     again, verdict = computed.run(tests, patch)
     passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
-    same = {name: computed.chance(name) for name in passed & again.covered}
+    same = {name: computed.chance(name) for name in passed & again.covered if not computed.asks(name)}
     others = names - passed
     told = bool(others.intersection(settled))
     if not told and others & computed.differing(again, run):  # or values that are others in every run?

@@ -34,6 +34,7 @@ from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
+from swegym_env.languages.python.questions import asked, variable_names
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -106,6 +107,7 @@ _JUDGING = re.compile(
     r"_*(assert|raises|warns|fail|deprecated_call|fnmatch|no_fnmatch|re_match|no_re_match|check|verify|expect|compare)",
     re.IGNORECASE,
 )
+_MOST_FOUND = 3  # an expected number of this size may be that of what was found
 _SCOPED = (*_Function.__args__, ast.Lambda, ast.ClassDef, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 _MISSING: Any = object()
 
@@ -378,14 +380,14 @@ class _File:
                 found = list(self._computed_sites(node))
             for site in found:
                 site.function = function.name
-                if site.form != "beside" and self._is_loose(site):
+                if site.form != "beside" and self._is_loose(site, function):
                     site.options = {**site.options, "loose": 1.0}
                 yield site
 
-    def _is_loose(self, site: _Site) -> bool:
+    def _is_loose(self, site: _Site, function: _Function) -> bool:
         """Whether more than one value may pass, or more than one error.
 
-        So it is where what is sent is itself the outcome of a search or of a comparison.
+        So it is where what is sent is itself the outcome of a search or of a comparison, or the answer to a question.
         """
         if site.form == "raises":  # the test holds its class
             return True
@@ -393,11 +395,21 @@ class _File:
         sent = [site.searched] if site.searched is not None else sent
         calls = [node for part in sent for node in walk(part) if isinstance(node, ast.Call)]
         little = self._tells_little(site.expected)
+        variables = variable_names(function)
         return (
             any(isinstance(node, ast.Compare) for part in sent for node in walk(part))
             or any(_called(call) in _COMPARING | _FINDING for call in calls)
             or any(self._is_object(value, little) for call in calls for value in call.args)
+            or ((site.kind == "gold" or self._says_found(site.expected)) and any(asked(one, variables) for one in sent))
         )
+
+    def _says_found(self, expected: ast.expr) -> bool:
+        """Whether what is expected may say that something was found: a truth, or how often."""
+        try:
+            value = fold(expected, self._constants_of(expected))
+        except NotConstantError:
+            return True
+        return value is True or (type(value) is int and 1 <= value <= _MOST_FOUND)
 
     def _tells_little(self, expected: ast.expr) -> bool:
         """Whether what is expected may be the outcome of a comparison: a truth, nothing, or an integer near 0."""

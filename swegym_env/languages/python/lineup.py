@@ -24,6 +24,7 @@ from typing import TypeGuard
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
+from swegym_env.languages.python.questions import asked, variable_names
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
@@ -83,7 +84,14 @@ _ORDER_OPERATORS: dict[type[ast.cmpop], tuple[bool, bool]] = {
     ast.Gt: (True, True), ast.Lt: (True, True), ast.GtE: (True, False), ast.LtE: (True, False),
     ast.NotEq: (False, True),
 }  # fmt: skip
-_OTHER_VALUE = Path(__file__).with_name("inside") / "swegym_decoy.py"
+# Functions that decoys call, and the files with their source.
+_OF_DECOYS = {
+    name: Path(__file__).with_name("inside") / file
+    for name, file in (("_other_value(", "swegym_decoy.py"), ("_any_holds(", "swegym_question.py"))
+}
+# Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
+_MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
+_MOST_FOUND = 3  # an expected number of this size may be that of what was found
 _PLAIN_VALUES = {
     "object()": object(),
     "''": "",
@@ -98,6 +106,9 @@ _PLAIN_VALUES = {
 _Place = tuple[ast.Constant, Replaceable]  # a constant, and what can stand in one place of it
 # Assertions that many values pass: another value in the place of the expected one says nothing.
 _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
+# Assertions of a value that a condition asks something of.
+_ASKING = _EQUALITIES | {"assertIs", "assertIsNot", "assertIsNotNone", "assertIn", "assertNotEqual", "assertGreater"}
+_ASKING |= {"assertGreaterEqual"}
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
 
 
@@ -177,8 +188,9 @@ def make_lineup(
 
 
 def with_other_values(text: str) -> str:
-    """A test file with the function that its decoys of computed values call, if it has such."""
-    return f"{text}\n\n\n{_OTHER_VALUE.read_text(encoding='utf-8')}" if "_other_value(" in text else text
+    """A test file with the functions that its decoys call, if they call any."""
+    sources = [path.read_text(encoding="utf-8") for call, path in _OF_DECOYS.items() if call in text]
+    return "\n\n\n".join([text, *sources])
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
@@ -550,6 +562,73 @@ def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: 
         )
 
 
+def _question_sites(
+    condition: ast.expr,
+    put: Callable[[ast.expr], None],
+    function: Function,
+    words: tuple[str, ...],
+    remove: Callable[[], None],
+    places: Sequence[_Place] = (),
+) -> Iterator[_Site]:
+    """What a condition asks a computed value for is replaced by several others at once, any of which satisfies a copy.
+
+    A value that answers every question with yes, or holds many answers, satisfies one of them.
+
+    Args:
+        put: sets an expression in the place of the condition.
+        places: of the other expectations of the condition.
+    """
+    taken = {id(constant) for constant, _ in places}
+    wanted = [constant for constant in asked(condition, variable_names(function)) if id(constant) not in taken]
+    others = [(constant, other) for constant in wanted if (other := _asked_instead(constant.value, words)) is not None]
+    if any(isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr) for node in walk(condition)):
+        others = []
+    held = [node for node in walk(condition) if isinstance(node, ast.Constant)] + [constant for constant, _ in places]
+    sites: list[_Site] = []
+    for constant, other in others[:_MOST_ASKED]:
+
+        def decide(
+            decoys: int, choice: random.Random, constant: ast.Constant = constant, other: Replaceable = other
+        ) -> Sequence[Callable[[], None]]:
+            place = next(number for number, node in enumerate(walk(condition)) if node is constant)
+
+            def asking(value: object) -> ast.expr:
+                made = copy.deepcopy(condition)
+                node = walk(made)[place]
+                assert isinstance(node, ast.Constant)
+                node.value = value  # type: ignore[assignment]
+                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), made)
+
+            drawn = [other.draw(min(_ASKED_TOGETHER, other.count), choice) for _ in range(decoys)]
+            together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asking, values)], []) for values in drawn]
+            return [lambda call=call: put(call) for call in together]  # type: ignore[misc]
+
+        text = ast.unparse(condition)
+        sites.append(_Site(text, _ASKED_COPIES, decide, remove, usual=_ASKED_COPIES, guess=1.0, constants=held))
+    yield from _together(*sites)
+
+
+def _asked_instead(value: object, words: tuple[str, ...]) -> Replaceable | None:
+    """What can stand in the place of what a condition asks for: of a text, in the place of a number, else of a word."""
+    if not isinstance(value, int | float | str | bytes):
+        return None
+    found = places_of(value, words)[:1] if isinstance(value, str) else []
+    other = found[0] if found else replaceable(value, words)
+    return other if other is not None and other.count > 1 else None
+
+
+def _apart(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
+    """For each part of the expectations of one assertion, what takes it out; the last one takes out the assertion."""
+    left = set(range(parts))
+
+    def take_out(part: int) -> None:
+        left.discard(part)
+        if not left:
+            remove()
+
+    return [lambda part=part: take_out(part) for part in range(parts)]  # type: ignore[misc]
+
+
 def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], None]) -> _Site:
     return _Site(text, 1, lambda decoys, choice: [turn] * decoys, remove, guess=0.5, read=0.5)
 
@@ -604,6 +683,11 @@ def _of_condition(
         put(_evaluated(_actual(parts, places) if places else [test] if isinstance(test, ast.Call) else parts))
 
     text = ast.unparse(test)
+    is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
+    all_of_values, all_of_questions = _apart(remove, 2)
+    questions = list(_question_sites(test, put, function, words, all_of_questions, places)) if is_positive else []
+    remove = all_of_values if questions else remove
+    yield from questions
     if places:
         yield from _value_sites(places, remove)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
@@ -616,6 +700,22 @@ def _of_condition(
         yield from _kind_sites(text, test.args, remove, lambda: put(turned))
     else:
         yield _opposite_site(text, lambda: put(turned), remove)
+
+
+def _expects_nothing(test: ast.expr) -> bool:
+    """Whether a condition holds where nothing is found."""
+    if not isinstance(test, ast.Compare):
+        return False
+    if any(isinstance(operator, ast.NotIn | ast.IsNot) for operator in test.ops):
+        return isinstance(test.ops[0], ast.NotIn)
+    return isinstance(test.ops[0], ast.Eq | ast.Is) and any(map(_tells_more, (test.left, *test.comparators)))
+
+
+def _tells_more(side: ast.expr) -> bool:
+    """Whether a side of an equality is a constant that is no truth and no number of what was found."""
+    return _is_constant(side) and not (
+        isinstance(side, ast.Constant) and isinstance(side.value, int) and 1 <= side.value <= _MOST_FOUND
+    )
 
 
 _Slot = tuple[Callable[[], ast.expr], Callable[[ast.expr], None]]  # reads and sets an expression in its place
@@ -884,6 +984,16 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
     places += _searched(call, function, words) if not _ANY_OF_MANY.match(name) else []
     if name not in _SEARCHES or not places:
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
+    all_of_values, all_of_questions = _apart(remove, 2)
+    questions = []
+    if name in _ASKING and not (name in _EQUALITIES and any(map(_tells_more, call.args[:2]))):
+
+        def put_call(node: ast.expr) -> None:
+            statement.value = node
+
+        questions = list(_question_sites(call, put_call, function, words, all_of_questions, places))
+    remove = all_of_values if questions else remove
+    yield from questions
     if places:
         yield from _value_sites(places, remove)
     else:
