@@ -99,6 +99,10 @@ class Pair:
             searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
         is_loose: whether more than one value may pass, of which the test asks one.
+        expected_part: of an equality of two computed values, the one that the base commit computes as the gold patch
+            does; -1 if there is none.
+        expected_forms: `canonical` of that value.
+        expects_object: whether it holds an object.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
     """
@@ -116,6 +120,9 @@ class Pair:
     is_strict: bool = False
     is_beside: bool = False
     is_loose: bool = False
+    expected_part: int = -1
+    expected_forms: tuple[str, ...] = ()
+    expects_object: bool = False
     answers: tuple[int, ...] = ()
     comparing: tuple[str, ...] = ()
 
@@ -136,6 +143,12 @@ class Pair:
     def is_sure(self) -> bool:
         """Whether it decides a test, and no control could tell more of what it compares."""
         return self.is_strict and self.decides and not self.is_beside and self.own_sure_bits >= 1
+
+    def changes_what_is_expected(self, sent: Iterable[_Sent]) -> bool:
+        """Whether another value is sent of the side that the repair leaves as it is."""
+        parts = [_parts_of(one) for one in sent] if self.expected_part >= 0 else []
+        values = [each[self.expected_part] for each in parts if len(each) > self.expected_part]
+        return any(_contradicts(value, self.expected_forms, is_object=self.expects_object) for value in values)
 
     @property
     def longest_text(self) -> int:
@@ -303,7 +316,19 @@ class BlindTests:
         if wrong:  # the tests may know that such an object equals the expected value
             return UNPROVEN if all(_holds_foreign(one.record.value) for one in wrong) else ""
         guesses = any(pair.more_answers(seen.get(name, ())) >= _GUESSES for name, pair in self.pairs.items())
-        return UNPROVEN if guesses else ""  # one of several answers is right, whoever does not know which
+        changes = {
+            test
+            for name, pair in self.pairs.items()
+            if pair.is_beside and pair.changes_what_is_expected(seen.get(name, ()))
+            for test in pair.names
+            if not self._decides_outside(test)
+        }
+        # One of several answers is right, whoever does not know which. And two computed values may both be wrong.
+        return UNPROVEN if guesses or changes else ""
+
+    def _decides_outside(self, name: str) -> bool:
+        """Whether another comparison of the test `name` shows the repair, outside of the sandbox and for one value."""
+        return any(pair.is_sure for pair in self.pairs.values() if name in pair.names)
 
     @staticmethod
     def _sent_as_by_gold(pair: Pair, sent: list[_Sent]) -> bool:
@@ -562,10 +587,14 @@ def _read(place: Path, _changed: int) -> BlindTests:
     pairs = {
         name: dataclasses.replace(
             Pair(tuple(names), kind, bits, shows, tuple(forms), *more),
+            expected_forms=tuple(expected),
+            expects_object=is_object,
             answers=tuple(answered),
             comparing=tuple(comparing),
         )
-        for name, (names, kind, bits, shows, forms, *more, answered, comparing) in data["pairs"].items()
+        for name, (names, kind, bits, shows, forms, *more, expected, is_object, answered, comparing) in data[
+            "pairs"
+        ].items()
     }
     unread, inside = frozenset(data["open"]), frozenset(data["inside"])
     return BlindTests(data["files"], frozenset(data["left"]), pairs, unread, data["computed"], inside)
@@ -736,6 +765,59 @@ def _is_strict(pair: Pair, sent: list[_Sent], base: list[_Sent]) -> bool:
     return pair.kind in _OF_ONE_VALUE or (pair.kind in _STRICT_SEARCHES and pair.own_sure_bits >= PROOF_BITS)
 
 
+def _expected_part(sent: list[_Sent], base: list[_Sent]) -> tuple[int, tuple[str, ...], bool]:
+    """Of an equality of two computed values, the side that the base commit computes as the gold patch does.
+
+    Returns:
+        Its number, -1 if it is none or both; what it is, in canonical form; whether it holds an object.
+    """
+    if "equal" not in sent[0].expectation.options or not base:
+        return -1, (), False
+    forms = [
+        [{canonical(part) for one in of for part in _parts_of(one)[side:][:1]} for of in (sent, base)]
+        for side in (0, 1)
+    ]
+    same = [side for side in (0, 1) if forms[side][0] == forms[side][1] and "" not in forms[side][0]]
+    if len(same) != 1:
+        return -1, (), False
+    is_object = any(_holds_foreign(_parts_of(one)[same[0]]) for one in sent)
+    return same[0], tuple(sorted(forms[same[0]][0])), is_object
+
+
+def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool:
+    """Whether a value is certainly another one than those of these canonical forms.
+
+    An object may be of another class, and have other attributes: a repair may write its classes otherwise.
+
+    Args:
+        is_object: whether these are of objects, or hold some.
+    """
+    if canonical(value) in forms:
+        return False
+    if not _holds_foreign(value):
+        return True
+    if not is_object or not isinstance(value, Foreign) or not value.content:
+        return False
+    own = _public_attributes(value.content)
+    others = [
+        _public_attributes(form.partition(":")[2])
+        for form in forms
+        if form.partition(":")[0] in (value.name, *value.bases)
+    ]
+    return bool(others) and all(any(own.get(name, held) != held for name, held in other.items()) for other in others)
+
+
+def _public_attributes(content: str) -> dict[str, Any]:
+    """The attributes of an object by what it holds; a content of another kind counts as one."""
+    try:
+        held = json.loads(content)
+    except ValueError:
+        return {}
+    if isinstance(held, list) and held and isinstance(held[0], list):
+        return {str(name): value for name, value in held if not str(name).startswith("_")}
+    return {"": held}
+
+
 def _tell_more_than_truth(sent: list[_Sent]) -> bool:
     """Whether each part of a condition is more than the truth of something else."""
     return all(part is not None and not isinstance(part, bool) for one in sent for part in _parts_of(one))
@@ -816,7 +898,15 @@ def _pairs(
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))
         comparing = tuple(sorted({each for one in sent for each in one.record.comparing}))
-        pairs[name] = dataclasses.replace(pairs[name], is_strict=strict, comparing=comparing)
+        part, expected_forms, is_object = _expected_part(sent, base.get(name, []))
+        pairs[name] = dataclasses.replace(
+            pairs[name],
+            is_strict=strict,
+            comparing=comparing,
+            expected_part=part,
+            expected_forms=expected_forms,
+            expects_object=is_object,
+        )
     return pairs
 
 

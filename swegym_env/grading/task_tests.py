@@ -171,6 +171,20 @@ class TaskTests:
         with self._patched(patch) as (sandbox, problem):
             return {} if problem else _read(sandbox, paths)
 
+    def texts(self, paths: tuple[str, ...]) -> Mapping[str, str] | None:
+        """Path → text of the task's test files, without a sandbox; None if it is not certain how they are patched."""
+        plain = self._plain_files(self.task.test_patch, {})
+        if plain is None:
+            return None
+        found: dict[str, str] = {}
+        for path in paths:
+            place = self.workspace.base / path
+            if path in plain:
+                found[path] = plain[path].content.decode("utf-8", "surrogateescape")
+            elif place.is_file() and not place.is_symlink():
+                found[path] = place.read_text(encoding="utf-8", errors="surrogateescape")
+        return found
+
     def verdict(self, run: Run) -> Verdict:
         """The verdict that follows from one run alone."""
         task, result = self.task, run.result

@@ -487,6 +487,17 @@ class Language(ABC):
         """
         return Scrutiny(CHANCE, reads=True)
 
+    def may_have_many_answers(self, files: Mapping[str, str], names: Iterable[str]) -> bool:
+        """Whether one of the tests `names` has a condition that more than one answer of the code under test passes.
+
+        Then an edit that can change nothing else is examined too.
+
+        Args:
+            files: path → text of the test files as the task has them.
+            names: of tests, as the log parser gives them.
+        """
+        return False
+
     def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
         """Parts of a patch whose means of forgery make it suspect, without files that have such means.
 

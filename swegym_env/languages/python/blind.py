@@ -552,6 +552,8 @@ class _File:
                 options["given"] = 1.0
             if len(computed) > 1 and (_is_written_out(computed[0]) or not all(map(_is_written_out, computed[1:]))):
                 options["either"] = 1.0
+            if one_side and len(computed) == len(parts) == 2:
+                options["equal"] = 1.0
             return _Site(node, "gold", "", nothing, form="beside", options=options, parts=computed)
         if one_side and len(parts) == 2:
             other = _looks_expected(parts[0]) and not _looks_expected(parts[1])

@@ -578,7 +578,8 @@ def _question_sites(
         put: sets an expression in the place of the condition.
         places: of the other expectations of the condition.
     """
-    taken = {id(constant) for constant, _ in places}
+    # Of a number there are decoys next to it here in every run, however few the other expectation has.
+    taken = {id(constant) for constant, _ in places if not re.search(r"\d", str(constant.value))}
     wanted = [constant for constant in asked(condition, variable_names(function)) if id(constant) not in taken]
     others = [(constant, other) for constant in wanted if (other := _asked_instead(constant.value, words)) is not None]
     if any(isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr) for node in walk(condition)):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from swegym_env.languages.python.parsing import walk
+from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, target_tests
 
 __all__ = ["asked", "may_have_many_answers", "variable_names"]
@@ -145,10 +145,22 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
     """
     try:
         chosen, _ = target_tests(files, names, {})
+        helpers = {
+            (path, node.name): node
+            for path in chosen
+            for node in walk(parse(files[path]))
+            if isinstance(node, Function) and not node.name.startswith("test")
+        }
     except (SyntaxError, ValueError, RecursionError):
         return True
-    functions = [function for each in chosen.values() for _, function in each.values()]
-    return any(_has_many_answers(node, variable_names(function)) for function in functions for node in walk(function))
+    functions = [(path, function) for path, each in chosen.items() for _, function in each.values()]
+    for path, function in functions:  # grows during the iteration
+        for node in walk(function):
+            helper = helpers.pop((path, called(node)), None) if isinstance(node, ast.Call) else None
+            functions += [(path, helper)] if helper is not None else []
+    return not functions or any(
+        _has_many_answers(node, variable_names(function)) for _, function in functions for node in walk(function)
+    )
 
 
 def _has_many_answers(node: ast.AST, variables: frozenset[str]) -> bool:
