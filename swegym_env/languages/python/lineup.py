@@ -24,7 +24,7 @@ from typing import TypeGuard
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
-from swegym_env.languages.python.questions import asked, variable_names
+from swegym_env.languages.python.questions import asked, tells_more, variable_names
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
@@ -64,8 +64,9 @@ _SEARCHES = {
     **dict.fromkeys(("search", "match", "fullmatch", "findall", "finditer"), 0),  # of `re`
     **dict.fromkeys(("count", "startswith", "endswith", "assertIn"), 0),
     **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"), 0),
-    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains"), 1),
+    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains", "assertWarnsRegex"), 1),
 }
+_EXPECTS_WARNING = frozenset({"warns", "assertWarnsRegex"})
 _OF_RE = frozenset({"search", "match", "fullmatch", "findall", "finditer"})
 _EQUALITIES = frozenset(
     (
@@ -91,7 +92,6 @@ _OF_DECOYS = {
 }
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
-_MOST_FOUND = 3  # an expected number of this size may be that of what was found
 _PLAIN_VALUES = {
     "object()": object(),
     "''": "",
@@ -380,6 +380,8 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
                 call = item.context_expr
                 if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
                     yield call, list(_of_raises(item, call, words))
+                elif called(call) in _EXPECTS_WARNING and isinstance(call, ast.Call):
+                    yield call, list(_of_message(item, call, words))
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             yield statement.value, list(_of_call(statement, statement.value, function, words))
 
@@ -709,14 +711,7 @@ def _expects_nothing(test: ast.expr) -> bool:
         return False
     if any(isinstance(operator, ast.NotIn | ast.IsNot) for operator in test.ops):
         return isinstance(test.ops[0], ast.NotIn)
-    return isinstance(test.ops[0], ast.Eq | ast.Is) and any(map(_tells_more, (test.left, *test.comparators)))
-
-
-def _tells_more(side: ast.expr) -> bool:
-    """Whether a side of an equality is a constant that is no truth and no number of what was found."""
-    return _is_constant(side) and not (
-        isinstance(side, ast.Constant) and isinstance(side.value, int) and 1 <= side.value <= _MOST_FOUND
-    )
+    return isinstance(test.ops[0], ast.Eq | ast.Is) and any(map(tells_more, (test.left, *test.comparators)))
 
 
 _Slot = tuple[Callable[[], ast.expr], Callable[[ast.expr], None]]  # reads and sets an expression in its place
@@ -900,25 +895,39 @@ def _is_constant(node: ast.expr) -> bool:
 
 def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:
     """The error that a block expects, and its message: without one of them the other is still checked."""
+    of_error, of_message = _apart(lambda: _expect_nothing(item), 2)
+    messages = list(_of_message(item, call, words, of_message))
+
+    def remove() -> None:
+        of_error()
+        if messages:
+            call.args[0] = ast.Name("BaseException", ast.Load())
+
+    if not messages:
+        of_message()
+    yield _error_site(call, remove)
+    yield from messages
+
+
+def _of_message(
+    item: ast.withitem, call: ast.Call, words: tuple[str, ...], remove: Callable[[], None] | None = None
+) -> Iterator[_Site]:
+    """The message of an expected error or warning."""
     match = [keyword.value for keyword in call.keywords if keyword.arg in ("match", "expected_regex")]
-    match += call.args[1:2] if called(call) == "assertRaisesRegex" else []
+    match += call.args[1:2] if called(call) in ("assertRaisesRegex", "assertWarnsRegex") else []
     texts = [
         (value, other)
         for value in match
         if isinstance(value, ast.Constant) and isinstance(value.value, str)
         for other in places_of(value.value, words) or filter(None, [replaceable(value.value, words)])
     ]
-    left = {"error"} | {"message" for _ in texts}
+    # A pattern that matches any text stays; pytest warns of an empty one.
+    yield from _value_sites(texts, remove or (lambda: _expect_nothing(item)), "(?s)")
 
-    def remove(part: str) -> None:
-        left.discard(part)
-        if left and part == "error":
-            call.args[0] = ast.Name("BaseException", ast.Load())
-        elif not left and item.optional_vars is None:
-            item.context_expr = parse_expression("__import__('contextlib').suppress(BaseException)")
 
-    yield _error_site(call, lambda: remove("error"))
-    yield from _value_sites(texts, lambda: remove("message"), "(?s)")  # which matches any; pytest warns of ""
+def _expect_nothing(item: ast.withitem) -> None:
+    if item.optional_vars is None:
+        item.context_expr = parse_expression("__import__('contextlib').suppress(BaseException)")
 
 
 def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
@@ -987,7 +996,7 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
     all_of_values, all_of_questions = _apart(remove, 2)
     questions = []
-    if name in _ASKING and not (name in _EQUALITIES and any(map(_tells_more, call.args[:2]))):
+    if name in _ASKING and not (name in _EQUALITIES and any(map(tells_more, call.args[:2]))):
 
         def put_call(node: ast.expr) -> None:
             statement.value = node

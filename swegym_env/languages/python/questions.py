@@ -10,22 +10,25 @@ sets, in `hasattr`, in what is compared with each item, or in the path of a file
 from __future__ import annotations
 
 import ast
+import builtins
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, target_tests
 
-__all__ = ["asked", "may_have_many_answers", "variable_names"]
+__all__ = ["asked", "may_have_many_answers", "tells_more", "variable_names"]
 
 _FILES = frozenset({"exists", "lexists", "isfile", "isdir", "is_file", "is_dir"})
 _SETS = frozenset({"set", "frozenset", "keys", "items"})
 _MAKERS = frozenset({"call", "set", "frozenset", "list", "tuple", "dict"})  # what is made of constants by them is asked
+_MOST_FOUND = 3  # an expected number of this size may be that of what was found
 _OF_TESTS = frozenset({"self", "cls"})
 _COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
 _SEARCHING_CALLS = frozenset(
     (
         *("assertIn", "assertRegex", "assertRegexpMatches", "assertContains", "assertRaisesRegex", "assertWarnsRegex"),
-        *("assertRaisesMessage", "search", "match", "fullmatch", "findall", "finditer", "startswith", "endswith"),
+        *("assertRaisesMessage", "assertRaisesRegexp"),
         *("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"),
         *("assert_any_call", "assert_has_calls", "assertDictContainsSubset"),
     )
@@ -158,32 +161,84 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
         for node in walk(function):
             helper = helpers.pop((path, called(node)), None) if isinstance(node, ast.Call) else None
             functions += [(path, helper)] if helper is not None else []
+    own = {path: _own_names(parse(files[path])) for path in chosen}
     return not functions or any(
-        _has_many_answers(node, variable_names(function)) for _, function in functions for node in walk(function)
+        _has_many_answers(node, variable_names(function), own[path])
+        for path, function in functions
+        for node in walk(function)
     )
 
 
-def _has_many_answers(node: ast.AST, variables: frozenset[str]) -> bool:
+def tells_more(side: ast.expr) -> bool:
+    """Whether a side of an equality is written out, and says more than that something was found, or how often."""
+    try:
+        value = ast.literal_eval(side)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return not (isinstance(value, int) and 1 <= value <= _MOST_FOUND)
+
+
+def _own_names(module: ast.Module) -> frozenset[str]:
+    """The functions that a test file defines, and what it has from Python's library."""
+    found: set[str] = set()
+    for node in walk(module):
+        if isinstance(node, Function):
+            found.add(node.name)
+        elif isinstance(node, ast.Import):
+            names = [alias for alias in node.names if _is_standard(alias.name)]
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and _is_standard(node.module or ""):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return frozenset(found)
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _has_many_answers(node: ast.AST, variables: frozenset[str], own: frozenset[str]) -> bool:
     if isinstance(node, ast.Assert):
-        sides = [one for one in walk(node.test) if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq)]
-        searches = any(isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.In) for one in walk(node.test))
-        return (
-            searches
-            or bool(asked(node.test, variables))
-            or any(_are_computed([one.left, *one.comparators]) for one in sides)
-        )
+        return _passes_many(node.test, variables, own)
     if not isinstance(node, ast.Call):
         return False
     name = called(node)
     if name in _SEARCHING_CALLS or any(keyword.arg == "match" for keyword in node.keywords):
         return True
     if name in _EQUAL_CALLS:
-        return _are_computed(node.args[:2]) or any(asked(argument, variables) for argument in node.args[:2])
-    return name in _TRUTHS + _ORDERS and any(asked(argument, variables) for argument in node.args[:2])
+        sides = node.args[:2]
+        return _are_computed(sides, own) or _asks(sides, variables)
+    return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
 
 
-def _are_computed(sides: list[ast.expr]) -> bool:
-    """Whether all sides are computed by calls, of more than constructors."""
-    return len(sides) > 1 and all(
-        any(isinstance(inner, ast.Call) and called(inner) not in _MAKERS for inner in walk(side)) for side in sides
-    )
+def _passes_many(condition: ast.expr, variables: frozenset[str], own: frozenset[str]) -> bool:
+    """Whether several values pass a condition: it searches, it asks for something, or both sides are computed."""
+    for node in walk(condition):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if isinstance(node.ops[0], ast.In) or (isinstance(node.ops[0], ast.Eq) and _are_computed(sides, own)):
+                return True
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+            return True
+    sides = [condition.left, *condition.comparators] if isinstance(condition, ast.Compare) else [condition]
+    return _asks(sides, variables)
+
+
+def _asks(sides: list[ast.expr], variables: frozenset[str]) -> bool:
+    return not any(map(tells_more, sides)) and any(asked(side, variables) for side in sides)
+
+
+def _are_computed(sides: list[ast.expr], own: frozenset[str]) -> bool:
+    """Whether the code under test computes all sides."""
+    return len(sides) > 1 and all(any(_calls_the_product(inner, own) for inner in walk(side)) for side in sides)
+
+
+def _calls_the_product(node: ast.AST, own: frozenset[str]) -> bool:
+    """Whether this calls more than a class, a function of the test file or one of Python's library."""
+    if not isinstance(node, ast.Call) or called(node) in _MAKERS or called(node).lstrip("_")[:1].isupper():
+        return False
+    if isinstance(node.func, ast.Name):
+        return node.func.id not in own and not hasattr(builtins, node.func.id)
+    root: ast.expr = node.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return not (isinstance(root, ast.Name) and (root.id in own or root.id in _OF_TESTS))
