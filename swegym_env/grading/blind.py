@@ -99,6 +99,8 @@ class Pair:
             searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
         is_loose: whether more than one value may pass, of which the test asks one.
+        asks_objects: of a value that a condition asks for something: whether the gold patch sends an object that may
+            decide itself what it answers.
         expected_part: of an equality of two computed values, the one that the base commit computes as the gold patch
             does; -1 if there is none.
         expected_forms: `canonical` of that value.
@@ -120,6 +122,7 @@ class Pair:
     is_strict: bool = False
     is_beside: bool = False
     is_loose: bool = False
+    asks_objects: bool = True
     expected_part: int = -1
     expected_forms: tuple[str, ...] = ()
     expects_object: bool = False
@@ -149,6 +152,10 @@ class Pair:
         parts = [_parts_of(one) for one in sent] if self.expected_part >= 0 else []
         values = [each[self.expected_part] for each in parts if len(each) > self.expected_part]
         return any(_contradicts(value, self.expected_forms, is_object=self.expects_object) for value in values)
+
+    def asks_others(self, sent: Iterable[_Sent]) -> bool:
+        """Whether a condition asks an object that decides itself what it answers, and not so with the gold patch."""
+        return self.kind == "asked" and not self.asks_objects and any(one.record.foreign for one in sent)
 
     @property
     def longest_text(self) -> int:
@@ -319,11 +326,13 @@ class BlindTests:
         changes = {
             test
             for name, pair in self.pairs.items()
-            if pair.is_beside and pair.changes_what_is_expected(seen.get(name, ()))
+            if pair.is_beside
+            and (pair.changes_what_is_expected(seen.get(name, ())) or pair.asks_others(seen.get(name, ())))
             for test in pair.names
             if not self._decides_outside(test)
         }
-        # One of several answers is right, whoever does not know which. And two computed values may both be wrong.
+        # One of several answers is right, whoever does not know which; an object may say yes; and two computed values
+        # may both be wrong.
         return UNPROVEN if guesses or changes else ""
 
     def _decides_outside(self, name: str) -> bool:
@@ -869,8 +878,9 @@ def _pairs(
         named = named or sent[0].expectation.names
         differs = any(not one.holds(forms[name]) for one in base.get(name, ()))
         bits, own, shows = 0.0, 0.0, False
+        may_show = kind != "asked" and bool(named & {*task.fail_to_pass})
         is_beside, is_checked = sent[0].is_beside, sent[0].is_checked
-        if (differs or name not in base) and named & {*task.fail_to_pass}:
+        if (differs or name not in base) and may_show:
             bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
             bits = min(bits, ERROR_BITS) if kind == "raised" else bits
             own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
@@ -894,6 +904,7 @@ def _pairs(
             is_strict=False,
             is_beside=is_beside,
             is_loose="loose" in options,
+            asks_objects=any(one.record.foreign for one in sent),
             answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))

@@ -239,6 +239,7 @@ class Control:
 
 
 Comparison = Literal[
+    "asked",
     "eq",
     "is",
     "in",

@@ -34,7 +34,7 @@ from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
-from swegym_env.languages.python.questions import asked, variable_names
+from swegym_env.languages.python.questions import asked, holders, questions_of, variable_names
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -229,6 +229,7 @@ class _File:
         self._lines = text.encode("utf-8", "surrogateescape").splitlines(keepends=True)
         self._read_scopes()
         self._tests = self._find_tests(names)
+        self._asked = {} if computed else {holder: _word(choice) for holder in self._find_asked()}
         self._sites = [site for function in self._tests for site in self._sites_in(function)]
         self._dynamic: dict[tuple[int, str], bool] = {}
         self._partly: set[str] = set()  # places of assertions of which a part is compared inside
@@ -355,6 +356,15 @@ class _File:
                 found.setdefault((one,), []).append(name)
                 above += [other for other in bases.get(one, ()) if other not in above]
         return found
+
+    def _find_asked(self) -> Iterator[ast.expr]:
+        """The values that conditions ask for something (`questions`): they are sent, and the test goes on asking."""
+        for function in self._tests:
+            variables = variable_names(function)
+            for condition in (one for node in walk(function) for one in questions_of(node)):
+                for holder in holders(condition, variables):
+                    if f"{self._place(holder)}?" not in self.left:
+                        yield holder
 
     # Comparisons
 
@@ -1059,6 +1069,7 @@ class _File:
             )
         if not self.expectations and not self.computed:
             return self.text
+        self._note_asked()
         self._fill(cells, edit)
         scrubbed = self._scrub(bound, edit)
         if self.computed:
@@ -1249,7 +1260,7 @@ class _File:
         def offset(line: int, column: int) -> int:
             return sum(map(len, self._lines[node.lineno - 1 : line - 1])) + column - node.col_offset
 
-        data = self._source(node).encode("utf-8", "surrogateescape")
+        data = self._plain_source(node).encode("utf-8", "surrogateescape")
         for cell, text in sorted(replaced.items(), key=lambda item: (-item[0].lineno, -item[0].col_offset)):
             begin = offset(cell.lineno, cell.col_offset)
             end = offset(cell.end_lineno or cell.lineno, cell.end_col_offset or 0)
@@ -1299,9 +1310,17 @@ class _File:
                 found = True
         return found
 
+    def _note_asked(self) -> None:
+        for holder, key in self._asked.items():
+            function, names = next((one, names) for one, names in self._tests.items() if _holds(one, holder))
+            place = f"{self._place(holder)}?"
+            self.expectations[key] = Expectation(place, "asked", names, function.name, True, None, {"beside": 1.0})
+
     def _note_readable(self, scrubbed: set[tuple[int, str]]) -> None:
         """Note for each comparison the values of the names that it uses and that the rewritten file still holds."""
         for key, expectation in list(self.expectations.items()):
+            if expectation.kind == "asked":
+                continue
             site = next(site for site in self._active if self._place(site.node) == expectation.place)
             values: list[Any] = []
             for name in names_in(site.expected) if expectation.constant else ():
@@ -1380,6 +1399,16 @@ class _File:
         return "\n" * ((node.end_lineno or node.lineno) - node.lineno)
 
     def _source(self, node: ast.expr) -> str:
+        """The source of an expression, in which the values are sent that conditions ask for something."""
+        inside = {*walk(node)} if self._asked else set()
+        sending = {
+            holder: f'{self.mark}["asked"]("{key}", ({self._plain_source(holder)}))'
+            for holder, key in self._asked.items()
+            if holder in inside
+        }
+        return self._source_with(node, sending) if sending else self._plain_source(node)
+
+    def _plain_source(self, node: ast.expr) -> str:
         """The source of an expression, which `ast.get_source_segment` finds in linear time only for one."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:

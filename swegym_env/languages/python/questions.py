@@ -17,11 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, target_tests
 
-__all__ = ["asked", "may_have_many_answers", "tells_more", "variable_names"]
+__all__ = ["asked", "holders", "may_have_many_answers", "questions_of", "tells_more", "variable_names"]
 
 _FILES = frozenset({"exists", "lexists", "isfile", "isdir", "is_file", "is_dir"})
 _SETS = frozenset({"set", "frozenset", "keys", "items"})
 _MAKERS = frozenset({"call", "set", "frozenset", "list", "tuple", "dict"})  # what is made of constants by them is asked
+_FIRST = 3  # so far from its beginning or end an item of a list is one of the first
 _MOST_FOUND = 3  # an expected number of this size may be that of what was found
 _OF_TESTS = frozenset({"self", "cls"})
 _COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
@@ -34,6 +35,7 @@ _SEARCHING_CALLS = frozenset(
     )
 )
 _EQUAL_CALLS = ("assertEqual", "assertEquals", "assertIs", "assertAlmostEqual", "assertCountEqual", "eq_")
+_JUDGES = frozenset({*_EQUAL_CALLS, "assertTrue", "assertIsNotNone", "isinstance", "issubclass", "assertIn"})
 _TRUTHS = ("assertTrue", "assertIsNotNone")
 _ORDERS = ("assertNotEqual", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual")
 
@@ -55,20 +57,45 @@ def asked(condition: ast.expr, variables: frozenset[str]) -> list[ast.Constant]:
     Args:
         variables: `variable_names` of the function that the condition stands in.
     """
-    found: dict[int, ast.Constant] = {}
-    for node in walk(condition):
-        for constant in _asked_by(node, variables):
-            if isinstance(constant.value, int | float | str | bytes) and constant.value not in (True, False, "", b""):
-                found[id(constant)] = constant
+    found = {id(constant): constant for constant, _ in _questions(condition, variables)}
     return list(found.values())
 
 
-def _asked_by(node: ast.AST, variables: frozenset[str]) -> Iterator[ast.Constant]:
+def holders(condition: ast.expr, variables: frozenset[str]) -> list[ast.expr]:
+    """The computed values that a condition asks for something; of those inside of each other the outermost."""
+    found = {id(holder): holder for _, holder in _questions(condition, variables) if holder is not None}
+    inner = {id(part) for holder in found.values() for part in walk(holder) if part is not holder}
+    return [holder for holder in found.values() if id(holder) not in inner]
+
+
+_Question = tuple[ast.Constant, ast.expr | None]  # what is asked for, and the value that is asked for it
+
+
+def _questions(condition: ast.expr, variables: frozenset[str]) -> Iterator[_Question]:
+    if isinstance(condition, ast.Call) and called(condition) not in _JUDGES:
+        computed = [argument for argument in condition.args if _is_computed(argument, variables)]
+        others = [argument for argument in condition.args if argument not in computed]
+        for constant in (each for argument in others if len(computed) == 1 for each in _constants(argument)):
+            if _is_asked(constant):
+                yield constant, computed[0]
+    for node in walk(condition):
+        for constant, holder in _asked_by(node, variables):
+            if _is_asked(constant):
+                yield constant, holder
+
+
+def _is_asked(constant: ast.Constant) -> bool:
+    value = constant.value
+    return isinstance(value, int | float | str | bytes) and not isinstance(value, bool) and value not in ("", b"")
+
+
+def _asked_by(node: ast.AST, variables: frozenset[str]) -> Iterator[_Question]:
     if isinstance(node, ast.Call):
         yield from _asked_by_call(node, variables)
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_computed(node.value, variables):
-        # The first items of a list are no answers among others.
-        yield from (one for one in _constants(node.slice) if not isinstance(one.value, int) or abs(one.value) > 3)
+        for constant in _constants(node.slice):  # the first items of a list are no answers among others
+            if not isinstance(constant.value, int) or abs(constant.value) > _FIRST:
+                yield constant, node.value
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right, operator = node.left, node.comparators[0], node.ops[0]
         if isinstance(operator, ast.In):
@@ -80,19 +107,18 @@ def _asked_by(node: ast.AST, variables: frozenset[str]) -> Iterator[ast.Constant
         conditions = [node.elt, *(test for one in node.generators for test in one.ifs)]
         for compared in (inner for test in conditions for inner in walk(test) if isinstance(inner, ast.Compare)):
             for side in (compared.left, *compared.comparators):
-                yield from _constants(side)
+                yield from ((constant, None) for constant in _constants(side))
 
 
-def _asked_by_call(call: ast.Call, variables: frozenset[str]) -> Iterator[ast.Constant]:
+def _asked_by_call(call: ast.Call, variables: frozenset[str]) -> Iterator[_Question]:
     name, receiver = called(call), call.func.value if isinstance(call.func, ast.Attribute) else None
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if name == "assertIn" and len(call.args) > 1:
         yield from _beside(call.args[0], call.args[1], variables)
     elif name in _FILES:
-        yield from (inner for inner in walk(call) if isinstance(inner, ast.Constant))
+        yield from ((inner, None) for inner in walk(call) if isinstance(inner, ast.Constant))
     elif receiver is not None and _is_computed(receiver, variables):
-        for argument in arguments:
-            yield from _constants(argument)
+        yield from ((constant, receiver) for argument in arguments for constant in _constants(argument))
     elif name in ("hasattr", "getattr") and len(call.args) > 1:
         yield from _beside(call.args[1], call.args[0], variables)
     elif receiver is not None and name in ("issubset", "issuperset"):
@@ -100,9 +126,9 @@ def _asked_by_call(call: ast.Call, variables: frozenset[str]) -> Iterator[ast.Co
             yield from _beside(receiver, argument, variables)
 
 
-def _beside(wanted: ast.expr, holder: ast.expr, variables: frozenset[str]) -> Iterator[ast.Constant]:
+def _beside(wanted: ast.expr, holder: ast.expr, variables: frozenset[str]) -> Iterator[_Question]:
     if _is_computed(holder, variables) and not _is_computed(wanted, variables):
-        yield from _constants(wanted)
+        yield from ((constant, holder) for constant in _constants(wanted))
 
 
 def _is_set(node: ast.expr) -> bool:
@@ -206,7 +232,8 @@ def _has_many_answers(node: ast.AST, variables: frozenset[str], own: frozenset[s
         return True
     if name in _EQUAL_CALLS:
         sides = node.args[:2]
-        return _are_computed(sides, own) or _asks(sides, variables)
+        asks = not any(map(tells_more, sides)) and any(asked(side, variables) for side in sides)
+        return asks or _are_computed(sides, own)
     return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
 
 
@@ -219,12 +246,26 @@ def _passes_many(condition: ast.expr, variables: frozenset[str], own: frozenset[
                 return True
         elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
             return True
-    sides = [condition.left, *condition.comparators] if isinstance(condition, ast.Compare) else [condition]
-    return _asks(sides, variables)
+    return not _says_more(condition) and bool(asked(condition, variables))
 
 
-def _asks(sides: list[ast.expr], variables: frozenset[str]) -> bool:
-    return not any(map(tells_more, sides)) and any(asked(side, variables) for side in sides)
+def _says_more(condition: ast.expr) -> bool:
+    """Whether a condition is an equality with what says more than that something was found."""
+    if not isinstance(condition, ast.Compare) or not isinstance(condition.ops[0], ast.Eq | ast.Is):
+        return False
+    return any(map(tells_more, (condition.left, *condition.comparators)))
+
+
+def questions_of(statement: ast.AST) -> list[ast.expr]:
+    """The conditions of an assertion that may ask for something: none where its value says more than that."""
+    conditions: list[ast.expr] = []
+    if isinstance(statement, ast.Assert):
+        conditions = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        name, sides = called(statement.value), statement.value.args[:2]
+        if name in _TRUTHS + _ORDERS or (name in _EQUAL_CALLS and not any(map(tells_more, sides))):
+            conditions = sides
+    return [one for one in conditions if not _says_more(one)]
 
 
 def _are_computed(sides: list[ast.expr], own: frozenset[str]) -> bool:
