@@ -34,7 +34,7 @@ from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
-from swegym_env.languages.python.questions import asked, holders, questions_of, variable_names
+from swegym_env.languages.python.questions import COUNTING, MOST_FOUND, asked, holders, questions_of, variable_names
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -107,7 +107,6 @@ _JUDGING = re.compile(
     r"_*(assert|raises|warns|fail|deprecated_call|fnmatch|no_fnmatch|re_match|no_re_match|check|verify|expect|compare)",
     re.IGNORECASE,
 )
-_MOST_FOUND = 3  # an expected number of this size may be that of what was found
 _SCOPED = (*_Function.__args__, ast.Lambda, ast.ClassDef, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
 _MISSING: Any = object()
 
@@ -410,16 +409,20 @@ class _File:
             any(isinstance(node, ast.Compare) for part in sent for node in walk(part))
             or any(_called(call) in _COMPARING | _FINDING for call in calls)
             or any(self._is_object(value, little) for call in calls for value in call.args)
-            or ((site.kind == "gold" or self._says_found(site.expected)) and any(asked(one, variables) for one in sent))
+            or (
+                (site.kind == "gold" or self._says_found(site.expected, calls))
+                and any(asked(one, variables) for one in sent)
+            )
         )
 
-    def _says_found(self, expected: ast.expr) -> bool:
+    def _says_found(self, expected: ast.expr, calls: list[ast.Call]) -> bool:
         """Whether what is expected may say that something was found: a truth, or how often."""
         try:
             value = fold(expected, self._constants_of(expected))
         except NotConstantError:
             return True
-        return value is True or (type(value) is int and 1 <= value <= _MOST_FOUND)
+        counts = any(_called(call) in COUNTING for call in calls)
+        return value is True or (counts and type(value) is int and 1 <= value <= MOST_FOUND)
 
     def _tells_little(self, expected: ast.expr) -> bool:
         """Whether what is expected may be the outcome of a comparison: a truth, nothing, or an integer near 0."""

@@ -24,7 +24,7 @@ from typing import TypeGuard
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
-from swegym_env.languages.python.questions import asked, tells_more, variable_names
+from swegym_env.languages.python.questions import asked, says_more, variable_names
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
@@ -711,7 +711,7 @@ def _expects_nothing(test: ast.expr) -> bool:
         return False
     if any(isinstance(operator, ast.NotIn | ast.IsNot) for operator in test.ops):
         return isinstance(test.ops[0], ast.NotIn)
-    return isinstance(test.ops[0], ast.Eq | ast.Is) and any(map(tells_more, (test.left, *test.comparators)))
+    return isinstance(test.ops[0], ast.Eq | ast.Is) and says_more([test.left, *test.comparators])
 
 
 _Slot = tuple[Callable[[], ast.expr], Callable[[ast.expr], None]]  # reads and sets an expression in its place
@@ -996,7 +996,7 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
     all_of_values, all_of_questions = _apart(remove, 2)
     questions = []
-    if name in _ASKING and not (name in _EQUALITIES and any(map(tells_more, call.args[:2]))):
+    if name in _ASKING and not (name in _EQUALITIES and says_more(call.args[:2])):
 
         def put_call(node: ast.expr) -> None:
             statement.value = node

@@ -12,18 +12,29 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, target_tests
 
-__all__ = ["asked", "holders", "may_have_many_answers", "questions_of", "tells_more", "variable_names"]
+__all__ = [
+    "COUNTING",
+    "MOST_FOUND",
+    "asked",
+    "holders",
+    "may_have_many_answers",
+    "questions_of",
+    "says_more",
+    "variable_names",
+]
 
 _FILES = frozenset({"exists", "lexists", "isfile", "isdir", "is_file", "is_dir"})
 _SETS = frozenset({"set", "frozenset", "keys", "items"})
 _MAKERS = frozenset({"call", "set", "frozenset", "list", "tuple", "dict"})  # what is made of constants by them is asked
 _FIRST = 3  # so far from its beginning or end an item of a list is one of the first
-_MOST_FOUND = 3  # an expected number of this size may be that of what was found
+MOST_FOUND = 3  # an expected number of this size may be that of what was found
+COUNTING = frozenset({"count", "index", "find", "rfind", "rindex"})
+"""Methods whose answer is a small number where what they are asked for is found."""
 _OF_TESTS = frozenset({"self", "cls"})
 _COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
 _SEARCHING_CALLS = frozenset(
@@ -195,13 +206,15 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
     )
 
 
-def tells_more(side: ast.expr) -> bool:
-    """Whether a side of an equality is written out, and says more than that something was found, or how often."""
-    try:
-        value = ast.literal_eval(side)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return not (isinstance(value, int) and 1 <= value <= _MOST_FOUND)
+def says_more(sides: Sequence[ast.expr]) -> bool:
+    """Whether an equality expects more than that something was found, or how often."""
+    counts = any(map(_counts, sides))
+    values = [side.value for side in sides if isinstance(side, ast.Constant)]
+    return not any(value is True or (counts and type(value) is int and 1 <= value <= MOST_FOUND) for value in values)
+
+
+def _counts(side: ast.expr) -> bool:
+    return any(isinstance(node, ast.Call) and called(node) in COUNTING for node in walk(side))
 
 
 def _own_names(module: ast.Module) -> frozenset[str]:
@@ -232,7 +245,7 @@ def _has_many_answers(node: ast.AST, variables: frozenset[str], own: frozenset[s
         return True
     if name in _EQUAL_CALLS:
         sides = node.args[:2]
-        asks = not any(map(tells_more, sides)) and any(asked(side, variables) for side in sides)
+        asks = not says_more(sides) and any(asked(side, variables) for side in sides)
         return asks or _are_computed(sides, own)
     return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
 
@@ -253,7 +266,7 @@ def _says_more(condition: ast.expr) -> bool:
     """Whether a condition is an equality with what says more than that something was found."""
     if not isinstance(condition, ast.Compare) or not isinstance(condition.ops[0], ast.Eq | ast.Is):
         return False
-    return any(map(tells_more, (condition.left, *condition.comparators)))
+    return says_more([condition.left, *condition.comparators])
 
 
 def questions_of(statement: ast.AST) -> list[ast.expr]:
@@ -263,7 +276,7 @@ def questions_of(statement: ast.AST) -> list[ast.expr]:
         conditions = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         name, sides = called(statement.value), statement.value.args[:2]
-        if name in _TRUTHS + _ORDERS or (name in _EQUAL_CALLS and not any(map(tells_more, sides))):
+        if name in _TRUTHS + _ORDERS or (name in _EQUAL_CALLS and not says_more(sides)):
             conditions = sides
     return [one for one in conditions if not _says_more(one)]
 
