@@ -34,7 +34,7 @@ from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
-from swegym_env.languages.python.questions import COUNTING, MOST_FOUND, asked, holders, questions_of, variable_names
+from swegym_env.languages.python.questions import COUNTING, MOST_FOUND, asked, holders, questions_of, variables_of
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -359,7 +359,7 @@ class _File:
     def _find_asked(self) -> Iterator[ast.expr]:
         """The values that conditions ask for something (`questions`): they are sent, and the test goes on asking."""
         for function in self._tests:
-            variables = variable_names(function)
+            variables = variables_of(function)
             for condition in (one for node in walk(function) for one in questions_of(node)):
                 for holder in holders(condition, variables):
                     if f"{self._place(holder)}?" not in self.left:
@@ -404,7 +404,7 @@ class _File:
         sent = [site.searched] if site.searched is not None else sent
         calls = [node for part in sent for node in walk(part) if isinstance(node, ast.Call)]
         little = self._tells_little(site.expected)
-        variables = variable_names(function)
+        variables = variables_of(function)
         return (
             any(isinstance(node, ast.Compare) for part in sent for node in walk(part))
             or any(_called(call) in _COMPARING | _FINDING for call in calls)

@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
-from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
+from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
-from swegym_env.languages.python.questions import asked, says_more, variable_names
+from swegym_env.languages.python.questions import Asked, asked, says_more, value_of, variables_of
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
@@ -91,6 +91,7 @@ _OF_DECOYS = {
     for name, file in (("_other_value(", "swegym_decoy.py"), ("_any_holds(", "swegym_question.py"))
 }
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
+_NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
 _PLAIN_VALUES = {
     "object()": object(),
@@ -518,11 +519,14 @@ def _searched(node: ast.expr, function: Function, words: tuple[str, ...]) -> lis
     ]
 
 
-def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: str | None = None) -> Iterator[_Site]:
+def _value_sites(
+    places: Sequence[_Place], remove: Callable[[], None], instead: str | None = None, *, searched: bool = False
+) -> Iterator[_Site]:
     """The expectations of the constants of one assertion, which is taken out when all of them are.
 
     Args:
         instead: the text that a constant has when it is taken out, else it is empty.
+        searched: whether they are searched: two numbers that are next to each other may both be found.
     """
     left = set(range(len(places)))
     rights = [constant.value for constant, _ in places]
@@ -558,6 +562,7 @@ def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: 
             other.count,
             decide,
             lambda number=number: take_out(number),  # type: ignore[misc]
+            usual=_NEXT_TO_IT if searched and other.is_number else 3,
             guess=other.guess,
             read=read,
             constants=[constant for constant, _ in places],
@@ -580,27 +585,26 @@ def _question_sites(
         put: sets an expression in the place of the condition.
         places: of the other expectations of the condition.
     """
-    # Of a number there are decoys next to it here in every run, however few the other expectation has.
-    taken = {id(constant) for constant, _ in places if not re.search(r"\d", str(constant.value))}
-    wanted = [constant for constant in asked(condition, variable_names(function)) if id(constant) not in taken]
-    others = [(constant, other) for constant in wanted if (other := _asked_instead(constant.value, words)) is not None]
+    taken = {id(constant) for constant, _ in places}
+    variables = variables_of(function)
+    wanted = [one for one in asked(condition, variables) if id(one) not in taken]
+    others = [(one, other) for one in wanted if (other := _asked_instead(value_of(one, variables), words)) is not None]
     if any(isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr) for node in walk(condition)):
         others = []
     held = [node for node in walk(condition) if isinstance(node, ast.Constant)] + [constant for constant, _ in places]
+    held += variables.constants.values()
     sites: list[_Site] = []
-    for constant, other in others[:_MOST_ASKED]:
+    for one, other in others[:_MOST_ASKED]:
 
         def decide(
-            decoys: int, choice: random.Random, constant: ast.Constant = constant, other: Replaceable = other
+            decoys: int, choice: random.Random, one: Asked = one, other: Replaceable = other
         ) -> Sequence[Callable[[], None]]:
-            place = next(number for number, node in enumerate(walk(condition)) if node is constant)
+            place = next(number for number, node in enumerate(walk(condition)) if node is one)
 
-            def asking(value: object) -> ast.expr:
+            def asking(value: Literal) -> ast.expr:
                 made = copy.deepcopy(condition)
-                node = walk(made)[place]
-                assert isinstance(node, ast.Constant)
-                node.value = value  # type: ignore[assignment]
-                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), made)
+                instead = _Instead(walk(made)[place], ast.Constant(value))
+                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), instead.visit(made))
 
             drawn = [other.draw(min(_ASKED_TOGETHER, other.count), choice) for _ in range(decoys)]
             together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asking, values)], []) for values in drawn]
@@ -609,6 +613,16 @@ def _question_sites(
         text = ast.unparse(condition)
         sites.append(_Site(text, _ASKED_COPIES, decide, remove, usual=_ASKED_COPIES, guess=1.0, constants=held))
     yield from _together(*sites)
+
+
+class _Instead(ast.NodeTransformer):
+    """Puts one node in the place of another."""
+
+    def __init__(self, old: ast.AST, new: ast.expr) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self._new if node is self._old else super().visit(node)
 
 
 def _asked_instead(value: object, words: tuple[str, ...]) -> Replaceable | None:
@@ -664,6 +678,7 @@ def _of_condition(
     """The expectations of one condition, for which `put` sets another."""
     parts: list[ast.expr] = [test]
     places = _searched(test, function, words)
+    is_search = bool(places) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In))
     turned: ast.expr = ast.UnaryOp(ast.Not(), test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         parts, turned, places = [test.operand], test.operand, []
@@ -692,7 +707,7 @@ def _of_condition(
     remove = all_of_values if questions else remove
     yield from questions
     if places:
-        yield from _value_sites(places, remove)
+        yield from _value_sites(places, remove, searched=is_search)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         turn = lambda: put(turned)  # noqa: E731
         yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test))
@@ -922,7 +937,7 @@ def _of_message(
         for other in places_of(value.value, words) or filter(None, [replaceable(value.value, words)])
     ]
     # A pattern that matches any text stays; pytest warns of an empty one.
-    yield from _value_sites(texts, remove or (lambda: _expect_nothing(item)), "(?s)")
+    yield from _value_sites(texts, remove or (lambda: _expect_nothing(item)), "(?s)", searched=True)
 
 
 def _expect_nothing(item: ast.withitem) -> None:
@@ -1005,7 +1020,7 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
     remove = all_of_values if questions else remove
     yield from questions
     if places:
-        yield from _value_sites(places, remove)
+        yield from _value_sites(places, remove, searched=name in _SEARCHES or name.startswith("assert_"))
     else:
         yield from _turned_call(call, function, remove)
 

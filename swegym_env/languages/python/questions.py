@@ -12,7 +12,9 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, target_tests
@@ -25,7 +27,8 @@ __all__ = [
     "may_have_many_answers",
     "questions_of",
     "says_more",
-    "variable_names",
+    "value_of",
+    "variables_of",
 ]
 
 _FILES = frozenset({"exists", "lexists", "isfile", "isdir", "is_file", "is_dir"})
@@ -51,61 +54,93 @@ _TRUTHS = ("assertTrue", "assertIsNotNone")
 _ORDERS = ("assertNotEqual", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual")
 
 
-def variable_names(function: Function) -> frozenset[str]:
-    """The names that a function binds itself, its parameters but `self` among them: they hold what was computed."""
-    found: set[str] = set()
+@dataclass(frozen=True)
+class Variables:
+    """The names that the function of a test binds.
+
+    Attributes:
+        computed: those that hold what was computed, parameters but `self` among them.
+        constants: those that hold one constant, or several in a loop, of which this has the first one.
+    """
+
+    computed: frozenset[str]
+    constants: Mapping[str, ast.Constant]
+
+
+def variables_of(function: Function) -> Variables:
+    """What the names mean that a function binds itself."""
+    stored: Counter[str] = Counter()
+    written: dict[str, ast.Constant] = {}
     for node in walk(function):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
+            stored[node.id] += 1
         elif isinstance(node, ast.arg):
-            found.add(node.arg)
-    return frozenset(found - _OF_TESTS)
+            stored[node.arg] += 1
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            if isinstance(node.value, ast.Constant):
+                written[node.targets[0].id] = node.value
+        elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            items = node.iter.elts if isinstance(node.iter, ast.List | ast.Tuple) else []
+            if items and all(isinstance(item, ast.Constant) for item in items):
+                assert isinstance(items[0], ast.Constant)
+                written[node.target.id] = items[0]
+    constants = {name: constant for name, constant in written.items() if stored[name] == 1}
+    return Variables(frozenset(stored) - _OF_TESTS - constants.keys(), constants)
 
 
-def asked(condition: ast.expr, variables: frozenset[str]) -> list[ast.Constant]:
-    """The constants that a condition asks computed values for, each once.
+Asked = ast.Constant | ast.Name
+
+
+def asked(condition: ast.expr, variables: Variables) -> list[Asked]:
+    """The constants that a condition asks computed values for, and names of such, each once.
 
     Args:
-        variables: `variable_names` of the function that the condition stands in.
+        variables: of the function that the condition stands in.
     """
     found = {id(constant): constant for constant, _ in _questions(condition, variables)}
     return list(found.values())
 
 
-def holders(condition: ast.expr, variables: frozenset[str]) -> list[ast.expr]:
+def holders(condition: ast.expr, variables: Variables) -> list[ast.expr]:
     """The computed values that a condition asks for something; of those inside of each other the outermost."""
     found = {id(holder): holder for _, holder in _questions(condition, variables) if holder is not None}
     inner = {id(part) for holder in found.values() for part in walk(holder) if part is not holder}
     return [holder for holder in found.values() if id(holder) not in inner]
 
 
-_Question = tuple[ast.Constant, ast.expr | None]  # what is asked for, and the value that is asked for it
+_Question = tuple[Asked, ast.expr | None]  # what is asked for, and the value that is asked for it
 
 
-def _questions(condition: ast.expr, variables: frozenset[str]) -> Iterator[_Question]:
+def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]:
     if isinstance(condition, ast.Call) and called(condition) not in _JUDGES:
         computed = [argument for argument in condition.args if _is_computed(argument, variables)]
         others = [argument for argument in condition.args if argument not in computed]
-        for constant in (each for argument in others if len(computed) == 1 for each in _constants(argument)):
-            if _is_asked(constant):
+        for constant in (each for argument in others if len(computed) == 1 for each in _constants(argument, variables)):
+            if _is_asked(constant, variables):
                 yield constant, computed[0]
     for node in walk(condition):
         for constant, holder in _asked_by(node, variables):
-            if _is_asked(constant):
+            if _is_asked(constant, variables):
                 yield constant, holder
 
 
-def _is_asked(constant: ast.Constant) -> bool:
-    value = constant.value
+def value_of(constant: Asked, variables: Variables) -> object:
+    """The value of a constant, or the first one of a name."""
+    return (variables.constants[constant.id] if isinstance(constant, ast.Name) else constant).value
+
+
+def _is_asked(constant: Asked, variables: Variables) -> bool:
+    value = value_of(constant, variables)
     return isinstance(value, int | float | str | bytes) and not isinstance(value, bool) and value not in ("", b"")
 
 
-def _asked_by(node: ast.AST, variables: frozenset[str]) -> Iterator[_Question]:
+def _asked_by(node: ast.AST, variables: Variables) -> Iterator[_Question]:
     if isinstance(node, ast.Call):
         yield from _asked_by_call(node, variables)
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_computed(node.value, variables):
-        for constant in _constants(node.slice):  # the first items of a list are no answers among others
-            if not isinstance(constant.value, int) or abs(constant.value) > _FIRST:
+        for constant in _constants(node.slice, variables):  # the first items of a list are no answers among others
+            value = value_of(constant, variables)
+            if not isinstance(value, int) or abs(value) > _FIRST:
                 yield constant, node.value
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right, operator = node.left, node.comparators[0], node.ops[0]
@@ -118,10 +153,10 @@ def _asked_by(node: ast.AST, variables: frozenset[str]) -> Iterator[_Question]:
         conditions = [node.elt, *(test for one in node.generators for test in one.ifs)]
         for compared in (inner for test in conditions for inner in walk(test) if isinstance(inner, ast.Compare)):
             for side in (compared.left, *compared.comparators):
-                yield from ((constant, None) for constant in _constants(side))
+                yield from ((constant, None) for constant in _constants(side, variables))
 
 
-def _asked_by_call(call: ast.Call, variables: frozenset[str]) -> Iterator[_Question]:
+def _asked_by_call(call: ast.Call, variables: Variables) -> Iterator[_Question]:
     name, receiver = called(call), call.func.value if isinstance(call.func, ast.Attribute) else None
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if name == "assertIn" and len(call.args) > 1:
@@ -129,7 +164,7 @@ def _asked_by_call(call: ast.Call, variables: frozenset[str]) -> Iterator[_Quest
     elif name in _FILES:
         yield from ((inner, None) for inner in walk(call) if isinstance(inner, ast.Constant))
     elif receiver is not None and _is_computed(receiver, variables):
-        yield from ((constant, receiver) for argument in arguments for constant in _constants(argument))
+        yield from ((constant, receiver) for argument in arguments for constant in _constants(argument, variables))
     elif name in ("hasattr", "getattr") and len(call.args) > 1:
         yield from _beside(call.args[1], call.args[0], variables)
     elif receiver is not None and name in ("issubset", "issuperset"):
@@ -137,40 +172,40 @@ def _asked_by_call(call: ast.Call, variables: frozenset[str]) -> Iterator[_Quest
             yield from _beside(receiver, argument, variables)
 
 
-def _beside(wanted: ast.expr, holder: ast.expr, variables: frozenset[str]) -> Iterator[_Question]:
+def _beside(wanted: ast.expr, holder: ast.expr, variables: Variables) -> Iterator[_Question]:
     if _is_computed(holder, variables) and not _is_computed(wanted, variables):
-        yield from ((constant, holder) for constant in _constants(wanted))
+        yield from ((constant, holder) for constant in _constants(wanted, variables))
 
 
 def _is_set(node: ast.expr) -> bool:
     return isinstance(node, ast.Set | ast.SetComp) or called(node) in _SETS
 
 
-def _is_computed(node: ast.expr, variables: frozenset[str]) -> bool:
+def _is_computed(node: ast.expr, variables: Variables) -> bool:
     """Whether a value is not written out: a call computes it, or a variable of the test holds it."""
     return any(
         (isinstance(inner, ast.Call) and called(inner) not in _MAKERS)
-        or (isinstance(inner, ast.Name) and inner.id in variables)
+        or (isinstance(inner, ast.Name) and inner.id in variables.computed)
         or (isinstance(inner, ast.Attribute) and getattr(inner.value, "id", "") in _OF_TESTS)
         for inner in walk(node)
     )
 
 
-def _constants(node: ast.expr) -> Iterator[ast.Constant]:
+def _constants(node: ast.expr, variables: Variables) -> Iterator[Asked]:
     """The constants that a value is made of, by displays and by calls that only make something."""
-    if isinstance(node, ast.Constant):
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in variables.constants):
         yield node
     elif isinstance(node, ast.List | ast.Tuple | ast.Set):
-        for item in node.elts:
-            yield from _constants(item)
+        parts = node.elts
     elif isinstance(node, ast.Dict):
-        for value in (*filter(None, node.keys), *node.values):
-            yield from _constants(value)
+        parts = [*filter(None, node.keys), *node.values]
     elif isinstance(node, ast.UnaryOp):
-        yield from _constants(node.operand)
+        parts = [node.operand]
     elif isinstance(node, ast.Call) and (called(node) in _MAKERS or called(node).lstrip("_")[:1].isupper()):
-        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            yield from _constants(argument)
+        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+    for part in parts:
+        yield from _constants(part, variables)
 
 
 def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> bool:
@@ -200,7 +235,7 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
             functions += [(path, helper)] if helper is not None else []
     own = {path: _own_names(parse(files[path])) for path in chosen}
     return not functions or any(
-        _has_many_answers(node, variable_names(function), own[path])
+        _has_many_answers(node, variables_of(function), own[path])
         for path, function in functions
         for node in walk(function)
     )
@@ -235,7 +270,7 @@ def _is_standard(module: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _has_many_answers(node: ast.AST, variables: frozenset[str], own: frozenset[str]) -> bool:
+def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) -> bool:
     if isinstance(node, ast.Assert):
         return _passes_many(node.test, variables, own)
     if not isinstance(node, ast.Call):
@@ -250,7 +285,7 @@ def _has_many_answers(node: ast.AST, variables: frozenset[str], own: frozenset[s
     return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
 
 
-def _passes_many(condition: ast.expr, variables: frozenset[str], own: frozenset[str]) -> bool:
+def _passes_many(condition: ast.expr, variables: Variables, own: frozenset[str]) -> bool:
     """Whether several values pass a condition: it searches, it asks for something, or both sides are computed."""
     for node in walk(condition):
         if isinstance(node, ast.Compare):
