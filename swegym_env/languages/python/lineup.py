@@ -576,6 +576,8 @@ def _question_sites(
     words: tuple[str, ...],
     remove: Callable[[], None],
     places: Sequence[_Place] = (),
+    *,
+    is_statement: bool = False,
 ) -> Iterator[_Site]:
     """What a condition asks a computed value for is replaced by several others at once, any of which satisfies a copy.
 
@@ -584,6 +586,7 @@ def _question_sites(
     Args:
         put: sets an expression in the place of the condition.
         places: of the other expectations of the condition.
+        is_statement: whether it is an assertion that is called, not the truth of a value.
     """
     taken = {id(constant) for constant, _ in places}
     variables = variables_of(function)
@@ -601,13 +604,16 @@ def _question_sites(
         ) -> Sequence[Callable[[], None]]:
             place = next(number for number, node in enumerate(walk(condition)) if node is one)
 
-            def asking(value: Literal) -> ast.expr:
+            def asked_for(value: Literal) -> ast.expr:
                 made = copy.deepcopy(condition)
                 instead = _Instead(walk(made)[place], ast.Constant(value))
-                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), instead.visit(made))
+                asking: ast.expr = instead.visit(made)
+                # An assertion has no truth of its own: it holds where it raises nothing.
+                holds = ast.Compare(asking, [ast.Is()], [ast.Constant(None)]) if is_statement else asking
+                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), holds)
 
             drawn = [other.draw(min(_ASKED_TOGETHER, other.count), choice) for _ in range(decoys)]
-            together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asking, values)], []) for values in drawn]
+            together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asked_for, values)], []) for values in drawn]
             return [lambda call=call: put(call) for call in together]  # type: ignore[misc]
 
         text = ast.unparse(condition)
@@ -1016,7 +1022,7 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
         def put_call(node: ast.expr) -> None:
             statement.value = node
 
-        questions = list(_question_sites(call, put_call, function, words, all_of_questions, places))
+        questions = list(_question_sites(call, put_call, function, words, all_of_questions, places, is_statement=True))
     remove = all_of_values if questions else remove
     yield from questions
     if places:

@@ -6,11 +6,10 @@ Python 3.5 and newer.
 
 
 def _any_holds(*conditions):
-    """True if one of these functions returns something true, or nothing and raises no error; else AssertionError."""
+    """True if one of these functions returns something true; else AssertionError."""
     for condition in conditions:
         try:
-            answer = condition()
-            if answer is None or answer:
+            if condition():
                 return True
         except Exception:  # noqa: BLE001 - whatever says that it does not hold
             continue
