@@ -55,6 +55,7 @@ from swegym_env.grading.comparisons import (
     plain_value,
     read_records,
 )
+from swegym_env.grading.tables import companions, count_names, is_name
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
 from swegym_env.languages import Blinded, Expectation, Merged, language_of
@@ -75,6 +76,7 @@ _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 _OF_ONE_VALUE = frozenset({"eq", "is", "of", "rows", "count", "approx", "almost", "close", "raised"})
 _MOST_LONGER, _MOST_CHARS = 4, 400
 _GUESSES = 2  # answers more than the gold patch sends
+_HALF_A_GUESS = 0.5  # one answer more
 _FILE_BYTES, _REPOSITORY_BYTES = 1 << 20, 256 << 20
 _PASSED = ("PASSED", "XFAIL")
 
@@ -101,6 +103,8 @@ class Pair:
         is_loose: whether more than one value may pass, of which the test asks one.
         asks_objects: of a value that a condition asks for something: whether the gold patch sends an object that may
             decide itself what it answers.
+        companions: of a search for a name, others that stand in tables with it, or are what other tests search for.
+        most_companions: how many of them the gold patch sends.
         expected_part: of an equality of two computed values, the one that the base commit computes as the gold patch
             does; -1 if there is none.
         expected_forms: `canonical` of that value.
@@ -123,6 +127,8 @@ class Pair:
     is_beside: bool = False
     is_loose: bool = False
     asks_objects: bool = True
+    companions: tuple[str, ...] = ()
+    most_companions: int = 0
     expected_part: int = -1
     expected_forms: tuple[str, ...] = ()
     expects_object: bool = False
@@ -168,6 +174,17 @@ class Pair:
             return 0
         found = (answers(self.kind, one.expected, one.record.value) for one in sent)
         return max((more_answers(counts, self.answers) for counts in found), default=0)
+
+    def guessed(self, sent: Iterable[_Sent]) -> float:
+        """The chance that a text with the answers that were sent holds the right one, if these are more than gold's.
+
+        Of some names of a table, or of those that several tests search for, it is the share that they are.
+        """
+        sent = tuple(sent)
+        found = max((count_names(self.companions, one.record.value) for one in sent), default=0)
+        more = found - self.most_companions
+        share = (1 + more) / (1 + len(self.companions)) if more > 0 else 0.0
+        return max(share, _HALF_A_GUESS if self.more_answers(sent) else 0.0)
 
     def met_by_chance(self, length: int) -> float:
         """The bits that a search in a text of so many characters loses."""
@@ -223,10 +240,14 @@ class BlindTests:
             covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
             bits = {} if foreign else _sure_bits(self.pairs, seen)
             run = dataclasses.replace(run, covered=covered, bits=bits, has_foreign=foreign, computed=computed)
-            run = dataclasses.replace(run, compares_itself=self._compares_itself(seen))
+            run = dataclasses.replace(run, compares_itself=self._compares_itself(seen), guessed=self._guessed(seen))
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
+
+    def _guessed(self, seen: Mapping[str, list[_Sent]]) -> float:
+        """`Run.guessed`; several searches of one test may each be guessed."""
+        return max((pair.guessed(seen.get(name, ())) for name, pair in self.pairs.items()), default=0.0)
 
     def beside(self, blinded: Blinded, merged: Merged) -> BlindTests:
         """These tests where copies stand beside them: a value that a copy holds is no proof."""
@@ -593,18 +614,12 @@ def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = 
 @functools.lru_cache(maxsize=256)
 def _read(place: Path, _changed: int) -> BlindTests:
     data = json.loads(place.read_text(encoding="utf-8"))
-    pairs = {
-        name: dataclasses.replace(
-            Pair(tuple(names), kind, bits, shows, tuple(forms), *more),
-            expected_forms=tuple(expected),
-            expects_object=is_object,
-            answers=tuple(answered),
-            comparing=tuple(comparing),
-        )
-        for name, (names, kind, bits, shows, forms, *more, expected, is_object, answered, comparing) in data[
-            "pairs"
-        ].items()
-    }
+    pairs: dict[str, Pair] = {}
+    for name, held in data["pairs"].items():
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in held.items()
+        }
+        pairs[name] = Pair(**fields)
     unread, inside = frozenset(data["open"]), frozenset(data["inside"])
     return BlindTests(data["files"], frozenset(data["left"]), pairs, unread, data["computed"], inside)
 
@@ -625,7 +640,7 @@ def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed
         if known is not None:
             return known
         found = _calibrated(_alone(tests) if computed else tests, gold, computed=computed)
-        pairs = {name: dataclasses.astuple(pair) for name, pair in found.pairs.items()}
+        pairs = {name: dataclasses.asdict(pair) for name, pair in found.pairs.items()}
         files = dict(found.files) if pairs else {}
         left, unread, inside = sorted(found.left), sorted(found.open), sorted(found.inside)
         data = {"files": files, "left": left, "pairs": pairs, "open": unread, "computed": computed, "inside": inside}
@@ -864,6 +879,7 @@ def _pairs(
     sent_by_base = [leaf for sent in base.values() for one in sent for leaf in leaves(one.record.value)]
     searching = knowledge.with_sent(sent_by_base)
     readable = [value for sent in seen.values() for value in sent[0].expectation.readable]
+    tables = _tables(tests, seen)
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
@@ -905,6 +921,8 @@ def _pairs(
             is_beside=is_beside,
             is_loose="loose" in options,
             asks_objects=any(one.record.foreign for one in sent),
+            companions=tables.get(name, ()),
+            most_companions=max(count_names(tables.get(name, ()), one.record.value) for one in sent),
             answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))
@@ -919,6 +937,25 @@ def _pairs(
             expects_object=is_object,
         )
     return pairs
+
+
+def _tables(tests: TaskTests, seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, ...]]:
+    """Name of each search for a name → the other names that a patch could give with it; see `grading.tables`."""
+    wanted = {
+        name: (str(sent[0].expected), sent[0].expectation.function)
+        for name, sent in seen.items()
+        if sent[0].expectation.kind == "in" and is_name(sent[0].expected)
+    }
+    if not wanted:
+        return {}
+    beside = companions({text for text, _ in wanted.values()}, _contents(tests.workspace.base))
+    found: dict[str, tuple[str, ...]] = {}
+    for name, (text, function) in wanted.items():
+        here = {other for other, where in wanted.values() if where == function}
+        elsewhere = {other for other, where in wanted.values() if where != function}
+        # Names that one test searches for together are no guesses of each other.
+        found[name] = tuple(sorted((beside[text] | elsewhere) - here))
+    return found
 
 
 def _most_answers(kind: str, sent: list[_Sent]) -> tuple[int, ...]:

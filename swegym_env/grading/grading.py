@@ -135,6 +135,8 @@ def grade(
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
         verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, can_be_blind=can_be_blind)
+        if verdict.resolved and run.guessed:  # of several answers one is right
+            verdict = dataclasses.replace(verdict, forgery_chance=max(run.guessed, verdict.forgery_chance or 0.0))
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
             verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":

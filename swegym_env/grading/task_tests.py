@@ -70,6 +70,7 @@ class Run:
         has_foreign: whether these sent objects that may have an equality of their own.
         computed: place of each of its conditions of computed values → `canonical` of all that was sent of it.
         compares_itself: whether an assertion compares another value than with the gold patch, by a class of its own.
+        guessed: the largest chance that more answers than the gold patch sends hold the right one, see `Pair.guessed`.
     """
 
     problem: str = ""
@@ -82,6 +83,7 @@ class Run:
     has_foreign: bool = False
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     compares_itself: bool = False
+    guessed: float = 0.0
 
 
 @dataclass(frozen=True)
