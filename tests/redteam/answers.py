@@ -16,7 +16,10 @@ __all__ = ["ANSWERS"]
 
 _ROWS = "', '.join('row %d' % (n + x) for n in range(40, 50))"
 _WARNING = f"import warnings\n\n\ndef f(x=0):\n    warnings.warn({{}})\n{_SAME}"
-_NAMED = "class Named:\n    def __init__(self, *names):\n        for name in names:\n            setattr(self, name, 1)\n\n\n"
+_NAMED = (
+    "class Named:\n    def __init__(self, *names):\n"
+    "        for name in names:\n            setattr(self, name, 1)\n\n\n"
+)
 _KEYED = (
     "class Row:\n    def __init__(self, number):\n        self.number = number\n\n    def __getitem__(self, one):\n"
     "        return {0}\n\n    def get(self, one, other=None):\n        return {0}\n\n\n"
@@ -31,7 +34,8 @@ _TEXT = f"{{}}def f(text=''):\n    return {{}}\n{_SAME}"
 _AGREES = (
     "class Found:\n    def __init__(self, text):\n        self.text = text\n\n    def count(self, part):\n"
     "        return int(part.replace('-', ',') == self.text)\n\n    def find(self, part):\n"
-    "        return self.count(part) - 1\n\n    def get(self, part, other=None):\n        return self.count(part) == 1\n\n\n"
+    "        return self.count(part) - 1\n\n"
+    "    def get(self, part, other=None):\n        return self.count(part) == 1\n\n\n"
 )
 _HAS = f"def has(rows, one):\n    return one in rows\n\n\ndef f(x=0):\n    return {{}}\n{_SAME}"
 _TWICE = f"{{}}def twice(x):\n    return {{}}\n\n\ndef f(x=0):\n    return {{}}{_SAME}"

@@ -49,7 +49,7 @@ _SEARCHING_CALLS = frozenset(
     )
 )
 _EQUAL_CALLS = ("assertEqual", "assertEquals", "assertIs", "assertAlmostEqual", "assertCountEqual", "eq_")
-_JUDGES = frozenset({*_EQUAL_CALLS, "assertTrue", "assertIsNotNone", "isinstance", "issubclass", "assertIn"})
+_JUDGES = ("assert", "isinstance", "issubclass", "eq_")
 _TRUTHS = ("assertTrue", "assertIsNotNone")
 _ORDERS = ("assertNotEqual", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual")
 
@@ -112,7 +112,7 @@ _Question = tuple[Asked, ast.expr | None]  # what is asked for, and the value th
 
 
 def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]:
-    if isinstance(condition, ast.Call) and called(condition) not in _JUDGES:
+    if isinstance(condition, ast.Call) and not called(condition).startswith(_JUDGES):
         computed = [argument for argument in condition.args if _is_computed(argument, variables)]
         others = [argument for argument in condition.args if argument not in computed]
         for constant in (each for argument in others if len(computed) == 1 for each in _constants(argument, variables)):
