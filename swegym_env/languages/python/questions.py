@@ -118,10 +118,26 @@ def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]
         for constant in (each for argument in others if len(computed) == 1 for each in _constants(argument, variables)):
             if _is_asked(constant, variables):
                 yield constant, computed[0]
+    for side in _sides(condition):
+        # A key that leads to something else is no question, nor are the first items of a list answers among others.
+        if isinstance(side, ast.Subscript) and _is_computed(side.value, variables):
+            for constant in _constants(side.slice, variables):
+                value = value_of(constant, variables)
+                if _is_asked(constant, variables) and not (isinstance(value, int) and abs(value) <= _FIRST):
+                    yield constant, side.value
     for node in walk(condition):
         for constant, holder in _asked_by(node, variables):
             if _is_asked(constant, variables):
                 yield constant, holder
+
+
+def _sides(condition: ast.expr) -> list[ast.expr]:
+    """What a condition compares, or an assertion; else the condition."""
+    if isinstance(condition, ast.Compare):
+        return [condition.left, *condition.comparators]
+    if isinstance(condition, ast.Call) and called(condition).startswith("assert"):
+        return condition.args[:2]
+    return [condition]
 
 
 def value_of(constant: Asked, variables: Variables) -> object:
@@ -137,11 +153,6 @@ def _is_asked(constant: Asked, variables: Variables) -> bool:
 def _asked_by(node: ast.AST, variables: Variables) -> Iterator[_Question]:
     if isinstance(node, ast.Call):
         yield from _asked_by_call(node, variables)
-    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and _is_computed(node.value, variables):
-        for constant in _constants(node.slice, variables):  # the first items of a list are no answers among others
-            value = value_of(constant, variables)
-            if not isinstance(value, int) or abs(value) > _FIRST:
-                yield constant, node.value
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right, operator = node.left, node.comparators[0], node.ops[0]
         if isinstance(operator, ast.In):

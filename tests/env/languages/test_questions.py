@@ -31,6 +31,8 @@ def of_body(body: str) -> str:
         ("out = g()\nassert call(47, name='a') in out.mock_calls", [47, "a"], ["out.mock_calls"]),
         ("assert hasattr(f(3), 'size')", ["size"], ["f(3)"]),
         ("assert f(3)[47]", [47], ["f(3)"]),
+        ("assert f(3)['row'] is True", ["row"], ["f(3)"]),
+        ("assert f(3)['row'].size", [], []),
         ("assert f(3)[0]", [], []),
         ("want = 47\nassert f(3).get(want)", [47], ["f(3)"]),
         ("for one in (47, 57):\n    assert f(3).get(one)", [47], ["f(3)"]),
