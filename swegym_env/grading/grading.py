@@ -258,7 +258,7 @@ def _examined(
         chance = max(settled.values())
         proved = tuple(name for name in task.fail_to_pass if name in hidden)
         return dataclasses.replace(verdict, proof="blind", proof_tests=proved, forgery_chance=chance)
-    scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
+    scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE, is_edit=True)
     gold = _gold(tests)
     examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied)
     if can_be_blind and blind is not None:

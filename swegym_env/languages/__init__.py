@@ -142,12 +142,14 @@ class Scrutiny:
         required: the patch has means of forgery that the gold patch has not: a verdict with more chance left is no
             proof that it is a repair.
         harmless: nothing is examined: the patch cannot change how values compare either.
+        is_edit: the patch edits expressions only, and so cannot read what the tests expect by any means.
     """
 
     chance: float
     reads: bool = False
     required: bool = False
     harmless: bool = False
+    is_edit: bool = False
 
 
 @dataclass(frozen=True)
