@@ -22,6 +22,8 @@ from swegym_env.languages.python.source import Function, called, target_tests
 __all__ = [
     "COUNTING",
     "MOST_FOUND",
+    "Asked",
+    "Variables",
     "asked",
     "holders",
     "may_have_many_answers",
@@ -89,6 +91,7 @@ def variables_of(function: Function) -> Variables:
 
 
 Asked = ast.Constant | ast.Name
+"""What is asked for: a constant, or a name that holds one."""
 
 
 def asked(condition: ast.expr, variables: Variables) -> list[Asked]:
