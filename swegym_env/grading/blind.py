@@ -68,7 +68,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 20
+_VERSION = 21
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -109,6 +109,8 @@ class Pair:
             does; -1 if there is none.
         expected_forms: `canonical` of that value.
         expects_object: whether it holds an object.
+        stays: whether it is one side of a condition that the gold patch leaves as it is at the base commit, and repairs
+            the other: a patch that sends something else here has not repaired that.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
     """
@@ -132,6 +134,7 @@ class Pair:
     expected_part: int = -1
     expected_forms: tuple[str, ...] = ()
     expects_object: bool = False
+    stays: bool = False
     answers: tuple[int, ...] = ()
     comparing: tuple[str, ...] = ()
 
@@ -270,9 +273,13 @@ class BlindTests:
         shown: set[str] = set()
         deciding: set[str] = set()
         uncovered: set[str] = set()
+        moved = False
         for name, pair in self.pairs.items():
             sent = seen.get(name, [])
             if pair.is_beside:
+                moved |= (
+                    pair.stays and bool(sent) and not {canonical(one.record.value) for one in sent} <= {*pair.forms}
+                )
                 is_known = pair.decides or not any(one.record.foreign for one in sent)
                 if not is_known or not self._sent_as_by_gold(pair, sent):
                     uncovered |= set(pair.names)
@@ -318,6 +325,7 @@ class BlindTests:
         if others:
             log += f"\nCompared outside of the sandbox, and not as expected: {', '.join(sorted(failed))}\n"
         reason = self._reason(seen, unsent, others) if verdict.resolved else verdict.failure_reason
+        reason = UNPROVEN if moved and verdict.resolved and not (reason or others) else reason
         resolved = verdict.resolved and not reason and not failed.intersection(known)
         proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered - self.inside)
         proof_bits = round(bits, 1) if resolved else 0.0
@@ -687,7 +695,14 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
     checked = {test for pair in pairs.values() if pair.is_beside and pair.decides for test in pair.names}
     checked |= {test for name, pair in pairs.items() if kept[name][0].is_checked for test in pair.names}
     met = {test for test, status in before.tests.items() if status in _PASSED} - undone
-    inside = (unread | checked).intersection(task.fail_to_pass) - met
+    # What decides there is compared with what the test holds, though the test goes on as if it held.
+    held = {
+        test
+        for name, pair in pairs.items()
+        if pair.is_beside and pair.decides and "held" in kept[name][0].expectation.options
+        for test in pair.names
+    }
+    inside = ((unread | checked) - met | held).intersection(task.fail_to_pass)
     return BlindTests(files, left, pairs, unread, computed, inside)
 
 
@@ -750,7 +765,8 @@ def _is_of_gold(sent: list[_Sent]) -> bool:
 
 def _contents_of(sent: list[_Sent]) -> frozenset[str]:
     """`canonical` of all values that a condition of computed values compares."""
-    is_one = sent[0].expectation.kind == "raised" or "sides" in sent[0].expectation.options
+    options = sent[0].expectation.options
+    is_one = sent[0].expectation.kind == "raised" or "sides" in options or "one" in options
     return frozenset(canonical(part) for one in sent for part in ([one.record.value] if is_one else _parts_of(one)))
 
 
@@ -883,6 +899,7 @@ def _pairs(
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
+    same_sides: set[str] = set()
     for name, sent in sorted(seen.items()):
         kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
         # What one test holds counts for this test alone, or once for all tests together.
@@ -936,6 +953,11 @@ def _pairs(
             expected_forms=expected_forms,
             expects_object=is_object,
         )
+        if "side" in options and name in base and not differs and all(map(_is_plain, sent)):
+            same_sides.add(name)
+    for name in same_sides:
+        others = {f"{name[:-1]}{number}" for number in range(2)} & pairs.keys() - same_sides
+        pairs[name] = dataclasses.replace(pairs[name], stays=any(one in base for one in others))
     return pairs
 
 
@@ -956,6 +978,17 @@ def _tables(tests: TaskTests, seen: Mapping[str, list[_Sent]]) -> dict[str, tupl
         # Names that one test searches for together are no guesses of each other.
         found[name] = tuple(sorted((beside[text] | elsewhere) - here))
     return found
+
+
+def _is_plain(sent: _Sent) -> bool:
+    """Whether a value has no inner parts that a repair may add to."""
+    return not sent.record.foreign and not any(isinstance(part, dict) for part in _items(sent.record.value))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    yield value
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from _items(item)
 
 
 def _most_answers(kind: str, sent: list[_Sent]) -> tuple[int, ...]:
