@@ -88,9 +88,10 @@ def main() -> None:
     record(options.agent, options.recorded, options.parallel, recorded, skill=options.skill, seed=options.seed)
     if not any(tokenizer.iterdir()):
         told = [json.loads(line)["messages"] for line in recorded.read_text().splitlines()]
-        texts = [message["content"] for messages in told[:40] for message in messages]  # with the agent's instructions
-        texts += [line for messages in told for line in (messages[0]["content"].partition("\n")[0],)]
-        texts += [message["content"] for messages in told for message in messages[1:]]
+        whole, part = told[:200], told[200:400]  # the agent's instructions are in each, and weigh no more than the rest
+        texts = [message["content"] for messages in whole for message in messages]
+        texts += [messages[0]["content"].partition("\n")[0] for messages in part]
+        texts += [message["content"] for messages in part for message in messages[1:]]
         train_sentencepiece(
             texts, 1500, split_by_whitespace=False, separators="_(|0123456789", max_piece_length=100
         ).save(tokenizer)

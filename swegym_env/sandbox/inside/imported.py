@@ -244,6 +244,7 @@ class _Server:
         gc.collect()
         gc.freeze()  # what is imported stays for good: no collection copies its pages, in any child
         system = _System()
+        as_imported = _signal.signal(_signal.SIGCHLD, _reap) or _signal.SIG_DFL
         while True:
             message, ancillary, _, _ = own.recvmsg(_FEW_BYTES, _socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS))
             if not message:
@@ -252,16 +253,12 @@ class _Server:
             for _, _, data in ancillary:
                 descriptors.frombytes(data)
             if os.fork() == 0:
+                _signal.signal(_signal.SIGCHLD, as_imported)
                 own.close()
                 self._become(marshal.loads(message), list(descriptors), system)
                 return
             for descriptor in descriptors:
                 os.close(descriptor)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                pass
 
     def _become(self, request: "dict[str, Any]", descriptors: "list[int]", system: "_System") -> None:
         """Enter a sandbox and become the program there; the parent of that process stays and waits for it."""
@@ -451,6 +448,15 @@ class _System:
         done = self._libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), place, ctypes.c_ulong(len(form)), 0)
         if done == 0:
             _kept.append(text)  # the kernel reads it as long as this process runs
+
+
+def _reap(*_: "Any") -> None:
+    """Wait for the children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def _wait(program: int, ended: int) -> None:

@@ -211,6 +211,8 @@ def test_a_hostile_episode_reaches_neither_the_imported_process_nor_later_ones(m
     assert env.imports_problem == ""
     assert imported_pid(env) == pid, "the same process has forked again"
     env.step("done")
+    env.close()
+    assert wait_until(lambda: not descendants(pid), 30), "nothing of the episodes is left below it"
 
 
 def test_killing_the_imported_process_ends_its_episodes_only_and_leaves_nothing(make: Make, folder: Path) -> None:
