@@ -60,7 +60,7 @@ def seen():
     }
 """
 AGENT = "#!/usr/bin/env python3\nimport re\n" + ASK + SEEN
-NOT_SAME = "#!/usr/bin/env python3\n" + ASK
+SMALL = "#!/usr/bin/env python3\n" + ASK
 COMMAND = 'exec $SWEGYM_START "$SWEGYM_AGENT/agent.py" one "two  words"\n'
 
 
@@ -251,7 +251,7 @@ def test_what_a_fork_would_change_is_started_as_usual_and_says_so(
 ) -> None:
     (folder / "part.py").write_text(imported)
     guarded = "try:\n    import part\nexcept (ImportError, KeyError):\n    pass\n"
-    agent = write(folder, "#!/usr/bin/env python3\n" + ASK + guarded + "print(ask('[1]'))\n", modules=["part"])
+    agent = write(folder, SMALL + guarded + "print(ask('[1]'))\n", modules=["part"])
     env = make(agent)
     assert first_message(env) == [1]
     assert why in env.imports_problem if why else env.imports_problem == ""
@@ -264,7 +264,7 @@ def test_a_variable_that_an_import_reads_must_be_the_same(make: Make, folder: Pa
     (folder / "part.py").write_text(part)
     program = "import part\nprint(ask(json.dumps([part.where, os.environ['ADDED']])))\n"
     command = 'if [ -e "$SWEGYM_TASK" ] && grep -q special "$SWEGYM_TASK"; then export SPECIAL=set; fi\n' + COMMAND
-    env = make(write(folder, "#!/usr/bin/env python3\n" + ASK + program, command, modules=["part"]))
+    env = make(write(folder, SMALL + program, command, modules=["part"]))
     assert first_message(env) == ["none", "yes"]
     assert env.imports_problem == ""
     env._examples = [dataclasses.replace(env.task, problem_statement="special")]
@@ -272,9 +272,16 @@ def test_a_variable_that_an_import_reads_must_be_the_same(make: Make, folder: Pa
     assert "SPECIAL" in env.imports_problem
 
 
+def test_it_can_be_switched_off(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEGYM_WITHOUT", "imports")
+    env = make(write(folder, SMALL + "print(ask('[1]'))\n"))
+    assert first_message(env) == [1]
+    assert env.imports_problem == "switched off by SWEGYM_WITHOUT"
+
+
 def test_another_hash_seed_is_a_start_of_its_own(make: Make, folder: Path) -> None:
     program = "print(ask(json.dumps(hash('seed'))))\n"
-    agent = write(folder, "#!/usr/bin/env python3\n" + ASK + program)
+    agent = write(folder, SMALL + program)
     hashes = []
     for seed in ("0", "1", "random"):
         env = make(dataclasses.replace(agent, command=f"export PYTHONHASHSEED={seed}\n{COMMAND}"))
@@ -285,7 +292,7 @@ def test_another_hash_seed_is_a_start_of_its_own(make: Make, folder: Path) -> No
 
 def test_its_work_counts_for_the_limits_of_its_sandbox(make: Make, folder: Path) -> None:
     program = "print(ask('[1]'))\nblocks = []\nwhile True:\n    blocks.append(bytearray(1 << 24))\n"
-    agent = write(folder, "#!/usr/bin/env python3\n" + ASK + program)
+    agent = write(folder, SMALL + program)
     env, beside = make(agent, limits={"memory_bytes": 256 << 20}), make(agent)
     assert first_message(env) == first_message(beside) == [1]
     assert env.imports_problem == beside.imports_problem == ""
