@@ -30,8 +30,9 @@ _FEW_BYTES = 1 << 16
 _JOIN_S, _MEET_S = 20.0, 20.0
 _LENGTH_BYTES = 8
 _MOST_DESCRIPTORS = 16  # that a program is started with
+_HIGH = 48  # descriptors from here on are free
 _MOST_BYTES = 8 << 20  # of arguments and variables
-_RLIMITS = 16
+_RLIMITS, _NOFILE = 16, 7  # how many limits there are, and that on descriptors
 _NOT_COMPARED = (b"_", b"SHLVL", b"OLDPWD")  # variables that a shell sets anew for each program
 _COMPARED = (b"PYTHON", b"LC_", b"LANG", b"LD_", b"TZ", b"MALLOC_", b"GLIBC_")  # read before any import
 _NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "time": 0x80, "cgroup": 0x02000000, "ipc": 0x08000000,
@@ -322,11 +323,11 @@ class _Server:
         )
         report.send(b"started")
         # Everything else is closed; what was given gets its numbers, first out of the way of each other.
-        high = [_duplicate(descriptor, 200) for descriptor in given]
-        os.closerange(0, 200)
+        high = [_duplicate(descriptor, _HIGH) for descriptor in given]
+        os.closerange(0, _HIGH)
         for descriptor, number in zip(high, state["descriptors"]):
             os.dup2(descriptor, number, True)
-        os.closerange(200, 200 + 4 * _MOST_DESCRIPTORS)
+        os.closerange(_HIGH, _HIGH + 2 * _MOST_DESCRIPTORS)
         for socket in (report, other):
             socket.detach()
         import resource
@@ -351,6 +352,8 @@ class _Server:
         for name in sorted((names | self.read) - {*_NOT_COMPARED}):
             if variables.get(name) != self.before.get(name):
                 return f"the variable {os.fsdecode(name)}, which an import reads, is another"
+        if max(state["descriptors"]) >= _HIGH or 0 <= state["limits"][_NOFILE][0] < _HIGH + 2 * _MOST_DESCRIPTORS:
+            return "it has many files open, or may open few"
         if state["descriptors"][:3] != [0, 1, 2]:
             return "standard input, output and error are not all there"
         for number in range(3):

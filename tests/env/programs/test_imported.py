@@ -279,6 +279,19 @@ def test_it_can_be_switched_off(make: Make, folder: Path, monkeypatch: pytest.Mo
     assert env.imports_problem == "switched off by SWEGYM_WITHOUT"
 
 
+@pytest.mark.parametrize(
+    ("before", "problem"), [("ulimit -n 50; ", "may open few"), ("exec 60</dev/null; ", "many files open"), ("", "")]
+)
+def test_few_or_many_descriptors_are_those_of_a_usual_start(
+    make: Make, folder: Path, before: str, problem: str
+) -> None:
+    program = "import resource\nprint(ask(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE))))\n"
+    agent = write(folder, SMALL + program, before + COMMAND)
+    env, usual = make(agent), make(dataclasses.replace(agent, imports=None))
+    assert first_message(env) == first_message(usual)
+    assert problem in env.imports_problem if problem else env.imports_problem == ""
+
+
 def test_another_hash_seed_is_a_start_of_its_own(make: Make, folder: Path) -> None:
     program = "print(ask(json.dumps(hash('seed'))))\n"
     agent = write(folder, SMALL + program)
