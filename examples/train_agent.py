@@ -5,9 +5,9 @@
     runs of mini-swe-agent → conversations.jsonl → tokenizer → `cloning` → PPO on the tests' verdicts → held-out tasks
 
 A policy that knows where to edit but seldom what plays mini-swe-agent's language model, and its runs are recorded. A
-small model from random weights clones them: it then repairs as many tasks as they do. PPO lets it play the agent's
-model itself, with the verdict of the hidden tests as its only reward. It is measured before and after on tasks whose
-broken functions bear names that no training file contains.
+small model from random weights clones them. Then PPO lets it play the agent's model itself, with the verdict of the
+hidden tests as its only reward. It is measured before and after on tasks whose broken functions bear names that no
+training file contains.
 
 The environment is one line, and an agent of your own takes the place of the name: a folder with `agent.yaml`. Started
 again, everything goes on where it was.
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--agent", default="mini-swe-agent", help="a name, or a folder with agent.yaml")
     parser.add_argument("--recorded", type=int, default=1200, help="episodes to clone")
     parser.add_argument("--skill", type=float, default=0.45, help="how often the recorded policy repairs rightly")
-    parser.add_argument("--epochs", type=int, default=10, help="of cloning")
+    parser.add_argument("--epochs", type=int, default=20, help="of cloning")
     parser.add_argument("--updates", type=int, default=8, help="of PPO")
     parser.add_argument("--episodes", type=int, default=192, help="of each update")
     parser.add_argument("--held-out", type=int, default=120, help="episodes of each measurement")
