@@ -98,6 +98,7 @@ class ImportedProgram:
         self.pid = 0
         self.problem = ""
         self.import_done = False
+        self._worked = False
         self.users = 0  # sandboxes below it
         self.interpreter: list[str] = []
 
@@ -159,13 +160,13 @@ class ImportedProgram:
         errors = [line for line in happened.splitlines() if line.startswith("error ")]
         return f"importing failed: {' '.join(' '.join([text, *errors]).split()) or 'it was ended'}"
 
-    def alive(self) -> bool:
-        """Whether it can be used: nobody has ended it."""
+    def alive(self, wait_s: float = 0.0) -> bool:
+        """Whether it can be used: nobody has ended it, nor does so in the next seconds."""
         if self._control is None or self._client is None or not self._client.alive():
             return False
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        return not poll.poll(0)  # it never says anything by itself, but its end is seen
+        return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
 
     def fork(self, name: str, bash: int, request: dict[str, Any]) -> str:
         """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
@@ -189,6 +190,7 @@ class ImportedProgram:
                 "namespaces": list(opened),
                 "uid": request["uid"],
                 "gid": request["gid"],
+                "processes": request["limits"]["processes"],
                 "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
             }
             with self._lock:
@@ -210,8 +212,9 @@ class ImportedProgram:
                 os.close(descriptor)
             theirs.close()
             ours.close()
-        if word == "failed":
+        if word == "failed" and not self._worked:  # later it is the sandbox that has ended
             self.problem = self.problem or f"its child cannot enter a sandbox: {reason}"
+        self._worked = self._worked or word in ("started", "usual")
         return "" if word == "started" else reason or "its child was ended"
 
     def close(self) -> None:
@@ -253,6 +256,8 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
     assert spec.imports is not None
     if "imports" in disabled_features():
         return None, "switched off by SWEGYM_WITHOUT"
+    if spec.network:
+        return None, "the sandbox has the network of the machine, in which others could answer for it"
     layers = spec.layers[:-1]
     imports = spec.imports
     key = (

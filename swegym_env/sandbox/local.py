@@ -48,6 +48,7 @@ _LAUNCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S, _LOOKS = 2.0, 5
 _RUNNING = "RS"  # states of a thread; one in an uninterruptible sleep stops before it does anything else
+_ENDING_S = 1.0  # how long the imported program may take to end after a sandbox below it
 _RESTART_TIMEOUT_S = 10.0  # many times what it takes; a shell that the agent has replaced may never answer
 # What a back end must be able to do: remove and replace a directory of a lower layer, and stay without network.
 _TRIAL = "cd / && rm -r mnt && mkdir mnt && touch mnt/x && ! tail -n +3 /proc/net/dev | grep -v ' lo:'"
@@ -357,6 +358,8 @@ class LocalSandbox:
             failure = failure or self._launch_container()
             if not failure:
                 return ""
+            if self._used and not self._imported.alive(_ENDING_S):
+                raise SandboxError("the imported program was ended, and with it all sandboxes below it")
             release(self._imported)
             self._imported, self.imports_problem = None, failure
         return self._launch_container()

@@ -212,6 +212,7 @@ class _Server:
         sys.path[0] = os.path.dirname(program)
         sys.modules["__main__"] = main
         descriptors = _descriptors()
+        self.kinds = [os.fstat(number).st_mode >> 12 for number in range(3)]
         for name in modules:
             __import__(name)
         self.imported = set(sys.modules)
@@ -271,18 +272,27 @@ class _Server:
             spaces = dict(zip(request["namespaces"], descriptors))
             status, ended = os.pipe()
             for name in ("user", "pid"):
-                system.enter(spaces.pop(name), _NAMESPACES[name])
+                space = spaces.pop(name)
+                system.enter(space, _NAMESPACES[name])
+                os.close(space)
             program = os.fork()
             if program:
                 _wait(program, ended)
             os.close(ended)
+            os.setsid()  # out of the group of processes of the server, which a signal can be sent to
             for name, space in spaces.items():
                 system.enter(space, _NAMESPACES[name])
                 os.close(space)
+            # The programs of the sandbox may trace this process once its user is theirs and it is as dumpable as they
+            # are: nothing is left in it then that they may not have, and all limits hold.
+            for number in range(3):
+                os.dup2(status, number, False)
+            system.limit_processes(request["processes"])
             os.setresgid(*[request["gid"]] * 3)
             os.setresuid(*[request["uid"]] * 3)
-            system.drop_rights()
+            system.drop_capabilities()
             system.install_filter(request["filter"])
+            system.allow_tracing()
         except BaseException as error:  # noqa: BLE001 - reported; nothing of the server may go on here
             report.send(b"failed " + repr(error).encode()[:400])
             os._exit(1)
@@ -300,7 +310,7 @@ class _Server:
                 break
             except OSError:
                 if time.monotonic() > deadline:
-                    report.send(b"failed the program was not started")
+                    report.send(b"usual the program was not started")
                     os._exit(1)
                 time.sleep(0.001)
         state, given = _receive_state(other)
@@ -309,7 +319,6 @@ class _Server:
             report.send(b"usual " + why.encode()[:400])
             other.send(b"usual")
             os._exit(0)
-        os.setsid()
         os.umask(state["umask"])
         here, *given = given
         os.fchdir(here)
@@ -357,7 +366,7 @@ class _Server:
         if state["descriptors"][:3] != [0, 1, 2]:
             return "standard input, output and error are not all there"
         for number in range(3):
-            if os.fstat(given[1 + number]).st_mode >> 12 != os.fstat(number).st_mode >> 12:
+            if os.fstat(given[1 + number]).st_mode >> 12 != self.kinds[number]:
                 return "standard input, output and error are of other kinds"
         if any(os.isatty(descriptor) for descriptor in given[1:4]):
             return "it has a terminal"
@@ -391,8 +400,9 @@ class _System:
 
     def __init__(self) -> None:
         import ctypes
+        import resource
 
-        self._ctypes = ctypes
+        self._ctypes, self._resource = ctypes, resource
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._sizes = self._memory()
 
@@ -404,10 +414,18 @@ class _System:
     def enter(self, namespace: int, kind: int) -> None:
         self._check(self._libc.setns(namespace, kind), f"setns {kind:x}")
 
-    def drop_rights(self) -> None:
-        """Have no capability, and be a process like any other of its user."""
+    def limit_processes(self, most: int) -> None:
+        """Limit how many the user has, as in each process of the sandbox; the server has no such limit."""
+        _, allowed = self._resource.getrlimit(self._resource.RLIMIT_NPROC)
+        hard = most if allowed == self._resource.RLIM_INFINITY else min(most, allowed)
+        self._resource.setrlimit(self._resource.RLIMIT_NPROC, (hard, hard))
+
+    def drop_capabilities(self) -> None:
         header = self._ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder) + bytes(4), 8)
         self._check(self._libc.capset(header, self._ctypes.create_string_buffer(24)), "capset")
+
+    def allow_tracing(self) -> None:
+        """Be a process like any other of its user."""
         self._check(self._libc.prctl(_PR_SET_DUMPABLE, self._ctypes.c_ulong(1), 0, 0, 0), "prctl")
 
     def install_filter(self, program: bytes) -> None:

@@ -78,7 +78,16 @@ class _Running:
     """A container that was launched and has not been waited for."""
 
     def __init__(
-        self, pid: int, event_pipe: int, directory: str, group: Group, usage: Usage, user: User | None, layer: str
+        self,
+        pid: int,
+        event_pipe: int,
+        directory: str,
+        group: Group,
+        usage: Usage,
+        user: User | None,
+        layer: str,
+        *,
+        within: bool,
     ) -> None:
         self.pid = pid
         self.event_pipe = event_pipe
@@ -88,6 +97,23 @@ class _Running:
         self.user = user
         self.layer = layer
         self.killed = self.remove = self.over_disk_limit = False
+        self._handle: int | None = None
+        if within:  # another process waits for it, and then its id may be given again
+            with contextlib.suppress(OSError):  # it has ended, or a kernel without (Linux 5.3)
+                self._handle = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        """Kill its first process: the kernel kills all others of its process namespace with it."""
+        if self._handle is None:
+            kill_one(self.pid)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        """It was waited for."""
+        if self._handle is not None:
+            os.close(self._handle)
 
 
 class _Supervisor:
@@ -158,7 +184,7 @@ class _Supervisor:
                         if limit == "disk":
                             running.over_disk_limit = True
                             if not running.usage.often or running.usage.fills_disk():
-                                kill_one(running.pid)  # no owner waits for a command to end it, or nobody can wait
+                                running.kill()  # no owner waits for a command to end it, or nobody can wait
                     running.usage.kill_largest()
 
     def _handle_request(self) -> bool:
@@ -204,7 +230,7 @@ class _Supervisor:
                 send_event(running.event_pipe, f"used {running.usage.command_ended():.2f}")
             case "end" | "close" if running is not None:
                 running.killed, running.remove = True, request["do"] == "close"
-                kill_one(running.pid)  # the first of its process namespace: the kernel kills all others with it
+                running.kill()
             case "adopt" if running is not None:
                 running.usage.adopt(request["pid"])
                 running.group.add(request["pid"])
@@ -313,7 +339,14 @@ class _Supervisor:
         upper = None if limits["files_in_memory_bytes"] else os.path.join(request["layer"], "upper")
         usage = Usage(pid, limits, group, upper)
         self._running[request["id"]] = _Running(
-            pid, descriptors.pop(), request["directory"], group, usage, user, request["layer"]
+            pid,
+            descriptors.pop(),
+            request["directory"],
+            group,
+            usage,
+            user,
+            request["layer"],
+            within=within is not None,
         )
         self._ids[child] = request["id"]
         if user is not None:
@@ -333,7 +366,7 @@ class _Supervisor:
                 raise OSError(errno.EBUSY, "the last container of this sandbox has not ended")
             running = self._running[name]
             running.killed = True
-            kill_one(running.pid)
+            running.kill()
             time.sleep(0.001)
             self._reap(os.WNOHANG)
 
@@ -393,6 +426,7 @@ class _Supervisor:
         elif pid in self._ids:
             running = self._running.pop(self._ids.pop(pid))
             running.usage.close()
+            running.close()
             counters = Counters(running.group.directories)
             send_event(running.event_pipe, f"counts {json.dumps(counters.read())}")
             # Others have no room before its files are gone.
@@ -410,7 +444,9 @@ class _Supervisor:
                 self._remove(running.layer, truncate=True)  # its owner still has the mount open
 
     def _end_all(self) -> None:
-        for pid in (*(running.pid for running in self._running.values()), *self._copies):
+        for running in self._running.values():
+            running.kill()
+        for pid in self._copies:
             kill_one(pid)
         self._reap(0)
         for run_directory in filter(os.path.isdir, self._run_directories):

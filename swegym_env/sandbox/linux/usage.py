@@ -62,6 +62,7 @@ class Usage:
 
     def __init__(self, pid: int, limits: dict[str, Any], group: Group, upper: str | None) -> None:
         self._pid = pid
+        self._began = _start_of(pid)  # another process may wait for it, and then its id may be given again
         self._memory_bytes = limits.get("memory_bytes") or 0
         self._group = group
         disk = None if upper is None else _Disk(upper, pid, limits.get("disk_bytes") or 0, limits.get("inodes") or 0)
@@ -135,7 +136,8 @@ class Usage:
 
     def _tree(self) -> list[int]:
         adopted = [pid for pid, began in self._adopted if began and _start_of(pid) == began]
-        return [self._pid, *descendants(self._pid), *(inside for pid in adopted for inside in descendants(pid))]
+        own = [self._pid, *descendants(self._pid)] if self._began and _start_of(self._pid) == self._began else []
+        return [*own, *(inside for pid in adopted for inside in descendants(pid))]
 
     def _over_memory(self, tree: Callable[[], list[int]]) -> bool:
         counted = self._group.resident_bytes()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from benchmarks.waiting import wait_until
 from swegym_env.programs.env import SWEAgentEnv
 from swegym_env.programs.spec import AgentSpec, load_agent
+from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from tests.env.programs.conftest import ASK, Make
 
@@ -226,8 +229,8 @@ def test_killing_the_imported_process_ends_its_episodes_only_and_leaves_nothing(
     assert len(below) > 3
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: not any(_arguments(each) for each in below), 30)
-    observation, *_, info = env.step("go on")
-    assert info["end_reason"] == "crashed", observation
+    _, reward, *_, info = env.step("go on")
+    assert (info["end_reason"], info["valid"], reward) == ("error", False, 0.0), "the agent is not to blame"
     observation, *_ = other.step("go on")
     assert observation == "[2]"
     assert first_message(env) == [1], "the next episode has another one"
@@ -312,3 +315,109 @@ def test_its_work_counts_for_the_limits_of_its_sandbox(make: Make, folder: Path)
     *_, info = env.step("go on")
     assert info["end_reason"] == "crashed"
     assert stat.S_ISDIR(os.stat(f"/proc/{imported_pid(beside)}").st_mode), "the imported process goes on"
+
+
+# Stands in the place of `join`, looks at the process that is about to become the program, and lies to it.
+LIAR = r"""exec python3 -I -S -c '
+import json, socket, struct, sys
+exec(open("/.swegym/imported.py").read().partition("def _main()")[0])
+import resource
+def text(path):
+    with open(path, errors="replace") as file:
+        return file.read()
+def open_files(pid):
+    return [os.readlink(f"/proc/{pid}/fd/{number}").partition("[")[0] for number in os.listdir(f"/proc/{pid}/fd")]
+found, limits = {}, _limits()
+class Listener(socket.socket):
+    def _accept(self):
+        descriptor, address = super()._accept()
+        with socket.socket(fileno=os.dup(descriptor)) as other:
+            pid, _, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        status = dict(line.split(":", 1) for line in text(f"/proc/{pid}/status").splitlines() if ":" in line)
+        found["filters"] = status["Seccomp_filters"].split()
+        found["capabilities"] = [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")]
+        group, session = text(f"/proc/{pid}/stat").rpartition(")")[2].split()[2:4]
+        found["group"], found["session"] = int(group) - pid, int(session) - pid
+        found["open"] = sorted(set(open_files(pid)))
+        theirs, ours = resource.prlimit(pid, resource.RLIMIT_NPROC), resource.getrlimit(resource.RLIMIT_NPROC)
+        found["more processes"] = theirs[1] - ours[1]
+        limits[resource.RLIMIT_NPROC] = theirs[1], theirs[1]
+        with open("/tmp/found", "w") as file:
+            json.dump(found, file)
+        return descriptor, address
+class _socket(socket._socket.__class__):
+    def __getattr__(self, name):
+        return getattr(socket._socket, name)
+_socket = _socket("_socket")
+_socket.socket = Listener
+_limits = lambda: limits
+_join([os.environ["SWEGYM_AGENT"] + "/agent.py"])
+'
+"""
+
+
+def test_what_starts_it_may_look_at_it_and_lie_and_gains_nothing(make: Make, folder: Path) -> None:
+    program = """
+import resource
+found = json.load(open("/tmp/found"))
+found["processes"] = resource.getrlimit(resource.RLIMIT_NPROC)
+print(ask(json.dumps(found)))
+"""
+    env = make(write(folder, SMALL + program, LIAR))
+    found = first_message(env)
+    assert env.imports_problem == ""
+    assert found["capabilities"] == [0, 0, 0, 0]
+    assert found["filters"] == ["2"]
+    assert set(found["open"]) <= {"pipe:", "socket:"}, "no file of the process that imports, and no namespace"
+    assert (found["group"], found["session"]) == (0, 0), "no signal to its group reaches others"
+    assert found["more processes"] == 0
+    assert found["processes"] == [env._sandbox.spec.limits.processes] * 2  # type: ignore[union-attr]
+
+
+def test_what_happens_in_one_sandbox_does_not_stop_the_imported_program_from_serving_others(
+    make: Make, folder: Path
+) -> None:
+    agent = write(folder, SMALL + "print(ask('[1]'))\n")
+    env = make(agent)
+    first_message(env)
+    sandbox = env._sandbox
+    imported = sandbox._imported  # type: ignore[union-attr]
+    assert imported is not None
+    name = sandbox._directory.path.name  # type: ignore[union-attr]
+    outside = os.getpid()  # as if the sandbox had ended, and its process's id had been given again
+    assert "setns" in imported.fork(name, outside, sandbox._launched_with)  # type: ignore[union-attr]
+    other = make(agent)
+    assert first_message(other) == [1]
+    assert other.imports_problem == ""
+    assert other._sandbox._imported is imported  # type: ignore[union-attr]
+
+
+def test_the_end_of_a_sandbox_kills_no_process_that_was_given_its_id(make: Make, folder: Path) -> None:
+    last = Path("/proc/sys/kernel/ns_last_pid")
+    if not os.access(last, os.W_OK):
+        pytest.skip("the id of the next process cannot be chosen (run the tests as root)")
+    env = make(write(folder, SMALL + "print(ask('[1]'))\n"))
+    first_message(env)
+    assert env.imports_problem == ""
+    first = env._sandbox._shell.pid  # type: ignore[union-attr]
+    above = supervisor().pid
+    os.kill(above, signal.SIGSTOP)  # it does not hear of the sandbox's end
+    try:
+        os.kill(first, signal.SIGKILL)
+        assert wait_until(lambda: not Path(f"/proc/{first}").exists(), 30), "what started it has waited for it"
+        others: list[subprocess.Popen[bytes]] = []
+        while (not others or others[-1].pid != first) and len(others) < 200:
+            last.write_text(str(first - 1))
+            others.append(subprocess.Popen(["sleep", "60"]))
+        supervisor().send({"do": "end", "id": env._sandbox._directory.path.name})  # type: ignore[union-attr]
+    finally:
+        os.kill(above, signal.SIGCONT)
+    try:
+        assert others[-1].pid == first, "the id was not given again"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            others[-1].wait(2)
+        assert others[-1].poll() is None
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
