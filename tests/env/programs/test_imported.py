@@ -399,7 +399,8 @@ def test_the_end_of_a_sandbox_kills_no_process_that_was_given_its_id(make: Make,
     env = make(write(folder, SMALL + "print(ask('[1]'))\n"))
     first_message(env)
     assert env.imports_problem == ""
-    first = env._sandbox._shell.pid  # type: ignore[union-attr]
+    bash = env._sandbox._shell.pid  # type: ignore[union-attr]
+    first = int(Path(f"/proc/{bash}/stat").read_text().rpartition(")")[2].split()[1])
     above = supervisor().pid
     os.kill(above, signal.SIGSTOP)  # it does not hear of the sandbox's end
     try:
