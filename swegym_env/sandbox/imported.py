@@ -199,7 +199,7 @@ class ImportedProgram:
             theirs.close()
             pid = _sender(ours)
             if pid == 0:
-                return "the imported program has ended"
+                return "the imported program has ended, or no process is left for its child"
             answer = self._client.ask({"do": "adopt", "id": name, "pid": pid})
             if answer != "adopted":
                 return answer

@@ -254,7 +254,11 @@ class _Server:
             descriptors = array.array("i")
             for _, _, data in ancillary:
                 descriptors.frombytes(data)
-            if os.fork() == 0:
+            try:
+                child = os.fork()
+            except OSError:  # the machine has no process left: the episodes that run need this one
+                child = -1
+            if child == 0:
                 _signal.signal(_signal.SIGCHLD, as_imported)
                 own.close()
                 self._become(marshal.loads(message), list(descriptors), system)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -422,3 +423,29 @@ def test_the_end_of_a_sandbox_kills_no_process_that_was_given_its_id(make: Make,
         for other in others:
             other.kill()
             other.wait()
+
+
+def test_where_no_process_is_left_it_goes_on_and_serves_again_later(make: Make, folder: Path) -> None:
+    agent = write(folder, SMALL + "print(ask('[1]'))\nprint(ask('[2]'))\n")
+    env = make(agent)
+    first_message(env)
+    pid = imported_pid(env)
+    user = os.stat(f"/proc/{pid}").st_uid
+    if user == os.geteuid():
+        pytest.skip("it has no user of its own whose processes could be limited (run the tests as root)")
+
+    def limit_processes(most: int) -> None:  # as that user: root may lack the capability
+        command = ["prlimit", f"--pid={pid}", f"--nproc={most}:"]
+        subprocess.run(command, user=user, group=user, extra_groups=[], check=True)
+
+    before = resource.getrlimit(resource.RLIMIT_NPROC)[0]  # inherited
+    limit_processes(1)
+    refused = make(agent)
+    assert first_message(refused) == [1]
+    assert "no process is left" in refused.imports_problem
+    limit_processes(before)
+    later = make(agent)
+    assert first_message(later) == [1]
+    assert (later.imports_problem, imported_pid(later)) == ("", pid)
+    observation, *_ = env.step("go on")
+    assert observation == "[2]"
