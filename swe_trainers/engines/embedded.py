@@ -148,7 +148,7 @@ class EmbeddedEngine:
         if fixed:  # rotary angles depend on the position alone: computed once for all
             with torch.inference_mode():
                 positions = torch.arange(self._cache.n_positions, device=self._model.device)[None]
-                cosines, sines = trunk.rotary_emb(self._model.unembedding.weight, positions)
+                cosines, sines = trunk.rotary_emb(trunk.embed_tokens.weight, positions)
                 self._angles = cosines[0], sines[0]
         if self._static is not None:
             self._static.check()
