@@ -55,6 +55,7 @@ from swegym_env.grading.comparisons import (
     plain_value,
     read_records,
 )
+from swegym_env.grading.tables import companions, count_names, is_name
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
 from swegym_env.languages import Blinded, Expectation, Merged, language_of
@@ -67,7 +68,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 18
+_VERSION = 21
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -75,6 +76,7 @@ _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 _OF_ONE_VALUE = frozenset({"eq", "is", "of", "rows", "count", "approx", "almost", "close", "raised"})
 _MOST_LONGER, _MOST_CHARS = 4, 400
 _GUESSES = 2  # answers more than the gold patch sends
+_HALF_A_GUESS = 0.5  # one answer more
 _FILE_BYTES, _REPOSITORY_BYTES = 1 << 20, 256 << 20
 _PASSED = ("PASSED", "XFAIL")
 
@@ -98,6 +100,17 @@ class Pair:
         is_strict: whether a control could tell no more: it holds for one value only, of what the test computes, or
             searches for more than a guess finds; and the patch is not given what is expected.
         is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
+        is_loose: whether more than one value may pass, of which the test asks one.
+        asks_objects: of a value that a condition asks for something: whether the gold patch sends an object that may
+            decide itself what it answers.
+        companions: of a search for a name, others that stand in tables with it, or are what other tests search for.
+        most_companions: how many of them the gold patch sends.
+        expected_part: of an equality of two computed values, the one that the base commit computes as the gold patch
+            does; -1 if there is none.
+        expected_forms: `canonical` of that value.
+        expects_object: whether it holds an object.
+        stays: whether it is one side of a condition that the gold patch leaves as it is at the base commit, and repairs
+            the other: a patch that sends something else here has not repaired that.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
     """
@@ -114,6 +127,14 @@ class Pair:
     decides: bool = False
     is_strict: bool = False
     is_beside: bool = False
+    is_loose: bool = False
+    asks_objects: bool = True
+    companions: tuple[str, ...] = ()
+    most_companions: int = 0
+    expected_part: int = -1
+    expected_forms: tuple[str, ...] = ()
+    expects_object: bool = False
+    stays: bool = False
     answers: tuple[int, ...] = ()
     comparing: tuple[str, ...] = ()
 
@@ -135,6 +156,16 @@ class Pair:
         """Whether it decides a test, and no control could tell more of what it compares."""
         return self.is_strict and self.decides and not self.is_beside and self.own_sure_bits >= 1
 
+    def changes_what_is_expected(self, sent: Iterable[_Sent]) -> bool:
+        """Whether another value is sent of the side that the repair leaves as it is."""
+        parts = [_parts_of(one) for one in sent] if self.expected_part >= 0 else []
+        values = [each[self.expected_part] for each in parts if len(each) > self.expected_part]
+        return any(_contradicts(value, self.expected_forms, is_object=self.expects_object) for value in values)
+
+    def asks_others(self, sent: Iterable[_Sent]) -> bool:
+        """Whether a condition asks an object that decides itself what it answers, and not so with the gold patch."""
+        return self.kind == "asked" and not self.asks_objects and any(one.record.foreign for one in sent)
+
     @property
     def longest_text(self) -> int:
         """Characters of the longest text in which a search counts: a repair may say more than the gold patch."""
@@ -146,6 +177,17 @@ class Pair:
             return 0
         found = (answers(self.kind, one.expected, one.record.value) for one in sent)
         return max((more_answers(counts, self.answers) for counts in found), default=0)
+
+    def guessed(self, sent: Iterable[_Sent]) -> float:
+        """The chance that a text with the answers that were sent holds the right one, if these are more than gold's.
+
+        Of some names of a table, or of those that several tests search for, it is the share that they are.
+        """
+        sent = tuple(sent)
+        found = max((count_names(self.companions, one.record.value) for one in sent), default=0)
+        more = found - self.most_companions
+        share = (1 + more) / (1 + len(self.companions)) if more > 0 else 0.0
+        return max(share, _HALF_A_GUESS if self.more_answers(sent) else 0.0)
 
     def met_by_chance(self, length: int) -> float:
         """The bits that a search in a text of so many characters loses."""
@@ -201,10 +243,14 @@ class BlindTests:
             covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
             bits = {} if foreign else _sure_bits(self.pairs, seen)
             run = dataclasses.replace(run, covered=covered, bits=bits, has_foreign=foreign, computed=computed)
-            run = dataclasses.replace(run, compares_itself=self._compares_itself(seen))
+            run = dataclasses.replace(run, compares_itself=self._compares_itself(seen), guessed=self._guessed(seen))
             if result.timed_out and not verdict.resolved:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
+
+    def _guessed(self, seen: Mapping[str, list[_Sent]]) -> float:
+        """`Run.guessed`; several searches of one test may each be guessed."""
+        return max((pair.guessed(seen.get(name, ())) for name, pair in self.pairs.items()), default=0.0)
 
     def beside(self, blinded: Blinded, merged: Merged) -> BlindTests:
         """These tests where copies stand beside them: a value that a copy holds is no proof."""
@@ -227,9 +273,13 @@ class BlindTests:
         shown: set[str] = set()
         deciding: set[str] = set()
         uncovered: set[str] = set()
+        moved = False
         for name, pair in self.pairs.items():
             sent = seen.get(name, [])
             if pair.is_beside:
+                moved |= (
+                    pair.stays and bool(sent) and not {canonical(one.record.value) for one in sent} <= {*pair.forms}
+                )
                 is_known = pair.decides or not any(one.record.foreign for one in sent)
                 if not is_known or not self._sent_as_by_gold(pair, sent):
                     uncovered |= set(pair.names)
@@ -275,6 +325,7 @@ class BlindTests:
         if others:
             log += f"\nCompared outside of the sandbox, and not as expected: {', '.join(sorted(failed))}\n"
         reason = self._reason(seen, unsent, others) if verdict.resolved else verdict.failure_reason
+        reason = UNPROVEN if moved and verdict.resolved and not (reason or others) else reason
         resolved = verdict.resolved and not reason and not failed.intersection(known)
         proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered - self.inside)
         proof_bits = round(bits, 1) if resolved else 0.0
@@ -301,7 +352,21 @@ class BlindTests:
         if wrong:  # the tests may know that such an object equals the expected value
             return UNPROVEN if all(_holds_foreign(one.record.value) for one in wrong) else ""
         guesses = any(pair.more_answers(seen.get(name, ())) >= _GUESSES for name, pair in self.pairs.items())
-        return UNPROVEN if guesses else ""  # one of several answers is right, whoever does not know which
+        changes = {
+            test
+            for name, pair in self.pairs.items()
+            if pair.is_beside
+            and (pair.changes_what_is_expected(seen.get(name, ())) or pair.asks_others(seen.get(name, ())))
+            for test in pair.names
+            if not self._decides_outside(test)
+        }
+        # One of several answers is right, whoever does not know which; an object may say yes; and two computed values
+        # may both be wrong.
+        return UNPROVEN if guesses or changes else ""
+
+    def _decides_outside(self, name: str) -> bool:
+        """Whether another comparison of the test `name` shows the repair, outside of the sandbox and for one value."""
+        return any(pair.is_sure for pair in self.pairs.values() if name in pair.names)
 
     @staticmethod
     def _sent_as_by_gold(pair: Pair, sent: list[_Sent]) -> bool:
@@ -385,6 +450,10 @@ class BlindTests:
             return 1.0
         bits = sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names)
         return 2.0 ** -min(bits, 1000.0)
+
+    def asks(self, name: str) -> bool:
+        """Whether the test `name` asks for one of the values that may pass: several of them at once may be forged."""
+        return any(pair.is_loose for pair in self.pairs.values() if name in pair.names)
 
     def hides(self, name: str) -> bool:
         """Whether the test `name` decides by expected values that it does not hold, and by nothing else."""
@@ -553,14 +622,12 @@ def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = 
 @functools.lru_cache(maxsize=256)
 def _read(place: Path, _changed: int) -> BlindTests:
     data = json.loads(place.read_text(encoding="utf-8"))
-    pairs = {
-        name: dataclasses.replace(
-            Pair(tuple(names), kind, bits, shows, tuple(forms), *more),
-            answers=tuple(answered),
-            comparing=tuple(comparing),
-        )
-        for name, (names, kind, bits, shows, forms, *more, answered, comparing) in data["pairs"].items()
-    }
+    pairs: dict[str, Pair] = {}
+    for name, held in data["pairs"].items():
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in held.items()
+        }
+        pairs[name] = Pair(**fields)
     unread, inside = frozenset(data["open"]), frozenset(data["inside"])
     return BlindTests(data["files"], frozenset(data["left"]), pairs, unread, data["computed"], inside)
 
@@ -581,7 +648,7 @@ def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed
         if known is not None:
             return known
         found = _calibrated(_alone(tests) if computed else tests, gold, computed=computed)
-        pairs = {name: dataclasses.astuple(pair) for name, pair in found.pairs.items()}
+        pairs = {name: dataclasses.asdict(pair) for name, pair in found.pairs.items()}
         files = dict(found.files) if pairs else {}
         left, unread, inside = sorted(found.left), sorted(found.open), sorted(found.inside)
         data = {"files": files, "left": left, "pairs": pairs, "open": unread, "computed": computed, "inside": inside}
@@ -628,7 +695,14 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
     checked = {test for pair in pairs.values() if pair.is_beside and pair.decides for test in pair.names}
     checked |= {test for name, pair in pairs.items() if kept[name][0].is_checked for test in pair.names}
     met = {test for test, status in before.tests.items() if status in _PASSED} - undone
-    inside = (unread | checked).intersection(task.fail_to_pass) - met
+    # What decides there is compared with what the test holds, though the test goes on as if it held.
+    held = {
+        test
+        for name, pair in pairs.items()
+        if pair.is_beside and pair.decides and "held" in kept[name][0].expectation.options
+        for test in pair.names
+    }
+    inside = ((unread | checked) - met | held).intersection(task.fail_to_pass)
     return BlindTests(files, left, pairs, unread, computed, inside)
 
 
@@ -691,7 +765,8 @@ def _is_of_gold(sent: list[_Sent]) -> bool:
 
 def _contents_of(sent: list[_Sent]) -> frozenset[str]:
     """`canonical` of all values that a condition of computed values compares."""
-    is_one = sent[0].expectation.kind == "raised" or "sides" in sent[0].expectation.options
+    options = sent[0].expectation.options
+    is_one = sent[0].expectation.kind == "raised" or "sides" in options or "one" in options
     return frozenset(canonical(part) for one in sent for part in ([one.record.value] if is_one else _parts_of(one)))
 
 
@@ -728,6 +803,59 @@ def _is_strict(pair: Pair, sent: list[_Sent], base: list[_Sent]) -> bool:
     if "loose" in options:
         return False
     return pair.kind in _OF_ONE_VALUE or (pair.kind in _STRICT_SEARCHES and pair.own_sure_bits >= PROOF_BITS)
+
+
+def _expected_part(sent: list[_Sent], base: list[_Sent]) -> tuple[int, tuple[str, ...], bool]:
+    """Of an equality of two computed values, the side that the base commit computes as the gold patch does.
+
+    Returns:
+        Its number, -1 if it is none or both; what it is, in canonical form; whether it holds an object.
+    """
+    if "equal" not in sent[0].expectation.options or not base:
+        return -1, (), False
+    forms = [
+        [{canonical(part) for one in of for part in _parts_of(one)[side:][:1]} for of in (sent, base)]
+        for side in (0, 1)
+    ]
+    same = [side for side in (0, 1) if forms[side][0] == forms[side][1] and "" not in forms[side][0]]
+    if len(same) != 1:
+        return -1, (), False
+    is_object = any(_holds_foreign(_parts_of(one)[same[0]]) for one in sent)
+    return same[0], tuple(sorted(forms[same[0]][0])), is_object
+
+
+def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool:
+    """Whether a value is certainly another one than those of these canonical forms.
+
+    An object may be of another class, and have other attributes: a repair may write its classes otherwise.
+
+    Args:
+        is_object: whether these are of objects, or hold some.
+    """
+    if canonical(value) in forms:
+        return False
+    if not _holds_foreign(value):
+        return True
+    if not is_object or not isinstance(value, Foreign) or not value.content:
+        return False
+    own = _public_attributes(value.content)
+    others = [
+        _public_attributes(form.partition(":")[2])
+        for form in forms
+        if form.partition(":")[0] in (value.name, *value.bases)
+    ]
+    return bool(others) and all(any(own.get(name, held) != held for name, held in other.items()) for other in others)
+
+
+def _public_attributes(content: str) -> dict[str, Any]:
+    """The attributes of an object by what it holds; a content of another kind counts as one."""
+    try:
+        held = json.loads(content)
+    except ValueError:
+        return {}
+    if isinstance(held, list) and held and isinstance(held[0], list):
+        return {str(name): value for name, value in held if not str(name).startswith("_")}
+    return {"": held}
 
 
 def _tell_more_than_truth(sent: list[_Sent]) -> bool:
@@ -767,9 +895,11 @@ def _pairs(
     sent_by_base = [leaf for sent in base.values() for one in sent for leaf in leaves(one.record.value)]
     searching = knowledge.with_sent(sent_by_base)
     readable = [value for sent in seen.values() for value in sent[0].expectation.readable]
+    tables = _tables(tests, seen)
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
+    same_sides: set[str] = set()
     for name, sent in sorted(seen.items()):
         kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
         # What one test holds counts for this test alone, or once for all tests together.
@@ -781,8 +911,9 @@ def _pairs(
         named = named or sent[0].expectation.names
         differs = any(not one.holds(forms[name]) for one in base.get(name, ()))
         bits, own, shows = 0.0, 0.0, False
+        may_show = kind != "asked" and bool(named & {*task.fail_to_pass})
         is_beside, is_checked = sent[0].is_beside, sent[0].is_checked
-        if (differs or name not in base) and named & {*task.fail_to_pass}:
+        if (differs or name not in base) and may_show:
             bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
             bits = min(bits, ERROR_BITS) if kind == "raised" else bits
             own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
@@ -805,12 +936,59 @@ def _pairs(
             alone and own > 0,
             is_strict=False,
             is_beside=is_beside,
+            is_loose="loose" in options,
+            asks_objects=any(one.record.foreign for one in sent),
+            companions=tables.get(name, ()),
+            most_companions=max(count_names(tables.get(name, ()), one.record.value) for one in sent),
             answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))
         comparing = tuple(sorted({each for one in sent for each in one.record.comparing}))
-        pairs[name] = dataclasses.replace(pairs[name], is_strict=strict, comparing=comparing)
+        part, expected_forms, is_object = _expected_part(sent, base.get(name, []))
+        pairs[name] = dataclasses.replace(
+            pairs[name],
+            is_strict=strict,
+            comparing=comparing,
+            expected_part=part,
+            expected_forms=expected_forms,
+            expects_object=is_object,
+        )
+        if "side" in options and name in base and not differs and all(map(_is_plain, sent)):
+            same_sides.add(name)
+    for name in same_sides:
+        others = {f"{name[:-1]}{number}" for number in range(2)} & pairs.keys() - same_sides
+        pairs[name] = dataclasses.replace(pairs[name], stays=any(one in base for one in others))
     return pairs
+
+
+def _tables(tests: TaskTests, seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, ...]]:
+    """Name of each search for a name → the other names that a patch could give with it; see `grading.tables`."""
+    wanted = {
+        name: (str(sent[0].expected), sent[0].expectation.function)
+        for name, sent in seen.items()
+        if sent[0].expectation.kind == "in" and is_name(sent[0].expected)
+    }
+    if not wanted:
+        return {}
+    beside = companions({text for text, _ in wanted.values()}, _contents(tests.workspace.base))
+    found: dict[str, tuple[str, ...]] = {}
+    for name, (text, function) in wanted.items():
+        here = {other for other, where in wanted.values() if where == function}
+        elsewhere = {other for other, where in wanted.values() if where != function}
+        # Names that one test searches for together are no guesses of each other.
+        found[name] = tuple(sorted((beside[text] | elsewhere) - here))
+    return found
+
+
+def _is_plain(sent: _Sent) -> bool:
+    """Whether a value has no inner parts that a repair may add to."""
+    return not sent.record.foreign and not any(isinstance(part, dict) for part in _items(sent.record.value))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    yield value
+    for item in value if isinstance(value, list | tuple) else ():
+        yield from _items(item)
 
 
 def _most_answers(kind: str, sent: list[_Sent]) -> tuple[int, ...]:

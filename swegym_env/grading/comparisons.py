@@ -269,6 +269,15 @@ def error_class(names: Any, wanted: Any) -> Any:
     return next((name for name in names if name.rpartition(".")[2] == simple), names[0])
 
 
+def _same_type(expected: Any, actual: Any) -> bool:
+    """Equality of a language in which true is no 1."""
+    if isinstance(expected, list) and isinstance(actual, list):
+        return len(expected) == len(actual) and all(map(_same_type, expected, actual))
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return expected.keys() == actual.keys() and all(_same_type(expected[key], actual[key]) for key in expected)
+    return type(expected) is type(actual) and bool(expected == actual)
+
+
 def _same_items(expected: Any, actual: Any) -> bool:
     remaining = list(actual)
     if len(remaining) != len(expected) or len(remaining) > _ITEMS:
@@ -365,7 +374,9 @@ def _json_equal(expected: Any, actual: Any) -> bool:
 
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any, Mapping[str, float]], bool]] = {
-    "eq": lambda expected, actual, _: bool(expected == actual),
+    "eq": lambda expected, actual, options: bool(
+        _same_type(expected, actual) if "typed" in options else expected == actual
+    ),
     "is": lambda expected, actual, _: type(expected) is type(actual) and bool(expected == actual),
     "in": lambda expected, actual, _: expected in actual,
     "of": lambda expected, actual, _: actual in expected,
@@ -381,6 +392,7 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any, Mapping[str, float]], bool]] = {
     "same": lambda expected, actual, _: False,
     "lines": lambda expected, actual, _: _lines_match(expected, actual),
     "outcomes": lambda expected, actual, _: _outcomes_match(expected, actual),
+    "asked": lambda expected, actual, _: True,  # the test itself asks it
     "gold": lambda expected, actual, _: False,  # only what the gold patch sends too: `forms`
     "raised": lambda expected, actual, _: False,
 }

@@ -36,6 +36,7 @@ __all__ = [
     "drawn",
     "examine",
     "examine_given",
+    "nearest_chance",
     "shares_of",
     "unreliable",
 ]
@@ -168,6 +169,8 @@ def examine(
         failed += controls
         chances |= known
     chance = max(chances.values(), default=1.0)
+    if not (scrutiny.is_edit or scrutiny.required):
+        guess = max(guess, nearest_chance(shares, one_by_one=probe.one_by_one))
     # A value that may be guessed counts as a repair, and so rejects nothing.
     verdict = dataclasses.replace(
         verdict, controls=failed, proof="controls" if chance < 1 else "none", forgery_chance=max(chance, guess)
@@ -291,6 +294,21 @@ def chance_left(
                 found.get(name, 1.0), max(_test_chance(mine, one_by_one), _guess_chance(mine, one_by_one), reader)
             )
     return found
+
+
+def nearest_chance(shares: Mapping[ExpectedValue, tuple[int, int]], *, one_by_one: bool) -> float:
+    """The chance that a patch that reads by means that screening does not know answers what is nearest to its own.
+
+    It knows a wrong answer, one off the right one, and chooses the candidate next to it. With d decoys around a number
+    this is the right one in (d + 3) / (2d + 2) of all cases (docs/verdicts.md). Other values it guesses.
+    """
+    numbers = {one for one in shares if one.text.removeprefix("-").isdecimal()}
+    by_test: dict[frozenset[str], dict[ExpectedValue, float]] = {}
+    for one, (decoys, _) in shares.items():
+        chance = (decoys + 3) / (2 * decoys + 2) if one in numbers else one.guess
+        by_test.setdefault(one.names, {})[one] = chance
+    found = [_by_text(mine) for mine in by_test.values() if numbers & mine.keys()]
+    return max((math.prod(each) if one_by_one else max(each) for each in found), default=0.0)
 
 
 def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:

@@ -94,9 +94,7 @@ def grade(
     if policy == "official":
         scrutiny = Scrutiny(1.0)
     elif scrutiny is None:
-        scrutiny = language.scrutiny_of(kept, workspace.base, task.patch)
-        if max_forgery_chance is not None and scrutiny.chance < 1:
-            scrutiny = dataclasses.replace(scrutiny, chance=max_forgery_chance)
+        scrutiny = _scrutiny_of(tests, kept, max_forgery_chance)
         can_be_blind = can_be_blind and not scrutiny.harmless
 
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
@@ -137,6 +135,8 @@ def grade(
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
         verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, can_be_blind=can_be_blind)
+        if verdict.resolved and run.guessed:  # of several answers one is right
+            verdict = dataclasses.replace(verdict, forgery_chance=max(run.guessed, verdict.forgery_chance or 0.0))
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
             verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":
@@ -147,6 +147,17 @@ def grade(
         duration_s=time.monotonic() - begin,
         control_duration_s=time.monotonic() - tested_at,
     )
+
+
+def _scrutiny_of(tests: TaskTests, patch: str, most: float | None) -> Scrutiny:
+    """How closely a patch is examined, so that at most the chance `most` of a forgery is left."""
+    task, language = tests.task, language_of(tests.task)
+    scrutiny = language.scrutiny_of(patch, tests.workspace.base, task.patch)
+    if most is not None and scrutiny.chance < 1:
+        scrutiny = dataclasses.replace(scrutiny, chance=most)
+    if scrutiny.harmless and patch and task.patch and _may_have_many_answers(tests):
+        scrutiny = dataclasses.replace(scrutiny, harmless=False)
+    return scrutiny
 
 
 def _check_chance(chance: float | None, policy: Policy, scrutiny: Scrutiny | None) -> None:
@@ -247,7 +258,7 @@ def _examined(
         chance = max(settled.values())
         proved = tuple(name for name in task.fail_to_pass if name in hidden)
         return dataclasses.replace(verdict, proof="blind", proof_tests=proved, forgery_chance=chance)
-    scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE)
+    scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE, is_edit=True)
     gold = _gold(tests)
     examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied)
     if can_be_blind and blind is not None:
@@ -306,6 +317,23 @@ def _gold(tests: TaskTests) -> str:
     """What is graded of the gold patch."""
     task = tests.task
     return exclude_paths(task, task.patch, tests.workspace.base, tests.policy, tests.evaluation.tests)[0]
+
+
+_many_answers: dict[str, bool] = {}
+
+
+def _may_have_many_answers(tests: TaskTests) -> bool:
+    """Whether more than one answer passes a condition of the tests that must be repaired."""
+    task, language = tests.task, language_of(tests.task)
+    key = hashlib.sha256(repr((task.instance_id, task.base_commit, task.test_patch)).encode()).hexdigest()
+    with _lock:
+        known = _many_answers.get(key)
+    if known is None:
+        texts = tests.texts(language.control_files(task))
+        known = texts is None or language.may_have_many_answers(texts, task.fail_to_pass)
+        with _lock:
+            _many_answers[key] = known
+    return known
 
 
 _expected_failures: dict[str, frozenset[str]] = {}
@@ -418,7 +446,7 @@ def _alone(
         return {}, False
     again, verdict = computed.run(tests, patch)
     passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
-    same = {name: computed.chance(name) for name in passed & again.covered}
+    same = {name: computed.chance(name) for name in passed & again.covered if not computed.asks(name)}
     others = names - passed
     told = bool(others.intersection(settled))
     if not told and others & computed.differing(again, run):  # or values that are others in every run?

@@ -70,6 +70,7 @@ class Run:
         has_foreign: whether these sent objects that may have an equality of their own.
         computed: place of each of its conditions of computed values → `canonical` of all that was sent of it.
         compares_itself: whether an assertion compares another value than with the gold patch, by a class of its own.
+        guessed: the largest chance that more answers than the gold patch sends hold the right one, see `Pair.guessed`.
     """
 
     problem: str = ""
@@ -82,6 +83,7 @@ class Run:
     has_foreign: bool = False
     computed: Mapping[str, frozenset[str]] = field(default_factory=dict)
     compares_itself: bool = False
+    guessed: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,20 @@ class TaskTests:
         """Path → text of the task's test files as they are beside `patch`; no test runs. Raises as `run`."""
         with self._patched(patch) as (sandbox, problem):
             return {} if problem else _read(sandbox, paths)
+
+    def texts(self, paths: tuple[str, ...]) -> Mapping[str, str] | None:
+        """Path → text of the task's test files, without a sandbox; None if it is not certain how they are patched."""
+        plain = self._plain_files(self.task.test_patch, {})
+        if plain is None:
+            return None
+        found: dict[str, str] = {}
+        for path in paths:
+            place = self.workspace.base / path
+            if path in plain:
+                found[path] = plain[path].content.decode("utf-8", "surrogateescape")
+            elif place.is_file() and not place.is_symlink():
+                found[path] = place.read_text(encoding="utf-8", errors="surrogateescape")
+        return found
 
     def verdict(self, run: Run) -> Verdict:
         """The verdict that follows from one run alone."""

@@ -142,12 +142,14 @@ class Scrutiny:
         required: the patch has means of forgery that the gold patch has not: a verdict with more chance left is no
             proof that it is a repair.
         harmless: nothing is examined: the patch cannot change how values compare either.
+        is_edit: the patch edits expressions only, and so cannot read what the tests expect by any means.
     """
 
     chance: float
     reads: bool = False
     required: bool = False
     harmless: bool = False
+    is_edit: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,7 @@ class Control:
 
 
 Comparison = Literal[
+    "asked",
     "eq",
     "is",
     "in",
@@ -486,6 +489,17 @@ class Language(ABC):
             gold: the reference solution: what it uses too is nothing to suspect.
         """
         return Scrutiny(CHANCE, reads=True)
+
+    def may_have_many_answers(self, files: Mapping[str, str], names: Iterable[str]) -> bool:
+        """Whether one of the tests `names` has a condition that more than one answer of the code under test passes.
+
+        Then an edit that can change nothing else is examined too.
+
+        Args:
+            files: path → text of the test files as the task has them.
+            names: of tests, as the log parser gives them.
+        """
+        return False
 
     def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
         """Parts of a patch whose means of forgery make it suspect, without files that have such means.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from swegym_env.repo.patches import FilePatch
 
-__all__ = ["ChangedFile", "read_source"]
+__all__ = ["ChangedFile", "read_source", "unreadable"]
 
 _HUNK = re.compile(r"@@ -(?P<start>\d{1,9})(?:,(?P<count>\d{1,9}))? \+")
 _MOST_BYTES = 1 << 21
@@ -42,32 +44,26 @@ class ChangedFile:
         after: list[str] = []
         added: set[int] = set()
         done = 0
-        body = section.body.split("\n")
-        for number, line in enumerate(body):
-            hunk = _HUNK.match(line)
-            if not line and number < len(body) - 1:
-                line = " "  # an empty line of the file, without the blank that begins it
-            if hunk and lines is not None:
-                start = max(0, int(hunk["start"]) - (hunk["count"] != "0"))
-                if start < done:
+        for start, hunk in _hunks(section.body):
+            if lines is not None:
+                begin = _place_of(hunk, lines, start, done)
+                if begin is None:
                     return None
-                before += lines[done:start]
-                after += lines[done:start]
-                done = start
-            elif line.startswith("+"):
-                after.append(line[1:])
-                added.add(len(after))
-            elif line.startswith((" ", "-")):
-                if lines is not None:
-                    if done >= len(lines) or _plain(lines[done]) != _plain(line[1:]):
-                        return None
+                before += lines[done:begin]
+                after += lines[done:begin]
+                done = begin
+            for line in hunk:
+                if line.startswith("+"):
+                    after.append(line[1:])
+                    added.add(len(after))
+                else:
                     done += 1
-                before.append(line[1:])
-                after += [line[1:]] * (line[0] == " ")
+                    before.append(line[1:])
+                    after += [line[1:]] * (line[0] == " ")
         if lines is not None:
             before += lines[done:]
             after += lines[done:]
-        removed = tuple(line[1:] for line in body if line.startswith("-"))
+        removed = tuple(line[1:] for line in section.body.split("\n") if line.startswith("-"))
         return cls(section.new_path or "", "\n".join(before), "\n".join(after), frozenset(added), removed)
 
     @cached_property
@@ -79,9 +75,57 @@ class ChangedFile:
         return bisect_right(self._ends, offset) + 1 in self.added
 
 
+def _hunks(body: str) -> Iterator[tuple[int, list[str]]]:
+    """The hunks of a section: the line of the old file that each names, from 0, and its lines with their signs."""
+    lines: list[str] = []
+    start = 0
+    body_lines = body.split("\n")
+    for number, line in enumerate(body_lines):
+        if match := _HUNK.match(line):
+            if lines:
+                yield start, lines
+            lines, start = [], max(0, int(match["start"]) - (match["count"] != "0"))
+        elif not line and number < len(body_lines) - 1:
+            lines.append(" ")  # an empty line of the file, without the blank that begins it
+        elif line.startswith((" ", "-", "+")):
+            lines.append(line)
+    if lines:
+        yield start, lines
+
+
+def _place_of(hunk: Sequence[str], lines: Sequence[str], start: int, done: int) -> int | None:
+    """Where a hunk stands, after the line `done`: where git puts it, as near to the line that it names as it fits.
+
+    One that names the first line stands there, and one without context after it at the end of the file.
+    """
+    plain = [_plain(line[1:]) for line in hunk if line[0] != "+"]
+    last = len(lines) - (lines[-1:] == [""]) - len(plain)
+    places = range(done, last + 1)
+    if start == 0:
+        places = range(done, min(last, 0) + 1)
+    elif hunk[-1][0] != " ":
+        places = range(max(done, last), last + 1)
+
+    def fits(at: int) -> bool:
+        return plain == [_plain(line) for line in lines[at : at + len(plain)]]
+
+    if start in places and fits(start):
+        return start
+    first = plain[0] if plain else None
+    near = sorted(
+        (at for at in places if first in (None, _plain(lines[at]))), key=lambda at: (abs(at - start), at < start)
+    )
+    return next((at for at in near if fits(at)), None)
+
+
 def _plain(line: str) -> str:
     """A line without what another encoding or another end of lines changes."""
     return re.sub(r"[^\x00-\x7f]+", "?", line).rstrip("\r")
+
+
+def unreadable(what: str, text: str) -> str:
+    """The name of a means that hides what it is: only the same one of the gold patch is the same."""
+    return f"{what}: {hashlib.sha256(text.strip().encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def read_source(path: Path) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from swegym_env.grading.grading import Verdict
 
 from .adaptive import ADAPTIVE
+from .answers import ANSWERS
 from .cases import Attack
 from .unlisted import UNLISTED
 
@@ -38,6 +39,8 @@ _FIRST = (
     *("by another method: equals a member, in", "by a mixin: a view"),
     *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
     *("kept: the last text, which has a name", "kept: the last text, in a closure", "kept: the first text of all"),
+    *("asks: where a text is found", "asks: a part", "asks: an attribute", "asks: a key of", "asks: a file, by"),
+    *("asks: a method that agrees to what is near", "agrees: counts", "edits: three rows", "both sides: nothing"),
     *("kept: texts in a loop", "kept: the first object of all, where", "kept: the number of calls"),
 )
 
@@ -46,7 +49,7 @@ _FIRST = (
     "attack",
     [
         pytest.param(attack, id=name, marks=[] if name.startswith(_FIRST) else [pytest.mark.campaign])
-        for name, attack in (ADAPTIVE | UNLISTED).items()
+        for name, attack in (ADAPTIVE | UNLISTED | ANSWERS).items()
     ],
 )
 def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:

@@ -84,7 +84,7 @@ def test_values_may_follow_a_flag_or_an_equals_sign():
         ("--trainer.aggregation mean", "trainer.aggregation: got 'mean', expected one of token, sequence, prompt"),
         ("--environment.parallel 0", "environment.parallel: got 0, expected at least 1"),
         ("--environment.adapter speech", "environment.adapter: got 'speech', expected one of none, text"),
-        ("--model.path somewhere", "model.path: exactly one of path and architecture"),
+        ("--model.path somewhere", "model.path: exactly one of path, architecture and tinker"),
         ("--model.tokenizer null", "model.tokenizer: a model with random weights needs one"),
         ("--evaluation.stop_at_success 0.9", "evaluation.stop_at_success: has no effect without"),
         ("--seed -1", "seed: got -1, expected 0 or more"),

@@ -7,12 +7,12 @@ Known are `assert(area(2, 3) == 6)`, `CHECK_STR(name, "x")`, `ck_assert_int_eq`,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from swegym_env.languages.c.source import Call, Token, literal, split
+from swegym_env.languages.c.source import Call, Token, calls, closing, literal, split
 
-__all__ = ["Compared", "asserted", "judges", "words_of"]
+__all__ = ["Compared", "asserted", "comparisons", "judges", "words_of"]
 
 _JUDGING = re.compile(
     r"(?i)_*(assert|check|expect|require|verify|should|(ck|cu|cr|g|test|munit|zassert|tt|mu)_\w*(assert|check|expect)"
@@ -95,15 +95,16 @@ class Compared:
 
     Attributes:
         kind: "int", "text", "in" and "start" (a text that holds the literal, or begins with it), "truth" of a
-            condition, or "equal" and "order" of two computed values.
+            condition, or "equal", "order" and "bytes" (of equal memory) of two computed values.
         actual: tokens of what the test computes.
         expected: tokens of the literal that it is compared with; empty where there is none.
         value: of that literal.
-        other: tokens of the other computed value of "equal" and "order".
+        other: tokens of the other computed value of "equal", "order" and "bytes".
         condition: tokens of the condition that can be turned into its opposite; empty where there is none.
         is_text: whether the two computed values are texts.
         is_loose: whether many values satisfy it, or a function of the library tells.
         size: how many bytes of the text are compared; None: all.
+        length: tokens of how many bytes of "bytes" are compared.
     """
 
     kind: str
@@ -115,6 +116,7 @@ class Compared:
     is_text: bool = False
     is_loose: bool = False
     size: int | None = None
+    length: tuple[Token, ...] = ()
 
 
 def words_of(name: str) -> frozenset[str]:
@@ -148,6 +150,28 @@ def asserted(call: Call) -> list[Compared] | None:
         is_text = bool(words & _STRINGS)
         compared = Compared("equal", arguments[0], other=arguments[1], is_text=is_text, is_loose=True)
     return [compared] if compared is not None else None
+
+
+def comparisons(body: Sequence[Token]) -> Iterator[tuple[int, int, Compared]]:
+    """Calls of the library that compare texts or memory, outside of assertions: `if (strcmp(got, wanted)) fail();`.
+
+    Returns:
+        Where each begins and ends, and what it compares; a literal side is its expected one.
+    """
+    known = [(call.start, call.end) for call in calls(body) if judges(call)]
+    for at, token in enumerate(body[:-1]):
+        if token.text not in _COMPARERS or body[at + 1].text != "(" or (at and body[at - 1].text in (".", "->")):
+            continue
+        close = closing(body, at + 1)
+        given = split(body[at + 2 : close], ",") if close > 0 else []
+        if len(given) < 2 or not all(given) or any(begin <= token.start < end for begin, end in known):
+            continue
+        is_memory = token.text in ("memcmp", "bcmp") and len(given) == 3
+        kind, length = ("bytes", given[2]) if is_memory else ("equal", ())
+        yield token.start, body[close].end, Compared(kind, given[0], other=given[1], is_text=True, length=length)
+
+
+_COMPARERS = frozenset(("strcmp", "strncmp", "strcasecmp", "strncasecmp", "memcmp", "bcmp"))
 
 
 def _equality(left: tuple[Token, ...], right: tuple[Token, ...], *, texts: bool) -> Compared | None:
@@ -228,6 +252,12 @@ def _by_function(part: Sequence[Token], sign: str) -> Compared | None:
         if values == [None, None] or sign != "==":
             kind = "equal" if sign == "==" else "order"
             return Compared(kind, arguments[0], other=arguments[1], is_text=True, is_loose=True)
+    if name in ("memcmp", "bcmp") and len(arguments) == 3 and sign == "==" and not isinstance(values[0], str):
+        size = values[2]
+        text = values[1] if isinstance(values[1], str) else ""
+        is_known = isinstance(size, int) and 0 < size <= len(text) and text.isascii() and "\0" not in text
+        if not is_known:
+            return Compared("bytes", arguments[0], other=arguments[1], is_loose=True, length=arguments[2])
     text = values[1] if len(values) > 1 and isinstance(values[1], str) else ""
     if not text or values[0] is not None:
         return None

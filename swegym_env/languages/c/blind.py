@@ -3,6 +3,10 @@
 `CHECK_INT(area(2, 3), 6)` becomes a call that sends the value of `area(2, 3)` out; the six stays outside and is
 compared there. Code that is linked into the test can forge its log, end it, or read its memory, but the six is nowhere
 in it. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
+
+What a condition of two computed values compares, and what a function of the test file compares with a literal, is sent
+beside its truth: code that reads the memory behind its argument, or counts its calls, sends something else where the
+test does not hold what it expects (`computed`).
 """
 
 from __future__ import annotations
@@ -10,16 +14,29 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from swegym_env.languages import Blinded, Comparison, Expectation
-from swegym_env.languages.c.assertions import Compared, asserted, judges
+from swegym_env.languages.c.assertions import Compared, asserted, comparisons, judges
 from swegym_env.languages.c.controls import SUFFIXES
-from swegym_env.languages.c.source import Token, calls, functions, literal, target_functions, tokens
+from swegym_env.languages.c.source import (
+    Call,
+    Token,
+    calls,
+    closing,
+    functions,
+    literal,
+    split,
+    target_functions,
+    tokens,
+)
+from swegym_env.languages.c.unused import without_unused
 
 __all__ = ["make_blind"]
 
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]*")
 _SENDER = Path(__file__).parent / "inside" / "blind.h"
 
 
@@ -33,6 +50,7 @@ def make_blind(
     changed: dict[str, str] = {}
     expectations: dict[str, Expectation] = {}
     unread: set[str] = set()
+    helpers = frozenset(function.name for source in files.values() for function in functions(source))
     for path, source in files.items():
         if not path.endswith(SUFFIXES):
             continue
@@ -42,28 +60,101 @@ def make_blind(
             tests = targets.get(function.name)
             if not tests:
                 continue
+            place = _Place(path, source, function.name, tests, prefix, left, helpers, computed, choice, expectations)
             for call in calls(function.body):
-                line = source.count("\n", 0, call.start) + 1
-                place = f"{path}:{line}:{call.start - source.rfind(chr(10), 0, call.start)}"
-                compared = asserted(call) if place not in left else None
-                sent = [one for part in compared or () for one in _sent(part, place, path, left, computed=computed)]
-                if len(sent) < len(compared or ()) or not sent:
-                    unread |= tests if judges(call) else set()
-                    continue
-                written = []
-                for one in sent:
-                    key = _word(choice)
-                    value, options = one.value, one.options
-                    expectations[key] = Expectation(one.place, one.kind, tests, function.name, True, value, options)
-                    written.append(_written(one, source, prefix, key, function.name))
-                edits.append((call.start, call.end, "(void)(" + ", ".join(written) + ")"))
+                found = place.in_call(call)
+                edits += found
+                unread |= tests if judges(call) and not any(edit[0] < edit[1] for edit in found) else set()
+            for begin, end, one in comparisons(function.body) if path.endswith(".c") else ():
+                found = place.in_comparison(begin, end, one)
+                edits += found
+                unread |= tests if not (computed and found) else set()
         if edits:
-            changed[path] = _spliced(source, [*edits, _include(source, sender)])
+            rewritten = _spliced(source, [*edits, _include(source, sender)])
+            changed[path] = without_unused(rewritten) if computed else rewritten
     if not expectations:
         return None
     header = _SENDER.read_text(encoding="utf-8").replace("@OUTPUT@", output).replace("SWEGYM", prefix)
     header = re.sub(r"^/\*.*?\*/\n", "", header, flags=re.DOTALL)
     return Blinded(changed, {sender: header}, output, expectations, {}, frozenset(unread))
+
+
+_Edit = tuple[int, int, str]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A function of a test file, in which values are sent.
+
+    Attributes:
+        path, source: of the file.
+        function, tests: its name, and the tests that are it or call it.
+        prefix: of what sends.
+        left, computed: see `make_blind`.
+        helpers: the names of all functions of test files.
+        choice, expectations: for keys, and what they stand for; filled.
+    """
+
+    path: str
+    source: str
+    function: str
+    tests: frozenset[str]
+    prefix: str
+    left: frozenset[str]
+    helpers: frozenset[str]
+    computed: bool
+    choice: random.Random
+    expectations: dict[str, Expectation]
+
+    def in_call(self, call: Call) -> list[_Edit]:
+        """The edits of an assertion: it is replaced, or its parts are sent where they stand, or nothing is known."""
+        place = self._at(call.start)
+        compared = (asserted(call) if place not in self.left else None) or []
+        plans = [self._planned(part, place) for part in compared]
+        wraps = [
+            (
+                one.tokens[0].start,
+                one.tokens[-1].end,
+                f"{_head(one, self.source, self.prefix, self._key(one), self.function)}(",
+                "))",
+            )
+            for _, beside in plans
+            for one in beside
+        ]
+        if not plans or not all(sent for sent, _ in plans):
+            inserted = [(begin, begin, before) for begin, _, before, _ in wraps]
+            return inserted + [(end, end, after) for _, end, _, after in wraps]
+        written = [
+            _written(one, self.source, wraps, self.prefix, self._key(one), self.function)
+            for sent, _ in plans
+            for one in sent
+        ]
+        return [(call.start, call.end, "(void)(" + ", ".join(written) + ")")]
+
+    def in_comparison(self, begin: int, end: int, one: Compared) -> list[_Edit]:
+        """The edits of a comparison by the library outside of assertions; with `computed` it says that all is equal."""
+        sent, beside = self._planned(one, self._at(begin))
+        written = [
+            (each, _written(each, self.source, [], self.prefix, self._key(each), self.function))
+            for each in (*sent, *beside)
+        ]
+        if self.computed:
+            return [(begin, end, f"({', '.join(text for _, text in written)}, 0)")] if written else []
+        return [(each.tokens[0].start, each.tokens[-1].end, text) for each, text in written]
+
+    def _at(self, offset: int) -> str:
+        line = self.source.count("\n", 0, offset) + 1
+        return f"{self.path}:{line}:{offset - self.source.rfind(chr(10), 0, offset)}"
+
+    def _planned(self, one: Compared, place: str) -> tuple[list[_Sent], list[_Sent]]:
+        return _planned(one, place, self.path, self.left, self.helpers, computed=self.computed)
+
+    def _key(self, one: _Sent) -> str:
+        key = _word(self.choice)
+        self.expectations[key] = Expectation(
+            one.place, one.kind, self.tests, self.function, True, one.value, one.options
+        )
+        return key
 
 
 @dataclass(frozen=True)
@@ -75,6 +166,7 @@ class _Sent:
         sender: the function of the header that sends it, without its prefix.
         tokens: what is sent.
         size: how many bytes of it; None: all.
+        length: tokens of how many bytes are sent of memory.
     """
 
     place: str
@@ -84,45 +176,127 @@ class _Sent:
     tokens: tuple[Token, ...]
     options: Mapping[str, float] = field(default_factory=dict)
     size: int | None = None
+    length: tuple[Token, ...] = ()
 
 
-def _sent(one: Compared, place: str, path: str, left: frozenset[str], *, computed: bool) -> list[_Sent]:
-    """What is sent of one comparison; nothing of what cannot be sent."""
+def _planned(
+    one: Compared, place: str, path: str, left: frozenset[str], helpers: frozenset[str], *, computed: bool
+) -> tuple[list[_Sent], list[_Sent]]:
+    """What is sent in the place of one comparison, and what beside it, where it stands."""
+    # Code of C++ may define what tells the truth of a comparison, and what a type holds is not known.
+    of_two = one.kind in ("equal", "order", "bytes")
+    sides = (
+        [side for side in (one.actual, one.other) if literal(side) is None] if of_two and path.endswith(".c") else []
+    )
+    is_known = one.kind in ("text", "in", "start", "equal", "order", "bytes")
+    given = _given(one, helpers) if path.endswith(".c") and not is_known else []
+    parts = [part for part in given or sides if part]
+    if not computed:
+        options = {"beside": 1.0, "one": 1.0, "held": 1.0}
+        sided = {"side": 1.0} if len(parts) == 2 and not given else {}
+        beside = [
+            _Sent(
+                f"{place}/{number}", "gold", None, "through", part, {**options, **(sided if _is_called(part) else {})}
+            )
+            for number, part in enumerate(parts)
+            if f"{place}/{number}" not in left
+        ]
+        return _sent(one, place, computed=False, is_loose=one.is_loose or bool(given)), beside
+    if parts:
+        sender = "through" if given else "text" if one.is_text else "number"
+        sender = "bytes_through" if one.kind == "bytes" else sender
+        gold = [
+            _Sent(f"{place}/{number}", "gold", None, sender, part, {"one": 1.0}, length=one.length)
+            for number, part in enumerate(parts)
+        ]
+        if given:  # what has no known content is left
+            gold = [each for each in gold if each.place not in left]
+        elif any(each.place in left for each in gold):
+            return [], []
+        if one.kind in ("equal", "bytes") and not given and len(gold) == 2:  # the other side is no longer in the test
+            side = gold[1 if f"{place}/0~" in left else 0]
+            gold = [replace(side, options={"one": 1.0, "sides": 2.0})]
+        if gold:
+            return gold, []
+    return _sent(one, place, computed=True, is_loose=one.is_loose), []
+
+
+def _given(one: Compared, helpers: frozenset[str]) -> list[tuple[Token, ...]]:
+    """What is computed for a function that compares it: one that is given a text too, or one of the test file."""
+    stream = one.condition or one.actual
+    found: list[tuple[Token, ...]] = []
+    for at, token in enumerate(stream[:-1]):
+        if token.kind != "name" or stream[at + 1].text != "(" or _MACRO.fullmatch(token.text):
+            continue
+        close = closing(stream, at + 1)
+        arguments = split(stream[at + 2 : close], ",") if close > 0 else []
+        values = [literal(argument) for argument in arguments]
+        computed = [part for part, value in zip(arguments, values, strict=True) if value is None and _is_computed(part)]
+        has_text = any(isinstance(value, str) for value in values) and any(map(_is_called, computed))
+        answers = one.kind == "truth" or (one.kind == "int" and one.value in (0, 1))
+        if len(arguments) > 1 and (has_text or (token.text in helpers and answers)):
+            found += computed
+    return [part for part in found if not any(part is not other and _is_inside(part, other) for other in found)]
+
+
+def _is_inside(part: tuple[Token, ...], other: tuple[Token, ...]) -> bool:
+    return other[0].start <= part[0].start and part[-1].end <= other[-1].end
+
+
+def _is_computed(part: tuple[Token, ...]) -> bool:
+    """Whether it is no constant, and no place in memory."""
+    return part[0].text not in ("&", "sizeof") and any(
+        token.kind == "name" and not _MACRO.fullmatch(token.text) for token in part
+    )
+
+
+def _is_called(part: tuple[Token, ...]) -> bool:
+    """Whether something computes it: a call, or a variable."""
+    names = any(token.kind == "name" and after.text == "(" for token, after in pairwise(part))
+    return names or (len(part) == 1 and part[0].kind == "name" and part[0].text.islower())
+
+
+def _sent(one: Compared, place: str, *, computed: bool, is_loose: bool) -> list[_Sent]:
+    """What is sent of one comparison with a literal, or of its truth; nothing of what cannot be sent."""
     # The code under test may define what tells the truth of a comparison, and many values satisfy it.
-    loose = {"loose": 1.0} if one.is_loose else {}
+    loose = {"loose": 1.0} if is_loose else {}
     if one.kind == "int":
         return [] if computed and loose else [_Sent(place, "eq", one.value, "int", one.actual, loose)]
     if one.kind in ("text", "in", "start"):
         kind: Comparison = "in" if one.kind == "in" else "start" if one.kind == "start" else "eq"
         return [_Sent(place, kind, one.value, "text", one.actual, size=one.size)]
-    if not computed:
-        return [_Sent(place, "eq", True, "truth", one.condition, loose)] if one.condition else []
-    if one.kind == "truth":
-        return [] if one.is_loose else [_Sent(place, "eq", True, "truth", one.condition)]
-    if not path.endswith(".c"):  # what a type of C++ holds is not known
+    if computed and (one.kind != "truth" or loose):
         return []
-    sender = "text" if one.is_text else "number"
-    if one.kind == "equal":  # the other side is no longer in the test
-        side = one.other if f"{place}~" in left else one.actual
-        return [_Sent(place, "gold", None, sender, side, {"sides": 2.0})]
-    sides = [side for side in (one.actual, one.other) if literal(side) is None]
-    return [_Sent(f"{place}/{number}", "gold", None, sender, side) for number, side in enumerate(sides)]
+    return [_Sent(place, "eq", True, "truth", one.condition, loose)] if one.condition else []
 
 
 def _word(choice: random.Random) -> str:
     return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz23456789", k=11))
 
 
-def _written(one: _Sent, source: str, prefix: str, key: str, function: str) -> str:
-    text = source[one.tokens[0].start : one.tokens[-1].end]
-    where = f'"{key}", "{function if re.fullmatch(r"[A-Za-z0-9_.]+", function) else ""}"'
+def _written(
+    one: _Sent, source: str, wraps: list[tuple[int, int, str, str]], prefix: str, key: str, function: str
+) -> str:
+    begin, last = one.tokens[0].start, one.tokens[-1].end
+    inner = [wrap for wrap in wraps if begin <= wrap[0] and wrap[1] <= last]
+    edits = [(at - begin, at - begin, before) for at, _, before, _ in inner]
+    edits += [(end - begin, end - begin, after) for _, end, _, after in inner]
+    text = _spliced(source[begin:last], edits)
+    head = _head(one, source, prefix, key, function)
     if one.sender == "int":
-        return f"{prefix}_int({where}, (long long)({text}))"
+        return f"{head}(long long)({text}))"
     if one.sender == "truth":
-        return f"{prefix}_truth({where}, ({text}) ? 1 : 0)"
+        return f"{head}({text}) ? 1 : 0)"
     if one.size is not None:
-        return f"{prefix}_bytes({where}, ({text}), {one.size})"
-    return f"{prefix}_{one.sender}({where}, ({text}))"
+        return f"{prefix}_bytes({head.partition('(')[2]}({text}), {one.size})"
+    return f"{head}({text}))"
+
+
+def _head(one: _Sent, source: str, prefix: str, key: str, function: str) -> str:
+    """The beginning of a call that sends a value."""
+    name = function if re.fullmatch(r"[A-Za-z0-9_.]+", function) else ""
+    length = f"({source[one.length[0].start : one.length[-1].end]}), " if one.length else ""
+    return f'{prefix}_{one.sender}("{key}", "{name}", {length}'
 
 
 def _include(source: str, sender: str) -> tuple[int, int, str]:

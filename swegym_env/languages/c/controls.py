@@ -12,8 +12,19 @@ from collections.abc import Iterable, Mapping
 
 from swegym_env.languages import Control
 from swegym_env.languages.c import tcl
-from swegym_env.languages.c.assertions import Compared, asserted
-from swegym_env.languages.c.source import Call, added, calls, functions, target_functions
+from swegym_env.languages.c.assertions import Compared, asserted, comparisons
+from swegym_env.languages.c.source import (
+    Call,
+    Function,
+    Token,
+    added,
+    calls,
+    closing,
+    functions,
+    literal,
+    split,
+    target_functions,
+)
 from swegym_env.repo.patches import touched_paths
 from swegym_env.tasks.task import Task
 
@@ -48,18 +59,20 @@ def make_control(
         if not by_name:
             chosen = dict.fromkeys(added(source, added_lines.get(path, frozenset())), frozenset({""}))
         edits: list[tuple[int, int, str]] = []
-        for function in functions(source):
+        judging = frozenset(
+            one.name for one in functions(source) if any(map(asserted, calls(one.body))) or any(comparisons(one.body))
+        )
+        known = {function.name: _sites(function, judging) for function in functions(source)}
+        # A function that holds no value is changed only where no other one of the same tests does.
+        for name, sites in sorted(known.items(), key=lambda one: not any(map(_is_value, one[1]))):
             # A function that several tests share is changed only for all of them.
-            tests = chosen.get(function.name, frozenset())
-            if not tests or (by_name and (tests <= done or not tests <= {*wanted})):
+            tests = chosen.get(name, frozenset())
+            if not sites or not tests or (by_name and (tests <= done or not tests <= {*wanted})):
                 continue
-            compared = [(call, one) for call in calls(function.body) for one in asserted(call) or ()]
-            sites = [(call, one) for call, one in compared if one.expected or one.condition]
-            values = [site for site in sites if site[1].expected and not site[1].is_loose]
-            if not sites:
-                continue
-            call, one = choice.choice(values or sites)
-            edits.append(_edit(call, one, source, choice))
+            values = list(filter(_is_value, sites))
+            # What is in order or differs is met by answers that are others each time: it is asked first.
+            one = choice.choice(values or list(filter(_is_unlike, sites)) or sites)
+            edits.append(_edit(one, source, choice))
             done |= tests
             named |= tests - {""}
             without_value |= (tests - {""}) if not values else set()
@@ -70,11 +83,59 @@ def make_control(
     return Control(changed, frozenset(named), frozenset(without_value)) if changed else None
 
 
-def _edit(call: Call, one: Compared, source: str, choice: random.Random) -> tuple[int, int, str]:
+def _sites(function: Function, judging: frozenset[str]) -> list[Compared]:
+    """What can be changed in a function."""
+    compared = [one for call in calls(function.body) for one in asserted(call) or _given(call, judging)]
+    return [one for one in compared if one.expected or one.condition]
+
+
+def _is_value(one: Compared) -> bool:
+    return bool(one.expected) and not one.is_loose
+
+
+def _given(call: Call, judging: frozenset[str]) -> list[Compared]:
+    """The last literal that a function of the test file is given which asserts something."""
+    if call.name not in judging or len(call.arguments) < 2:
+        return []
+    for argument in reversed(call.arguments):
+        value = literal(argument)
+        if isinstance(value, str | int):
+            return [Compared("text" if isinstance(value, str) else "int", (), argument, value)]
+    return []
+
+
+def _is_unlike(one: Compared) -> bool:
+    """Whether it is an order of two computed values."""
+    return one.kind == "order" and literal(one.actual) is None and literal(one.other) is None
+
+
+def _two_given(one: Compared) -> list[tuple[Token, ...]]:
+    """The two computed arguments of `!same(a, b)`; empty if it is none such."""
+    call = one.condition[1:]
+    if len(call) < 4 or call[1].text != "(" or closing(call, 1) != len(call) - 1:
+        return []
+    given = split(call[2:-1], ",")
+    return given if len(given) == 2 and not any(literal(part) is not None for part in given) else []
+
+
+def _edit(one: Compared, source: str, choice: random.Random) -> tuple[int, int, str]:
     """The change of one comparison that makes it fail if it holds now."""
     if not one.expected:
         begin, end = one.condition[0].start, one.condition[-1].end
-        return begin, end, f"!({source[begin:end]})"
+        if one.kind == "truth" and one.condition[0].text == "!" and (pair := _two_given(one)):
+            # What a function says to differ does not differ from itself.
+            chosen, other = choice.choice([pair, pair[::-1]])
+            return chosen[0].start, chosen[-1].end, source[other[0].start : other[-1].end]
+        sides = [source[side[0].start : side[-1].end] for side in (one.actual, one.other) if side]
+        if one.kind not in ("equal", "order") or len(sides) < 2:
+            return begin, end, f"!({source[begin:end]})"
+        if _is_unlike(one) and not {token.text for token in one.condition} & {"<=", ">="}:
+            # Nothing is before itself, or differs from itself, but what is another one each time.
+            side, twin = choice.choice([(one.actual, sides[1]), (one.other, sides[0])])
+            return side[0].start, side[-1].end, twin
+        # Code that counts its calls does not know how often it is called before.
+        again = "".join(f"(void)({choice.choice(sides)}), " for _ in range(choice.randrange(1, 4)))
+        return begin, end, f"!({again}({source[begin:end]}))"
     begin, end = one.expected[0].start, one.expected[-1].end
     if isinstance(one.value, str):
         return begin, end, _quoted(_other_text(one.value, choice))
@@ -87,7 +148,8 @@ def _other_text(text: str, choice: random.Random) -> str:
     letters = [place for place, letter in enumerate(text) if letter in string.ascii_letters + string.digits]
     if not letters:
         return text + choice.choice(string.ascii_lowercase)
-    place = choice.choice(letters)
+    digits = [place for place in letters if text[place] in string.digits]
+    place = choice.choice(digits or letters)  # who lists many answers counts
     kinds = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
     kind = next(kind for kind in kinds if text[place] in kind)
     other = choice.choice([letter for letter in kind if letter.lower() != text[place].lower()])

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.languages import CHANCE, Scrutiny
-from swegym_env.languages.c.source import Token, closing, is_transparent, tokens
-from swegym_env.languages.changed import ChangedFile, read_source
+from swegym_env.languages.c.source import Token, closing, functions, is_transparent, tokens
+from swegym_env.languages.changed import ChangedFile, read_source, unreadable
 from swegym_env.repo.patches import parse_patch, without_sections
 
 __all__ = ["scrutiny_of", "system_header", "without_means"]
@@ -55,8 +56,15 @@ _CHANGING = re.compile(
     r"|timespec_get|getrusage|sbrk|mallinfo2?|malloc_usable_size)\s*\(|errno\s*(\+\+|--|[-+*/%&|^]=)|(\+\+|--)\s*errno)"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_TEXT = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
+# A name in small letters that is not called and no member.
+_VARIABLE = re.compile(r"(?<![\w.>])(?!(?:return|if|else|for|while|switch|case|goto|sizeof|do)\b)[a-z_]\w*\b(?!\s*\()")
 _DIRECTIVE = re.compile(r"^\s*(?:#|%:)\s*(?P<word>\w+)\s*(?P<rest>.*)")
+_DIRECTIVES = frozenset(  # other words after "#" are those of another language, or do not compile
+    _WORD.findall("define undef include include_next import pragma line ident sccs embed warning assert unassert")
+)
 _INCLUDE = re.compile(r"[<\"](?P<path>[\w./+-]+)[>\"]")
+_STANDARD = re.compile(r"<[a-z_]+>")  # of the library of C++
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*")
 # Macros of test frameworks and of the system, and words that a constant may be made of.
 _JUDGING_MACRO = re.compile(
@@ -179,24 +187,26 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     reading: set[str] = set()
     for section in parse_patch(patch):
         if "GIT binary" in section.text or "\nnew mode" in section.header or "mode 120000" in section.header:
-            forging.add("binary, link or mode")
+            forging.add(unreadable("binary, link or mode", section.text))
         text = ChangedFile.of(section, base)
         if section.new_path is None:
             continue
         if text is None:
-            forging.add("a hunk that does not fit")
+            forging.add(unreadable("a hunk that does not fit", section.text))
             continue
-        removed = {line.strip() for line in _code("\n".join(text.removed)).split("\n")}
-        for line, code in _added_lines(text):
+        removed = {line for _, line in _code_with_texts("\n".join(text.removed))}
+        renamed, has_arguments = _renamed(text), re.search(r"\bargv\b", text.before) is not None
+        own = frozenset(token.text for token, has_body in _declarators(text.before) if has_body)
+        for number, line, code in _added_lines(text):
             if len(line) > _LONG_LINE or line.endswith("\\"):
-                forging.add("a long or continued line")
+                forging.add(unreadable("a long or continued line", line))
                 line, code = line[:_LONG_LINE], code[:_LONG_LINE]
-            if code.strip() in removed:
+            if (code.strip(), *_TEXT.findall(line)) in removed or number in renamed:
                 continue
             for pattern in (_FORGING, _POINTING, _CHANGING, _DIGRAPHS):
-                forging |= {match[0] for match in pattern.finditer(code)}
+                forging |= {match[0] for match in pattern.finditer(code) if match[0] not in own}
             # Texts may name a file, but words of a text do not read it.
-            reading |= {match[0] for match in _READING.finditer(code)}
+            reading |= {match[0] for match in _READING.finditer(code) if match[0] != "argv" or not has_arguments}
             reading |= {match[0] for match in _PLACES.finditer(line)} if code.strip() else set()
             forging |= _by_directive(line, text.path, base)
         if not text.path.endswith(_PROSE):
@@ -204,12 +214,43 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(forging), frozenset(reading)
 
 
-def _added_lines(text: ChangedFile) -> Iterator[tuple[str, str]]:
-    """The added lines, as they are and as code: without comments and what texts say."""
+def _renamed(text: ChangedFile) -> set[int]:
+    """The numbers of added lines that their function has already, as often, by other names of its variables."""
+    if not text.before:
+        return set()
+    before = Counter(known for _, known in _named_lines(text.before))
+    after = list(_named_lines(text.after))
+    counts = Counter(known for _, known in after)
+    return {number for number, known in after if number in text.added and 0 < counts[known] <= before[known]}
+
+
+def _named_lines(source: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Number of each line in a function → the function and the line, without the names of variables."""
+    lines = dict(_code_with_texts(source))
+    for function in functions(source):
+        first, last = (source.count("\n", 0, at) for at in (function.begin, function.end))
+        for number in range(first + 1, last + 2):
+            code, *texts = lines[number]
+            code = _VARIABLE.sub(lambda name: name[0] if _is_means(name[0]) else "_", code)
+            yield number, (function.name, code, *texts)
+
+
+def _code_with_texts(source: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Number of each line → its code, without comments, and its texts."""
+    for number, (line, code) in enumerate(zip(source.split("\n"), _code(source).split("\n"), strict=True), 1):
+        yield number, (code.strip(), *_TEXT.findall(line))
+
+
+def _is_means(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in (_FORGING, _READING))
+
+
+def _added_lines(text: ChangedFile) -> Iterator[tuple[int, str, str]]:
+    """The added lines: number, as they are, and as code: without comments and what texts say."""
     lines = zip(text.after.split("\n"), _code(text.after).split("\n"), strict=True)
     for number, (line, code) in enumerate(lines, 1):
         if number in text.added:
-            yield line, code
+            yield number, line, code
 
 
 def _code(source: str) -> str:
@@ -219,7 +260,9 @@ def _code(source: str) -> str:
     for token in tokens(source):
         parts.append(re.sub(r"[^\n]", " ", source[at : token.start]))
         parts.append(
-            '""' + "\n" * token.text.count("\n") if token.kind in ("text", "raw") else _COMMENT.sub(" ", token.text)
+            '""' + "\n" * token.text.count("\n")
+            if token.kind in ("text", "raw")
+            else _COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment[0]), token.text)
         )
         at = token.end
     parts.append(re.sub(r"[^\n]", " ", source[at:]))
@@ -435,9 +478,13 @@ def _by_directive(text: str, path: str, base: Path) -> set[str]:
         include = _INCLUDE.match(rest)
         plain = include is not None and ".." not in include["path"] and include["path"][0] != "/"
         return (
-            set() if plain and include is not None and include["path"].endswith((".h", ".hpp")) else {f"#{word} {rest}"}
+            set()
+            if plain and include is not None and (include["path"].endswith((".h", ".hpp")) or _STANDARD.match(rest))
+            else {f"#{word} {rest}"}
         )
-    if word in ("ifndef", "ifdef", "if", "else", "endif", "elif", "error"):
+    if word in ("ifndef", "ifdef", "if", "else", "endif", "elif", "error") or word not in _DIRECTIVES:
+        return set()
+    if word == "line" and re.fullmatch(r"\d+\s+\"[\w./-]+\"", rest):  # of generated code
         return set()
     constant = re.fullmatch(r"([A-Z][A-Z0-9_]*)(\s+\(?-?[\w.\"' <+*()/-]*\)?)?(?:\s*(/\*|//).*)?", rest)
     if word == "define" and constant and not _JUDGING_MACRO.match(rest):

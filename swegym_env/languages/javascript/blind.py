@@ -1,15 +1,17 @@
-"""Tests of JavaScript and TypeScript without their expected values, for patches that controls leave unproven.
+"""Blind expectations for JavaScript and TypeScript: hidden tests whose expected values are not inside the sandbox.
 
 `assert.strictEqual(greet("Ada"), "Hello")` becomes a call that sends the value of `greet("Ada")` out; the text stays
-outside and is compared there. Whoever reads the tests finds nothing. Only runs with `computed` exist (see
-`Language.make_blind`): they can prove a repair whose patch has means of forgery, and reject none.
+outside and is compared there. Whoever reads the tests, answers every question with yes or ends the process finds
+nothing to forge. Conditions that have no literal stay in the test; what they compare is sent beside that. With
+`computed` they are taken out too: what they compare has to be what the gold patch sends.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,33 +24,43 @@ from swegym_env.languages.javascript.source import (
     named_tests,
     parsed,
     read_tests,
-    string_value,
     walk,
 )
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["make_blind"]
+__all__ = ["make_blind", "python_pattern"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
 _DEEP = frozenset({"deepEqual", "toEqual", "eql", "eqls", "propEqual", "same", "deepStrictEqual", "toStrictEqual"})
 _EQUALITIES = _STRICT | _DEEP
+_INEQUALITIES = frozenset(
+    {"notEqual", "notStrictEqual", "notDeepEqual", "notDeepStrictEqual", "notPropEqual", "notEqualDeep"}
+)
+_THROWS = frozenset({"throws", "throw", "Throw", "toThrow", "toThrowError"})
 _SEARCHES = frozenset({"match", "toMatch", "include", "includes", "contain", "toContain", "string"})
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "toBeTruthy", "true"})
 _JUDGING = re.compile(r"(?i)assert|expect|should|verify|check")
 _LINKS = frozenset({"to", "be", "deep", "that", "is", "and", "have", "been"})
+_FOUND = frozenset({">= 0", "> -1", "!== -1", "!= -1", "!== null", "!= null"})
 _COMPARISONS = frozenset({"===", "!==", "==", "!=", "<", ">", "<=", ">="})
+# Methods that ask the functions which they are given: their object decides what these are asked.
+_ASKING = frozenset(
+    {
+        *("some", "every", "find", "findIndex", "findLast", "findLastIndex", "filter", "map", "flatMap", "reduce"),
+        *("forEach", "has", "includes", "indexOf", "lastIndexOf", "contains", "test", "match", "search", "startsWith"),
+    }
+)
+_FUNCTIONS = ("arrow_function", "function_expression")
 _NOTHING = object()
 
 
 def make_blind(
     files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
 ) -> Blinded | None:
-    """See `Language.make_blind`. Without `computed` nothing is rewritten."""
-    if not computed:
-        return None
+    """See `Language.make_blind`."""
     choice = random.Random(seed)
     sender, output = _word(choice), f"/tmp/{_word(choice)}"
     wanted = tuple(names)
@@ -66,41 +78,109 @@ def make_blind(
         text = Text(source.encode("utf-8", "surrogatepass"))
         root = parsed(path, source)
         edits: list[tuple[int, int, str]] = []
+        helpers = _helpers(root, spans, text)
         for call in (node for node in walk(root) if node.type == "call_expression"):
-            if not _judges(call, text):
+            function = call.child_by_field_name("function")
+            if not _judges(call, text) or (function is not None and text.of(function) in helpers):
                 continue
             line = call.start_point[0] + 1
             inside = [names for first, last, names in spans if first <= line <= last]
-            if not inside:  # in a helper: any test may call it
-                unread |= {*wanted}
+            inside = inside or [names for first, last, names in helpers.values() if first <= line <= last]
+            tests = inside[-1] if inside else frozenset(wanted)
+            if not inside:  # any test may call it
+                unread |= tests
                 continue
-            tests = inside[-1]
             if not tests:
                 continue
             place = f"{path}:{line}:{call.start_point[1] + 1}"
-            sent = _sent(call, place, left, text) if place not in left else []
+            plan = _planned(call, place, left, text, computed=computed)
             whole = _whole(call)
-            if not sent or whole.parent is None or whole.parent.type not in ("expression_statement", "arrow_function"):
+            if whole.parent is None or whole.parent.type not in ("expression_statement", "arrow_function"):
+                plan = dataclasses.replace(plan, sent=())  # its result is used
+            keys = {one.place: _word(choice) for one in (*plan.sent, *plan.beside)}
+            for one in (*plan.sent, *plan.beside):
+                expectation = Expectation(one.place, one.kind, tests, min(tests), True, one.value, one.options)
+                expectations[keys[one.place]] = expectation
+            if not plan.sent:
                 unread |= tests
-                continue
-            written = []
-            for one in sent:
-                key = _word(choice)
-                expectations[key] = Expectation(one.place, one.kind, tests, min(tests), True, one.value, one.options)
-                written.append(f'{sender}("{key}", ({text.of(one.node)}), "{one.how}")')
-            edits.append((text.at(whole.start_byte), text.at(whole.end_byte), f"({', '.join(written)})"))
+            edits += _edits(call, plan, keys, sender, text)
         if edits:
             end = len(source)
             edits.append((end, end, _code(path, root, sender, output)))
             changed[path] = _spliced(source, edits)
+            if computed:
+                changed[path] = _without_unused(path, changed[path], helpers.keys())
     if not expectations:
         return None
     return Blinded(changed, {}, output, expectations, {}, frozenset(unread))
 
 
+_Span = tuple[int, int, frozenset[str]]  # first and last line, and the tests
+
+
+def _functions(root: Node, text: Text) -> Iterator[tuple[str, Node]]:
+    """The functions of a file that are declared at its top, by name."""
+    for node in root.named_children:
+        node = node.named_children[0] if node.type == "export_statement" and node.named_children else node
+        for one in node.named_children if node.type in ("lexical_declaration", "variable_declaration") else [node]:
+            name, value = one.child_by_field_name("name"), one.child_by_field_name("value")
+            if name is not None and value is not None and value.type in _FUNCTIONS:
+                yield text.of(name), value
+            elif name is not None and one.type == "function_declaration":
+                yield text.of(name), one
+
+
+def _helpers(root: Node, spans: list[_Span], text: Text) -> dict[str, _Span]:
+    """The functions outside of the tests: their lines, and the tests that name them, or name others that do."""
+    functions = dict(_functions(root, text))
+    names = {
+        place: {text.of(one) for one in walk(node) if one.type == "identifier"} & functions.keys()
+        for place, node in functions.items()
+    }
+    found: dict[str, set[str]] = {name: set() for name in functions}
+    for node in (one for one in walk(root) if one.type == "identifier" and text.of(one) in functions):
+        line = node.start_point[0] + 1
+        for tests in [tests for first, last, tests in spans if first <= line <= last][-1:]:
+            found[text.of(node)] |= tests
+    for _ in functions:
+        for name, called in names.items():
+            for other in called:
+                found[other] |= found[name]
+    return {
+        name: (node.start_point[0] + 1, node.end_point[0] + 1, frozenset(found[name]))
+        for name, node in functions.items()
+        if not any(first <= node.start_point[0] + 1 <= last for first, last, _ in spans)
+    }
+
+
+def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
+    """The source without the literals that its functions are given for parameters that they do not use."""
+    text = Text(source.encode("utf-8", "surrogatepass"))
+    root = parsed(path, source)
+    unused: dict[str, set[int]] = {}
+    for name, node in _functions(root, text):
+        parameters, body = node.child_by_field_name("parameters"), node.child_by_field_name("body")
+        if name in helpers and parameters is not None and body is not None:
+            used = {text.of(one) for one in walk(body) if "identifier" in one.type}
+            plain = [text.of(one) for one in parameters.named_children]
+            unused[name] = {number for number, one in enumerate(plain) if not {*re.findall(r"[\w$]+", one)} & used}
+    edits = []
+    for call in (one for one in walk(root) if one.type == "call_expression"):
+        function = call.child_by_field_name("function")
+        for number in unused.get(text.of(function), ()) if function is not None else ():
+            given = _given(call)
+            if number < len(given) and constant(given[number], text, _NOTHING) is not _NOTHING:
+                empty = {"string": "''", "template_string": "''", "number": "0"}.get(given[number].type, "null")
+                edits.append((text.at(given[number].start_byte), text.at(given[number].end_byte), empty))
+    return _spliced(source, edits)
+
+
 @dataclass(frozen=True)
 class _Sent:
-    """One value that is sent: place, kind, value and options of its expectation, and how it is written."""
+    """One value that is sent: place, kind, value and options of its expectation, and how it is written.
+
+    Of a function with `is_thrown` the error is sent.
+    """
 
     place: str
     kind: Comparison
@@ -108,6 +188,32 @@ class _Sent:
     node: Node
     how: str
     options: Mapping[str, float] = field(default_factory=dict)
+    is_thrown: bool = False
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is sent in the place of an assertion, and what beside it, where it stands."""
+
+    sent: tuple[_Sent, ...] = ()
+    beside: tuple[_Sent, ...] = ()
+
+
+def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: Text) -> Iterator[tuple[int, int, str]]:
+    """How the source of an assertion is changed: what it compares is sent in its place, or where it stands."""
+    wraps = [(one.node, f'{sender}("{keys[one.place]}", (', f'), "{one.how}")') for one in plan.beside]
+    if not plan.sent:
+        for node, before, after in wraps:
+            yield text.at(node.start_byte), text.at(node.start_byte), before
+            yield text.at(node.end_byte), text.at(node.end_byte), after
+        return
+    written = []
+    for one in plan.sent:
+        inner = _wrapped(one.node, wraps, text)
+        inner = f"{sender}thrown({inner})" if one.is_thrown else inner
+        written.append(f'{sender}("{keys[one.place]}", ({inner}), "{one.how}")')
+    whole = _whole(call)
+    yield text.at(whole.start_byte), text.at(whole.end_byte), f"({', '.join(written)})"
 
 
 def _word(choice: random.Random) -> str:
@@ -144,16 +250,144 @@ def _given(call: Node) -> list[Node]:
     return [child for child in arguments.named_children if child.type != "comment"] if arguments is not None else []
 
 
-def _sent(call: Node, place: str, left: frozenset[str], text: Text) -> list[_Sent]:
-    """What is sent in the place of an assertion; nothing if it cannot be."""
+def _planned(call: Node, place: str, left: frozenset[str], text: Text, *, computed: bool) -> _Plan:
     name, sides, how = _comparison(call, text)
-    if len(sides) == 1 and name in _TRUTHS:
-        return _truth(sides[0], place, text, exact=name in ("true", "isTrue"))
-    if len(sides) != 2:
-        return []
-    if name in _SEARCHES:
-        return [_searched(sides[0], sides[1], place, text)]
-    return _equality(sides[0], sides[1], place, left, text, how=how) if name in _EQUALITIES else []
+    if name in _THROWS:
+        return _Plan(tuple(one for one in _thrown(call, sides, place, text) if one.place not in left))
+    if name in _TRUTHS and len(sides) == 1:
+        exact = name in ("true", "isTrue")
+        parts, sent = list(_compared(sides[0], text)), _asked(sides[0], place, text)
+        sent = sent or ([] if parts else [_truth(sides[0], place, exact=exact)])
+        loose = not sent or "loose" in sent[0].options
+    elif name in _INEQUALITIES and len(sides) == 2:
+        parts, sent, loose = list(sides), [], True
+    elif name in _SEARCHES and len(sides) == 2:
+        parts, sent, loose = [sides[0]], _searched(sides[0], sides[1], place, text), False
+    elif name in _EQUALITIES and len(sides) == 2:
+        parts, sent = _equality(sides[0], sides[1], place, text, how=how)
+        loose = False
+    else:
+        return _Plan()
+    parts = [part for part in parts if constant(part, text, _NOTHING) is _NOTHING and not _is_function(part)]
+    receivers = [one for side in sides for one in _receivers(side, text) if one not in parts]
+    sent = [one for one in sent if one.place not in left and one.node.type != "spread_element"]
+    how = "strict" if how in ("", "equal") else how
+    if not computed:
+        options = {"beside": 1.0, "one": 1.0}
+        chosen = receivers if sent else [*parts, *receivers]
+        numbers = {part.id: number for number, part in enumerate([*parts, *receivers])}
+        sides_ = {"side": 1.0} if len(parts) == 2 and name in (_EQUALITIES | _INEQUALITIES | _TRUTHS) else {}
+        beside = [
+            _Sent(
+                f"{place}/{numbers[part.id]}", "gold", None, part, how, {**options, **(sides_ if part in parts else {})}
+            )
+            for part in chosen
+            if not any(_is_inside(part, other) for other in chosen)
+        ]
+        return _Plan(tuple(sent), tuple(one for one in beside if one.place not in left))
+    # Nothing that is expected may stay in the test: of an equality one side is sent, of a condition what it compares.
+    is_whole = all(one.node in sides and one.kind != "search" for one in sent)
+    if sent and is_whole and not receivers and not loose:
+        return _Plan(tuple(sent))
+    gold = [
+        _Sent(f"{place}/{number}", "gold", None, part, how, {"one": 1.0})
+        for number, part in enumerate([*parts, *receivers])
+    ]
+    if name in _EQUALITIES and parts == sides and not receivers:
+        side = gold[1 if f"{place}/0~" in left else 0]
+        gold = [dataclasses.replace(side, options={"one": 1.0, "sides": 2.0})]
+    if receivers and not any(one.place in left for one in gold[len(parts) :]):
+        gold = gold[len(parts) :]
+    if gold and not any(one.place in left for one in gold):
+        return _Plan(tuple(gold))
+    return _Plan(tuple(sent)) if not (parts and loose) else _Plan()
+
+
+def _is_function(node: Node) -> bool:
+    return node.type in (*_FUNCTIONS, "function")
+
+
+def _is_inside(node: Node, other: Node) -> bool:
+    return node != other and other.start_byte <= node.start_byte and node.end_byte <= other.end_byte
+
+
+def _wrapped(node: Node, wraps: list[tuple[Node, str, str]], text: Text) -> str:
+    """The source of a node, with something before and after nodes in it."""
+    source, begin = text.of(node).encode("utf-8", "surrogatepass"), node.start_byte
+    for inner, before, after in sorted(wraps, key=lambda wrap: -wrap[0].start_byte):
+        if node.start_byte <= inner.start_byte and inner.end_byte <= node.end_byte:
+            first, last = inner.start_byte - begin, inner.end_byte - begin
+            source = source[:first] + before.encode() + source[first:last] + after.encode() + source[last:]
+    return source.decode("utf-8", "surrogatepass")
+
+
+def _receivers(node: Node, text: Text) -> Iterator[Node]:
+    """The objects of calls that are given functions of the test: they decide what these are asked."""
+    for call in (one for one in walk(node) if one.type == "call_expression"):
+        function = call.child_by_field_name("function")
+        owner = function.child_by_field_name("object") if function is not None else None
+        method = function.child_by_field_name("property") if function is not None else None
+        if owner is None or method is None or text.of(method) not in _ASKING:
+            continue
+        if not any(_is_function(given) for given in _given(call)) or any(_receivers(owner, text)):
+            continue
+        if constant(owner, text, _NOTHING) is _NOTHING and not any(_is_function(one) for one in _ancestors(call, node)):
+            yield owner
+
+
+def _ancestors(node: Node, last: Node) -> Iterator[Node]:
+    """The nodes between one and another that holds it."""
+    here = node.parent if node != last else None
+    while here is not None and here != last.parent:
+        yield here
+        here = here.parent
+
+
+def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_Sent]:
+    """What is sent of an expected error: its message, or what of it an object describes."""
+    if len(sides) != 2 or sides[0].type not in (*_FUNCTIONS, "identifier"):
+        return
+    is_node = not text.of(call).startswith("expect")  # `assert.throws` searches in "Error: message"
+    function, expected = sides
+    if expected.type == "regex":
+        pattern = python_pattern(text.of(expected))
+        if pattern is not None:
+            how = "error" if is_node else "message"
+            yield _Sent(place, "search", pattern, function, how, is_thrown=True)
+    elif not is_node and isinstance(value := constant(expected, text, _NOTHING), str):
+        yield _Sent(place, "in", value, function, "message", is_thrown=True)
+    elif is_node and expected.type == "object":
+        found = []
+        for number, child in enumerate(expected.named_children):
+            key, value_ = child.child_by_field_name("key"), child.child_by_field_name("value")
+            if child.type != "pair" or key is None or value_ is None or text.of(key) not in ("name", "message", "code"):
+                return
+            pattern = python_pattern(text.of(value_)) if value_.type == "regex" else None
+            value = constant(value_, text, _NOTHING) if pattern is None else pattern
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                return
+            kind: Comparison = "is" if pattern is None else "search"
+            found.append(_Sent(f"{place}/{number}", kind, value, function, text.of(key), is_thrown=True))
+        yield from found
+
+
+_UNKNOWN_IN_PATTERN = re.compile(r"\\[pPcuxk]|\(\?<|\[\^?\]|\[[^\]]*(\[|--|&&|\|\||~~)")
+
+
+def python_pattern(source: str) -> str | None:
+    """A regular expression of JavaScript (`/a$/i`) as one of Python that finds the same; None where none is known."""
+    body, _, flags = source[1:].rpartition("/")
+    if set(flags) - set("gimsu") or _UNKNOWN_IN_PATTERN.search(body):
+        return None
+    parts = re.split(r"(\\.|\[(?:\\.|[^\]\\])*\])", body, flags=re.DOTALL)
+    ends = r"(?=\n|\Z)" if "m" in flags else r"\Z"
+    body = "".join(part if number % 2 else part.replace("$", ends) for number, part in enumerate(parts))
+    pattern = f"(?a{''.join(sorted(set(flags) & set('ims')))}){body}"
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return None
+    return pattern
 
 
 def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
@@ -165,27 +399,30 @@ def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
         return "ok", given[:1], ""
     if function.type == "identifier":
         words, expected = _chain(call, text)
-        if text.of(function) != "expect" or any(word not in _LINKS for word in words[:-1]):
+        if text.of(function) != "expect" or any(word not in (*_LINKS, "not") for word in words[:-1]):
             return "", [], ""
         name = words[-1] if words else ""
+        if "not" in words:
+            return ("notEqual" if name in _EQUALITIES and words.count("not") == 1 else ""), [given[0], *expected], ""
         return name, [given[0], *expected], "loose" if name in ("toEqual", "eql", "eqls") else "strict"
     method, owner = function.child_by_field_name("property"), function.child_by_field_name("object")
     name = text.of(method) if method is not None else ""
     if owner is None or text.of(owner) not in ("assert", "t", "QUnit.assert", "chai.assert"):
         return "", [], ""
-    if name in _TRUTHS:
-        return name, given[:1], ""
+    if name in _TRUTHS or name in _THROWS:
+        return name, given[: 1 + (name in _THROWS)], ""
     sides = given[:2] if constant(given[0], text, _NOTHING) is _NOTHING or len(given) < 2 else given[1::-1]
     how = "strict" if name in ("strictEqual", "deepStrictEqual") else "equal" if name == "equal" else "loose"
     return name, sides, how
 
 
-def _searched(actual: Node, expected: Node, place: str, text: Text) -> _Sent:
-    """What is searched: it holds the text that stays outside; for a pattern, it is what the gold patch sends."""
+def _searched(actual: Node, expected: Node, place: str, text: Text) -> list[_Sent]:
+    """What is searched: it holds what stays outside."""
     value = constant(expected, text, _NOTHING)
-    if isinstance(value, str | int):
-        return _Sent(place, "in", value, actual, "strict")
-    return _Sent(place, "gold", None, actual, "strict")
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return [_Sent(place, "in", value, actual, "searched")]
+    pattern = python_pattern(text.of(expected)) if expected.type == "regex" else None
+    return [_Sent(place, "search", pattern, actual, "strict")] if pattern is not None else []
 
 
 def _chain(call: Node, text: Text) -> tuple[list[str], list[Node]]:
@@ -208,49 +445,90 @@ def _chain(call: Node, text: Text) -> tuple[list[str], list[Node]]:
     return words, expected
 
 
-def _equality(actual: Node, expected: Node, place: str, left: frozenset[str], text: Text, *, how: str) -> list[_Sent]:
+def _equality(actual: Node, expected: Node, place: str, text: Text, *, how: str) -> tuple[list[Node], list[_Sent]]:
+    """What an equality compares; and what is sent of it, if one side is a literal."""
     value = constant(expected, text, _NOTHING)
     if constant(actual, text, _NOTHING) is not _NOTHING:
-        return []
-    if value is _NOTHING:  # both are computed: one side is no longer in the test
-        side = expected if f"{place}~" in left else actual
-        return [_Sent(place, "gold", None, side, how, {"sides": 2.0})]
-    if isinstance(value, bool) and (parts := _truth(actual, place, text, exact=True)) and parts[0].kind == "gold":
-        return parts
+        return [], []
+    if value is _NOTHING:
+        return [actual, expected], []
+    if isinstance(value, bool) and how != "equal" and (parts := list(_compared(actual, text))):
+        return parts, _asked(actual, place, text) if value else []
     if how == "equal":
+        if isinstance(value, bool):  # 1 == true
+            return [actual], []
         how = "text" if isinstance(value, str) else "number" if isinstance(value, int | float) else "strict"
     kind: Comparison = "eq" if isinstance(value, dict | list) else "is"
-    return [_Sent(place, kind, value, actual, how)]
+    options = {"typed": 1.0} if kind == "eq" else {}
+    return [actual], [_Sent(place, kind, value, actual, how, options)]
 
 
-def _truth(condition: Node, place: str, text: Text, *, exact: bool) -> list[_Sent]:
-    """The truth of a plain call; of a comparison or a search what it compares, as the gold patch sends it."""
-    parts = [part for part in _compared(condition, text) if constant(part, text, _NOTHING) is _NOTHING]
-    if parts:
-        return [_Sent(f"{place}/{number}", "gold", None, part, "strict") for number, part in enumerate(parts)]
-    if condition.type in ("call_expression", "await_expression", "member_expression", "identifier"):
-        return [_Sent(place, "is", True, condition, "strict" if exact else "truth")]
+def _truth(condition: Node, place: str, *, exact: bool) -> _Sent:
+    """The truth of a condition; many values are true."""
+    return _Sent(place, "is", True, condition, "strict" if exact else "truth", {} if exact else {"loose": 1.0})
+
+
+def _asked(condition: Node, place: str, text: Text) -> list[_Sent]:
+    """What a condition compares with a literal, if it is one comparison or search."""
+    if condition.type == "parenthesized_expression":
+        return _asked(condition.named_children[0], place, text)
+    if condition.type == "binary_expression" and len(condition.children) == 3:
+        one, sign, other = condition.children
+        if f"{sign.type} {text.of(other)}" in _FOUND and one.type == "call_expression":
+            return _asked_by_call(one, place, text) if _method(one, text) in ("indexOf", "search", "match") else []
+        for side, value in ((one, constant(other, text, _NOTHING)), (other, constant(one, text, _NOTHING))):
+            is_value = isinstance(value, str | int | float) or value is None
+            if sign.type == "===" and is_value and constant(side, text, _NOTHING) is _NOTHING:
+                return [_Sent(place, "is", value, side, "strict")]
+        return []
+    return _asked_by_call(condition, place, text) if condition.type == "call_expression" else []
+
+
+def _method(call: Node, text: Text) -> str:
+    function = call.child_by_field_name("function")
+    method = function.child_by_field_name("property") if function is not None else None
+    return text.of(method) if method is not None else ""
+
+
+def _asked_by_call(call: Node, place: str, text: Text) -> list[_Sent]:
+    function, given = call.child_by_field_name("function"), _given(call)
+    owner = function.child_by_field_name("object") if function is not None else None
+    if owner is None or len(given) != 1:
+        return []
+    method = _method(call, text)
+    if owner.type == "regex" or given[0].type == "regex":
+        regex, searched = (owner, given[0]) if owner.type == "regex" else (given[0], owner)
+        pattern = python_pattern(text.of(regex)) if method in ("test", "match", "search", "exec") else None
+        return [_Sent(place, "search", pattern, searched, "strict")] if pattern is not None else []
+    value = constant(given[0], text, _NOTHING)
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        return []
+    if method in ("includes", "indexOf", "has"):
+        return [_Sent(place, "in", value, owner, "searched")]
+    if method in ("startsWith", "endsWith") and isinstance(value, str):
+        return [_Sent(place, "start" if method == "startsWith" else "end", value, owner, "strict")]
     return []
 
 
 def _compared(condition: Node, text: Text) -> Iterator[Node]:
-    if condition.type == "parenthesized_expression":
+    """What a condition compares or searches; nothing of a plain call."""
+    is_negated = condition.type == "unary_expression" and condition.children[0].type == "!"
+    if condition.type == "parenthesized_expression" or is_negated:
         yield from _compared(condition.named_children[0], text)
     elif condition.type == "binary_expression" and len(condition.children) == 3:
         one, sign, other = condition.children
-        if sign.type in _COMPARISONS or sign.type == "&&":
+        if sign.type in _COMPARISONS or sign.type in ("&&", "||"):
             for side in (one, other):
                 yield from list(_compared(side, text)) or [side]
     elif condition.type == "call_expression":
         function = condition.child_by_field_name("function")
-        method = function.child_by_field_name("property") if function is not None else None
         owner = function.child_by_field_name("object") if function is not None else None
-        if method is None or owner is None:
+        if owner is None:
             return
         arguments = _given(condition)
         if owner.type == "regex" and arguments:
             yield arguments[0]
-        elif (arguments and string_value(arguments[0]) is not None) or any(one.type == "regex" for one in arguments):
+        elif _method(condition, text) in _ASKING or any(one.type == "regex" for one in arguments):
             yield owner
 
 
@@ -263,9 +541,13 @@ def _code(path: str, root: Node, sender: str, output: str) -> str:
     code = code.replace("@FILES@", f"{sender}files" if load else "require('fs')")
     code = code.replace("@OUTPUT@", output).replace("SWEGYM", sender)
     if path.endswith((".ts", ".tsx", ".mts", ".cts")):
-        code = f"// @ts-ignore\n{code.replace('(key, value, how)', '(key: any, value: any, how: any): any')}"
-        code = code.replace("(value, how, depth)", "(value: any, how: any, depth: any): any")
+        code = re.sub(r"(?m)^function (\w+)\(([\w, ]+)\)", _typed, code)
     return f"\n{load}{code}"
+
+
+def _typed(head: re.Match[str]) -> str:
+    parameters = ", ".join(f"{name.strip()}: any" for name in head[2].split(","))
+    return f"// @ts-ignore\nfunction {head[1]}({parameters}): any"
 
 
 def _spliced(source: str, edits: list[tuple[int, int, str]]) -> str:

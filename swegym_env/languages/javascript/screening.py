@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swegym_env.languages import CHANCE, Scrutiny
-from swegym_env.languages.changed import ChangedFile, read_source
+from swegym_env.languages.changed import ChangedFile, read_source, unreadable
 from swegym_env.languages.javascript.source import parsed, string_value, walk
 from swegym_env.repo.patches import parse_patch, without_sections
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["scrutiny_of", "without_means"]
 
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
+_VARIABLE = re.compile(r"(?<![.\w$#'\"`])[A-Za-z_$][\w$]*(?!\s*:|[\w$'\"`])")  # no property, and no text alone
 # Reach the tests, their runner, files, or the objects that all code shares, whatever else the repository uses.
 _DANGEROUS = frozenset(
     _NAME.findall("""
@@ -186,6 +188,7 @@ _READING_MODULE = re.compile(
 )
 _KEYED = ("method_definition", "pair", "public_field_definition", "property_signature", "method_signature")
 _FUNCTIONS = ("function_expression", "function_declaration", "generator_function", "generator_function_declaration")
+_NOT_OF_PRODUCT = ("node_modules", "test", "tests", "__tests__", "spec", "dist")
 _LONG_LINE, _REPOSITORY = 2000, 1 << 25
 
 
@@ -206,20 +209,25 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     """The means of forgery that cannot read what the tests expect, and those that may, that a patch adds."""
     forging: set[str] = set()
     reading: set[str] = set()
+    files: list[_File] = []
     for section in parse_patch(patch):
         if "GIT binary" in section.text or "\nnew mode" in section.header or "mode 120000" in section.header:
-            reading.add("binary, link or mode")
+            reading.add(unreadable("binary, link or mode", section.text))
         if section.new_path is None or section.new_path.endswith(_DATA):
             continue
         text = ChangedFile.of(section, base)
         if text is None:
-            reading.add("a hunk that does not fit")
+            reading.add(unreadable("a hunk that does not fit", section.text))
             continue
         lines = text.after.split("\n")
         if any(number in text.added and len(line) > _LONG_LINE for number, line in enumerate(lines, 1)):
-            reading.add("a long line")
+            reading.add(unreadable("a long line", section.text))
             continue
-        found = _File(text, base).means()
+        files.append(_File(text, base))
+    # What one file of the patch defines another one may use.
+    names = frozenset().union(*(file.declared | file.keys for file in files))
+    for file in files:
+        found = file.means(names)
         forging |= found[0]
         reading |= found[1]
     return frozenset(forging), frozenset(reading)
@@ -237,12 +245,10 @@ class _File:
         lines = text.after.split("\n")
         self.fresh = {number for number in text.added if lines[number - 1].strip() not in removed}
         self.before = frozenset(_NAME.findall(text.before))
-
-    def means(self) -> tuple[set[str], set[str]]:
-        after = self.text.after
-        if self.text.path.endswith((".vue", ".svelte")):  # the code between its tags
+        after = text.after
+        if text.path.endswith((".vue", ".svelte")):  # the code between its tags
             after = re.sub(r"(?s)(\A|</script>).*?(<script[^>]*>|\Z)", lambda gap: re.sub(r"[^\n]", " ", gap[0]), after)
-        root = parsed(self.text.path, after)
+        self.root = root = parsed(text.path, after)
         self.declared = frozenset(_declared(root))
         self.keys = frozenset(_keys(root))
         self.classes = frozenset(
@@ -252,13 +258,26 @@ class _File:
         )
         self.loops = frozenset(_loop_names(root))
         self.constants = frozenset(_constant_names(root))
+        self.of_patch = frozenset[str]()
+        self.fresh -= self._renamed() if text.before else set()
+
+    def means(self, names: frozenset[str]) -> tuple[set[str], set[str]]:
+        """The means, where the files of the patch define `names`."""
+        self.of_patch = names
         was_broken = parsed(self.text.path, self.text.before).has_error
-        for node in walk(root):
+        for node in walk(self.root):
             if node.type == "ERROR" and not was_broken and any(self._is_fresh(one) for one in (node, *node.children)):
-                self.reading.add("code that cannot be parsed")
+                self.reading.add(unreadable("code that cannot be parsed", self.text.after))
             if self._is_fresh(node):
                 self._look(node)
         return self.forging, self.reading
+
+    def _renamed(self) -> set[int]:
+        """The numbers of added lines that their function has already, as often, by other names of its variables."""
+        before = Counter(known for _, known in _named_lines(parsed(self.text.path, self.text.before), self.text.before))
+        after = list(_named_lines(self.root, self.text.after))
+        counts = Counter(known for _, known in after)
+        return {number for number, known in after if number in self.text.added and counts[known] <= before[known]}
 
     def _is_fresh(self, node: Node) -> bool:
         return node.start_point[0] + 1 in self.fresh
@@ -363,7 +382,7 @@ class _File:
             self.reading.add(f"the property {name}")
 
     def _is_ordinary(self, name: str) -> bool:
-        known = name in _ORDINARY or name in self.declared or name in self.keys or name in self.before
+        known = name in _ORDINARY or name in self.declared or name in self.of_patch or name in self.before
         return known or name in _words_of(str(self.base))
 
     def _exec(self, member: Node) -> None:
@@ -516,15 +535,49 @@ class _File:
             self.reading.add(f"the module {module}")
 
 
+def _named_lines(root: Node, source: str) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Number of each line in a function with a name → the function and the line, without its variables' names."""
+    lines = source.split("\n")
+    for node in walk(root):
+        name = _name_of(node)
+        if not name:
+            continue
+        known = frozenset(_declared(node)) - {name} - _DANGEROUS - _ANSWERING - _GLOBALS
+        for number in range(node.start_point[0], node.end_point[0] + 1):
+            yield number + 1, (name, _without_names(lines[number].strip(), known))
+
+
+def _without_names(line: str, names: frozenset[str]) -> str:
+    return _VARIABLE.sub(lambda word: "_" if word[0] in names else word[0], line)
+
+
+def _name_of(node: Node) -> str:
+    """The name of a function, or of what a function is bound to."""
+    if node.type in ("function_declaration", "method_definition", "generator_function_declaration"):
+        return _of(node.child_by_field_name("name"))
+    if node.type in ("arrow_function", "function_expression") and node.parent is not None:
+        field = {"variable_declarator": "name", "pair": "key", "assignment_expression": "left"}.get(
+            node.parent.type, ""
+        )
+        return _of(node.parent.child_by_field_name(field)) if field else ""
+    return ""
+
+
 def _is_required(arguments: Node) -> bool:
     return arguments.parent is not None and _of(arguments.parent.child_by_field_name("function")) == "require"
 
 
 @lru_cache(maxsize=16)
 def _packages_of(base: str) -> frozenset[str]:
-    """The packages that the repository says it needs."""
-    text = read_source(Path(base, "package.json")) or ""
-    return frozenset(re.findall(r'"((?:@[\w.-]+/)?[\w.-]+)"\s*:', text))
+    """The packages that the repository says it needs, and those that it has itself, in a workspace."""
+    found: set[str] = set()
+    for directory, folders, names in os.walk(base):
+        folders[:] = sorted(name for name in folders if name[:1] != "." and name not in _NOT_OF_PRODUCT)
+        if "package.json" in names:
+            text = read_source(Path(directory, "package.json")) or ""
+            found.update(re.findall(r'"((?:@[\w.-]+/)?[\w.-]+)"\s*:', text))
+            found.update(re.findall(r'"name"\s*:\s*"([^"]+)"', text))
+    return frozenset(found)
 
 
 @lru_cache(maxsize=16)
@@ -533,11 +586,7 @@ def _words_of(base: str) -> frozenset[str]:
     found: set[str] = set()
     total = 0
     for directory, folders, names in os.walk(base):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name[:1] != "." and name not in ("node_modules", "test", "tests", "__tests__", "spec", "dist")
-        )
+        folders[:] = sorted(name for name in folders if name[:1] != "." and name not in _NOT_OF_PRODUCT)
         for name in sorted(names):
             if total > _REPOSITORY or not name.endswith(_SOURCES):
                 continue

@@ -72,7 +72,15 @@ _OPPOSITE = {
     "strictEqual": "notStrictEqual",
     "deepEqual": "notDeepEqual",
     "deepStrictEqual": "notDeepStrictEqual",
+    "throws": "doesNotThrow",
+    "rejects": "doesNotReject",
 }
+_THROWS = frozenset({"throws", "rejects"})
+_INEQUALITIES = frozenset({"notEqual", "notStrictEqual", "notDeepEqual", "notDeepStrictEqual", "notPropEqual"})
+_UNEQUAL_MATCHERS = frozenset({"toBe", "toEqual", "toStrictEqual", "equal", "equals", "eql", "eq", "eqls"})
+# Methods that ask a function of the test about what they hold.
+_ASKING = frozenset({"some", "every", "find", "findIndex", "findLast", "findLastIndex", "filter"})
+_ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "URIError", "EvalError", "ReferenceError"})
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "true"})
 _MATCHERS = frozenset(
     {
@@ -87,7 +95,16 @@ _MATCHERS = frozenset(
             "toMatchObject",
         ),
         *("toHaveBeenCalledTimes", "toMatchInlineSnapshot", "toThrowErrorMatchingInlineSnapshot", "toHaveTextContent"),
-        *("toHaveBeenWarned", "toThrow", "toThrowError", "toHaveProperty", "toBeCalledTimes"),
+        *(
+            "toHaveBeenWarned",
+            "toThrow",
+            "toThrowError",
+            "throw",
+            "throws",
+            "Throw",
+            "toHaveProperty",
+            "toBeCalledTimes",
+        ),
         *("equal", "equals", "eql", "eq", "eqls", "lengthOf", "length", "include", "contain", "match", "string"),
     }
 )
@@ -203,6 +220,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Iterator[Test]:
     left: list[tuple[Node, tuple[re.Pattern[str], ...]]] = [(root, suites)]
+    helpers = frozenset(_judging_functions(root, text))
     while left:
         node, titles = left.pop()
         inner = titles
@@ -211,12 +229,39 @@ def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Itera
             if title is not None and kind in _SUITES:
                 inner = (*titles, title)
             elif title is not None:
+                inner_calls = [call for call in walk(node) if call.type == "call_expression"]
                 expected = tuple(
-                    one for call in walk(node) if call.type == "call_expression" for one in _expected(call, text)
+                    one for call in inner_calls for one in (*_expected(call, text), *_given(call, helpers, text))
                 )
                 yield Test((*titles, title), node.start_point[0] + 1, node.end_point[0] + 1, expected)
                 continue
         left.extend((child, inner) for child in reversed(node.children))
+
+
+def _judging_functions(root: Node, text: Text) -> Iterator[str]:
+    """The names of the functions of the file, outside of tests, that assert something about what they are given."""
+    for node in root.named_children:
+        node = node.named_children[0] if node.type == "export_statement" and node.named_children else node
+        declared = node.named_children if node.type in ("lexical_declaration", "variable_declaration") else [node]
+        for one in declared:
+            name, value = one.child_by_field_name("name"), one.child_by_field_name("value")
+            is_function = one.type in ("function_declaration", "generator_function_declaration")
+            if name is None or not (is_function or (value is not None and value.type in _FUNCTION_VALUES)):
+                continue
+            if any(call.type == "call_expression" and any(_expected(call, text)) for call in walk(one)):
+                yield text.of(name)
+
+
+_FUNCTION_VALUES = ("arrow_function", "function_expression")
+
+
+def _given(call: Node, helpers: frozenset[str], text: Text) -> Iterator[Expected]:
+    """The last literal that a function of the test file is given which asserts something."""
+    function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
+    if function is None or arguments is None or function.type != "identifier" or text.of(function) not in helpers:
+        return
+    given = [list(_literals(child, text)) for child in arguments.named_children]
+    yield from next((literals for literals in reversed(given) if literals), [])
 
 
 def _named_call(node: Node, text: Text) -> tuple[str, re.Pattern[str] | None]:
@@ -264,7 +309,7 @@ def _expected(call: Node, text: Text) -> Iterator[Expected]:
         if name == "expect" and given:
             yield from _of_chain(call, text)
         elif name == "assert" and given:
-            yield from _asked(given[0], text) or [_opposite(given[0], text)]
+            yield from _asked(given[0], text) or _turned(given[0], text)
         return
     if function.type != "member_expression":
         return
@@ -273,13 +318,21 @@ def _expected(call: Node, text: Text) -> Iterator[Expected]:
         return
     name = text.of(method)
     if name in _TRUTHS and given:
-        yield from _asked(given[0], text) or [_opposite(given[0], text)]
+        yield from _asked(given[0], text) or _turned(given[0], text)
+    elif name in _THROWS and given:
+        values = [one for node in given[1:2] for one in (*_literals(node, text), *_errors(node, text))]
+        yield from values or [
+            Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
+        ]
+    elif name in _INEQUALITIES and len(given) > 1:
+        yield from _doubled(given[0], given[1], text)
     elif name in _EQUALITIES and len(given) > 1 and given[1].type == "true" and (asked := _asked(given[0], text)):
         yield from asked
     elif name in _EQUALITIES and given:
         values = [one for node in reversed(given[:2]) for one in _literals(node, text)]
         if values:
             yield from values
+            yield from (one for node in given[:2] for one in _asked(node, text))
         elif name in _OPPOSITE and len(given) > 1:
             yield Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
 
@@ -293,7 +346,12 @@ def _asked(condition: Node, text: Text) -> list[Expected]:
         if function is None or arguments is None or function.type != "member_expression":
             continue
         method, owner = function.child_by_field_name("property"), function.child_by_field_name("object")
-        if method is None or owner is None or text.of(method) not in _SEARCHES:
+        if method is None or owner is None:
+            continue
+        if text.of(method) in _ASKING:
+            asked = [one for given in arguments.named_children[:1] for one in _asked_of(given, text)]
+            found += [replace(one, condition=(begin, end)) for one in asked]
+        if text.of(method) not in _SEARCHES:
             continue
         literals = [owner] if owner.type == "regex" else arguments.named_children[:1]
         for literal in literals:
@@ -304,10 +362,25 @@ def _asked(condition: Node, text: Text) -> list[Expected]:
     return found
 
 
+def _asked_of(function: Node, text: Text) -> Iterator[Expected]:
+    """The literals that a function of the test compares with what it is given."""
+    if function.type not in ("arrow_function", "function_expression"):
+        return
+    for node in walk(function):
+        if node.type == "binary_expression" and len(node.children) == 3 and node.children[1].type in ("===", "=="):
+            for side in (node.children[0], node.children[2]):
+                if side.type in ("string", "number", "template_string"):
+                    yield from _literals(side, text)
+
+
 def _needed(node: Node, text: Text) -> Iterator[Node]:
     """The calls without whose success a condition does not hold."""
     if node.type == "call_expression":
         yield node
+    elif node.type == "member_expression":
+        owner = node.child_by_field_name("object")
+        if owner is not None:
+            yield from _needed(owner, text)
     elif node.type in ("parenthesized_expression", "await_expression"):
         yield from _needed(node.named_children[0], text)
     elif node.type == "unary_expression" and node.children[0].type == "!":
@@ -329,12 +402,46 @@ def _opposite(node: Node, text: Text) -> Expected:
     return Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=f"!({text.of(node)})")
 
 
+def _turned(node: Node, text: Text) -> list[Expected]:
+    """What makes a condition fail: of what is not equal, or in order, each side on both sides; else its opposite."""
+    if node.type == "parenthesized_expression":
+        return _turned(node.named_children[0], text)
+    if node.type == "binary_expression" and len(node.children) == 3 and node.children[1].type in _UNLIKE:
+        doubled = list(_doubled(node.children[0], node.children[2], text))
+        return doubled if len(doubled) > 1 else [_opposite(node, text)]
+    if node.type == "unary_expression" and node.children[0].type == "!":  # !isEqual(a, b)
+        arguments = node.named_children[0].child_by_field_name("arguments")
+        given = arguments.named_children if arguments is not None else []
+        doubled = list(_doubled(given[0], given[1], text)) if len(given) == 2 else []
+        return doubled if len(doubled) > 1 else [_opposite(node, text)]
+    return [_opposite(node, text)]
+
+
+_UNLIKE = ("!==", "!=", "<", ">")
+
+
+def _doubled(one: Node, other: Node, text: Text) -> Iterator[Expected]:
+    """Each side on both sides: nothing differs from itself but what differs from everything."""
+    for node, source in ((one, other), (other, one)):
+        if source.type not in _VALUES or any(child.type == "template_substitution" for child in source.children):
+            yield Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=text.of(source))
+
+
+def _errors(node: Node, text: Text) -> Iterator[Expected]:
+    """The class of an expected error."""
+    if node.type == "identifier" and text.of(node) in (*_ERRORS, "Error"):
+        turned = sorted(_ERRORS - {text.of(node)})[len(text.of(node)) % 3]
+        yield Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=turned)
+
+
 def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
     """What follows `expect(…)`: literals in the arguments of a matcher, else the place for a `.not`."""
     words: list[str] = []
     values: list[Expected] = []
     truths: list[bool] = []
     arguments = call.child_by_field_name("arguments")
+    given = arguments.named_children[0] if arguments is not None and arguments.named_children else None
+    compared: list[Node] = []
     asked = _asked(arguments.named_children[0], text) if arguments is not None and arguments.named_children else []
     negated: Expected | None = None
     node = call
@@ -347,6 +454,7 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
                 negated = Expected("turned", text.at(node.end_byte), text.at(above.end_byte))
         elif above.type == "call_expression" and above.child_by_field_name("function") == node:
             arguments = above.child_by_field_name("arguments")
+            compared = arguments.named_children if arguments is not None else []
             if words and words[-1] in _MATCHERS and arguments is not None:
                 values += [one for child in arguments.named_children[:2] for one in _literals(child, text)]
                 truths.append([child.type for child in arguments.named_children] == ["true"])
@@ -357,6 +465,8 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
         return
     if negated is not None:
         yield negated
+        if words[-1] in _UNEQUAL_MATCHERS and given is not None and compared:
+            yield from _doubled(given, compared[0], text)
     elif asked and (truths == [True] or words[-1] in ("toBeTruthy", "true", "ok")):
         yield from asked
     elif values:
@@ -371,6 +481,10 @@ def _literals(node: Node, text: Text) -> Iterator[Expected]:
         value = node.child_by_field_name("value")
         if value is not None:
             yield from _literals(value, text)
+    elif node.type == "call_expression" and text.of(node)[:7] == "expect.":  # expect.arrayContaining([…])
+        arguments = node.child_by_field_name("arguments")
+        for child in arguments.named_children if arguments is not None else ():
+            yield from _literals(child, text)
     elif node.type in _PARTS:
         for child in node.named_children[: 1 if node.type == "as_expression" else None]:
             yield from _literals(child, text)

@@ -33,6 +33,7 @@ from swegym_env.languages.python.logs import (
 )
 from swegym_env.languages.python.machinery import test_machinery
 from swegym_env.languages.python.merged import make_merged
+from swegym_env.languages.python.questions import may_have_many_answers
 from swegym_env.languages.python.screening import scrutiny_of, without_means
 from swegym_env.languages.python.setup import PythonRecipe, find_recipe
 from swegym_env.languages.python.state import keeps_state
@@ -101,6 +102,9 @@ class Python(Language):
 
     def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
         return scrutiny_of(patch, base, gold)
+
+    def may_have_many_answers(self, files: Mapping[str, str], names: Iterable[str]) -> bool:
+        return may_have_many_answers(files, names)
 
     def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
         return without_means(patch, base, gold)

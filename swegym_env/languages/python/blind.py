@@ -34,6 +34,7 @@ from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
+from swegym_env.languages.python.questions import COUNTING, MOST_FOUND, asked, holders, questions_of, variables_of
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -227,6 +228,7 @@ class _File:
         self._lines = text.encode("utf-8", "surrogateescape").splitlines(keepends=True)
         self._read_scopes()
         self._tests = self._find_tests(names)
+        self._asked = {} if computed else {holder: _word(choice) for holder in self._find_asked()}
         self._sites = [site for function in self._tests for site in self._sites_in(function)]
         self._dynamic: dict[tuple[int, str], bool] = {}
         self._partly: set[str] = set()  # places of assertions of which a part is compared inside
@@ -354,6 +356,15 @@ class _File:
                 above += [other for other in bases.get(one, ()) if other not in above]
         return found
 
+    def _find_asked(self) -> Iterator[ast.expr]:
+        """The values that conditions ask for something (`questions`): they are sent, and the test goes on asking."""
+        for function in self._tests:
+            variables = variables_of(function)
+            for condition in (one for node in walk(function) for one in questions_of(node)):
+                for holder in holders(condition, variables):
+                    if f"{self._place(holder)}?" not in self.left:
+                        yield holder
+
     # Comparisons
 
     def _sites_in(self, function: _Function) -> Iterator[_Site]:
@@ -378,14 +389,14 @@ class _File:
                 found = list(self._computed_sites(node))
             for site in found:
                 site.function = function.name
-                if site.form != "beside" and self._is_loose(site):
+                if site.form != "beside" and self._is_loose(site, function):
                     site.options = {**site.options, "loose": 1.0}
                 yield site
 
-    def _is_loose(self, site: _Site) -> bool:
+    def _is_loose(self, site: _Site, function: _Function) -> bool:
         """Whether more than one value may pass, or more than one error.
 
-        So it is where what is sent is itself the outcome of a search or of a comparison.
+        So it is where what is sent is itself the outcome of a search or of a comparison, or the answer to a question.
         """
         if site.form == "raises":  # the test holds its class
             return True
@@ -393,11 +404,25 @@ class _File:
         sent = [site.searched] if site.searched is not None else sent
         calls = [node for part in sent for node in walk(part) if isinstance(node, ast.Call)]
         little = self._tells_little(site.expected)
+        variables = variables_of(function)
         return (
             any(isinstance(node, ast.Compare) for part in sent for node in walk(part))
             or any(_called(call) in _COMPARING | _FINDING for call in calls)
             or any(self._is_object(value, little) for call in calls for value in call.args)
+            or (
+                (site.kind == "gold" or self._says_found(site.expected, calls))
+                and any(asked(one, variables) for one in sent)
+            )
         )
+
+    def _says_found(self, expected: ast.expr, calls: list[ast.Call]) -> bool:
+        """Whether what is expected may say that something was found: a truth, or how often."""
+        try:
+            value = fold(expected, self._constants_of(expected))
+        except NotConstantError:
+            return True
+        counts = any(_called(call) in COUNTING for call in calls)
+        return value is True or (counts and type(value) is int and 1 <= value <= MOST_FOUND)
 
     def _tells_little(self, expected: ast.expr) -> bool:
         """Whether what is expected may be the outcome of a comparison: a truth, nothing, or an integer near 0."""
@@ -540,6 +565,8 @@ class _File:
                 options["given"] = 1.0
             if len(computed) > 1 and (_is_written_out(computed[0]) or not all(map(_is_written_out, computed[1:]))):
                 options["either"] = 1.0
+            if one_side and len(computed) == len(parts) == 2:
+                options["equal"] = 1.0
             return _Site(node, "gold", "", nothing, form="beside", options=options, parts=computed)
         if one_side and len(parts) == 2:
             other = _looks_expected(parts[0]) and not _looks_expected(parts[1])
@@ -1045,6 +1072,7 @@ class _File:
             )
         if not self.expectations and not self.computed:
             return self.text
+        self._note_asked()
         self._fill(cells, edit)
         scrubbed = self._scrub(bound, edit)
         if self.computed:
@@ -1235,7 +1263,7 @@ class _File:
         def offset(line: int, column: int) -> int:
             return sum(map(len, self._lines[node.lineno - 1 : line - 1])) + column - node.col_offset
 
-        data = self._source(node).encode("utf-8", "surrogateescape")
+        data = self._plain_source(node).encode("utf-8", "surrogateescape")
         for cell, text in sorted(replaced.items(), key=lambda item: (-item[0].lineno, -item[0].col_offset)):
             begin = offset(cell.lineno, cell.col_offset)
             end = offset(cell.end_lineno or cell.lineno, cell.end_col_offset or 0)
@@ -1285,9 +1313,17 @@ class _File:
                 found = True
         return found
 
+    def _note_asked(self) -> None:
+        for holder, key in self._asked.items():
+            function, names = next((one, names) for one, names in self._tests.items() if _holds(one, holder))
+            place = f"{self._place(holder)}?"
+            self.expectations[key] = Expectation(place, "asked", names, function.name, True, None, {"beside": 1.0})
+
     def _note_readable(self, scrubbed: set[tuple[int, str]]) -> None:
         """Note for each comparison the values of the names that it uses and that the rewritten file still holds."""
         for key, expectation in list(self.expectations.items()):
+            if expectation.kind == "asked":
+                continue
             site = next(site for site in self._active if self._place(site.node) == expectation.place)
             values: list[Any] = []
             for name in names_in(site.expected) if expectation.constant else ():
@@ -1366,6 +1402,16 @@ class _File:
         return "\n" * ((node.end_lineno or node.lineno) - node.lineno)
 
     def _source(self, node: ast.expr) -> str:
+        """The source of an expression, in which the values are sent that conditions ask for something."""
+        inside = {*walk(node)} if self._asked else set()
+        sending = {
+            holder: f'{self.mark}["asked"]("{key}", ({self._plain_source(holder)}))'
+            for holder, key in self._asked.items()
+            if holder in inside
+        }
+        return self._source_with(node, sending) if sending else self._plain_source(node)
+
+    def _plain_source(self, node: ast.expr) -> str:
         """The source of an expression, which `ast.get_source_segment` finds in linear time only for one."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:

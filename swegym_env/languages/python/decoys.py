@@ -36,12 +36,14 @@ class Replaceable:
         count: of possible decoys.
         draw: number of decoys and random choice → the decoys, all different and none the value itself.
         guess, read: see `ExpectedValue`.
+        is_number: whether the decoys are the numbers next to the value, or to one in a text.
     """
 
     count: int
     draw: Callable[[int, random.Random], list[Literal]]
     guess: float = 0.0
     read: float = 1.0
+    is_number: bool = False
 
 
 def words_of(text: str) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ def replaceable(value: Literal, words: Sequence[str]) -> Replaceable | None:
     if isinstance(value, int):
         guess = 0.5 if abs(value) < 10 else 0.1
         return Replaceable(
-            _MOST_NUMBERS, lambda count, choice: list(_integers(value, count, choice)), guess, _READ_NUMBER
+            _MOST_NUMBERS, lambda count, choice: list(_integers(value, count, choice)), guess, _READ_NUMBER, True
         )
     if isinstance(value, float):
         return _replaceable_float(value)
@@ -165,7 +167,7 @@ def _in_place(value: str, token: re.Match[str], words: Sequence[str]) -> Replace
     else:
         others = _words_like(old, tuple(words))
         count = len(others)
-    return Replaceable(count, _drawer(before, old, after, others), _guess(value))
+    return Replaceable(count, _drawer(before, old, after, others), _guess(value), is_number=old.isdigit())
 
 
 _SIGNS = "-_.:+*/~=|!?,;#"

@@ -19,11 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
-from swegym_env.languages.python.decoys import Replaceable, places_of, replaceable, words_of
+from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
+from swegym_env.languages.python.questions import Asked, asked, says_more, value_of, variables_of
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
@@ -63,8 +64,9 @@ _SEARCHES = {
     **dict.fromkeys(("search", "match", "fullmatch", "findall", "finditer"), 0),  # of `re`
     **dict.fromkeys(("count", "startswith", "endswith", "assertIn"), 0),
     **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"), 0),
-    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains"), 1),
+    **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains", "assertWarnsRegex"), 1),
 }
+_EXPECTS_WARNING = frozenset({"warns", "assertWarnsRegex"})
 _OF_RE = frozenset({"search", "match", "fullmatch", "findall", "finditer"})
 _EQUALITIES = frozenset(
     (
@@ -83,7 +85,14 @@ _ORDER_OPERATORS: dict[type[ast.cmpop], tuple[bool, bool]] = {
     ast.Gt: (True, True), ast.Lt: (True, True), ast.GtE: (True, False), ast.LtE: (True, False),
     ast.NotEq: (False, True),
 }  # fmt: skip
-_OTHER_VALUE = Path(__file__).with_name("inside") / "swegym_decoy.py"
+# Functions that decoys call, and the files with their source.
+_OF_DECOYS = {
+    name: Path(__file__).with_name("inside") / file
+    for name, file in (("_other_value(", "swegym_decoy.py"), ("_any_holds(", "swegym_question.py"))
+}
+# Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
+_NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
+_MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
 _PLAIN_VALUES = {
     "object()": object(),
     "''": "",
@@ -98,6 +107,9 @@ _PLAIN_VALUES = {
 _Place = tuple[ast.Constant, Replaceable]  # a constant, and what can stand in one place of it
 # Assertions that many values pass: another value in the place of the expected one says nothing.
 _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
+# Assertions of a value that a condition asks something of.
+_ASKING = _EQUALITIES | {"assertIs", "assertIsNot", "assertIsNotNone", "assertIn", "assertNotEqual", "assertGreater"}
+_ASKING |= {"assertGreaterEqual"}
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
 
 
@@ -177,8 +189,9 @@ def make_lineup(
 
 
 def with_other_values(text: str) -> str:
-    """A test file with the function that its decoys of computed values call, if it has such."""
-    return f"{text}\n\n\n{_OTHER_VALUE.read_text(encoding='utf-8')}" if "_other_value(" in text else text
+    """A test file with the functions that its decoys call, if they call any."""
+    sources = [path.read_text(encoding="utf-8") for call, path in _OF_DECOYS.items() if call in text]
+    return "\n\n\n".join([text, *sources])
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
@@ -368,6 +381,8 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
                 call = item.context_expr
                 if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
                     yield call, list(_of_raises(item, call, words))
+                elif called(call) in _EXPECTS_WARNING and isinstance(call, ast.Call):
+                    yield call, list(_of_message(item, call, words))
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             yield statement.value, list(_of_call(statement, statement.value, function, words))
 
@@ -504,11 +519,14 @@ def _searched(node: ast.expr, function: Function, words: tuple[str, ...]) -> lis
     ]
 
 
-def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: str | None = None) -> Iterator[_Site]:
+def _value_sites(
+    places: Sequence[_Place], remove: Callable[[], None], instead: str | None = None, *, searched: bool = False
+) -> Iterator[_Site]:
     """The expectations of the constants of one assertion, which is taken out when all of them are.
 
     Args:
         instead: the text that a constant has when it is taken out, else it is empty.
+        searched: whether they are searched: two numbers that are next to each other may both be found.
     """
     left = set(range(len(places)))
     rights = [constant.value for constant, _ in places]
@@ -544,10 +562,94 @@ def _value_sites(places: Sequence[_Place], remove: Callable[[], None], instead: 
             other.count,
             decide,
             lambda number=number: take_out(number),  # type: ignore[misc]
+            usual=_NEXT_TO_IT if searched and other.is_number else 3,
             guess=other.guess,
             read=read,
             constants=[constant for constant, _ in places],
         )
+
+
+def _question_sites(
+    condition: ast.expr,
+    put: Callable[[ast.expr], None],
+    function: Function,
+    words: tuple[str, ...],
+    remove: Callable[[], None],
+    places: Sequence[_Place] = (),
+    *,
+    is_statement: bool = False,
+) -> Iterator[_Site]:
+    """What a condition asks a computed value for is replaced by several others at once, any of which satisfies a copy.
+
+    A value that answers every question with yes, or holds many answers, satisfies one of them.
+
+    Args:
+        put: sets an expression in the place of the condition.
+        places: of the other expectations of the condition.
+        is_statement: whether it is an assertion that is called, not the truth of a value.
+    """
+    taken = {id(constant) for constant, _ in places}
+    variables = variables_of(function)
+    wanted = [one for one in asked(condition, variables) if id(one) not in taken]
+    others = [(one, other) for one in wanted if (other := _asked_instead(value_of(one, variables), words)) is not None]
+    if any(isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr) for node in walk(condition)):
+        others = []
+    held = [node for node in walk(condition) if isinstance(node, ast.Constant)] + [constant for constant, _ in places]
+    held += variables.constants.values()
+    sites: list[_Site] = []
+    for one, other in others[:_MOST_ASKED]:
+
+        def decide(
+            decoys: int, choice: random.Random, one: Asked = one, other: Replaceable = other
+        ) -> Sequence[Callable[[], None]]:
+            place = next(number for number, node in enumerate(walk(condition)) if node is one)
+
+            def asked_for(value: Literal) -> ast.expr:
+                made = copy.deepcopy(condition)
+                instead = _Instead(walk(made)[place], ast.Constant(value))
+                asking: ast.expr = instead.visit(made)
+                # An assertion has no truth of its own: it holds where it raises nothing.
+                holds = ast.Compare(asking, [ast.Is()], [ast.Constant(None)]) if is_statement else asking
+                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), holds)
+
+            drawn = [other.draw(min(_ASKED_TOGETHER, other.count), choice) for _ in range(decoys)]
+            together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asked_for, values)], []) for values in drawn]
+            return [lambda call=call: put(call) for call in together]  # type: ignore[misc]
+
+        text = ast.unparse(condition)
+        sites.append(_Site(text, _ASKED_COPIES, decide, remove, usual=_ASKED_COPIES, guess=1.0, constants=held))
+    yield from _together(*sites)
+
+
+class _Instead(ast.NodeTransformer):
+    """Puts one node in the place of another."""
+
+    def __init__(self, old: ast.AST, new: ast.expr) -> None:
+        self._old, self._new = old, new
+
+    def visit(self, node: ast.AST) -> Any:
+        return self._new if node is self._old else super().visit(node)
+
+
+def _asked_instead(value: object, words: tuple[str, ...]) -> Replaceable | None:
+    """What can stand in the place of what a condition asks for: of a text, in the place of a number, else of a word."""
+    if not isinstance(value, int | float | str | bytes):
+        return None
+    found = places_of(value, words)[:1] if isinstance(value, str) else []
+    other = found[0] if found else replaceable(value, words)
+    return other if other is not None and other.count > 1 else None
+
+
+def _apart(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
+    """For each part of the expectations of one assertion, what takes it out; the last one takes out the assertion."""
+    left = set(range(parts))
+
+    def take_out(part: int) -> None:
+        left.discard(part)
+        if not left:
+            remove()
+
+    return [lambda part=part: take_out(part) for part in range(parts)]  # type: ignore[misc]
 
 
 def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], None]) -> _Site:
@@ -582,6 +684,7 @@ def _of_condition(
     """The expectations of one condition, for which `put` sets another."""
     parts: list[ast.expr] = [test]
     places = _searched(test, function, words)
+    is_search = bool(places) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In))
     turned: ast.expr = ast.UnaryOp(ast.Not(), test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         parts, turned, places = [test.operand], test.operand, []
@@ -604,8 +707,13 @@ def _of_condition(
         put(_evaluated(_actual(parts, places) if places else [test] if isinstance(test, ast.Call) else parts))
 
     text = ast.unparse(test)
+    is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
+    all_of_values, all_of_questions = _apart(remove, 2)
+    questions = list(_question_sites(test, put, function, words, all_of_questions, places)) if is_positive else []
+    remove = all_of_values if questions else remove
+    yield from questions
     if places:
-        yield from _value_sites(places, remove)
+        yield from _value_sites(places, remove, searched=is_search)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         turn = lambda: put(turned)  # noqa: E731
         yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test))
@@ -616,6 +724,15 @@ def _of_condition(
         yield from _kind_sites(text, test.args, remove, lambda: put(turned))
     else:
         yield _opposite_site(text, lambda: put(turned), remove)
+
+
+def _expects_nothing(test: ast.expr) -> bool:
+    """Whether a condition holds where nothing is found."""
+    if not isinstance(test, ast.Compare):
+        return False
+    if any(isinstance(operator, ast.NotIn | ast.IsNot) for operator in test.ops):
+        return isinstance(test.ops[0], ast.NotIn)
+    return isinstance(test.ops[0], ast.Eq | ast.Is) and says_more([test.left, *test.comparators])
 
 
 _Slot = tuple[Callable[[], ast.expr], Callable[[ast.expr], None]]  # reads and sets an expression in its place
@@ -799,25 +916,39 @@ def _is_constant(node: ast.expr) -> bool:
 
 def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:
     """The error that a block expects, and its message: without one of them the other is still checked."""
+    of_error, of_message = _apart(lambda: _expect_nothing(item), 2)
+    messages = list(_of_message(item, call, words, of_message))
+
+    def remove() -> None:
+        of_error()
+        if messages:
+            call.args[0] = ast.Name("BaseException", ast.Load())
+
+    if not messages:
+        of_message()
+    yield _error_site(call, remove)
+    yield from messages
+
+
+def _of_message(
+    item: ast.withitem, call: ast.Call, words: tuple[str, ...], remove: Callable[[], None] | None = None
+) -> Iterator[_Site]:
+    """The message of an expected error or warning."""
     match = [keyword.value for keyword in call.keywords if keyword.arg in ("match", "expected_regex")]
-    match += call.args[1:2] if called(call) == "assertRaisesRegex" else []
+    match += call.args[1:2] if called(call) in ("assertRaisesRegex", "assertWarnsRegex") else []
     texts = [
         (value, other)
         for value in match
         if isinstance(value, ast.Constant) and isinstance(value.value, str)
         for other in places_of(value.value, words) or filter(None, [replaceable(value.value, words)])
     ]
-    left = {"error"} | {"message" for _ in texts}
+    # A pattern that matches any text stays; pytest warns of an empty one.
+    yield from _value_sites(texts, remove or (lambda: _expect_nothing(item)), "(?s)", searched=True)
 
-    def remove(part: str) -> None:
-        left.discard(part)
-        if left and part == "error":
-            call.args[0] = ast.Name("BaseException", ast.Load())
-        elif not left and item.optional_vars is None:
-            item.context_expr = parse_expression("__import__('contextlib').suppress(BaseException)")
 
-    yield _error_site(call, lambda: remove("error"))
-    yield from _value_sites(texts, lambda: remove("message"), "(?s)")  # which matches any; pytest warns of ""
+def _expect_nothing(item: ast.withitem) -> None:
+    if item.optional_vars is None:
+        item.context_expr = parse_expression("__import__('contextlib').suppress(BaseException)")
 
 
 def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
@@ -884,8 +1015,18 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
     places += _searched(call, function, words) if not _ANY_OF_MANY.match(name) else []
     if name not in _SEARCHES or not places:
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
+    all_of_values, all_of_questions = _apart(remove, 2)
+    questions = []
+    if name in _ASKING and not (name in _EQUALITIES and says_more(call.args[:2])):
+
+        def put_call(node: ast.expr) -> None:
+            statement.value = node
+
+        questions = list(_question_sites(call, put_call, function, words, all_of_questions, places, is_statement=True))
+    remove = all_of_values if questions else remove
+    yield from questions
     if places:
-        yield from _value_sites(places, remove)
+        yield from _value_sites(places, remove, searched=name in _SEARCHES or name.startswith("assert_"))
     else:
         yield from _turned_call(call, function, remove)
 

@@ -249,8 +249,15 @@ class _Unwrapping(ast.NodeTransformer):
         self.calls: dict[ast.AST, ast.Call] = {}  # value → the call that sends it
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        if self._sender(node) != "beside":
-            return self.generic_visit(node)
+        sender = self._sender(node)
+        if sender == "asked":
+            asked: ast.AST = self.visit(node.args[-1])
+            return asked
+        if sender:
+            return node if sender != "beside" else self._without(node)
+        return self.generic_visit(node)
+
+    def _without(self, node: ast.Call) -> ast.AST:
         value: ast.AST = self.visit(node.args[-1])
         self.calls[value] = node
         return value

@@ -10,7 +10,7 @@ import pytest
 
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
-from swegym_env.grading.examination import chance_left, shares_of, unreliable
+from swegym_env.grading.examination import chance_left, nearest_chance, shares_of, unreliable
 from swegym_env.grading.grading import grade
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Scrutiny
 from swegym_env.sandbox.layers import LayerStore
@@ -51,6 +51,25 @@ def test_a_patch_that_does_not_see_the_values_guesses_which_copies_are_right(
     (name,) = values[0].names
     left = chance_left(found, {name, "not copied"}, USUAL, one_by_one=one_by_one)
     assert left == {name: pytest.approx(chance), "not copied": 1.0}
+
+
+@pytest.mark.parametrize("decoys", [1, 3, 7, 12])
+def test_who_knows_a_wrong_answer_next_to_the_right_one_chooses_the_nearest(decoys: int) -> None:
+    won = 0.0
+    for below in range(decoys + 1):  # of the decoys; the right number is 50, the wrong answer 49
+        others = set(range(50 - below, 50 - below + decoys + 1)) - {49}
+        nearest = {one for one in others if abs(one - 49) == min(abs(other - 49) for other in others)}
+        won += (50 in nearest) / len(nearest)
+    number = dataclasses.replace(NUMBER, text="-50")
+    assert nearest_chance({number: (decoys, 2)}, one_by_one=True) == pytest.approx(won / (decoys + 1))
+
+
+def test_of_different_numbers_each_has_to_be_chosen() -> None:
+    shares = {NUMBER: (3, 1), SAME: (3, 1), SMALL: (7, 1)}
+    assert nearest_chance(shares, one_by_one=True) == pytest.approx(0.75 * 0.625)
+    assert nearest_chance(shares, one_by_one=False) == 0.75
+    assert nearest_chance({NUMBER: (3, 1), OTHER: (3, 1)}, one_by_one=True) == 0.0, "nobody guesses the text"
+    assert nearest_chance({TRUTH: (1, 7)}, one_by_one=True) == 0.0, "which has no number"
 
 
 def test_a_reader_chooses_among_different_values() -> None:

@@ -371,8 +371,8 @@ def test_what_the_code_under_test_may_be_given_before_it_computes_is_known(body:
         ("assert f(2).same_as(Decimal('1.5'))", True),
         ("assert f(2).same_as(Decimal('1.5')) == 0", True),
         ("want = Own(3)\n    assert f(2).same_as(want)", True),
-        ("want = 3\n    assert f(2).same_as(want)", False),
-        ("assert f(2).same_as(3)", False),
+        ("want = 3\n    assert f(2).same_as(want)", True),
+        ("assert f(2).same_as(3)", True),
         ("with pytest.raises(KeyError, match='zqxw'):\n        f(2)", True),
         ("assert 'zqxw' in f(2)", False),
     ],
@@ -381,7 +381,33 @@ def test_an_outcome_that_many_values_have_is_loose(body: str, is_loose: bool) ->
     imports = "import decimal, pytest, m\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
     found = blinded(f"{imports}from m import Own, f, g\n\n\ndef test_x():\n    {body}\n")
     assert found is not None
-    assert [("loose" in one.options) for one in found.expectations.values()] == [is_loose]
+    compared = [one for one in found.expectations.values() if one.kind != "asked"]
+    assert [("loose" in one.options) for one in compared] == [is_loose]
+
+
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        ("assert value().find('row') >= 0", [("asked", "a row"), ("gold", [2])]),
+        ("case.assertTrue(value().startswith(other()) and value().find('row') >= 0)", [("asked", "a row")]),
+        ("assert value().count('row') == 1", [("asked", "a row"), ("eq", 1)]),
+        ("assert value() == 'a row'", [("eq", "a row")]),
+    ],
+)
+def test_what_a_condition_asks_is_sent_and_asked(body: str, sent: list[Any], tmp_path: Path) -> None:
+    found = sent_by(f"{HEAD}def test_x():\n    {body}\n", tmp_path, value=lambda: "a row", other=lambda: "a")
+    assert found[: len(sent)] == sent
+
+
+def test_what_an_object_is_asked_that_cannot_be_looked_at_is_asked_all_the_same(tmp_path: Path) -> None:
+    class Hidden:
+        def __getattribute__(self, name: str) -> Any:
+            if name == "get":
+                return {47: True}.get
+            raise RuntimeError(name)
+
+    source = f"{HEAD}def test_x():\n    assert value().get(47)\n"
+    assert ("is", True) in sent_by(source, tmp_path, value=Hidden)
 
 
 def test_an_error_of_many_kinds_has_no_message(tmp_path: Path) -> None:

@@ -93,14 +93,15 @@ def test_truths_of_comparisons_are_loose_and_what_they_compare_is_sent_where_it_
         for one in blinded.expectations.values():
             line = int(one.place.split(":")[1]) - 2
             found[computed].setdefault(line, []).append((one.kind, one.value, "loose" in one.options))
+    gold = beside = ("gold", None, False)
     assert found[False] == {
         1: [("eq", True, False)],
-        2: [("eq", True, True)],
+        2: [beside, beside, ("eq", True, True)],
+        3: [beside, beside],
         4: [("eq", 0, True)],
         5: [("eq", 0, True)],
         6: [("eq", "x", False)],
     }
-    gold = ("gold", None, False)
     assert found[True] == {1: [("eq", True, False)], 2: [gold, gold], 3: [gold], 6: [("eq", "x", False)]}
 
 

@@ -21,6 +21,7 @@ import pytest
 from swegym_env.errors import LayerError
 from swegym_env.grading.comparisons import Foreign, read_records
 from swegym_env.languages.javascript import JavaScript, node
+from swegym_env.languages.javascript.blind import python_pattern
 from swegym_env.languages.javascript.node import NODE, VERSIONS, node_layer
 from swegym_env.languages.javascript.setup import RECIPES
 from swegym_env.languages.javascript.source import named_tests, read_tests
@@ -228,8 +229,7 @@ it('d', () => { assert.equal(f(40), 40); sinon.assert.called(f(41)); f(42).shoul
 """
 
 
-def test_what_an_assertion_compares_is_sent_where_the_controls_prove_nothing() -> None:
-    assert JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1) is None
+def test_what_an_assertion_compares_is_sent_and_no_longer_checked_without_expected_values() -> None:
     blinded = JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1, computed=True)
     assert blinded is not None and blinded.open == {"b", "c", "d"}
     found = [(one.place.split(":")[1], one.kind, one.value) for one in blinded.expectations.values()]
@@ -247,13 +247,62 @@ def test_what_an_assertion_compares_is_sent_where_the_controls_prove_nothing() -
         ("12", "in", "ten"),
         ("13", "gold", None),
         ("14", "gold", None),
+        ("16", "gold", None),
         ("16", "is", 22),
         ("17", "is", 30),
         ("18", "is", 40),
     ]
     text = blinded.files["a.test.ts"]
-    assert not re.search(r"u0041|2\.5|'ten'|10n|toBe\(9|, 22\)", text) and ".not.toBe(3)" in text
+    assert not re.search(r"u0041|2\.5|'ten'|10n|toBe\(9|, 22\)|toBe\(3\)", text)
     assert read_tests("a.test.ts", text) and "import * as k" in text
+
+
+def test_what_a_condition_compares_is_sent_beside_it() -> None:
+    """Literals stay outside; what has none is checked by the test too, each part where it stands."""
+    blinded = JAVASCRIPT.make_blind({"a.test.ts": SENT}, [*"abcd"], frozenset(), 1)
+    assert blinded is not None and blinded.open == {"a", "b", "c", "d"}
+    found = [
+        (one.place.split(":")[1], one.kind, one.value, "beside" in one.options) for one in blinded.expectations.values()
+    ]
+    assert found == [
+        ("3", "is", "xA", False),
+        ("4", "eq", {"a": [1, -2.5], "b-c": None}, False),
+        ("5", "gold", None, True),
+        ("5", "gold", None, True),
+        ("6", "gold", None, True),
+        ("6", "gold", None, True),
+        ("7", "in", "x", False),
+        ("8", "is", True, False),
+        ("9", "eq", [True, 10], False),
+        ("10", "is", True, False),
+        ("11", "is", 9, False),
+        ("12", "in", "ten", False),
+        ("13", "search", "(?a)x", False),
+        ("14", "gold", None, True),
+        ("14", "gold", None, True),
+        ("16", "gold", None, True),
+        ("16", "is", 22, False),
+        ("17", "is", 30, False),
+        ("18", "is", 40, False),
+    ]
+    text = blinded.files["a.test.ts"]
+    assert re.search(r"assert\.ok\(k\w+\(.k\w+., \(f\(4\)\), .strict.\) > k\w+\(", text) and "not.toBe(3)" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "pattern"),
+    [
+        (r"/a.b$/i", r"(?ai)a.b\Z"),
+        (r"/^[$]\$/m", r"(?am)^[$]\$"),
+        (r"/\u{1f}/u", None),
+        (r"/(?<year>a)/", None),
+        (r"/[^]/", None),
+        (r"/a/y", None),
+        (r"/(/", None),
+    ],
+)
+def test_a_pattern_is_written_as_pythons_or_left(source: str, pattern: str | None) -> None:
+    assert python_pattern(source) == pattern
 
 
 @pytest.mark.skipif(not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs")

@@ -8,6 +8,7 @@ import enum
 import itertools
 import random
 import re
+import types
 import unittest
 from collections import Counter
 from decimal import Decimal
@@ -141,6 +142,31 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
     "a text that is counted": (
         "assert area(1, 1).count('row 47') == 1", ["'row 47'", "'row 47'", "1"],
         lambda a, b: "row 47", lambda a, b: " ".join(f"row {number}" for number in range(100)),
+    ),
+    "what a method is asked for": (
+        "assert area(1, 1).get(47)", ["area(1, 1).get(47)"] * 2,
+        lambda a, b: {47: True}, lambda a, b: dict.fromkeys(range(100), True),
+    ),
+    "what a name says that a method is asked for": (
+        "wanted = 47\n    assert area(1, 1).get(wanted)", ["area(1, 1).get(wanted)"] * 2,
+        lambda a, b: {47: True}, lambda a, b: dict.fromkeys(range(100), True),
+    ),
+    "a part of a set": (
+        "assert {47} <= set(area(1, 1))", ["{47} <= set(area(1, 1))"] * 2, lambda a, b: [47], lambda a, b: range(100),
+    ),
+    "where something is found": (
+        "case.assertNotEqual(area(1, 1).find('row 47'), -1)",
+        ["case.assertNotEqual(area(1, 1).find('row 47'), -1)"] * 2,
+        lambda a, b: "row 47", lambda a, b: " ".join(f"row {number}" for number in range(100)),
+    ),
+    "what something is counted for that is no text": (
+        "case.assertEqual(area(1, 1).count(47), 1)", ["case.assertEqual(area(1, 1).count(47), 1)", "1"],
+        lambda a, b: [47], lambda a, b: list(range(100)),
+    ),
+    "an attribute": (
+        "assert hasattr(area(1, 1), 'row_47')", ["hasattr(area(1, 1), 'row_47')"] * 2,
+        lambda a, b: types.SimpleNamespace(row_47=1),
+        lambda a, b: types.SimpleNamespace(**{f"row_{number}": 1 for number in range(100)}),
     ),
     "each constant of an object": (
         "case.assertEqual(area(1, 1), Box(35, 47))", ["35", "47"],

@@ -137,7 +137,7 @@ def test_removal_needs_no_recursion_and_few_descriptors(tmp_path: Path) -> None:
 def test_a_long_removal_delays_no_other_request(backend: str, place: Path) -> None:
     sandbox = open_sandbox(SandboxSpec(), backend=backend)
     sandbox.start()
-    assert sandbox.run("mkdir /tmp/f; cd /tmp/f; seq 8000 | xargs touch").exit_code == 0
+    assert sandbox.run("mkdir /tmp/f; cd /tmp/f; seq 40000 | xargs touch").exit_code == 0
     (name,) = sandboxes(place)
     launched = sandbox._shell.pid  # type: ignore[attr-defined]
     layer = lease_directory("snapshot", supervisor().pid)

@@ -119,4 +119,53 @@ static inline int SWEGYM_text(const char *key, const char *test, const void *val
         key, test,                                                                                           \
         _Generic((__VA_ARGS__), float: (__VA_ARGS__), double: (__VA_ARGS__), long double: (__VA_ARGS__),     \
                  default: (long long)(__VA_ARGS__))))
+#if defined(__GNUC__)
+static inline int SWEGYM_other(const char *key, const char *test, ...)
+{
+    (void)key;
+    (void)test;
+    return 1;
+}
+/* Memory as hexadecimal digits. */
+static inline int SWEGYM_hex(const char *key, const char *test, size_t size, const void *value)
+{
+    char part[3];
+    size_t at;
+    int out = SWEGYM_open(key, test);
+    if (out < 0)
+        return 0;
+    if (write(out, "\"s\", \"", 6) < 0)
+        return 0;
+    for (at = 0; value != NULL && at < size && at < 65536; at++) {
+        snprintf(part, sizeof part, "%02x", ((const unsigned char *)value)[at]);
+        if (write(out, part, 2) < 0)
+            return 0;
+    }
+    if (write(out, "\"", 1) < 0)
+        return 0;
+    return SWEGYM_close(out, test);
+}
+#define SWEGYM_bytes_through(key, test, size, ...)                           \
+    __extension__({                                                          \
+        __auto_type SWEGYM_value = (__VA_ARGS__);                            \
+        (void)SWEGYM_hex(key, test, (size_t)(size), (const void *)SWEGYM_value); \
+        SWEGYM_value;                                                        \
+    })
+/* A value, which is sent if it is a number or a text. */
+#define SWEGYM_through(key, test, ...)                                                                          \
+    __extension__({                                                                                             \
+        __auto_type SWEGYM_value = (__VA_ARGS__);                                                               \
+        (void)_Generic(SWEGYM_value, char *: SWEGYM_text, const char *: SWEGYM_text,                            \
+                       unsigned char *: SWEGYM_text, const unsigned char *: SWEGYM_text, float: SWEGYM_real,    \
+                       double: SWEGYM_real, long double: SWEGYM_real, _Bool: SWEGYM_int, char: SWEGYM_int,      \
+                       signed char: SWEGYM_int, unsigned char: SWEGYM_int, short: SWEGYM_int,                   \
+                       unsigned short: SWEGYM_int, int: SWEGYM_int, unsigned: SWEGYM_int, long: SWEGYM_int,     \
+                       unsigned long: SWEGYM_int, long long: SWEGYM_int, unsigned long long: SWEGYM_int,        \
+                       default: SWEGYM_other)(key, test, SWEGYM_value);                                         \
+        SWEGYM_value;                                                                                           \
+    })
+#else
+#define SWEGYM_through(key, test, ...) (__VA_ARGS__)
+#define SWEGYM_bytes_through(key, test, size, ...) (__VA_ARGS__)
+#endif
 #endif

@@ -3,14 +3,47 @@
  * It is code in the process of the code under test, and need not be trusted: it does not know the expected values. A
  * record is one line of JSON, as grading/comparisons.py reads it. SWEGYM stands for a name that is drawn anew. */
 function SWEGYM(key, value, how) {
-  if (how === 'truth') value = !!value;
-  if (how === 'text' && typeof value !== 'object') value = String(value);
-  if (how === 'number' && typeof value !== 'object') value = Number(value);
-  const record = [key, null, SWEGYMpacked(value, how, 0), ['', '', '']];
+  let sent = value;
+  if (how === 'truth') sent = !!sent;
+  if (how === 'text' && typeof sent !== 'object') sent = String(sent);
+  if (how === 'number' && typeof sent !== 'object') sent = Number(sent);
+  if (how === 'searched' && sent instanceof Set) sent = Array.from(sent);
+  if (how === 'error' && sent) sent = String(sent[0]);
+  if (how === 'message' && sent) sent = String(sent[0] && sent[0].message);
+  if ((how === 'name' || how === 'code') && sent) sent = sent[0] && sent[0][how];
+  const own = [];
+  const record = [key, null, SWEGYMpacked(sent, how, 0, own), ['', '', ''], own.slice(0, 200)];
   @FILES@.appendFileSync('@OUTPUT@', JSON.stringify(record) + '\n');
+  return value;
 }
 
-function SWEGYMpacked(value, how, depth) {
+/* The error that a function throws, in a list; null if it throws none. */
+function SWEGYMthrown(call) {
+  try {
+    call();
+  } catch (error) {
+    return [error];
+  }
+  return null;
+}
+
+/* The methods that an object has and others of its kind have not: they may decide what is compared. */
+function SWEGYMmethods(value, own) {
+  const kinds = [Object, Array, String, Number, Boolean, Error, Map, Set, Date, RegExp, Promise, Function];
+  for (let here = value, depth = 0; here && depth < 8 && own.length < 200; depth += 1) {
+    if (kinds.some((kind) => here === kind.prototype)) return;
+    const kind = here === value ? '' : String(here.constructor && here.constructor.name);
+    const shown = Object.getOwnPropertyDescriptors(here);
+    for (const name of Reflect.ownKeys(shown)) {
+      if (name !== 'constructor' && (shown[name].get || typeof shown[name].value === 'function')) {
+        own.push(`${kind}.${String(name)}`);
+      }
+    }
+    here = Object.getPrototypeOf(here);
+  }
+}
+
+function SWEGYMpacked(value, how, depth, own) {
   if (value === null) return ['n'];
   if (typeof value === 'string') return ['s', value];
   if (typeof value === 'boolean') return ['b', value ? 1 : 0];
@@ -27,14 +60,19 @@ function SWEGYMpacked(value, how, depth) {
     return ['f', `${sign}0x${BigInt(Math.abs(value)).toString(16)}p${power}`];
   }
   if (depth > 40 || typeof value !== 'object') return ['o', typeof value, null];
-  if (Array.isArray(value)) return ['l', Array.from(value, (item) => SWEGYMpacked(item, how, depth + 1))];
+  SWEGYMmethods(value, own);
+  if (Array.isArray(value)) return ['l', Array.from(value, (item) => SWEGYMpacked(item, how, depth + 1, own))];
   const above = Object.getPrototypeOf(value);
   const kind = value.constructor ? String(value.constructor.name) : 'Object';
   const isData = above === null || Object.getPrototypeOf(above) === null;
-  if (!isData && (how !== 'loose' || typeof value[Symbol.iterator] === 'function')) return ['o', kind, null];
+  const others = [Date, RegExp, Error, Promise, Map, Set, WeakMap, WeakSet, String, Number, Boolean];
+  const isOther = others.some((one) => value instanceof one) || ArrayBuffer.isView(value);
+  if (isOther || (!isData && (how !== 'loose' || typeof value[Symbol.iterator] === 'function'))) {
+    return ['o', kind, null];
+  }
   const items = [];
   for (const [name, item] of Object.entries(value)) {
-    if (how !== 'loose' || item !== undefined) items.push(['s', name], SWEGYMpacked(item, how, depth + 1));
+    if (how !== 'loose' || item !== undefined) items.push(['s', name], SWEGYMpacked(item, how, depth + 1, own));
   }
   return ['d', items];
 }

@@ -1,0 +1,67 @@
+"""Names that stand in a table with what is searched for: whoever gives the whole table gives the right name with it.
+
+A test that asks for one name in a text (`assertIn("EUR", f(2))`) is passed by a text with all names of the table that
+this one is from, and so is each of several tests by a text with the names that the others ask for. Such a text may be
+what a user wants, so it is no reason to reject a patch. But it is no proof either that the patch knows which name is
+right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from swegym_env.grading.bits import leaves
+from swegym_env.grading.comparisons import plain_value
+
+__all__ = ["companions", "count_names", "is_name"]
+
+_NAME = re.compile(r"[^\W\d_][\w.-]{2,39}")
+_TEXT = re.compile(r"""(['"])((?:(?!\1)[^\\\n]){1,60})\1""")
+# What stands between two texts of one table: a comma, a colon, a value that is no text, a comment, a name.
+_BETWEEN = re.compile(
+    r"\s*:\s*|\s*(?::[^'\"\n]{0,60})?,\s*(?:[#/][^\n]*\s*)*(?:\w+\s*[:=]\s*)?|[^'\"\n,]{0,20}\n\s*\w+\s*=\s*"
+)
+_LEAST, _MOST = 3, 200
+
+
+def is_name(value: Any) -> bool:
+    """Whether this may be one of the names of a table."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def companions(names: Collection[str], contents: Iterable[bytes]) -> dict[str, frozenset[str]]:
+    """Each of `names` → the other names that stand beside it in tables of these files."""
+    found: dict[str, set[str]] = {name: set() for name in names}
+    marks = {name: name.encode() for name in names}
+    for content in contents if names else ():
+        if any(mark in content for mark in marks.values()):
+            for table in _tables(content.decode("utf-8", "replace")):
+                for name in found.keys() & table:
+                    found[name] |= table
+    return {name: frozenset(sorted(others - {name})[:_MOST]) for name, others in found.items()}
+
+
+def _tables(text: str) -> Iterator[set[str]]:
+    """The names of each table in a source text."""
+    table: set[str] = set()
+    end = -1
+    for match in _TEXT.finditer(text):
+        if end < 0 or match.start() - end > 200 or not _BETWEEN.fullmatch(text, end, match.start()):
+            if len(table) >= _LEAST:
+                yield table
+            table = set()
+        if is_name(match[2]):
+            table.add(match[2])
+        end = match.end()
+    if len(table) >= _LEAST:
+        yield table
+
+
+def count_names(names: Sequence[str], value: Any) -> int:
+    """How many of these names stand as words in the texts of a value."""
+    if not names:
+        return 0
+    text = "\n".join(leaf for leaf in leaves(plain_value(value)) if isinstance(leaf, str))
+    return sum(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) is not None for name in names)

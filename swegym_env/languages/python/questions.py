@@ -1,0 +1,347 @@
+"""Questions: conditions of tests that ask a computed value for something that the test writes out.
+
+`f(3).find("row 47") >= 0`, `{47} <= set(f(3))`, `call(47) in mock.mock_calls`, `f(46).same_as(47)`: the truth of such a
+condition is that of every value that answers more than one question with yes: a text of many rows, a list of many
+numbers, an object that agrees to anything. What is asked for is a constant that is no argument of the code under test,
+as far as the test's own text says: it stands in a method of a computed value, in a key, beside `in`, in an order of
+sets, in `hasattr`, in what is compared with each item, or in the path of a file.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from swegym_env.languages.python.parsing import parse, walk
+from swegym_env.languages.python.source import Function, called, target_tests
+
+__all__ = [
+    "COUNTING",
+    "MOST_FOUND",
+    "Asked",
+    "Variables",
+    "asked",
+    "holders",
+    "may_have_many_answers",
+    "questions_of",
+    "says_more",
+    "value_of",
+    "variables_of",
+]
+
+_FILES = frozenset({"exists", "lexists", "isfile", "isdir", "is_file", "is_dir"})
+_SETS = frozenset({"set", "frozenset", "keys", "items"})
+_MAKERS = frozenset({"call", "set", "frozenset", "list", "tuple", "dict"})  # what is made of constants by them is asked
+_FIRST = 3  # so far from its beginning or end an item of a list is one of the first
+MOST_FOUND = 3  # an expected number of this size may be that of what was found
+COUNTING = frozenset({"count", "index", "find", "rfind", "rindex"})
+"""Methods whose answer is a small number where what they are asked for is found."""
+_OF_TESTS = frozenset({"self", "cls"})
+_COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
+_SEARCHING_CALLS = frozenset(
+    (
+        *("assertIn", "assertRegex", "assertRegexpMatches", "assertContains", "assertRaisesRegex", "assertWarnsRegex"),
+        *("assertRaisesMessage", "assertRaisesRegexp"),
+        *("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"),
+        *("assert_any_call", "assert_has_calls", "assertDictContainsSubset"),
+    )
+)
+_EQUAL_CALLS = ("assertEqual", "assertEquals", "assertIs", "assertAlmostEqual", "assertCountEqual", "eq_")
+_JUDGES = ("assert", "isinstance", "issubclass", "eq_")
+_TRUTHS = ("assertTrue", "assertIsNotNone")
+_ORDERS = ("assertNotEqual", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual")
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The names that the function of a test binds.
+
+    Attributes:
+        computed: those that hold what was computed, parameters but `self` among them.
+        constants: those that hold one constant, or several in a loop, of which this has the first one.
+    """
+
+    computed: frozenset[str]
+    constants: Mapping[str, ast.Constant]
+
+
+def variables_of(function: Function) -> Variables:
+    """What the names mean that a function binds itself."""
+    stored: Counter[str] = Counter()
+    written: dict[str, ast.Constant] = {}
+    for node in walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            stored[node.id] += 1
+        elif isinstance(node, ast.arg):
+            stored[node.arg] += 1
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            if isinstance(node.value, ast.Constant):
+                written[node.targets[0].id] = node.value
+        elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            items = node.iter.elts if isinstance(node.iter, ast.List | ast.Tuple) else []
+            if items and all(isinstance(item, ast.Constant) for item in items):
+                assert isinstance(items[0], ast.Constant)
+                written[node.target.id] = items[0]
+    constants = {name: constant for name, constant in written.items() if stored[name] == 1}
+    return Variables(frozenset(stored) - _OF_TESTS - constants.keys(), constants)
+
+
+Asked = ast.Constant | ast.Name
+"""What is asked for: a constant, or a name that holds one."""
+
+
+def asked(condition: ast.expr, variables: Variables) -> list[Asked]:
+    """The constants that a condition asks computed values for, and names of such, each once.
+
+    Args:
+        variables: of the function that the condition stands in.
+    """
+    found = {id(constant): constant for constant, _ in _questions(condition, variables)}
+    return list(found.values())
+
+
+def holders(condition: ast.expr, variables: Variables) -> list[ast.expr]:
+    """The computed values that a condition asks for something; of those inside of each other the outermost."""
+    found = {id(holder): holder for _, holder in _questions(condition, variables) if holder is not None}
+    inner = {id(part) for holder in found.values() for part in walk(holder) if part is not holder}
+    return [holder for holder in found.values() if id(holder) not in inner]
+
+
+_Question = tuple[Asked, ast.expr | None]  # what is asked for, and the value that is asked for it
+
+
+def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]:
+    if isinstance(condition, ast.Call) and not called(condition).startswith(_JUDGES):
+        computed = [argument for argument in condition.args if _is_computed(argument, variables)]
+        others = [argument for argument in condition.args if argument not in computed]
+        for constant in (each for argument in others if len(computed) == 1 for each in _constants(argument, variables)):
+            if _is_asked(constant, variables):
+                yield constant, computed[0]
+    for side in _sides(condition):
+        # A key that leads to something else is no question, nor are the first items of a list answers among others.
+        if isinstance(side, ast.Subscript) and _is_computed(side.value, variables):
+            for constant in _constants(side.slice, variables):
+                value = value_of(constant, variables)
+                if _is_asked(constant, variables) and not (isinstance(value, int) and abs(value) <= _FIRST):
+                    yield constant, side.value
+    for node in walk(condition):
+        for constant, holder in _asked_by(node, variables):
+            if _is_asked(constant, variables):
+                yield constant, holder
+
+
+def _sides(condition: ast.expr) -> list[ast.expr]:
+    """What a condition compares, or an assertion; else the condition."""
+    if isinstance(condition, ast.Compare):
+        return [condition.left, *condition.comparators]
+    if isinstance(condition, ast.Call) and called(condition).startswith("assert"):
+        return condition.args[:2]
+    return [condition]
+
+
+def value_of(constant: Asked, variables: Variables) -> object:
+    """The value of a constant, or the first one of a name."""
+    return (variables.constants[constant.id] if isinstance(constant, ast.Name) else constant).value
+
+
+def _is_asked(constant: Asked, variables: Variables) -> bool:
+    value = value_of(constant, variables)
+    return isinstance(value, int | float | str | bytes) and not isinstance(value, bool) and value not in ("", b"")
+
+
+def _asked_by(node: ast.AST, variables: Variables) -> Iterator[_Question]:
+    if isinstance(node, ast.Call):
+        yield from _asked_by_call(node, variables)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        left, right, operator = node.left, node.comparators[0], node.ops[0]
+        if isinstance(operator, ast.In):
+            yield from _beside(left, right, variables)
+        elif isinstance(operator, ast.LtE | ast.Lt | ast.GtE | ast.Gt) and (_is_set(left) or _is_set(right)):
+            yield from _beside(left, right, variables)
+            yield from _beside(right, left, variables)
+    elif isinstance(node, _COMPREHENSIONS) and any(_is_computed(one.iter, variables) for one in node.generators):
+        conditions = [node.elt, *(test for one in node.generators for test in one.ifs)]
+        for compared in (inner for test in conditions for inner in walk(test) if isinstance(inner, ast.Compare)):
+            for side in (compared.left, *compared.comparators):
+                yield from ((constant, None) for constant in _constants(side, variables))
+
+
+def _asked_by_call(call: ast.Call, variables: Variables) -> Iterator[_Question]:
+    name, receiver = called(call), call.func.value if isinstance(call.func, ast.Attribute) else None
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if name == "assertIn" and len(call.args) > 1:
+        yield from _beside(call.args[0], call.args[1], variables)
+    elif name in _FILES:
+        yield from ((inner, None) for inner in walk(call) if isinstance(inner, ast.Constant))
+    elif receiver is not None and _is_computed(receiver, variables):
+        yield from ((constant, receiver) for argument in arguments for constant in _constants(argument, variables))
+    elif name in ("hasattr", "getattr") and len(call.args) > 1:
+        yield from _beside(call.args[1], call.args[0], variables)
+    elif receiver is not None and name in ("issubset", "issuperset"):
+        for argument in arguments:
+            yield from _beside(receiver, argument, variables)
+
+
+def _beside(wanted: ast.expr, holder: ast.expr, variables: Variables) -> Iterator[_Question]:
+    if _is_computed(holder, variables) and not _is_computed(wanted, variables):
+        yield from ((constant, holder) for constant in _constants(wanted, variables))
+
+
+def _is_set(node: ast.expr) -> bool:
+    return isinstance(node, ast.Set | ast.SetComp) or called(node) in _SETS
+
+
+def _is_computed(node: ast.expr, variables: Variables) -> bool:
+    """Whether a value is not written out: a call computes it, or a variable of the test holds it."""
+    return any(
+        (isinstance(inner, ast.Call) and called(inner) not in _MAKERS)
+        or (isinstance(inner, ast.Name) and inner.id in variables.computed)
+        or (isinstance(inner, ast.Attribute) and getattr(inner.value, "id", "") in _OF_TESTS)
+        for inner in walk(node)
+    )
+
+
+def _constants(node: ast.expr, variables: Variables) -> Iterator[Asked]:
+    """The constants that a value is made of, by displays and by calls that only make something."""
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in variables.constants):
+        yield node
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        parts = node.elts
+    elif isinstance(node, ast.Dict):
+        parts = [*filter(None, node.keys), *node.values]
+    elif isinstance(node, ast.UnaryOp):
+        parts = [node.operand]
+    elif isinstance(node, ast.Call) and (called(node) in _MAKERS or called(node).lstrip("_")[:1].isupper()):
+        parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+    for part in parts:
+        yield from _constants(part, variables)
+
+
+def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> bool:
+    """Whether a test has a condition that more than one answer of the code under test passes.
+
+    It searches, it asks for something, or both of its sides are computed: an edit of expressions can pass it by several
+    answers at once, or by no answer on both sides.
+
+    Args:
+        files: path → text of the test files.
+        names: of the tests, as the log parser gives them.
+    """
+    try:
+        chosen, _ = target_tests(files, names, {})
+        helpers = {
+            (path, node.name): node
+            for path in chosen
+            for node in walk(parse(files[path]))
+            if isinstance(node, Function) and not node.name.startswith("test")
+        }
+    except (SyntaxError, ValueError, RecursionError):
+        return True
+    functions = [(path, function) for path, each in chosen.items() for _, function in each.values()]
+    for path, function in functions:  # grows during the iteration
+        for node in walk(function):
+            helper = helpers.pop((path, called(node)), None) if isinstance(node, ast.Call) else None
+            functions += [(path, helper)] if helper is not None else []
+    own = {path: _own_names(parse(files[path])) for path in chosen}
+    return not functions or any(
+        _has_many_answers(node, variables_of(function), own[path])
+        for path, function in functions
+        for node in walk(function)
+    )
+
+
+def says_more(sides: Sequence[ast.expr]) -> bool:
+    """Whether an equality expects more than that something was found, or how often."""
+    counts = any(map(_counts, sides))
+    values = [side.value for side in sides if isinstance(side, ast.Constant)]
+    return not any(value is True or (counts and type(value) is int and 1 <= value <= MOST_FOUND) for value in values)
+
+
+def _counts(side: ast.expr) -> bool:
+    return any(isinstance(node, ast.Call) and called(node) in COUNTING for node in walk(side))
+
+
+def _own_names(module: ast.Module) -> frozenset[str]:
+    """The functions that a test file defines, and what it has from Python's library."""
+    found: set[str] = set()
+    for node in walk(module):
+        if isinstance(node, Function):
+            found.add(node.name)
+        elif isinstance(node, ast.Import):
+            names = [alias for alias in node.names if _is_standard(alias.name)]
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and _is_standard(node.module or ""):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return frozenset(found)
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) -> bool:
+    if isinstance(node, ast.Assert):
+        return _passes_many(node.test, variables, own)
+    if not isinstance(node, ast.Call):
+        return False
+    name = called(node)
+    if name in _SEARCHING_CALLS or any(keyword.arg == "match" for keyword in node.keywords):
+        return True
+    if name in _EQUAL_CALLS:
+        sides = node.args[:2]
+        asks = not says_more(sides) and any(asked(side, variables) for side in sides)
+        return asks or _are_computed(sides, own)
+    return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
+
+
+def _passes_many(condition: ast.expr, variables: Variables, own: frozenset[str]) -> bool:
+    """Whether several values pass a condition: it searches, it asks for something, or both sides are computed."""
+    for node in walk(condition):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if isinstance(node.ops[0], ast.In) or (isinstance(node.ops[0], ast.Eq) and _are_computed(sides, own)):
+                return True
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
+            return True
+    return not _says_more(condition) and bool(asked(condition, variables))
+
+
+def _says_more(condition: ast.expr) -> bool:
+    """Whether a condition is an equality with what says more than that something was found."""
+    if not isinstance(condition, ast.Compare) or not isinstance(condition.ops[0], ast.Eq | ast.Is):
+        return False
+    return says_more([condition.left, *condition.comparators])
+
+
+def questions_of(statement: ast.AST) -> list[ast.expr]:
+    """The conditions of an assertion that may ask for something: none where its value says more than that."""
+    conditions: list[ast.expr] = []
+    if isinstance(statement, ast.Assert):
+        conditions = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        name, sides = called(statement.value), statement.value.args[:2]
+        if name in _TRUTHS + _ORDERS or (name in _EQUAL_CALLS and not says_more(sides)):
+            conditions = sides
+    return [one for one in conditions if not _says_more(one)]
+
+
+def _are_computed(sides: list[ast.expr], own: frozenset[str]) -> bool:
+    """Whether the code under test computes all sides."""
+    return len(sides) > 1 and all(any(_calls_the_product(inner, own) for inner in walk(side)) for side in sides)
+
+
+def _calls_the_product(node: ast.AST, own: frozenset[str]) -> bool:
+    """Whether this calls more than a class, a function of the test file or one of Python's library."""
+    if not isinstance(node, ast.Call) or called(node) in _MAKERS or called(node).lstrip("_")[:1].isupper():
+        return False
+    if isinstance(node.func, ast.Name):
+        return node.func.id not in own and not hasattr(builtins, node.func.id)
+    root: ast.expr = node.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    return not (isinstance(root, ast.Name) and (root.id in own or root.id in _OF_TESTS))
