@@ -3,7 +3,8 @@
     SWEGYM_BASE_IMAGES=benchmarks/harbor_bases python -m benchmarks.harbor_tasks FOLDER [--only NAME …]
 
 FOLDER holds the folders of the tasks named in `TASKS`. EvoEval's and Aider's were migrated by `harbor tasks migrate`;
-the scripts of Aider's, which exit before the reward is written, were put in a subshell.
+the scripts of Aider's, which exit before the reward is written, were put in a subshell. `build-cython-ext`, of before
+planarity 1.0, was played with PIP_CONSTRAINT naming a file with `planarity<1`.
 Each task is built from its Dockerfile, solved by its `solution/solve.sh`, and graded by its `tests/test.sh`, once with
 that and once without. Results are kept task by task: `--only` renews some.
 """
@@ -58,6 +59,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     options = parser.parse_args()
     about, tasks = head(), json.loads(PLACE.read_text())["tasks"] if PLACE.exists() else {}
+    made = {key: about.pop(key) for key in ("commit", "dirty")}  # of each task, since not all are renewed
     for name in options.only:
         began = time.monotonic()
         found = {
@@ -65,7 +67,7 @@ def main() -> None:
             for who in ("solution", "empty")
         }
         rewards = [each["reward"] for each in found.values()]
-        tasks[name] = {**found, "seconds": round(time.monotonic() - began)}
+        tasks[name] = {**found, "seconds": round(time.monotonic() - began), **made}
         print(f"{name:36} {rewards[0]!s:>5} {rewards[1]!s:>5} {tasks[name]['seconds']:6} s", flush=True)
         held = {"solution": 1.0, "empty": 0.0}
         right = [each for each, them in tasks.items() if {who: them[who]["reward"] for who in held} == held]

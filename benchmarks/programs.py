@@ -1,15 +1,18 @@
 """What `SWEAgent-v0` costs beyond the agent's own work: a turn, the start of an episode, many at once, many requests.
 
-    python -m benchmarks.programs [--turns 300] [--at-once 64] [--requests 10000]
+    python -m benchmarks.programs [--turns 300] [--at-once 64] [--requests 10000] [--agent mini-swe-agent]
 
 The agent keeps one connection, and says in each request how long it took itself since the last answer; the rest of the
 step is this package's: HTTP, protocol, conversations, patch. Processor time is that of the thread that steps. A start
-is compared with the same sandbox without an agent.
+is compared with the same sandbox without an agent. Episodes of an agent that is imported once are compared with those
+of the same agent started as usual, in turns: the seconds of a reset, and the processor time that the control groups of
+the sandboxes count until the agent has ended. The first episode, which imports, is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import resource
 import tempfile
@@ -20,6 +23,8 @@ from pathlib import Path
 from benchmarks.records import Row, row, write_results
 from swegym_env.env import SWEBenchEnv
 from swegym_env.programs.env import SWEAgentEnv
+from swegym_env.programs.spec import load_agent
+from swegym_env.sandbox.linux.cgroups import existing_groups
 
 _AGENT = """
 import http.client, json, sys, time
@@ -56,6 +61,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=300)
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--agent", default="mini-swe-agent", help="which asks for commands by a tool bash")
+    parser.add_argument("--episodes", type=int, default=16)
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="swegym-programs-") as name:
@@ -66,6 +73,7 @@ def main() -> None:
         rows += turns(folder, options.turns)
         rows += at_once(folder, options.at_once)
         rows += requests(folder, options.requests)
+        rows += imports(options.agent, options.episodes)
     place = write_results("programs", rows, ratios={}, packages=[], conditions={"load": os.getloadavg()[0]})
     for each in rows:
         print(f"{each.case:40} {each.metric:24} {each.median:10.3f} {each.unit} ({each.p10:.3f} to {each.p90:.3f})")
@@ -138,6 +146,54 @@ def requests(folder: Path, number: int) -> list[Row]:
     return [
         row(f"{number} requests, last 90 %", "memory gained", "MB", [memory[-1] - memory[0]]),
         row(f"{number} requests, last 90 %", "descriptors gained", "", [descriptors[-1] - descriptors[0]]),
+    ]
+
+
+class Measured(SWEAgentEnv):
+    """Notes the processor seconds of its sandboxes when its agent has ended."""
+
+    counted: dict[str, float]
+
+    def _end_all(self) -> str:
+        self.counted = processor_s()
+        return super()._end_all()
+
+
+def processor_s() -> dict[str, float]:
+    """Processor seconds of each sandbox of this process that is there now."""
+    groups = existing_groups().items()
+    return {name: group.cpu_s() or 0.0 for name, group in groups if name.startswith(f"{os.getpid()}-")}
+
+
+def imports(agent: str, number: int) -> list[Row]:
+    """Episodes of two requests, imported once and started as usual, in turns."""
+    once = load_agent(agent)
+    usual = dataclasses.replace(once, imports=None)
+    envs = {
+        f"an episode of {agent}, {how}": Measured("mini", agent=spec, reward="none", pool=0)
+        for how, spec in (("imported once", once), ("started as usual", usual))
+    }
+    resets: dict[str, list[float]] = {case: [] for case in envs}
+    processor: dict[str, list[float]] = {case: [] for case in envs}
+    for at in range(number + 1):
+        for case, env in envs.items():
+            before, began = processor_s(), time.perf_counter()
+            env.reset(seed=0)
+            reset_s = time.perf_counter() - began
+            for command in ("ls", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"):
+                env.step(f'<tool_call>{{"name": "bash", "arguments": {{"command": "{command}"}}}}</tool_call>')
+            if at:
+                resets[case].append(reset_s)
+                processor[case].append(sum(used - before.get(name, 0.0) for name, used in env.counted.items()))
+    problems = {env.imports_problem for env in envs.values()} - {""}
+    for env in envs.values():
+        env.close()
+    if problems:
+        raise SystemExit(f"{agent} is not imported once: {'; '.join(problems)}")
+    return [
+        row(case, metric, "s", values[case])
+        for case in envs
+        for metric, values in (("reset", resets), ("processor", processor))
     ]
 
 

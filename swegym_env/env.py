@@ -25,7 +25,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.grading.verdict import Proof
 from swegym_env.prepare import Workspace, check_backend, prepare
 from swegym_env.repo.patches import refusal
-from swegym_env.sandbox.api import Limits, Sandbox, Snapshot
+from swegym_env.sandbox.api import Imports, Limits, Sandbox, Snapshot
 from swegym_env.sandbox.pool import WarmPool
 from swegym_env.tasks.adapters import Example
 from swegym_env.tasks.datasets import load_tasks
@@ -391,6 +391,7 @@ class SWEBenchEnv(TextEpisode[Task]):
     """
 
     _port: int | None = None  # of the sandbox's loopback, at which a subclass answers
+    _imports: Imports | None = None  # a program that a subclass starts in each sandbox
 
     def __init__(
         self,
@@ -514,6 +515,7 @@ class SWEBenchEnv(TextEpisode[Task]):
             turn_timeout_s=self._turn_timeout_s,
             deterministic=self._deterministic,
             port=self._port,
+            imports=self._imports,
         )
 
     def _start(self, task: Task, workspace: Workspace | None = None) -> Sandbox:

@@ -28,7 +28,7 @@ from swegym_env.languages.setup_layers import Setup, build_setup, export_changes
 from swegym_env.repo.capture import capture_patch
 from swegym_env.repo.git import ANY_OWNER
 from swegym_env.repo.repositories import files_layer, image_environment, image_repository_layer, repository_layer
-from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, start_sandbox
+from swegym_env.sandbox import Imports, Limits, Sandbox, SandboxSpec, start_sandbox
 from swegym_env.sandbox.backends import find_backend, make_backend
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
@@ -149,6 +149,7 @@ def prepare(
     turn_timeout_s: float = 60.0,
     deterministic: bool = False,
     port: int | None = None,
+    imports: Imports | None = None,
 ) -> Workspace:
     """The workspace of `task` on a back end of this machine or on a server.
 
@@ -160,6 +161,7 @@ def prepare(
         turn_timeout_s: seconds of one command, for the tools.
         deterministic: see `languages.determinism`.
         port: of the sandbox's loopback, at which the owner answers, see `SandboxSpec`.
+        imports: a program of the tools that is imported once, see `SandboxSpec`; a server does not do so.
     Raises:
         ConfigurationError: the back end does not work here, or `repos` would have no effect.
         RepositoryError, LayerError, SandboxError, ImageError: see there.
@@ -175,6 +177,7 @@ def prepare(
             turn_timeout_s=turn_timeout_s,
             deterministic=deterministic,
             port=port,
+            imports=imports,
         )
     check_backend(backend, repos)
     payload = {
@@ -197,6 +200,7 @@ def prepare_locally(
     turn_timeout_s: float = 60.0,
     deterministic: bool = False,
     port: int | None = None,
+    imports: Imports | None = None,
     store: LayerStore | None = None,
     install: bool = True,
 ) -> LocalWorkspace:
@@ -235,6 +239,7 @@ def prepare_locally(
         workdir="/testbed",
         env={**ANY_OWNER, **setup.env},
         port=port,
+        imports=imports,
         limits=limits or Limits(),
     )
     if deterministic:

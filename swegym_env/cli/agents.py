@@ -73,6 +73,7 @@ def _check(options: argparse.Namespace) -> int:
         "messages": info["messages"],
         "then": after["end_reason"] if terminated or truncated else "asks again",
         "continues": bool(after.get("continues")),
+        "imports_problem": env.imports_problem,
         "observation": answered,
     }
     if options.json:
@@ -80,6 +81,8 @@ def _check(options: argparse.Namespace) -> int:
         return 0
     how = "a stream" if found["stream"] else "whole"
     print(f"{env.agent} asks after {found['start_s']} s, by {found['protocol']}, {how}")
+    if load_agent(options.path).imports is not None:
+        print(f"imported in each episode: {env.imports_problem}" if env.imports_problem else "imported once")
     print(f"tools: {', '.join(found['tools']) or 'none'}\n\n{info['system_prompt']}\n\n{observation}".rstrip())
     print(f"\n>>> {options.answer}\n{answered}")
     same = "the same conversation" if found["continues"] else "another conversation"

@@ -12,14 +12,12 @@ agent that the tests start can write the reward while they run.
 
 from __future__ import annotations
 
-import fnmatch
 import json
 import math
 import os
 import shlex
-import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,12 +26,12 @@ from typing import Any, Literal
 from swegym_env.errors import ConfigurationError, GradingError, SandboxBrokenError, SandboxError
 from swegym_env.grading.verdict import Verdict
 from swegym_env.harbor.image import Built, as_root, build_image
+from swegym_env.harbor.protection import protect_image, remove_owners
 from swegym_env.harbor.tasks import HarborTask, tree_files
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, start_sandbox
 from swegym_env.sandbox.client import clean_up, supervisor
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.sandbox.leases import lease_directory
-from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.local import LocalSandbox
 from swegym_env.sandbox.writable import run_dir_for
 
@@ -42,18 +40,6 @@ __all__ = ["Protect", "StateVerdict", "copied_state", "grade_state", "limits_of"
 Protect = Literal["system", "none"]
 
 _REWARDS = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
-_OF_THE_OWNER = ("tests", "logs", "solution", ".swegym")
-_SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "usr/local")
-# Read by every dynamic program, shell or Python, before the tests or while they begin.
-_LOADED = (
-    "etc/ld.so.preload", "etc/ld.so.conf", "etc/ld.so.conf.d/*", "etc/profile", "etc/profile.d/*", "etc/bash.bashrc",
-    "etc/environment", "etc/pip.conf", "*/sitecustomize.py", "*/usercustomize.py", "*/site-packages/*.pth",
-    "*/dist-packages/*.pth", "root/.bash*", "root/.profile", "root/.config/pip/*", "root/.pip/*", "home/agent/.bash*",
-    "home/agent/.profile", "root/.config/uv/*", "root/.pydistutils.cfg",
-)  # fmt: skip
-_PROGRAM_DIRECTORIES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
-_OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque", "user.fuseoverlayfs.opaque")
-_MOST_LINKS = 40
 _MOST_REWARD_BYTES = 1 << 16
 _MOST_LOG_BYTES = 1 << 20
 
@@ -166,7 +152,8 @@ def copied_state(
     try:
         directory.chmod(0o755)
         layers = sandbox.copy_layers(directory)
-        yield tuple(layers), _protected(layers, built, protect)
+        remove_owners(layers)
+        yield tuple(layers), protect_image(layers, built) if protect == "system" else ()
     finally:
         clean_up({"do": "remove", "directory": str(directory)})
 
@@ -241,116 +228,3 @@ def _read_rewards(sandbox: Sandbox) -> tuple[dict[str, float], str]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _protected(layers: Sequence[Path], built: Built, protect: Protect) -> tuple[str, ...]:
-    """Remove from copied layers what is not graded; the paths that were removed."""
-    for layer in layers:
-        for name in _OF_THE_OWNER:
-            _remove(layer / name)
-    if protect == "none":
-        return ()
-    below = (built.root, *built.layers)
-    image = _Image(
-        below,
-        frozenset({*_SYSTEM, *(_resolved(below, place) for place in _SYSTEM)}),
-        frozenset({*_PROGRAM_DIRECTORIES, *(_resolved(below, place) for place in _PROGRAM_DIRECTORIES)}),
-    )
-    return tuple(sorted({path for layer in layers for path in _filtered(layer, "", image)}))
-
-
-@dataclass(frozen=True)
-class _Image:
-    """What is below the layers of an episode.
-
-    Attributes:
-        below: the layers of the image, bottom first.
-        system: directories of programs and libraries, as usual names and as the image's links resolve them.
-        programs: directories in which programs are found, likewise.
-    """
-
-    below: Sequence[Path]
-    system: frozenset[str]
-    programs: frozenset[str]
-
-
-def _resolved(below: Sequence[Path], path: str) -> str:
-    """A path of the image with its links resolved inside the image; "" for its root."""
-    ahead, found, links = path.split("/")[::-1], list[str](), 0
-    while ahead:
-        name = ahead.pop()
-        if name == "..":
-            found = found[:-1]
-        elif name not in ("", "."):
-            place = "/".join((*found, name))
-            top = next((layer / place for layer in reversed(below) if os.path.lexists(layer / place)), None)
-            if top is None or not top.is_symlink() or links == _MOST_LINKS:
-                found.append(name)
-                continue
-            links += 1
-            target = os.readlink(top)
-            found = [] if target.startswith("/") else found
-            ahead += target.split("/")[::-1]
-    return "/".join(found)
-
-
-def _filtered(layer: Path, directory: str, image: _Image) -> Iterator[str]:
-    """Remove what changes the system from a directory of a layer; yields the paths that were removed."""
-    below = image.below
-    with os.scandir(layer / directory) as entries:
-        names = sorted(entry.name for entry in entries)
-    for name in names:
-        path = f"{directory}/{name}" if directory else name
-        status = os.lstat(layer / path)
-        system = any(path == place or path.startswith(f"{place}/") for place in image.system)
-        leads_there = any(place.startswith(f"{path}/") for place in image.system)
-        if stat.S_ISDIR(status.st_mode):
-            hides = _is_file(below, path)
-            if system or leads_there:
-                hides = _make_transparent(layer / path) or hides
-            if hides and (system or leads_there) and _is_file(below, path):
-                _remove(layer / path)
-                yield path
-                continue
-            yield from _filtered(layer, path, image)
-        elif (
-            ((system or leads_there) and (_exists(below, path) or _is_whiteout(status)))
-            or any(fnmatch.fnmatchcase(path, pattern) for pattern in _LOADED)
-            or (os.path.dirname(path) in image.programs and _shadows(image, name))
-        ):
-            os.unlink(layer / path)
-            yield path
-
-
-def _exists(below: Sequence[Path], path: str) -> bool:
-    return any(os.path.lexists(layer / path) for layer in below)
-
-
-def _is_file(below: Sequence[Path], path: str) -> bool:
-    """Whether the image has something at a path that is not a directory."""
-    found = next((layer / path for layer in reversed(below) if os.path.lexists(layer / path)), None)
-    return found is not None and not stat.S_ISDIR(os.lstat(found).st_mode)
-
-
-def _shadows(image: _Image, name: str) -> bool:
-    """Whether the image has a program of this name."""
-    return any(_exists(image.below, f"{place}/{name}") for place in image.programs)
-
-
-def _is_whiteout(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def _make_transparent(directory: Path) -> bool:
-    """Let the image's files in a directory be seen again; whether they were hidden."""
-    hidden = [name for name in os.listxattr(directory, follow_symlinks=False) if name in _OPAQUE]
-    for name in hidden:
-        os.removexattr(directory, name, follow_symlinks=False)
-    return bool(hidden)
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
-        path.unlink()
-    else:
-        remove_tree(path)

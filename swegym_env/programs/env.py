@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from swegym_env.sandbox.door import run_command
 from swegym_env.tasks.task import Task
 
 __all__ = ["SWEAgentEnv", "make_vector"]
+
+_log = logging.getLogger(__name__)
 
 _OUTPUT_FILE = "/.swegym/agent.log"
 _SHOWN_BYTES = 4000  # of the agent's output, at its end
@@ -123,8 +126,11 @@ class SWEAgentEnv(SWEBenchEnv):
             render_mode=render_mode,
         )
         self._tools = ToolSet(shell=True, bundles=(self._agent.bundle(),))
+        self._imports = self._agent.imported()
+        self.imports_problem = ""  # why the last agent that started was not forked from its imported copy
+        self._logged: set[str] = set()
         if isinstance(agent, AgentSpec):
-            named = ("name", "description", "install", "command", "environment")
+            named = ("name", "description", "install", "command", "environment", "imports")
             agent = str(agent.folder) if agent.folder else {key: getattr(agent, key) for key in named}
         self.arguments = {**arguments, "agent": dict(agent) if isinstance(agent, Mapping) else str(agent)}
         self._conversations = Conversations()
@@ -161,7 +167,10 @@ class SWEAgentEnv(SWEBenchEnv):
         sandbox = super()._start(task, workspace)
         try:
             sandbox.write(TASK_FILE, task.problem_statement.encode("utf-8", "surrogateescape"))
-            sandbox.run(run_command(self._agent.script(), PORT, _OUTPUT_FILE), timeout_s=_START_TIMEOUT_S)
+            start = getattr(sandbox, "starts_imported", "")
+            sandbox.run(run_command(self._agent.script(start), PORT, _OUTPUT_FILE), timeout_s=_START_TIMEOUT_S)
+            if self._agent.imports is not None:
+                self._start_imported(sandbox)
         except OSError as error:
             sandbox.close()
             raise SandboxError(f"the agent {self._agent.name} cannot be started: {error}") from error
@@ -169,6 +178,14 @@ class SWEAgentEnv(SWEBenchEnv):
             sandbox.close()
             raise
         return sandbox
+
+    def _start_imported(self, sandbox: Sandbox) -> None:
+        """Let the agent's imported copy be the one that starts; log once why it is started as usual, where it is."""
+        start = getattr(sandbox, "start_imported", None)
+        self.imports_problem = start() if start is not None else f"{sandbox.backend} does not import agents"
+        if self.imports_problem and self.imports_problem not in self._logged:
+            self._logged.add(self.imports_problem)
+            _log.warning("the agent %s imports in each episode: %s", self._agent.name, self.imports_problem)
 
     def _play(self, action: str) -> TurnResult:
         sandbox, _ = self._live()

@@ -12,13 +12,18 @@ A folder::
       python3 -m venv venv
       venv/bin/pip install my-agent==1.2
     command: |            # for bash, in the repository; the episode ends with it
-      "$SWEGYM_AGENT/venv/bin/my-agent" --task "$(cat "$SWEGYM_TASK")"
+      exec $SWEGYM_START "$SWEGYM_AGENT/venv/bin/my-agent" --task "$(cat "$SWEGYM_TASK")"
     environment:          # optional: more variables
       MY_AGENT_MODE: batch
+    imports:              # optional: a program in Python that is imported once for all episodes
+      program: venv/bin/my-agent
+      modules: [my_agent] # optional: by default, what the first statements of the program import
 
 The command finds these variables: SWEGYM_AGENT (the folder inside), SWEGYM_TASK (a file with the issue), SWEGYM_MODEL
 (a name for the model), and the addresses of the model: OPENAI_BASE_URL and OPENAI_API_BASE (with /v1),
-ANTHROPIC_BASE_URL (without), OPENAI_API_KEY and ANTHROPIC_API_KEY (any text will do).
+ANTHROPIC_BASE_URL (without), OPENAI_API_KEY and ANTHROPIC_API_KEY (any text will do). SWEGYM_START, which is for the
+shell only, stands in front of the program of `imports`: it is empty, or starts the program's imported copy, see
+`sandbox.imported`.
 """
 
 from __future__ import annotations
@@ -38,6 +43,7 @@ from swegym_env.agent.tools import AGENT_FILE, Bundle, load_bundle
 from swegym_env.errors import ConfigurationError
 from swegym_env.programs.protocols.model import MODEL
 from swegym_env.registry import resolve, with_installed
+from swegym_env.sandbox import Imports
 from swegym_env.sandbox.layers import LayerStore
 
 __all__ = ["PORT", "TASK_FILE", "AgentSpec", "agent_names", "load_agent", "shipped_agents"]
@@ -48,7 +54,7 @@ PORT = 8390
 TASK_FILE = "/.swegym/task.md"
 _INSTALLED = "/opt/swegym/tools"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
-_KEYS = ("description", "install", "command", "environment")
+_KEYS = ("description", "install", "command", "environment", "imports")
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,14 @@ class AgentSpec:
         name: for layers, records and tables.
         description: for people.
         folder: its files; None: it has none.
+        imports: a Python program that is imported once for all episodes: `program`, its path in the folder, and
+            optionally `modules`; None: none is.
     """
 
     command: str
     install: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    imports: Mapping[str, Any] | None = None
     name: str = "agent"
     description: str = ""
     folder: Path | None = None
@@ -76,12 +85,18 @@ class AgentSpec:
             raise ConfigurationError(f"agent {self.name}: command: expected a shell command, got {self.command!r}")
         if not _NAME.fullmatch(self.name):
             raise ConfigurationError(f"agent: name: expected letters, digits, '.', '_' and '-', got {self.name!r}")
+        if self.imports is not None:
+            _check_imports(self.name, self.imports)
 
     def bundle(self) -> Bundle:
         """Its files and how they are installed. What has no folder gets one, which is kept in the store of layers."""
         if self.folder is not None:
             return load_bundle(self.folder)
-        settings = {"install": self.install, "command": self.command, "environment": dict(self.environment)}
+        settings: dict[str, Any] = {
+            "install": self.install,
+            "command": self.command,
+            "environment": dict(self.environment),
+        }
         text = yaml.safe_dump(settings, sort_keys=True)
         digest = hashlib.sha256(f"{self.name}\n{text}".encode()).hexdigest()
 
@@ -91,10 +106,10 @@ class AgentSpec:
 
         return load_bundle(LayerStore().get_or_build(("agent", digest), write) / self.name)
 
-    def script(self) -> str:
-        """What bash runs in the sandbox: the command with its variables, in the directory where the shell is."""
+    def variables(self) -> dict[str, str]:
+        """The variables of the command."""
         address = f"http://127.0.0.1:{PORT}"
-        variables = {
+        return {
             "OPENAI_BASE_URL": f"{address}/v1",
             "OPENAI_API_BASE": f"{address}/v1",
             "OPENAI_API_KEY": "swegym",
@@ -106,8 +121,22 @@ class AgentSpec:
             "SWEGYM_TASK": TASK_FILE,
             **self.environment,
         }
-        exports = " ".join(shlex.quote(f"{name}={value}") for name, value in variables.items())
-        return f"export {exports}\n{self.command}"
+
+    def script(self, start: str = "") -> str:
+        """What bash runs in the sandbox: the command with its variables, in the directory where the shell is.
+
+        Args:
+            start: the words in front of the program of `imports`, see `LocalSandbox.starts_imported`.
+        """
+        exports = " ".join(shlex.quote(f"{name}={value}") for name, value in self.variables().items())
+        return f"export {exports}\nSWEGYM_START={shlex.quote(start)}\n{self.command}"
+
+    def imported(self) -> Imports | None:
+        """The program of `imports`, for a sandbox."""
+        if self.imports is None:
+            return None
+        program = f"{_INSTALLED}/{self.name}/{self.imports['program']}"
+        return Imports(program, tuple(self.imports.get("modules") or ()), self.variables())
 
 
 def shipped_agents() -> dict[str, Path]:
@@ -156,11 +185,21 @@ def _from_mapping(settings: Any, where: str, known: tuple[str, ...], **more: Any
     variables = settings.get("environment") or {}
     if not isinstance(variables, Mapping) or not all(re.fullmatch(r"[A-Za-z_]\w*", str(name)) for name in variables):
         raise ConfigurationError(f"{where}: environment: expected names and values of variables, got {variables!r}")
-    texts = {key: settings[key] for key in known if key != "environment" and settings.get(key) is not None}
+    others = ("environment", "imports")
+    texts = {key: settings[key] for key in known if key not in others and settings.get(key) is not None}
     for key, value in texts.items():
         if not isinstance(value, str):
             raise ConfigurationError(f"{where}: {key}: expected text, got {value!r}")
     environment = {str(name): str(value) for name, value in variables.items()}
     if "command" not in texts:
         raise ConfigurationError(f"{where}: command: expected the shell command that starts the agent")
-    return AgentSpec(environment=environment, **{**texts, **more})
+    return AgentSpec(environment=environment, imports=settings.get("imports"), **{**texts, **more})
+
+
+def _check_imports(name: str, imports: Any) -> None:
+    expected = "expected `program`, a path in the folder, and optionally `modules`, a list of names"
+    known = isinstance(imports, Mapping) and set(imports) <= {"program", "modules"}
+    program, modules = (imports.get("program"), imports.get("modules") or []) if known else (None, None)
+    inside = isinstance(program, str) and program and not program.startswith("/") and ".." not in program.split("/")
+    if not inside or not isinstance(modules, list | tuple) or not all(isinstance(each, str) for each in modules):
+        raise ConfigurationError(f"agent {name}: imports: {expected}, got {imports!r}")

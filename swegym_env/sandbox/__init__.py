@@ -12,13 +12,24 @@ The way of a command, file by file:
     client      asks the supervisor, a small process beside this one, to launch a container
     linux       the supervisor; `linux.container` makes the namespaces, mounts the layers and becomes bash
     shell       the protocol with that bash, which turns a command into a `CommandResult`
+    imported    a Python program that is imported once, and forked into many sandboxes
 """
 
 from __future__ import annotations
 
-from swegym_env.sandbox.api import Change, CommandResult, Limits, Sandbox, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import Change, CommandResult, Imports, Limits, Sandbox, SandboxSpec, Snapshot
 
-__all__ = ["Change", "CommandResult", "Limits", "Sandbox", "SandboxSpec", "Snapshot", "open_sandbox", "start_sandbox"]
+__all__ = [
+    "Change",
+    "CommandResult",
+    "Imports",
+    "Limits",
+    "Sandbox",
+    "SandboxSpec",
+    "Snapshot",
+    "open_sandbox",
+    "start_sandbox",
+]
 
 
 def open_sandbox(spec: SandboxSpec, *, backend: str = "auto") -> Sandbox:

@@ -13,7 +13,18 @@ from swegym_env.errors import ConfigurationError
 if TYPE_CHECKING:
     from swegym_env.sandbox.budget import Budget
 
-__all__ = ["Asked", "Change", "CommandResult", "Door", "Ended", "Limits", "Sandbox", "SandboxSpec", "Snapshot"]
+__all__ = [
+    "Asked",
+    "Change",
+    "CommandResult",
+    "Door",
+    "Ended",
+    "Imports",
+    "Limits",
+    "Sandbox",
+    "SandboxSpec",
+    "Snapshot",
+]
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,21 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Imports:
+    """A Python program of the layers whose imports are done once for many sandboxes, see `sandbox.imported`.
+
+    Attributes:
+        program: its path inside.
+        modules: what to import; empty: what the program's own first statements import.
+        environment: variables that it is started with, beside those of the shell.
+    """
+
+    program: str
+    modules: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SandboxSpec:
     """Everything that a sandbox is made of; equal specs make equal sandboxes.
 
@@ -111,6 +137,7 @@ class SandboxSpec:
             to everybody (`chmod o+r`).
         network: False: no interface but loopback; connecting to another address times out, looking up a name fails.
         port: of the sandbox's own loopback, at which the owner answers requests, see `Sandbox.door`; None: nobody does.
+        imports: a program that is imported once for all sandboxes with the same layers but the last; None: none is.
     """
 
     image: str = "host"
@@ -121,6 +148,7 @@ class SandboxSpec:
     binds: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
     port: int | None = None
+    imports: Imports | None = None
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ _MESSAGE_BYTES = 1 << 18
 _LINE_BYTES = 1 << 16  # a quoted path of the greatest length takes less
 _END_TIMEOUT_S = 10.0
 _TRY = "Try: reset, which starts another"
-_OPTIONAL_FEATURES = ("overlay", "cgroups", "tmpfs", "seccomp", "users", "container")
+_OPTIONAL_FEATURES = ("overlay", "cgroups", "tmpfs", "seccomp", "users", "container", "imports")
 
 
 def disabled_features() -> list[str]:

@@ -29,6 +29,7 @@ from swegym_env.sandbox.linux.seccomp import (
 __all__ = ["profile_path", "program", "runtime_profile"]
 
 _Result = TypeVar("_Result")
+_ENTERING_CALLS = ("setns",)
 
 
 def profile_path() -> Path:
@@ -36,17 +37,19 @@ def profile_path() -> Path:
     return Path(os.environ.get("SWEGYM_SECCOMP") or PROFILE).expanduser().absolute()
 
 
-def program(*, for_runtime: bool = False, preallocation: bool = True) -> str:
+def program(*, for_runtime: bool = False, for_imports: bool = False, preallocation: bool = True) -> str:
     """The filter program, in base64.
 
     Args:
         for_runtime: allow what a container runtime needs; it must then install `runtime_profile`.
+        for_imports: allow to enter namespaces; what enters a sandbox must then install the sandbox's filter.
         preallocation: allow to take space on a disk without writing.
 
     Raises:
         ConfigurationError: the profile cannot be read or is malformed, or this machine's system calls are unknown.
     """
-    return _read(_program, for_runtime, preallocation)
+    allowed = RUNTIME_CALLS if for_runtime else _ENTERING_CALLS if for_imports else ()
+    return _read(_program, allowed, preallocation)
 
 
 def runtime_profile() -> Path:
@@ -75,9 +78,9 @@ def _read(make: Callable[..., _Result], *arguments: object) -> _Result:
 
 
 @functools.lru_cache(maxsize=8)
-def _program(path: Path, _changed_ns: int, for_runtime: bool, preallocation: bool) -> str:
+def _program(path: Path, _changed_ns: int, allowed: tuple[str, ...], preallocation: bool) -> str:
     profile = _loaded(path) if preallocation else without_preallocation(_loaded(path))
-    return base64.b64encode(compile_profile(profile, allowed=RUNTIME_CALLS if for_runtime else ())).decode()
+    return base64.b64encode(compile_profile(profile, allowed=allowed)).decode()
 
 
 @functools.lru_cache(maxsize=2)

@@ -31,6 +31,7 @@ from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.host_image import HOME, host_binds
 from swegym_env.sandbox.identity import check_binds, own, sandbox_user
 from swegym_env.sandbox.images import identity_layer, resolve_image
+from swegym_env.sandbox.imported import ImportedProgram, find_imported, place_program, release, started_through
 from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
@@ -224,7 +225,10 @@ class LocalSandbox:
         self._closed = False
         self._broken = ""  # why it was closed, where that was the agent's fault
         self._owner = os.getpid()
-        self._clock_offset_s = secrets.randbelow(_MOST_CLOCK_OFFSET_S)  # the same for all its shells
+        self.clock_offset_s = secrets.randbelow(_MOST_CLOCK_OFFSET_S)  # the same for all its shells
+        self._imported: ImportedProgram | None = None
+        self._launched_with: dict[str, Any] = {}
+        self.imports_problem = "" if spec.imports is None else "the sandbox was not started"
 
     def start(self) -> None:
         """See `api.Sandbox.start`.
@@ -237,15 +241,30 @@ class LocalSandbox:
         if self._closed:
             raise SandboxError("the sandbox is closed")
         if self._layer is None:
-            check_binds(self.spec.binds)
-            layer = self._make_layer()
-            try:
-                layer.populate(self.spec.workdir, _read_only_binds(self.spec))
-            except OSError as error:
-                raise storage_error(error, run_dir_for(self.spec.limits)) from error
-            self._layer = layer
+            if self.spec.imports is not None:
+                self._imported, self.imports_problem = find_imported(self.spec, self)
+                if self._imported is not None:
+                    self.clock_offset_s = self._imported.clock_offset_s
+            layer = self.make_layer()
+            if self._imported is not None:
+                place_program(layer)
         if self._shell is None:
             self._launch()
+
+    def make_layer(self) -> WritableLayer:
+        """Make the writable layer of a sandbox that was not started; errors as `start`."""
+        check_binds(self.spec.binds)
+        layer = self._make_layer()
+        try:
+            layer.populate(self.spec.workdir, _read_only_binds(self.spec))
+        except OSError as error:
+            raise storage_error(error, run_dir_for(self.spec.limits)) from error
+        self._layer = layer
+        return layer
+
+    def unstarted(self, spec: SandboxSpec) -> LocalSandbox:
+        """Another sandbox on the same back end."""
+        return LocalSandbox(spec, self._backend)
 
     def _make_layer(self, former: Sequence[FormerLayer] = ()) -> WritableLayer:
         """A new, empty writable layer, over former ones; the first call also makes the sandbox's directory."""
@@ -333,21 +352,25 @@ class LocalSandbox:
 
     def _try_to_launch(self) -> str:
         """Start a container on the writable layer; "", or why no shell answers."""
+        if self._imported is not None:
+            failure = "" if self._imported.alive() else "the imported program has ended"  # the files are there
+            failure = failure or self._launch_container()
+            if not failure:
+                return ""
+            release(self._imported)
+            self._imported, self.imports_problem = None, failure
+        return self._launch_container()
+
+    def _launch_container(self) -> str:
         layer = self._writable()
         try:
             resumes = self._used and layer.has_state(STATE_FILE)
         except OSError as error:
             return f"its files cannot be reached: {error}"
-        request = self._backend.request(self.spec, layer.path.parent, BASH)
-        request["layer"] = str(layer.path)
-        request["limits"] = dict(vars(self.spec.limits))  # all fields are numbers
-        request["clock_offset_s"] = self._clock_offset_s
-        self._lower = [Path(place) for place in request["layers"]]
-        request["layers"] = [*request["layers"], *(str(former.path) for former in self._former)]
-        request["limits"] |= {"disk_bytes": layer.disk_bytes, "inodes": layer.inodes}
-        if not layer.has_own_file_system:
-            request["filter"] = program(for_runtime=request["isolation"] == "command", preallocation=False)
-        request["limits"]["files_in_memory_bytes"] = self.spec.limits.disk_bytes * layer.has_own_file_system
+        request = self.request(layer, BASH)
+        if self._imported is not None:
+            request["within"] = self._imported.name
+        self._launched_with = request
         timeout_s = _RESTART_TIMEOUT_S if self._used else _START_TIMEOUT_S
         failure = ""
         for resume in (True, False) if resumes else (False,):
@@ -359,6 +382,20 @@ class LocalSandbox:
             if resume:
                 layer.discard_state(STATE_FILE)
         return failure
+
+    def request(self, layer: WritableLayer, command: Sequence[str]) -> dict[str, Any]:
+        """The supervisor's request that runs `command` on a writable layer of this sandbox."""
+        request = self._backend.request(self.spec, layer.path.parent, command)
+        request["layer"] = str(layer.path)
+        request["limits"] = dict(vars(self.spec.limits))  # all fields are numbers
+        request["clock_offset_s"] = self.clock_offset_s
+        self._lower = [Path(place) for place in request["layers"]]
+        request["layers"] = [*request["layers"], *(str(former.path) for former in self._former)]
+        request["limits"] |= {"disk_bytes": layer.disk_bytes, "inodes": layer.inodes}
+        if not layer.has_own_file_system:
+            request["filter"] = program(for_runtime=request["isolation"] == "command", preallocation=False)
+        request["limits"]["files_in_memory_bytes"] = self.spec.limits.disk_bytes * layer.has_own_file_system
+        return request
 
     def _starts_without_changes(self) -> bool:
         """Whether a sandbox of the same specification starts in half of the time that this one had."""
@@ -445,6 +482,18 @@ class LocalSandbox:
                 raise ConfigurationError("the sandbox has no door: SandboxSpec.port is None")
             self._door = Door(listener.dup())
         return self._door
+
+    @property
+    def starts_imported(self) -> str:
+        """The words in front of the program of `spec.imports` that start it; empty where it is started as usual."""
+        return "" if self._imported is None else started_through(self._imported.interpreter)
+
+    def start_imported(self) -> str:
+        """Let the imported program be the one that waits to be started; "", or why it is started as usual."""
+        if self._imported is None:
+            return self.imports_problem
+        assert self._directory is not None
+        return self._imported.fork(self._directory.path.name, self._live().pid, self._launched_with)
 
     def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
         """See `api.Sandbox.changes`."""
@@ -547,7 +596,7 @@ class LocalSandbox:
         other = LocalSandbox(self.spec, self._backend)
         other._cwd, other._used = self._cwd, True
         other._between, other._limits = self._between, self._limits
-        other._clock_offset_s = self._clock_offset_s  # no clock goes backwards
+        other.clock_offset_s = self.clock_offset_s  # no clock goes backwards
         try:
             if self._freeze():
                 other._replace_layer(other._make_layer_over(self._former), self._former)
@@ -595,6 +644,8 @@ class LocalSandbox:
         if self._door is not None:
             self._door.close()
         self._drop_shell()
+        if self._imported is not None:
+            release(self._imported)
         former, self._former = self._former, ()
         for layer in former:
             layer.directory.release()

@@ -49,7 +49,7 @@ from swegym_env.sandbox.linux.files import read_file, write_file
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.writable import WritableLayer
 
-__all__ = ["BASH", "ENVIRONMENT", "STATE_FILE", "CappedOutput", "Shell"]
+__all__ = ["BASH", "ENVIRONMENT", "STATE_FILE", "CappedOutput", "Shell", "program_command"]
 
 BASH = ("/bin/bash", "--noprofile", "--norc")
 STATE_FILE = "/.swegym/state"
@@ -581,18 +581,31 @@ def _set_up(spec: SandboxSpec, directory: str) -> str:
     """The line with which a shell becomes that of a sandbox."""
     lines = [
         "exec 7>&2 8>&1 >/dev/null 2>&1",
-        # Apptainer adds variables of its own, and accepts none that hold a comma or a line break.
-        "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
-        _export(ENVIRONMENT),
-        *(f"[ -r {file} ] && . {file}" for file in _IMAGE_ENVIRONMENT),
-        _export(spec.env),
-        *(f'export PATH={_quote(path)}:"$PATH"' for path in reversed(spec.path)),
+        *_variables(spec),
         f"ulimit -d {spec.limits.memory_bytes // 1024}",
         f"cd -- {_quote(directory)}",
         f"trap '{_SAVE_STATE}' EXIT",
         f"trap 'exit {EXIT_CODES['time']}' {_ABORT_SIGNAL.name}",
     ]
     return "; ".join(lines)
+
+
+def _variables(spec: SandboxSpec) -> list[str]:
+    """The commands that give a shell the variables of a sandbox."""
+    return [
+        # Apptainer adds variables of its own, and accepts none that hold a comma or a line break.
+        "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
+        _export(ENVIRONMENT),
+        *(f"[ -r {file} ] && . {file}" for file in _IMAGE_ENVIRONMENT),
+        _export(spec.env),
+        *(f'export PATH={_quote(path)}:"$PATH"' for path in reversed(spec.path)),
+    ]
+
+
+def program_command(spec: SandboxSpec, environment: Mapping[str, str], command: str) -> tuple[str, ...]:
+    """What runs `command` with the variables and in the directory of a sandbox's shell, without one that stays."""
+    lines = [*_variables(spec), _export(environment), f"cd -- {_quote(spec.workdir)}", command]
+    return (*BASH, "-c", "; ".join(lines))
 
 
 def _parse_trailer(status: bytes, start: bytes) -> tuple[int, str] | Literal["broken"] | None:

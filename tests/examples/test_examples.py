@@ -57,6 +57,44 @@ def test_scripted_agent_resolves_tasks_and_records_episodes(play, tmp_path):
     assert len(records) == 4 and all(record["turns"][-1]["action"] == "submit" for record in records)
 
 
+AGENT = """
+import json, os, subprocess, urllib.request
+
+schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+tool = {"type": "function", "function": {"name": "bash", "parameters": schema}}
+address, headers = os.environ["OPENAI_BASE_URL"] + "/chat/completions", {"Content-Type": "application/json"}
+messages = [{"role": "user", "content": open(os.environ["SWEGYM_TASK"]).read()}]
+while True:
+    body = json.dumps({"model": "m", "messages": messages, "tools": [tool]}).encode()
+    message = json.load(urllib.request.urlopen(urllib.request.Request(address, body, headers)))["choices"][0]["message"]
+    call = message["tool_calls"][0]
+    command = json.loads(call["function"]["arguments"])["command"]
+    output = subprocess.run(command, shell=True, capture_output=True, text=True).stdout
+    if output.startswith("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"):
+        break
+    messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": output}]
+"""
+
+
+def test_an_agent_of_ones_own_is_trained_and_goes_on_where_it_was(play, place, tmp_path):
+    folder = place / "own"
+    folder.mkdir(mode=0o755)
+    (folder / "agent.py").write_text(AGENT)
+    settings = {"command": 'exec $SWEGYM_START python3 "$SWEGYM_AGENT/agent.py"', "imports": {"program": "agent.py"}}
+    (folder / "agent.yaml").write_text(json.dumps(settings))
+    sizes = ("--recorded", 6, "--epochs", 1, "--updates", 1, "--episodes", 4, "--held-out", 2, "--parallel", 2)
+    arguments = ("train_agent.py", "--agent", folder, *sizes, "--output", tmp_path)
+    first = play(*arguments)
+    assert all(0 <= first[f"resolve_rate_{when}"] <= 1 for when in ("before", "after"))
+    recorded = [json.loads(line) for line in (tmp_path / "conversations.jsonl").read_text().splitlines()]
+    assert sorted(each["task"] for each in recorded) == list(range(6))
+    said = [message["content"] for message in recorded[0]["messages"] if message["role"] == "user"]
+    assert "def " in said[1] and said[2] == ""  # what grep shows, and nothing after an edit
+    began = (tmp_path / "ppo" / "metrics.jsonl").read_text()
+    assert play(*arguments) == first
+    assert (tmp_path / "ppo" / "metrics.jsonl").read_text() == began
+
+
 def test_tasks_made_from_a_repository_resolve_with_gold_only(play, place):
     assert play("own_tasks.py", "--output", place / "made", "--count", 2) == {
         "tasks": 2,

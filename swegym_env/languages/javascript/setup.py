@@ -77,6 +77,11 @@ _PREACT_NODE = {
     **dict.fromkeys(("3345", "3454", "3562", "3567", "3689"), "18"),
     "": "20",
 }
+# Their lock files name versions that the registry has no more, for tests of decorators that no row lists.
+_BABEL = (
+    "sed -i '/\"babel-plugin-polyfill-es-shims\":/d' packages/babel-plugin-proposal-decorators/package.json",
+    "make bootstrap",
+)
 
 RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
     "axios/axios": {
@@ -84,7 +89,10 @@ RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
         # The gold patch adds what its tests import.
         "5316": NodeRecipe("20", (_NPM_CI, "npm install --ignore-scripts --no-save formdata-node@5.0.0")),
     },
-    "babel/babel": {"": NodeRecipe("20", ("make bootstrap",), managers=("@yarnpkg/cli-dist@3.8.7",))},
+    "babel/babel": {
+        "": NodeRecipe("20", ("make bootstrap",), managers=("@yarnpkg/cli-dist@3.8.7",)),
+        **dict.fromkeys(("13928", "15649", "16130"), NodeRecipe("20", _BABEL, managers=("@yarnpkg/cli-dist@3.8.7",))),
+    },
     "facebook/docusaurus": {"": NodeRecipe("20", ("yarn install --frozen-lockfile",), managers=("yarn@1.22.22",))},
     "immutable-js/immutable-js": {"": NodeRecipe("20", (_NPM_CI,), programs={"jq": "jq"})},
     "mrdoob/three.js": {"": NodeRecipe("20", (_NPM_CI,))},

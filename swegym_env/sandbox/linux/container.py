@@ -44,7 +44,17 @@ TYPE_CHECKING = False  # `typing` is not imported: see `linux`
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MASKED", "READ_ONLY", "SHARED_MEMORY_BYTES", "Lifeline", "clone_into", "launch", "map_layers", "send_event"]
+__all__ = [
+    "MASKED",
+    "READ_ONLY",
+    "SHARED_MEMORY_BYTES",
+    "Lifeline",
+    "clone_into",
+    "launch",
+    "launch_below",
+    "map_layers",
+    "send_event",
+]
 
 MASKED = tuple(
     path
@@ -61,6 +71,12 @@ _NAMESPACES = {
     "command": kernel.CLONE_NEWUSER | kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET,
     "supervisor": kernel.CLONE_NEWUSER
     | kernel.CLONE_NEWNS
+    | kernel.CLONE_NEWPID
+    | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS
+    | kernel.CLONE_NEWNET,
+    # For an imported program, whose children enter user namespaces below this one, see `sandbox.imported`.
+    "imports": kernel.CLONE_NEWNS
     | kernel.CLONE_NEWPID
     | kernel.CLONE_NEWIPC
     | kernel.CLONE_NEWUTS
@@ -114,7 +130,9 @@ class Lifeline:
 
     def bind(self) -> None:
         """In a child, after its last change of user, which clears the signal: die with the supervisor from here on."""
-        os.close(self._write)
+        if self._write >= 0:
+            os.close(self._write)
+            self._write = -1
         kernel.set_parent_death_signal(signal.SIGKILL)
         poll = select.poll()
         poll.register(self._read, 0)
@@ -153,12 +171,14 @@ def launch(
     group: Group,
     user: User | None = None,
     layers: _Trees = (),
-) -> int:
-    """Start a container that runs `request["command"]`; returns the id of its first process on the host.
+) -> tuple[int, int]:
+    """Start a container that runs `request["command"]`.
 
     Args:
         request: isolation ("supervisor": this module makes all namespaces and the root; "command": the command enters
-            `root` and makes the rest), directory (with `root` in it), layer (a directory with `upper` and `work`;
+            `root` and makes the rest; "imports": as "supervisor", but in the user namespace of this process, as a user
+            without rights there), owner (the user on the host whose processes may enter its namespaces; absent: the
+            one who it runs as), directory (with `root` in it), layer (a directory with `upper` and `work`;
             empty: one of the binds is the root, and no overlay), layers (bottom first), binds (source and target; the
             target lies inside for "supervisor", on the host for "command"), shared (the same, of directories that many
             sandboxes have, see `_open_apart`), network, uid,
@@ -171,9 +191,13 @@ def launch(
         group: the control group that it starts in.
         user: who it runs as on the host; None: the user that it is inside.
         layers: from `map_layers`, for a user of its own.
+
+    Returns:
+        The id of its first process, for this process and as `/proc` shows it.
     """
     _filter(request["filter"])
     uid, gid = (request["uid"], request["gid"]) if user is None else (user.id, user.id)
+    request = {**request, "as": (uid, gid)}
     if user is not None and request["isolation"] == "command":
         os.chown(os.path.join(request["directory"], "binds"), uid, gid)  # where the container attaches them
     proceed, step = os.pipe()  # one byte when the user is mapped and the process is in its control group
@@ -184,11 +208,13 @@ def launch(
     try:
         threads, place = group.entrances()
         try:
-            child, inside = clone_into(uid, flags, place)
+            owner = request.get("owner", uid) if flags & kernel.CLONE_NEWUSER else os.geteuid()
+            child, inside = clone_into(owner, flags, place)
             if child == 0:
                 try:
                     os.close(step)
-                    os.write(entered, b"1" if enter(threads) and inside else b"0")
+                    shown = os.readlink("/proc/self").encode()  # this process may be in another namespace of processes
+                    os.write(entered, (b"1" if enter(threads) and inside else b"0") + shown)
                     if os.read(proceed, 1):
                         _become_command(request, streams, event_pipe, lifeline, layers, devices)
                 except (OSError, ValueError) as error:
@@ -199,13 +225,17 @@ def launch(
             trees = [tree for tree, _ in devices]
             for descriptor in (proceed, entered, *threads, *([] if place is None else [place]), *trees):
                 os.close(descriptor)
+        host_pid = child
         try:
+            told = os.read(answer, 32)  # nothing, if the process has been killed
+            host_pid = int(told[1:] or child)
             # One user and one group are mapped: nobody inside is root, not even by name.
-            if os.geteuid() != 0:
-                kernel.write_setting(f"/proc/{child}/setgroups", "deny")
-            kernel.write_setting(f"/proc/{child}/gid_map", f"{request['gid']} {gid} 1")
-            kernel.write_setting(f"/proc/{child}/uid_map", f"{request['uid']} {uid} 1")
-            if os.read(answer, 1) != b"1":
+            if flags & kernel.CLONE_NEWUSER:
+                if os.geteuid() != 0:
+                    kernel.write_setting(f"/proc/{host_pid}/setgroups", "deny")
+                kernel.write_setting(f"/proc/{host_pid}/gid_map", f"{request['gid']} {gid} 1")
+                kernel.write_setting(f"/proc/{host_pid}/uid_map", f"{request['uid']} {uid} 1")
+            if told[:1] != b"1":
                 group.add(child)
             os.write(step, b"1")
         except OSError as error:
@@ -214,7 +244,60 @@ def launch(
     finally:
         os.close(step)
         os.close(answer)
-    return child
+    return child, host_pid
+
+
+def launch_below(
+    namespace: int,
+    request: dict[str, Any],
+    streams: Sequence[int],
+    event_pipe: int,
+    lifeline: Lifeline,
+    group: Group,
+    user: User | None = None,
+    layers: _Trees = (),
+) -> tuple[int, int]:
+    """`launch` with the container's processes below another namespace of processes, whose end is theirs too.
+
+    Args:
+        namespace: descriptor of that namespace, which is below this process's own.
+
+    Returns:
+        The id of a child that ends as the container does, and with which it ends; the id of the container's first
+        process.
+
+    Raises:
+        OSError: it cannot be entered, or what `launch` raises.
+    """
+    answer, told = os.pipe()
+    try:
+        child = os.fork()
+        if child == 0:
+            try:
+                lifeline.bind()
+                kernel.setns(namespace, kernel.CLONE_NEWPID)  # for its children; there is no way back for all users
+                launcher = os.fork()
+                if launcher == 0:
+                    lifeline.bind()
+                    first, shown = launch(request, streams, event_pipe, lifeline, group, user, layers)
+                    os.write(told, str(shown).encode())
+                    launcher = first
+                _remain_as_init(launcher)
+            except BaseException as error:  # noqa: BLE001 - reported; nothing of the supervisor may go on here
+                os.write(told, f"error {error}".encode()[:4000])
+            finally:
+                os._exit(126)
+        os.close(told)
+        told = -1
+        text = os.read(answer, 4096).decode(errors="replace")
+        if not text.isdecimal():
+            os.waitpid(child, 0)
+            raise OSError(errno.EIO, text.removeprefix("error ") or "the process that launches was killed")
+        return child, int(text)
+    finally:
+        for descriptor in (answer, told):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def _make_devices(directory: str) -> _Trees:
@@ -279,7 +362,9 @@ def _become_command(
     kernel.make_private()
     # Sources are opened while this process still is the owner: the sandbox's user may be unable to reach them.
     binds = [(kernel.open_tree(source), target) for source, target in request["binds"]]
-    become_user(request["uid"], request["gid"])
+    shares_users = request["isolation"] == "imports"
+    if not shares_users:
+        become_user(request["uid"], request["gid"])
     lifeline.bind()
     binds += [(_open_apart(source, request), target) for source, target in request["shared"]]
     root = os.path.join(request["directory"], "root")
@@ -290,6 +375,8 @@ def _become_command(
         kernel.unshare(kernel.CLONE_NEWCGROUP)  # control groups above the one that it is in have no names
     fuse = _mount_overlay(root, request) if request["layer"] else ()
     send_event(event_pipe, f"overlay {'fuse' if fuse else 'kernel'}")
+    if fuse and shares_users:
+        raise OSError(errno.EOPNOTSUPP, "fuse-overlayfs serves no imported program")
     if fuse:
         # The server of the files must not be visible inside: its descriptors lead to the host's files, and whoever
         # stopped it would stop all who use the files, the owner too.
@@ -300,7 +387,7 @@ def _become_command(
         _make_network()
         if request.get("port"):
             _listen(request["port"], streams[-1])
-    if request["isolation"] == "supervisor":
+    if request["isolation"] != "command":
         _isolate(root, request, binds, devices)
     else:
         for tree, target in binds:
@@ -309,10 +396,14 @@ def _become_command(
         _mount_devices(os.path.join(request["directory"], "dev"), devices)
         _mount_processes()
         _limit_user(namespaces=1)  # Apptainer's own, and none for anybody inside it
+    if shares_users:
+        become_user(*request["as"])
+        kernel.drop_capabilities()
+        lifeline.bind()
     os.chdir("/")
     os.umask(0o022)
     kernel.forbid_tracing()
-    _limit_process(request["limits"])
+    _limit_process(request["limits"], processes=not shares_users)
     if "seccomp" not in request["without"]:
         _filter(request["filter"]).install()
     # Apptainer clears its parent-death signal. This process keeps its own, and since it is the first of a process
@@ -382,13 +473,18 @@ def _listen(port: int, channel: int) -> None:
         socket.send_fds(answer, [b"1"], [listener.fileno()])
 
 
-def _limit_process(limits: dict[str, Any]) -> None:
-    """Limit what this process and each that it starts may hold: before any program that the agent may have replaced."""
+def _limit_process(limits: dict[str, Any], *, processes: bool) -> None:
+    """Limit what this process and each that it starts may hold: before any program that the agent may have replaced.
+
+    Args:
+        processes: limit how many there are, of this user in this user namespace.
+    """
     chosen = {
         resource.RLIMIT_NOFILE: limits["descriptors"],
         resource.RLIMIT_FSIZE: limits["file_size_bytes"],
-        resource.RLIMIT_NPROC: limits["processes"],
     }
+    if processes:
+        chosen[resource.RLIMIT_NPROC] = limits["processes"]
     for limit, most in {**chosen, **_PROCESS_LIMITS}.items():
         allowed = resource.getrlimit(limit)[1]
         hard = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
@@ -424,7 +520,8 @@ def _isolate(root: str, request: dict[str, Any], binds: _Trees, devices: _Trees)
         _mount_devices("/dev", devices)
         # Before the old root goes: a user namespace may mount /proc only where it can see a complete one already.
         _mount_processes()
-        _limit_user(namespaces=0)  # nobody inside becomes root of a namespace of their own
+        if request["isolation"] != "imports":  # whose user namespace is that of all
+            _limit_user(namespaces=0)  # nobody inside becomes root of a namespace of their own
         _mask_proc()
     socket.sethostname(request["hostname"])
     kernel.set_no_new_privileges()

@@ -15,6 +15,7 @@ __all__ = [
     "can_charge_others",
     "clone",
     "clone_charged_to",
+    "drop_capabilities",
     "drop_packets",
     "forbid_tracing",
     "is_of_proc",
@@ -353,6 +354,12 @@ def keep_capabilities() -> None:
         if (permitted | permitted_high << 32) >> number & 1:
             raised = _libc.prctl(_PR_CAP_AMBIENT, ctypes.c_ulong(_RAISE), ctypes.c_ulong(number), 0, 0)
             _checked(raised, "prctl")
+
+
+def drop_capabilities() -> None:
+    """Have no capability any more in this process's user namespace."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _checked(_libc.capset(header, ctypes.create_string_buffer(24)), "capset")
 
 
 def set_fs_ids(uid: int, gid: int) -> None:

@@ -7,6 +7,9 @@ A request is one JSON message on a SEQPACKET socket:
     {"do": "copy", "from": …, "to": …}         copy a directory as it is; one descriptor, for the answer
     {"do": "launch", "id": …, "isolation": …, …}    start a sandbox; four descriptors: stdin, stdout, stderr, event pipe
                                                (with a "port" five: before the last, where the listener is sent)
+                                               (with "within", the id of an imported program, below its processes)
+    {"do": "adopt", "id": …, "pid": …}         a process that is about to enter it, with what it starts; one descriptor,
+                                               for the answer
     {"do": "attach", "id": …, "image": …, "path": …}    attach the root of a container; one descriptor, for the answer
     {"do": "watch", "id": …, "cpu_s": …}       a command takes long: measure its usage often
     {"do": "rest", "id": …}                    that command has ended
@@ -16,8 +19,8 @@ A request is one JSON message on a SEQPACKET socket:
 
 Nothing is sent back on the socket. A layer is answered with one line, `tmpfs`, `directory` or `error TEXT`; a
 measurement with bytes and files; a copy with the messages of `cp` and then `exit CODE`; an attachment with `attached`
-or `error TEXT`. What happens to a sandbox is
-reported on its own event pipe, in lines:
+or `error TEXT`, an adoption with `adopted` or `error TEXT`. What happens to a sandbox is reported on its own event
+pipe, in lines:
 
     user N           who it is on the host, if it has a user of its own
     pid N            it is launched                    overlay NAME   what mounts its layers, "kernel" or "fuse"
@@ -49,7 +52,7 @@ from functools import partial
 
 from . import kernel
 from .cgroups import Counters, Group, existing_groups, make_group
-from .container import Lifeline, launch, map_layers, send_event
+from .container import Lifeline, launch, launch_below, map_layers, send_event
 from .files import remove_tree
 from .processes import descendants, kill_one, start_child
 from .usage import Usage, measure
@@ -106,7 +109,7 @@ class _Supervisor:
         self._mounted: set[str] = set()
         self._lifeline = Lifeline()
         self._running: dict[str, _Running] = {}
-        self._ids: dict[int, str] = {}  # of the process launched → of the sandbox
+        self._ids: dict[int, str] = {}  # of the child whose end is the sandbox's → of the sandbox
         self._copies: dict[int, int] = {}  # process id → the descriptor for its answer
         self._removals: dict[int, str] = {}  # process id → the directory that it removes
 
@@ -202,7 +205,11 @@ class _Supervisor:
             case "end" | "close" if running is not None:
                 running.killed, running.remove = True, request["do"] == "close"
                 kill_one(running.pid)  # the first of its process namespace: the kernel kills all others with it
-            case "attach":
+            case "adopt" if running is not None:
+                running.usage.adopt(request["pid"])
+                running.group.add(request["pid"])
+                send_event(descriptors[0], "adopted")
+            case "attach" | "adopt":
                 raise ProcessLookupError(errno.ESRCH, "it has ended")
             case "watch" | "rest" | "end":
                 pass  # it has ended by itself
@@ -275,13 +282,27 @@ class _Supervisor:
                 raise ProcessLookupError(errno.ESRCH, "the container of its image is not up")
             request["layers"][0] = request["image"]
         self._await_end(request["id"])
+        within = self._running.get(request["within"]) if request.get("within") else None
+        if within is not None:
+            request["owner"] = request["uid"] if within.user is None else within.user.id
+        elif request.get("within"):
+            raise ProcessLookupError(errno.ESRCH, "the imported program has ended")
         user, layers = self._own_user(request)
         group = Group({})
         try:
             if "cgroups" not in self._without:
                 memory_bytes = limits["memory_bytes"] + limits["files_in_memory_bytes"]
                 group = make_group(request["id"], memory_bytes, limits["processes"], limits["cpus"])
-            pid = launch(request, streams, event_pipe, self._lifeline, group, user, layers)
+            given = request, streams, event_pipe, self._lifeline, group, user, layers
+            if within is None:
+                child, pid = launch(*given)
+            else:
+                first = next(iter(descendants(within.pid)), within.pid)  # its process 1 shows nothing to its own user
+                space = os.open(f"/proc/{first}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    child, pid = launch_below(space, *given)
+                finally:
+                    os.close(space)
         except BaseException:
             group.remove()
             self._give_back(user)
@@ -294,7 +315,7 @@ class _Supervisor:
         self._running[request["id"]] = _Running(
             pid, descriptors.pop(), request["directory"], group, usage, user, request["layer"]
         )
-        self._ids[pid] = request["id"]
+        self._ids[child] = request["id"]
         if user is not None:
             send_event(event_pipe, f"user {user.id}")
         send_event(event_pipe, f"pid {pid}")
@@ -389,7 +410,7 @@ class _Supervisor:
                 self._remove(running.layer, truncate=True)  # its owner still has the mount open
 
     def _end_all(self) -> None:
-        for pid in (*self._ids, *self._copies):
+        for pid in (*(running.pid for running in self._running.values()), *self._copies):
             kill_one(pid)
         self._reap(0)
         for run_directory in filter(os.path.isdir, self._run_directories):

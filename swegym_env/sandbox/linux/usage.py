@@ -71,6 +71,7 @@ class Usage:
         self._share = _Share(group)
         self._reported: set[str] = set()
         self._too_large: list[int] = []
+        self._adopted: list[tuple[int, bytes]] = []  # processes that started others inside, and when they began
         self.often = False
         self.needed = self._disk is not None or "memory" not in group.directories
 
@@ -128,8 +129,13 @@ class Usage:
             kill_one(pid)
         self._too_large = []
 
+    def adopt(self, pid: int) -> None:
+        """Count what this process starts inside: it stays outside, and is no descendant of the container's first."""
+        self._adopted.append((pid, _start_of(pid)))
+
     def _tree(self) -> list[int]:
-        return [self._pid, *descendants(self._pid)]
+        adopted = [pid for pid, began in self._adopted if began and _start_of(pid) == began]
+        return [self._pid, *descendants(self._pid), *(inside for pid in adopted for inside in descendants(pid))]
 
     def _over_memory(self, tree: Callable[[], list[int]]) -> bool:
         counted = self._group.resident_bytes()
@@ -410,6 +416,13 @@ def _fact(path: str, word: bytes) -> int:
     with open(path, "rb") as file:
         words = file.read(4096).split()
     return int(words[words.index(word) + 1]) if word in words else 0
+
+
+def _start_of(pid: int) -> bytes:
+    """When a process began, by the kernel's clock; empty where it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[19]
+    return b""
 
 
 def _resident_bytes(pid: int) -> int:

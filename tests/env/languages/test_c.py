@@ -241,6 +241,8 @@ def test_a_machine_without_a_compiler_gets_one_line(monkeypatch: pytest.MonkeyPa
         ("    memcpy(out, in, strlen(in) + 1);", False),
         ("#include <ctype.h>", False),
         ("#define MOST_KEYS 20", False),
+        ("#ifdef MOST_KEYS /* a comment of a directive\n+that goes on */", False),
+        ("#ifdef MOST_KEYS /* a comment of a directive\n+that goes on */\n+    exit(0);", True),
         ("    exit(0);", True),
         ("__attribute__((constructor)) static void f(void)", True),
         ("int strcmp(const char *a, const char *b)", True),

@@ -16,7 +16,7 @@ from swegym_env.tasks.task import Task
 SMALL = Path(__file__).parent / "small"
 
 # What the programs of tests share: one request of chat completions over a new connection.
-_ASK = """
+ASK = """
 import http.client, json, os, sys, threading, time
 PORT = 8390
 def send(body, path="/v1/chat/completions", method="POST", headers={}):
@@ -36,7 +36,7 @@ Make = Callable[..., SWEAgentEnv]
 
 def python_agent(source: str) -> AgentSpec:
     """An agent that is this Python program, with `send` and `ask`."""
-    return AgentSpec(command=f"exec python3 -c {shlex.quote(_ASK + source)}", name="written")
+    return AgentSpec(command=f"exec python3 -c {shlex.quote(ASK + source)}", name="written")
 
 
 @pytest.fixture

@@ -1,0 +1,297 @@
+"""A Python program that is imported once and forked into each sandbox: the owner's side of `inside.imported`.
+
+An agent in Python may take seconds of processor time for its imports, in each episode the same. Here one process does
+them, in a container of its own: the layers of the sandboxes without the last one (the task's repository), no network,
+no file and no word of an episode. For each sandbox it forks a child, which enters the sandbox's namespaces and becomes
+its user, under its filter of system calls, its limits and its control group. Only then does the child read what it is
+to be started with, and runs the program.
+
+Who may do what:
+
+- A user namespace may be entered by the user that owns it and is in the namespace above. So this container alone has no
+  user namespace of its own, but a user of its own where the supervisor is root; it owns the user namespaces of the
+  sandboxes that it is forked into. It has no right to anything else, sees no process but those, and holds no descriptor
+  of a sandbox: its child gets those of one.
+- A process namespace can only be entered from above. So those sandboxes are started below that of this container. They
+  cannot see or signal anything above; and they end with it.
+- An episode has its own copy of the memory. What it does to it, nobody else sees.
+
+Where this is not possible, or a start of its own would give the program anything else, it is started as usual.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import marshal
+import os
+import select
+import shlex
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swegym_env.errors import SandboxError
+from swegym_env.sandbox.api import Imports, SandboxSpec
+from swegym_env.sandbox.client import SupervisorClient, disabled_features, supervisor
+from swegym_env.sandbox.filters import program
+from swegym_env.sandbox.identity import own
+from swegym_env.sandbox.inside import imported as inside
+from swegym_env.sandbox.shell import program_command
+
+if TYPE_CHECKING:
+    from swegym_env.sandbox.local import LocalSandbox
+    from swegym_env.sandbox.writable import WritableLayer
+
+__all__ = ["ImportedProgram", "find_imported", "place_program", "release", "started_through"]
+
+PROGRAM_FILE = "/.swegym/imported.py"
+"""Where `inside.imported` lies in a sandbox."""
+
+_LOG = "/.swegym/imports.log"
+_IMPORT_TIMEOUT_S = 300.0
+_FORK_TIMEOUT_S = 60.0
+_MOST = 4  # imported programs of one process
+_SHOWN_BYTES = 300
+_NAMESPACES = ("user", "pid", "time", "cgroup", "ipc", "uts", "net", "mnt")
+_SOURCE = Path(inside.__file__).read_bytes()
+
+
+def place_program(layer: WritableLayer) -> None:
+    """Write `inside.imported` to a sandbox that has not started."""
+    file = f"{layer.upper}{PROGRAM_FILE}"
+    Path(file).write_bytes(_SOURCE)
+    own(file)
+
+
+def started_through(interpreter: Sequence[str]) -> str:
+    """The words in front of a program that start it through its imported copy, for a shell."""
+    return " ".join([*interpreter, "-I", "-S", PROGRAM_FILE, "join"])
+
+
+class ImportedProgram:
+    """A process that has imported a program's modules, in a container of its own; `fork` may be called from any thread.
+
+    Args:
+        place: a sandbox that was not started, for its files; it belongs to this object.
+        imports: what is imported.
+
+    Attributes:
+        name: of its container.
+        pid: of the container's first process, on the host.
+        problem: why nothing can be forked; empty where it works.
+        interpreter: the words that start the program's Python.
+    """
+
+    def __init__(self, place: LocalSandbox, imports: Imports) -> None:
+        self._place, self._imports = place, imports
+        self._lock = threading.Lock()
+        self._client: SupervisorClient | None = None
+        self._control: socket.socket | None = None
+        self._owner = os.getpid()
+        self.clock_offset_s = place.clock_offset_s
+        self.name = ""
+        self.pid = 0
+        self.problem = ""
+        self.import_done = False
+        self.users = 0  # sandboxes below it
+        self.interpreter: list[str] = []
+
+    def start(self) -> None:
+        """Start it and wait until everything is imported, unless that was done; where it fails, `problem` says why."""
+        with self._lock:
+            if self._control is not None or self.problem:
+                return
+            try:
+                self.problem = self._start()
+            except SandboxError as error:
+                self.problem = str(error)
+            except OSError as error:
+                self.problem = f"it cannot be started: {error}"
+            self.import_done = True
+        if self.problem:
+            self.close()
+
+    def _start(self) -> str:
+        place = self._place
+        layer = place.make_layer()
+        request = place.request(layer, ())
+        self.interpreter = _interpreter(self._imports.program, request["layers"][::-1])
+        place_program(layer)
+        Path(f"{layer.upper}{_LOG}").touch()
+        own(f"{layer.upper}{_LOG}")
+        words = [*self.interpreter, PROGRAM_FILE, "serve", self._imports.program, *self._imports.modules]
+        command = f"exec 3<&0 </dev/null >{_LOG} 2>&1; exec {shlex.join(words)}"
+        request["command"] = list(program_command(place.spec, self._imports.environment, command))
+        if request["isolation"] != "supervisor":
+            return "Apptainer runs each sandbox by itself"
+        request |= {"isolation": "imports", "filter": program(for_imports=True)}
+        self._client = supervisor()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.name = str(request["id"])
+        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        events, event_write = os.pipe()
+        try:
+            self._client.send({"do": "launch", **request}, (theirs.fileno(), null, null, event_write))
+        finally:
+            theirs.close()
+            os.close(null)
+            os.close(event_write)
+        self._control.settimeout(_IMPORT_TIMEOUT_S)
+        try:
+            answer = self._control.recv(4096)
+        except OSError as error:
+            answer = b"error " + str(error).encode()
+        text = answer.decode(errors="replace")
+        with open(events, "rb", buffering=0) as reported:
+            os.set_blocking(events, False)
+            happened = (reported.read(4096) or b"").decode(errors="replace")
+        pids = [line.removeprefix("pid ") for line in happened.splitlines() if line.startswith("pid ")]
+        self.pid = int(next(iter(pids), 0))
+        if text.startswith("ready"):
+            return text.removeprefix("ready").strip()
+        with contextlib.suppress(OSError):
+            text = Path(f"{layer.upper}{_LOG}").read_bytes()[-_SHOWN_BYTES:].decode(errors="replace") or text
+        errors = [line for line in happened.splitlines() if line.startswith("error ")]
+        return f"importing failed: {' '.join(' '.join([text, *errors]).split()) or 'it was ended'}"
+
+    def alive(self) -> bool:
+        """Whether it can be used: nobody has ended it."""
+        if self._control is None or self._client is None or not self._client.alive():
+            return False
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        return not poll.poll(0)  # it never says anything by itself, but its end is seen
+
+    def fork(self, name: str, bash: int, request: dict[str, Any]) -> str:
+        """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
+
+        Args:
+            name: of the sandbox.
+            bash: id of a process in all its namespaces.
+            request: that it was launched with.
+        """
+        if self._control is None or self._client is None:
+            return self.problem
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened: dict[str, int] = {}
+        try:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            ours.settimeout(_FORK_TIMEOUT_S)
+            for kind in _NAMESPACES:
+                with contextlib.suppress(FileNotFoundError):  # a kernel without
+                    opened[kind] = os.open(f"/proc/{bash}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+            message = {
+                "namespaces": list(opened),
+                "uid": request["uid"],
+                "gid": request["gid"],
+                "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
+            }
+            with self._lock:
+                self._control.settimeout(_FORK_TIMEOUT_S)
+                socket.send_fds(self._control, [marshal.dumps(message, 2)], [*opened.values(), theirs.fileno()])
+            theirs.close()
+            pid = _sender(ours)
+            if pid == 0:
+                return "the imported program has ended"
+            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid})
+            if answer != "adopted":
+                return answer
+            ours.send(b"go")
+            word, _, reason = ours.recv(4096).decode(errors="replace").partition(" ")
+        except OSError as error:
+            return f"the imported program does not answer: {error}"
+        finally:
+            for descriptor in opened.values():
+                os.close(descriptor)
+            theirs.close()
+            ours.close()
+        if word == "failed":
+            self.problem = self.problem or f"its child cannot enter a sandbox: {reason}"
+        return "" if word == "started" else reason or "its child was ended"
+
+    def close(self) -> None:
+        """End it, and all sandboxes below it."""
+        if self._control is not None and self._owner == os.getpid():
+            self._control.close()
+        self._place.close()
+
+
+def _sender(ours: socket.socket) -> int:
+    """The id of the process that reports here first, as the kernel states it; 0 if there is none."""
+    message, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_SPACE(12))
+    for level, kind, data in ancillary:
+        if message == b"here" and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return int(struct.unpack("=iII", data)[0])
+    return 0
+
+
+def _interpreter(path: str, layers: Sequence[str]) -> list[str]:
+    """The words that start a program's Python: those of its first line, or python3."""
+    for layer in layers:
+        with contextlib.suppress(OSError), open(f"{layer}{path}", "rb") as file:
+            first = file.readline(256)
+            if first.startswith(b"#!"):
+                return first[2:].decode(errors="replace").split()
+            return ["/usr/bin/env", "python3"]
+    raise OSError(f"there is no program {path}")
+
+
+_lock = threading.Lock()
+_programs: dict[tuple[Any, ...], ImportedProgram] = {}
+
+
+def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedProgram | None, str]:
+    """The imported program for a sandbox, which is started if there is none; else None and why.
+
+    The caller counts as one of its users until `release`.
+    """
+    assert spec.imports is not None
+    if "imports" in disabled_features():
+        return None, "switched off by SWEGYM_WITHOUT"
+    layers = spec.layers[:-1]
+    imports = spec.imports
+    key = (
+        supervisor().pid, spec.image, layers, spec.workdir, spec.path, tuple(spec.binds.items()), spec.network,
+        spec.limits, imports.program, imports.modules, tuple(imports.environment.items()), sandbox.backend,
+    )  # fmt: skip
+    with _lock:
+        found = _programs.pop(key, None)
+        if found is not None and not found.problem and found.import_done and not found.alive():
+            found.close()
+            found = None
+        unused = [other for other, one in _programs.items() if not one.users]
+        while found is None and len(_programs) >= _MOST and unused:
+            _programs.pop(unused.pop(0)).close()
+        if found is None and len(_programs) >= _MOST:
+            return None, f"{_MOST} imported programs are in use"
+        if found is None:
+            place = dataclasses.replace(spec, layers=layers, imports=None, port=None)
+            found = ImportedProgram(sandbox.unstarted(place), imports)
+        _programs[key] = found
+        found.users += 1
+    found.start()
+    if found.problem:
+        release(found)
+        return None, found.problem
+    return found, ""
+
+
+def release(imported: ImportedProgram) -> None:
+    """A user of it has ended."""
+    with _lock:
+        imported.users -= 1
+
+
+def _forget() -> None:
+    """A forked child has sandboxes of its own."""
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it
+    _lock = threading.Lock()
+    _programs.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,1 @@
+"""Programs that run in sandboxes, with the Python that is there: they import the standard library only."""

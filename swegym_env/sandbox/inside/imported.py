@@ -1,0 +1,563 @@
+"""A Python program whose imports are done once: runs in sandboxes, see `sandbox.imported` for the owner's side.
+
+    python imported.py serve PROGRAM [MODULE…]     imports, then forks a child for each sandbox; control is descriptor 3
+    python -I -S imported.py join PROGRAM ARG…     stands where the program would be started, in its sandbox
+
+`join` is what the shell of a sandbox starts in place of the program. It sends what the program would find (arguments,
+variables, descriptors, directory, limits) to the child that enters the sandbox, and then waits for its end. Where no
+child comes, or the child finds that a start of its own would be different, it executes the program as usual.
+
+The server has no right over any sandbox but through the descriptors of its namespaces, which only the owner sends, and
+only to be forked for. It never reads anything that comes from a sandbox: its child does, after it has become a process
+of that sandbox in every respect.
+"""
+
+import sys
+
+_FIRST = set(sys.modules)  # what each start of this Python loads
+
+import _signal  # type: ignore[import-not-found]  # noqa: E402
+import _socket  # noqa: E402
+import marshal  # noqa: E402
+import os  # noqa: E402
+
+TYPE_CHECKING = False  # `typing` is not imported: a program may not have it
+if TYPE_CHECKING:
+    from typing import Any
+
+_MEETING = b"\0swegym-imported"  # abstract, of the sandbox's network
+_FEW_BYTES = 1 << 16
+_JOIN_S, _MEET_S = 20.0, 20.0
+_LENGTH_BYTES = 8
+_MOST_DESCRIPTORS = 16  # that a program is started with
+_HIGH = 48  # descriptors from here on are free
+_MOST_BYTES = 8 << 20  # of arguments and variables
+_RLIMITS, _NOFILE = 16, 7  # how many limits there are, and that on descriptors
+_NOT_COMPARED = (b"_", b"SHLVL", b"OLDPWD")  # variables that a shell sets anew for each program
+_COMPARED = (b"PYTHON", b"LC_", b"LANG", b"LD_", b"TZ", b"MALLOC_", b"GLIBC_")  # read before any import
+_NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "time": 0x80, "cgroup": 0x02000000, "ipc": 0x08000000,
+               "uts": 0x04000000, "net": 0x40000000, "mnt": 0x00020000}  # fmt: skip
+_PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_MAP = 4, 15, 35, 14
+_SECCOMP = 317 if os.uname().machine in ("x86_64", "AMD64") else 277
+_kept: "list[Any]" = [sys.modules["__main__"]]
+
+
+def _join(command: "list[str]") -> None:
+    """Let a child of the server be the program `command`; returns where it has to be started as usual."""
+    meeting = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        meeting.bind(_MEETING)
+        meeting.listen(1)
+        meeting.settimeout(_JOIN_S)
+        descriptor, _ = meeting._accept()  # type: ignore[attr-defined]
+    except OSError:  # nobody comes
+        return
+    finally:
+        meeting.close()
+    own = _socket.socket(fileno=descriptor)
+    own.settimeout(None)
+    started_as = getattr(sys, "orig_argv", [sys.executable])[0]
+    if command[0] == started_as == "python3":
+        command = command[1:]
+    given = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number) and number != descriptor]
+    given = sorted(given)[:_MOST_DESCRIPTORS]
+    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    variables = dict(os.environb)
+    if b"_" in variables:  # the program that a shell starts
+        variables[b"_"] = os.fsencode(command[0])
+    state = marshal.dumps(
+        {
+            "command": [os.fsencode(word) for word in command],
+            "executable": os.fsencode(sys.executable),
+            "started_as": os.fsencode(started_as),
+            "variables": variables,
+            "descriptors": given,
+            "limits": _limits(),
+            "umask": _umask(),
+            "ignored": _ignored(),
+        }
+    )
+    try:
+        rights = b"".join(number.to_bytes(4, sys.byteorder) for number in [here, *given])
+        length = len(state).to_bytes(_LENGTH_BYTES, "little")
+        own.sendmsg([length], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        own.sendall(state)
+        message, ancillary, _, _ = own.recvmsg(64, _socket.CMSG_SPACE(4))
+    except OSError:
+        return
+    finally:
+        os.close(here)
+    own.close()
+    if not message.startswith(b"started"):
+        return
+    # A signal that is forwarded reaches the program, as it would have.
+    program = int(message.split()[1])
+    for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT):
+        _signal.signal(number, lambda received, _: os.kill(program, received))
+    status = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+    for number in given:
+        os.close(number)
+    ended = int(os.read(status, 64) or b"-9")  # interrupted calls are repeated
+    if ended < 0:
+        if -ended not in (_signal.SIGKILL, _signal.SIGSTOP):
+            _signal.signal(-ended, _signal.SIG_DFL)
+        os.kill(os.getpid(), -ended)
+    os._exit(ended)
+
+
+def _start_as_usual(command: "list[str]") -> None:
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # Python ignores them
+        _signal.signal(number, _signal.SIG_DFL)
+    if "_" in os.environ:
+        os.environ["_"] = command[0]
+    os.execvp(command[0], command)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _limits() -> "list[tuple[int, int]]":
+    import resource
+
+    return [resource.getrlimit(number) for number in range(_RLIMITS)]
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _ignored() -> int:
+    """Signals that are ignored, as a mask; Python itself ignores SIGPIPE (13) and SIGXFSZ (25) in any program."""
+    with open("/proc/self/status", "rb") as file:
+        mask = next(int(line.split()[1], 16) for line in file if line.startswith(b"SigIgn:"))
+    return mask & ~(1 << 12 | 1 << 24)
+
+
+class _Watched(dict):  # type: ignore[type-arg]
+    """The variables, while modules are imported: which of them were read."""
+
+    def __init__(self, variables: "Any") -> None:
+        dict.__init__(self, variables)
+        self.read: "set[Any]" = set()
+        self.all_read = False
+
+    def __getitem__(self, key: "Any") -> "Any":
+        self.read.add(key)
+        return dict.__getitem__(self, key)
+
+    def __contains__(self, key: "Any") -> bool:
+        self.read.add(key)
+        return dict.__contains__(self, key)
+
+    def get(self, key: "Any", default: "Any" = None) -> "Any":
+        self.read.add(key)
+        return dict.get(self, key, default)
+
+    def pop(self, key: "Any", *default: "Any") -> "Any":
+        self.read.add(key)
+        return dict.pop(self, key, *default)
+
+    def setdefault(self, key: "Any", default: "Any" = None) -> "Any":
+        self.read.add(key)
+        return dict.setdefault(self, key, default)
+
+    def _everything(self) -> None:
+        self.all_read = True
+
+    def __iter__(self) -> "Any":
+        self._everything()
+        return dict.__iter__(self)
+
+    def keys(self) -> "Any":
+        self._everything()
+        return dict.keys(self)
+
+    def items(self) -> "Any":
+        self._everything()
+        return dict.items(self)
+
+    def values(self) -> "Any":
+        self._everything()
+        return dict.values(self)
+
+    def copy(self) -> "Any":
+        self._everything()
+        return dict.copy(self)
+
+    def __len__(self) -> int:
+        self._everything()
+        return dict.__len__(self)
+
+
+class _Server:
+    """The process that has imported the modules, and what it was like before."""
+
+    def __init__(self, program: str, modules: "list[str]") -> None:
+        self.program = program
+        self.before = dict(os.environb)
+        self.reason = ""
+        modules = modules or _imports_of(program)
+        main = _new_main(program)
+        for name in set(sys.modules) - _FIRST:  # loaded again where the program needs them: then they are its own
+            del sys.modules[name]
+        watched = os.environ._data = os.environb._data = _Watched(os.environ._data)  # type: ignore[attr-defined]
+        sys.argv[:] = [program]
+        sys.path[0] = os.path.dirname(program)
+        sys.modules["__main__"] = main
+        descriptors = _descriptors()
+        for name in modules:
+            __import__(name)
+        self.imported = set(sys.modules)
+        self.read, self.all_read = set(watched.read), watched.all_read
+        plain = dict(dict.items(watched))
+        os.environ._data = os.environb._data = plain  # type: ignore[attr-defined]
+        self.written = {name: value for name, value in plain.items() if self.before.get(name) != value}
+        self.removed = [name for name in self.before if name not in plain]
+        if len(os.listdir("/proc/self/task")) > 1:
+            self.reason = "an import starts a thread"
+        elif _descriptors() != descriptors:
+            self.reason = "an import keeps a file open"
+        elif _shares_memory():
+            self.reason = "an import shares memory with its children"
+        elif self.before.get(b"PYTHONHASHSEED", b"random") == b"random":
+            self.reason = "PYTHONHASHSEED is random: each start has another"
+        elif os.path.realpath(self.program) != self.program:
+            self.reason = "the program is a link"
+        elif any(not os.path.isabs(place) for place in sys.path):
+            self.reason = "modules are looked for in the directory that the program is started in"
+
+    def serve(self, control: int) -> None:
+        """Fork for each request; returns only in a child that has become the program of a sandbox."""
+        import array
+        import gc
+
+        own = _socket.socket(fileno=control)
+        own.send(b"ready " + self.reason.encode())
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        gc.collect()
+        gc.freeze()  # what is imported stays for good: no collection copies its pages, in any child
+        system = _System()
+        as_imported = _signal.signal(_signal.SIGCHLD, _reap) or _signal.SIG_DFL
+        while True:
+            message, ancillary, _, _ = own.recvmsg(_FEW_BYTES, _socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS))
+            if not message:
+                os._exit(0)
+            descriptors = array.array("i")
+            for _, _, data in ancillary:
+                descriptors.frombytes(data)
+            if os.fork() == 0:
+                _signal.signal(_signal.SIGCHLD, as_imported)
+                own.close()
+                self._become(marshal.loads(message), list(descriptors), system)
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _become(self, request: "dict[str, Any]", descriptors: "list[int]", system: "_System") -> None:
+        """Enter a sandbox and become the program there; the parent of that process stays and waits for it."""
+        report = _socket.socket(fileno=descriptors.pop())
+        try:
+            report.send(b"here")  # the kernel adds who sends it
+            if report.recv(16) != b"go":
+                os._exit(1)
+            spaces = dict(zip(request["namespaces"], descriptors))
+            status, ended = os.pipe()
+            for name in ("user", "pid"):
+                system.enter(spaces.pop(name), _NAMESPACES[name])
+            program = os.fork()
+            if program:
+                _wait(program, ended)
+            os.close(ended)
+            for name, space in spaces.items():
+                system.enter(space, _NAMESPACES[name])
+                os.close(space)
+            os.setresgid(*[request["gid"]] * 3)
+            os.setresuid(*[request["uid"]] * 3)
+            system.drop_rights()
+            system.install_filter(request["filter"])
+        except BaseException as error:  # noqa: BLE001 - reported; nothing of the server may go on here
+            report.send(b"failed " + repr(error).encode()[:400])
+            os._exit(1)
+        self._take_place(report, status, system)
+
+    def _take_place(self, report: "Any", status: int, system: "_System") -> None:
+        """From here on this process has the rights of the sandbox's programs and no others."""
+        import time
+
+        deadline = time.monotonic() + _MEET_S
+        other = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        while True:
+            try:
+                other.connect(_MEETING)
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    report.send(b"failed the program was not started")
+                    os._exit(1)
+                time.sleep(0.001)
+        state, given = _receive_state(other)
+        why = self._differs(state, given)
+        if why:
+            report.send(b"usual " + why.encode()[:400])
+            other.send(b"usual")
+            os._exit(0)
+        os.setsid()
+        os.umask(state["umask"])
+        here, *given = given
+        os.fchdir(here)
+        for number in range(1, 32):
+            if state["ignored"] >> (number - 1) & 1:
+                _signal.signal(number, _signal.SIG_IGN)
+        self._restore_variables(state["variables"])
+        other.sendmsg(
+            [b"started %d" % os.getpid()],
+            [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, status.to_bytes(4, sys.byteorder))],
+        )
+        report.send(b"started")
+        # Everything else is closed; what was given gets its numbers, first out of the way of each other.
+        high = [_duplicate(descriptor, _HIGH) for descriptor in given]
+        os.closerange(0, _HIGH)
+        for descriptor, number in zip(high, state["descriptors"]):
+            os.dup2(descriptor, number, True)
+        os.closerange(_HIGH, _HIGH + 2 * _MOST_DESCRIPTORS)
+        for socket in (report, other):
+            socket.detach()
+        import resource
+
+        for number, limit in enumerate(state["limits"]):
+            resource.setrlimit(number, limit)
+        words = [state["started_as"], *state["command"]]
+        sys.argv[:] = [os.fsdecode(word) for word in state["command"]]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = [os.fsdecode(word) for word in words]
+        system.show_as(words, state["variables"])
+        self._forget()
+
+    def _differs(self, state: "dict[str, Any]", given: "list[int]") -> str:
+        """Why the program would find something else if it were started as usual; empty where it would not."""
+        variables = state["variables"]
+        if os.fsdecode(state["command"][0]) != self.program:
+            return "another program is started"
+        if os.fsdecode(state["executable"]) != sys.executable:
+            return "another Python is started"
+        names = {name for name in (*variables, *self.before) if self.all_read or name.startswith(_COMPARED)}
+        for name in sorted((names | self.read) - {*_NOT_COMPARED}):
+            if variables.get(name) != self.before.get(name):
+                return f"the variable {os.fsdecode(name)}, which an import reads, is another"
+        if max(state["descriptors"]) >= _HIGH or 0 <= state["limits"][_NOFILE][0] < _HIGH + 2 * _MOST_DESCRIPTORS:
+            return "it has many files open, or may open few"
+        if state["descriptors"][:3] != [0, 1, 2]:
+            return "standard input, output and error are not all there"
+        for number in range(3):
+            if os.fstat(given[1 + number]).st_mode >> 12 != os.fstat(number).st_mode >> 12:
+                return "standard input, output and error are of other kinds"
+        if any(os.isatty(descriptor) for descriptor in given[1:4]):
+            return "it has a terminal"
+        return ""
+
+    def _restore_variables(self, variables: "dict[bytes, bytes]") -> None:
+        """The program's own, with what the imports have changed."""
+        for name in [name for name in os.environb if name not in variables]:
+            del os.environb[name]
+        for name, value in variables.items():
+            if os.environb.get(name) != value:
+                os.environb[name] = value
+        native = sys.modules["posix"].environ
+        native.clear()
+        native.update(variables)
+        for name in self.removed:
+            os.environb.pop(name, None)
+        os.environb.update(self.written)
+
+    def _forget(self) -> None:
+        """Leave nothing of this program behind, and let what is random be random."""
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            numpy.seed()
+        for name in set(sys.modules) - self.imported:
+            del sys.modules[name]
+
+
+class _System:
+    """System calls that Python does not offer; everything that they need is loaded before the first fork."""
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self._ctypes = ctypes
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._sizes = self._memory()
+
+    def _check(self, result: int, what: str) -> None:
+        if result < 0:
+            number = self._ctypes.get_errno()
+            raise OSError(number, f"{what}: {os.strerror(number)}")
+
+    def enter(self, namespace: int, kind: int) -> None:
+        self._check(self._libc.setns(namespace, kind), f"setns {kind:x}")
+
+    def drop_rights(self) -> None:
+        """Have no capability, and be a process like any other of its user."""
+        header = self._ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder) + bytes(4), 8)
+        self._check(self._libc.capset(header, self._ctypes.create_string_buffer(24)), "capset")
+        self._check(self._libc.prctl(_PR_SET_DUMPABLE, self._ctypes.c_ulong(1), 0, 0, 0), "prctl")
+
+    def install_filter(self, program: bytes) -> None:
+        ctypes = self._ctypes
+        if not program:
+            return
+
+        class Described(ctypes.Structure):  # type: ignore[misc, name-defined]
+            _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_void_p))
+
+        code = ctypes.create_string_buffer(program, len(program))
+        described = Described(len(program) // 8, ctypes.cast(code, ctypes.c_void_p))
+        number, mode, flags = ctypes.c_long(_SECCOMP), ctypes.c_uint(1), ctypes.c_uint(0)
+        self._check(self._libc.syscall(number, mode, flags, ctypes.byref(described)), "seccomp")
+
+    def _memory(self) -> "list[int]":
+        """Where the kernel has this program's parts: of code, data, heap and stack."""
+        with open("/proc/self/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+        return [int(words[number - 3]) for number in (26, 27, 45, 46, 47, 28)]
+
+    def show_as(self, words: "list[bytes]", variables: "dict[bytes, bytes]") -> None:
+        """Let `/proc` show these arguments and variables, and the name of the program; nothing where it cannot."""
+        ctypes = self._ctypes
+        shown = words[1] if words[0].startswith(b"/") else words[0]  # the script, where the kernel finds its Python
+        name = ctypes.create_string_buffer(os.path.basename(shown)[:15])
+        self._libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
+        arguments = b"".join(word + b"\0" for word in words)
+        environment = b"".join(name + b"=" + value + b"\0" for name, value in variables.items())
+        text = ctypes.create_string_buffer(arguments + environment, len(arguments) + len(environment))
+        start = ctypes.addressof(text)
+        middle = start + len(arguments)
+        code_start, code_end, data_start, data_end, heap, stack = self._sizes
+        self._libc.sbrk.restype = ctypes.c_void_p
+        top = self._libc.sbrk(ctypes.c_long(0)) or 0
+        fields = (code_start, code_end, data_start, data_end, heap, top, stack, start, middle, middle,
+                  start + len(text), 0)  # fmt: skip
+        form = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
+        form += (0).to_bytes(4, sys.byteorder) + (0xFFFFFFFF).to_bytes(4, sys.byteorder)
+        place = ctypes.create_string_buffer(form, len(form))
+        done = self._libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), place, ctypes.c_ulong(len(form)), 0)
+        if done == 0:
+            _kept.append(text)  # the kernel reads it as long as this process runs
+
+
+def _reap(*_: "Any") -> None:
+    """Wait for the children that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _wait(program: int, ended: int) -> None:
+    """Wait for the program, and write how it ended: its exit code, or less than zero the signal."""
+    os.closerange(0, ended)
+    os.closerange(ended + 1, 1024)
+    _, status = os.waitpid(program, 0)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+    try:
+        os.write(ended, b"%d" % code)
+    except OSError:  # nobody waits for it
+        pass
+    os._exit(0)
+
+
+def _receive_state(other: "Any") -> "tuple[dict[str, Any], list[int]]":
+    import array
+
+    length, ancillary, _, _ = other.recvmsg(_LENGTH_BYTES, _socket.CMSG_SPACE(4 * (_MOST_DESCRIPTORS + 1)))
+    given = array.array("i")
+    for _, _, data in ancillary:
+        given.frombytes(data)
+    wanted = int.from_bytes(length, "little")
+    if wanted > _MOST_BYTES:
+        raise ValueError("too many arguments and variables")
+    state = b""
+    while len(state) < wanted:
+        piece = other.recv(wanted - len(state))
+        if not piece:
+            raise EOFError
+        state += piece
+    return marshal.loads(state), list(given)
+
+
+def _duplicate(descriptor: int, least: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD, least)
+
+
+def _shares_memory() -> bool:
+    with open("/proc/self/maps") as file:
+        return any(line.split()[1][1:] in ("w-s", "wxs") for line in file)
+
+
+def _descriptors() -> "list[str]":
+    return sorted(name for name in os.listdir("/proc/self/fd") if _is_open(int(name)))
+
+
+def _imports_of(program: str) -> "list[str]":
+    """The modules that a program imports first of all."""
+    import ast
+
+    with open(program, "rb") as file:
+        tree = ast.parse(file.read())
+    found = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Import):
+            found += [name.name for name in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level and statement.module != "__future__":
+            found.append(str(statement.module))
+    return found
+
+
+def _new_main(program: str) -> "Any":
+    main = type(sys)("__main__")
+    main.__file__ = program
+    main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    main.__spec__ = None
+    main.__annotations__ = {}
+    main.__cached__ = None  # type: ignore[attr-defined]
+    from importlib.machinery import SourceFileLoader
+
+    main.__loader__ = SourceFileLoader("__main__", program)
+    return main
+
+
+def _main() -> "tuple[Any, Any]":
+    """The code of the program and its module, in the process that has become it."""
+    if sys.argv[1] == "join":
+        _join(sys.argv[2:])
+        _start_as_usual(sys.argv[2:])
+    program, modules = sys.argv[2], sys.argv[3:]
+    server = _Server(program, modules)
+    server.serve(3)
+    main = sys.modules["__main__"]
+    with open(program, "rb") as file:
+        return compile(file.read(), program, "exec"), main
+
+
+if __name__ == "__main__":
+    _code, _module = _main()
+    try:
+        exec(_code, _module.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as _error:  # noqa: BLE001 - shown as Python shows it
+        _trace = _error.__traceback__
+        _error.__traceback__ = _trace and _trace.tb_next  # without this file
+        sys.excepthook(type(_error), _error, _error.__traceback__)
+        sys.exit(1)

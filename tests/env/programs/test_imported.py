@@ -1,0 +1,314 @@
+"""Agents in Python that are imported once: they find what a start of their own would give them, and share nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.waiting import wait_until
+from swegym_env.programs.env import SWEAgentEnv
+from swegym_env.programs.spec import AgentSpec, load_agent
+from swegym_env.sandbox.linux.processes import descendants
+from tests.env.programs.conftest import ASK, Make
+
+# Everything that a program can look at, as one message.
+SEEN = r"""
+import platform, random, resource, signal, stat, subprocess, threading
+
+def text(path):
+    with open(path, errors="replace") as file:
+        return file.read()
+
+def seen():
+    status = dict(line.split(":", 1) for line in text("/proc/self/status").splitlines() if ":" in line)
+    fds = {}
+    for name in sorted(os.listdir("/proc/self/fd")):
+        try:
+            kind = stat.S_IFMT(os.fstat(int(name)).st_mode)
+            fds[name] = [kind, os.readlink("/proc/self/fd/" + name), text("/proc/self/fdinfo/" + name).split()[3]]
+        except OSError:
+            pass  # the one with which the directory is read
+    return {
+        "argv": sys.argv, "orig_argv": sys.orig_argv, "environ": dict(os.environ), "path": sys.path,
+        "executable": sys.executable, "prefix": sys.prefix, "flags": str(sys.flags), "hash": hash("seed"),
+        "modules": sorted(sys.modules), "globals": sorted(globals()), "file": __file__, "spec": str(__spec__),
+        "main": sys.modules["__main__"].__dict__ is globals(), "threads": len(threading.enumerate()),
+        "cwd": os.getcwd(), "listing": sorted(os.listdir(".")), "root": sorted(os.listdir("/")),
+        "umask": os.umask(0o22),
+        "ids": [os.getresuid(), os.getresgid(), os.getgroups()], "limits": text("/proc/self/limits"),
+        "signals": [str(signal.getsignal(number)).split(" at ")[0] for number in range(1, 32)],
+        "status": {key: status[key].split() for key in ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt",
+                   "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Threads", "TracerPid")},
+        "name": text("/proc/self/comm"), "cmdline": text("/proc/self/cmdline"), "exe": os.readlink("/proc/self/exe"),
+        "initial": sorted(text("/proc/self/environ").split("\0")), "fds": fds,
+        "owner": os.stat("/proc/self/mem").st_uid, "host": platform.node(),
+        "mounts": sorted(line.split()[4] + line.partition(" - ")[2].split()[0]
+                         for line in text("/proc/self/mountinfo").splitlines()),
+        "group": re.sub("[0-9-]+", "", text("/proc/self/cgroup")), "nice": os.nice(0),
+        "cpus": sorted(os.sched_getaffinity(0)), "oom": text("/proc/self/oom_score_adj"),
+        "home": os.path.expanduser("~"),
+        "recursion": sys.getrecursionlimit(),
+        "child": subprocess.run(["sh", "-c", "ulimit -a; id; pwd; ls /proc/self/fd"],
+                                capture_output=True, text=True).stdout,
+    }
+"""
+AGENT = "#!/usr/bin/env python3\nimport re\n" + ASK + SEEN
+SMALL = "#!/usr/bin/env python3\n" + ASK
+COMMAND = 'exec $SWEGYM_START "$SWEGYM_AGENT/agent.py" one "two  words"\n'
+
+
+@pytest.fixture
+def folder(public_directory: Path, request: pytest.FixtureRequest) -> Path:
+    """The folder of an agent whose program `write` writes."""
+    place = public_directory / f"imported-{abs(hash(request.node.name)) % 10**8}" / "seen"
+    place.mkdir(parents=True)
+    return place
+
+
+def write(folder: Path, program: str, command: str = COMMAND, **imports: Any) -> AgentSpec:
+    settings = {"command": command, "imports": {"program": "agent.py", **imports}}
+    (folder / "agent.yaml").write_text(json.dumps(settings))
+    (folder / "agent.py").write_text(program)
+    (folder / "agent.py").chmod(0o755)
+    for place in (folder, folder.parent):
+        place.chmod(0o755)
+    return load_agent(folder)
+
+
+def first_message(env: SWEAgentEnv) -> Any:
+    """What the agent says first, as JSON."""
+    _, info = env.reset(seed=0)
+    return json.loads(info["messages"][0]["content"])
+
+
+def imported_pid(env: SWEAgentEnv) -> int:
+    """The process that has imported the agent of `env`, on the host."""
+    imported = env._sandbox._imported  # type: ignore[union-attr]
+    assert imported is not None, env.imports_problem
+    return descendants(imported.pid)[0]
+
+
+def _arguments(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+@pytest.mark.parametrize("started", ["", "python3 "])
+def test_an_imported_agent_finds_what_a_start_of_its_own_would_give_it(make: Make, folder: Path, started: str) -> None:
+    command = COMMAND.replace("START ", f"START {started}")
+    agent = write(folder, AGENT + "print(ask(json.dumps(seen())))\n", command)
+    warm, cold = make(agent), make(dataclasses.replace(agent, imports=None))
+    imported = first_message(warm)
+    assert warm.imports_problem == ""
+    assert warm._sandbox._imported is not None  # type: ignore[union-attr]
+    usual = first_message(cold)
+    assert cold._sandbox._imported is None  # type: ignore[union-attr]
+    assert {what: imported[what] for what in usual if imported[what] != usual[what]} == {}
+    for env in (warm, cold):
+        *_, info = env.step("done")
+        assert (info["end_reason"], info["exit_code"]) == ("submitted", 0)
+
+
+def test_each_episode_has_random_numbers_and_a_memory_of_its_own(make: Make, folder: Path) -> None:
+    program = """
+import random
+json.marked = getattr(json, "marked", 0) + 1
+print(ask(json.dumps([random.random(), json.marked])))
+"""
+    env = make(write(folder, AGENT + program))
+    first, again = first_message(env), first_message(env)
+    assert env.imports_problem == ""
+    assert first[1] == again[1] == 1, "the module was changed in a copy"
+    assert first[0] != again[0]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason", "code"),
+    [
+        ("sys.exit(3)", "crashed", 3),
+        ("raise ValueError('wrong')", "crashed", 1),
+        ("os.kill(os.getpid(), 9)", "crashed", 137),
+        ("os.kill(os.getpid(), 15)", "crashed", 143),
+        ("os._exit(0)", "submitted", 0),
+        ("import atexit; atexit.register(print, 'last words')", "submitted", 0),
+    ],
+)
+def test_its_end_is_seen_as_that_of_any_program(make: Make, folder: Path, end: str, reason: str, code: int) -> None:
+    agent = write(folder, AGENT + f"ask('hello')\nprint('before')\nsys.stdout.flush()\n{end}\n")
+    ends = []
+    for spec in (agent, dataclasses.replace(agent, imports=None)):
+        env = make(spec)
+        env.reset(seed=0)
+        assert env.imports_problem == ""
+        observation, *_, info = env.step("go on")
+        ends.append((info["end_reason"], info["exit_code"], observation.partition("bash: line")[0]))
+    assert ends[0][:2] == (reason, code)
+    assert ends[0] == ends[1], "with the same output"
+
+
+HOSTILE = r"""
+import ctypes, signal
+result = {}
+libc = ctypes.CDLL(None, use_errno=True)
+parent = os.getppid()
+result["parent"] = parent
+result["processes"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+result["traced"] = [pid for pid in (1, parent) if libc.ptrace(16, pid, 0, 0) == 0]
+result["entered"] = []
+for pid in ["self", 1, 2, 3]:
+    for kind in ("mnt", "pid", "user", "net"):
+        try:
+            space = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+        except OSError:
+            continue
+        if libc.setns(space, 0) == 0:
+            result["entered"].append([pid, kind])
+        os.close(space)
+result["unshared"] = libc.unshare(0x10000000)
+result["capabilities"] = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
+try:
+    open("/proc/1/mem", "rb")
+    result["memory"] = "read"
+except OSError as error:
+    result["memory"] = type(error).__name__
+json.dumps = lambda value, **more: '"poisoned"'
+import builtins
+builtins.print = None
+encode = json.JSONEncoder().encode
+send(encode({"model": "m", "messages": [{"role": "user", "content": encode(result)}]}))
+os.kill(-1, signal.SIGKILL)
+"""
+
+
+def test_a_hostile_episode_reaches_neither_the_imported_process_nor_later_ones(make: Make, folder: Path) -> None:
+    hostile = "if 'hostile' in open(os.environ['SWEGYM_TASK']).read():\n" + "".join(
+        f"    {line}\n" for line in HOSTILE.splitlines()
+    )
+    agent = write(folder, AGENT + hostile + "print(ask(json.dumps(['honest', json.dumps(1), os.getpid()])))\n")
+    env = make(agent)
+    honest = first_message(env)
+    assert env.imports_problem == ""
+    pid = imported_pid(env)
+    task = env.task
+    env._examples = [dataclasses.replace(task, problem_statement="hostile")]
+    result = first_message(env)
+    assert (result["parent"], result["traced"], result["entered"], result["unshared"]) == (0, [], [], -1)
+    assert result["memory"] in ("PermissionError", "FileNotFoundError")
+    assert int(result["capabilities"][0].split()[1], 16) == 0
+    *_, info = env.step("go on")
+    assert info["end_reason"] == "crashed"
+    env._examples = [task]
+    assert first_message(env) == honest
+    assert env.imports_problem == ""
+    assert imported_pid(env) == pid, "the same process has forked again"
+    env.step("done")
+    env.close()
+    assert wait_until(lambda: not descendants(pid), 30), "nothing of the episodes is left below it"
+
+
+def test_killing_the_imported_process_ends_its_episodes_only_and_leaves_nothing(make: Make, folder: Path) -> None:
+    agent = write(folder, AGENT + "print(ask('[1]'))\nprint(ask('[2]'))\n")
+    env, other = make(agent), make(dataclasses.replace(agent, imports=None))
+    first_message(env)
+    first_message(other)
+    pid = imported_pid(env)
+    sandbox = env._sandbox
+    below = [*descendants(sandbox._imported.pid), *sandbox._shell.processes()]  # type: ignore[union-attr]
+    assert len(below) > 3
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not any(_arguments(each) for each in below), 30)
+    observation, *_, info = env.step("go on")
+    assert info["end_reason"] == "crashed", observation
+    observation, *_ = other.step("go on")
+    assert observation == "[2]"
+    assert first_message(env) == [1], "the next episode has another one"
+    assert env.imports_problem == ""
+    assert imported_pid(env) != pid
+
+
+@pytest.mark.parametrize(
+    ("imported", "why"),
+    [
+        ("import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n", "starts a thread"),
+        ("kept = open('/etc/passwd')\n", "keeps a file open"),
+        ("import mmap\nkept = mmap.mmap(-1, 4096)\n", "shares memory"),
+        ("import missing_module\n", "importing failed"),
+        ("import os\nos.environ['SHLVL_']\n", "importing failed"),
+        ("import os\nwhere = os.environ['SWEGYM_TEST_COMMAND']\n", ""),
+    ],
+)
+def test_what_a_fork_would_change_is_started_as_usual_and_says_so(
+    make: Make, folder: Path, imported: str, why: str
+) -> None:
+    (folder / "part.py").write_text(imported)
+    guarded = "try:\n    import part\nexcept (ImportError, KeyError):\n    pass\n"
+    agent = write(folder, SMALL + guarded + "print(ask('[1]'))\n", modules=["part"])
+    env = make(agent)
+    assert first_message(env) == [1]
+    assert why in env.imports_problem if why else env.imports_problem == ""
+    *_, info = env.step("done")
+    assert info["exit_code"] == 0
+
+
+def test_a_variable_that_an_import_reads_must_be_the_same(make: Make, folder: Path) -> None:
+    part = "import os\nwhere = os.environ.get('SPECIAL', 'none')\nos.environ['ADDED'] = 'yes'\n"
+    (folder / "part.py").write_text(part)
+    program = "import part\nprint(ask(json.dumps([part.where, os.environ['ADDED']])))\n"
+    command = 'if [ -e "$SWEGYM_TASK" ] && grep -q special "$SWEGYM_TASK"; then export SPECIAL=set; fi\n' + COMMAND
+    env = make(write(folder, SMALL + program, command, modules=["part"]))
+    assert first_message(env) == ["none", "yes"]
+    assert env.imports_problem == ""
+    env._examples = [dataclasses.replace(env.task, problem_statement="special")]
+    assert first_message(env) == ["set", "yes"]
+    assert "SPECIAL" in env.imports_problem
+
+
+def test_it_can_be_switched_off(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEGYM_WITHOUT", "imports")
+    env = make(write(folder, SMALL + "print(ask('[1]'))\n"))
+    assert first_message(env) == [1]
+    assert env.imports_problem == "switched off by SWEGYM_WITHOUT"
+
+
+@pytest.mark.parametrize(
+    ("before", "problem"), [("ulimit -n 50; ", "may open few"), ("exec 60</dev/null; ", "many files open"), ("", "")]
+)
+def test_few_or_many_descriptors_are_those_of_a_usual_start(
+    make: Make, folder: Path, before: str, problem: str
+) -> None:
+    program = "import resource\nprint(ask(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE))))\n"
+    agent = write(folder, SMALL + program, before + COMMAND)
+    env, usual = make(agent), make(dataclasses.replace(agent, imports=None))
+    assert first_message(env) == first_message(usual)
+    assert problem in env.imports_problem if problem else env.imports_problem == ""
+
+
+def test_another_hash_seed_is_a_start_of_its_own(make: Make, folder: Path) -> None:
+    program = "print(ask(json.dumps(hash('seed'))))\n"
+    agent = write(folder, SMALL + program)
+    hashes = []
+    for seed in ("0", "1", "random"):
+        env = make(dataclasses.replace(agent, command=f"export PYTHONHASHSEED={seed}\n{COMMAND}"))
+        hashes.append(first_message(env))
+        assert ("PYTHONHASHSEED" in env.imports_problem) == (seed != "0")
+    assert len(set(hashes)) == 3
+
+
+def test_its_work_counts_for_the_limits_of_its_sandbox(make: Make, folder: Path) -> None:
+    program = "print(ask('[1]'))\nblocks = []\nwhile True:\n    blocks.append(bytearray(1 << 24))\n"
+    agent = write(folder, SMALL + program)
+    env, beside = make(agent, limits={"memory_bytes": 256 << 20}), make(agent)
+    assert first_message(env) == first_message(beside) == [1]
+    assert env.imports_problem == beside.imports_problem == ""
+    *_, info = env.step("go on")
+    assert info["end_reason"] == "crashed"
+    assert stat.S_ISDIR(os.stat(f"/proc/{imported_pid(beside)}").st_mode), "the imported process goes on"
