@@ -95,6 +95,9 @@ chaos: setup ## kill sandbox servers, pool, generation server and ranks while a 
 bench-learning: setup ## every algorithm learns from random weights, and every mutant does not (resumable; an hour on one core)
 	@OMP_NUM_THREADS=1 nice -n 10 $(PY) -m benchmarks.learning $(ARGS)
 
+bench-collecting: setup ## environment steps per second of processor time beside a plain loop and Stable-Baselines3, into benchmarks/results/collecting.json
+	@$(PY) -m benchmarks.collecting $(ARGS)
+
 bench-doors: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/doors.json
 	@scripts/test_door.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)

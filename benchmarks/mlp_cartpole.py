@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from swe_trainers.learning.advantages import generalized_advantages, whiten
-from swe_trainers.learning.learner import learning_rate_at, set_learning_rate
+from swe_trainers.learning.learner import scheduled, set_learning_rate
 from swe_trainers.learning.losses import clipped_policy_loss, clipped_value_loss
 
 __all__ = ["CleanRL", "cartpole_return"]
@@ -64,7 +64,7 @@ def cartpole_return(settings: CleanRL, last_episodes: int = 100) -> tuple[float,
     running, finished = np.zeros(settings.envs), list[float]()
     updates = settings.steps // (settings.envs * settings.rollout)
     for update in range(updates):
-        rate = learning_rate_at(update, peak=settings.learning_rate, warmup=0, decay="linear", total=updates)
+        rate = scheduled(update, peak=settings.learning_rate, warmup=0, decay="linear", total=updates)
         set_learning_rate(optimizer, rate)
         batch = _Rollout.empty(settings)
         for t in range(settings.rollout):

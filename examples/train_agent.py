@@ -1,4 +1,4 @@
-"""Train the agent that people use: mini-swe-agent, unchanged, learns to repair code in sandboxes.
+"""Train the agent that people use: mini-swe-agent, unchanged, whose model is trained to repair code in sandboxes.
 
     python examples/train_agent.py --output runs/train_agent
 

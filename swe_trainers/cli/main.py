@@ -250,20 +250,22 @@ def _check_env(arguments: Sequence[str]) -> int:
     parser.add_argument("id", help="of Gymnasium; module:Id where importing a module registers it")
     parser.add_argument("--kwargs", type=_object, default={}, help="given to gymnasium.make, as JSON")
     parser.add_argument("--adapter", choices=["none", "text"], default="none", help="text: put number spaces in words")
+    parser.add_argument("--adapter-kwargs", type=_object, default={}, help="given to the adapter, as JSON")
     parser.add_argument("--actions", default="", help="played in turn, with commas between; by default legal ones")
     parser.add_argument("--max-steps", type=_positive, help="of an episode; by default its own limit, 100 at most")
-    parser.add_argument("--timeout", type=_positive, default=60, help="seconds for one reset or step (default 60)")
+    parser.add_argument("--timeout", type=_positive, default=60, help="seconds for one call of it (default 60)")
     options = parser.parse_args(arguments)
     failed = False
 
     def check() -> None:
         nonlocal failed
         from swe_trainers.experiment import make_env
-        from swe_trainers.rollout.conformance import Finding, check_env
+        from swe_trainers.rollout.conformance import Finding, check_env, made_within
         from swe_trainers.run_config import EnvironmentConfig
 
-        config = EnvironmentConfig(id=options.id, kwargs=options.kwargs, adapter=options.adapter)
-        make_env(config).close()  # an environment that cannot be made is a one-line error
+        adapter = {"adapter": options.adapter, "adapter_kwargs": options.adapter_kwargs}
+        config = EnvironmentConfig(id=options.id, kwargs=options.kwargs, **adapter)
+        made_within(lambda: make_env(config), options.timeout).close()  # what cannot be made is a one-line error
         marks = {True: "ok", False: "FAILED", None: "-"}
 
         def show(finding: Finding) -> None:

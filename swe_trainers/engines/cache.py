@@ -36,15 +36,15 @@ class SlotCache(Cache):
         self._keys: list[Tensor] = []  # one (n_slots, H, n_positions, D) per layer
         self._values: list[Tensor] = []
         self._rows: slice | Tensor = slice(0)
-        self._source: tuple[Tensor | slice, Tensor | int] = (slice(0), 0)
-        self._target: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
+        self._source: tuple[Tensor | slice, Tensor | slice | int] = (slice(0), 0)
+        self._target: tuple[Tensor | slice, Tensor | slice] = (torch.empty(0), torch.empty(0))
         self._length = 0
 
     def plan(
         self,
         rows: slice | Tensor,
-        source: tuple[Tensor | slice, Tensor | int],
-        target: tuple[Tensor, Tensor],
+        source: tuple[Tensor | slice, Tensor | slice | int],
+        target: tuple[Tensor | slice, Tensor | slice],
         length: int | None,
     ) -> None:
         """Prepare one forward pass.
@@ -52,8 +52,8 @@ class SlotCache(Cache):
         Args:
             rows: the slots of the batch's rows; a slice is read in place, a tensor (B,) is copied.
             source: positions of the new tokens in the batch, as (N,) rows and (N,) columns; a single column may be
-                given by its number, for some rows or all.
-            target: where they go, as (N,) slots and (N,) positions.
+                given by its number, for some rows or all; and all columns of all rows as two slices.
+            target: where they go, as (N,) slots and (N,) positions; of all columns, the slots and a slice of positions.
             length: how many positions attention reads; None if it needs the new tokens only.
         """
         self._rows, self._source, self._target, self._length = rows, source, target, length or 0
@@ -68,7 +68,7 @@ class SlotCache(Cache):
                 store.append(like.new_zeros((self.n_slots, heads, self.n_positions, like.shape[-1])))
         keys, values = self._keys[layer_idx], self._values[layer_idx]
         (row, column), (slot, position) = self._source, self._target
-        keys[slot, :, position] = key_states[row, :, column]  # (N, H, D) on both sides
+        keys[slot, :, position] = key_states[row, :, column]  # (N, H, D) on both sides, or (B, H, Q, D)
         values[slot, :, position] = value_states[row, :, column]
         if not self._length:
             return key_states, value_states

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -98,6 +98,7 @@ class EmbeddedEngine:
         self._prefill_tokens = prefill_tokens
         self._slots: dict[int, _Slot] = {}
         self._recomputes = self._replays = False
+        self._angles: tuple[Tensor, Tensor] | None = None
         self._static: StaticDecoding | None = None
         if static_shapes and not StaticDecoding.supports(model):
             raise ConfigurationError("static_shapes: not for this model's layers or rotary positions")
@@ -140,7 +141,15 @@ class EmbeddedEngine:
     def _look_at_model(self) -> None:
         """What visits all modules, and must not be done at every step."""
         self._recomputes = self._model.recomputes_activations
-        self._replays = self._static is not None and StaticDecoding.supports(self._model)
+        fixed = StaticDecoding.supports(self._model)
+        self._replays = self._static is not None and fixed
+        trunk: Any = self._model.trunk
+        self._angles = None
+        if fixed:  # rotary angles depend on the position alone: computed once for all
+            with torch.inference_mode():
+                positions = torch.arange(self._cache.n_positions, device=self._model.device)[None]
+                cosines, sines = trunk.rotary_emb(trunk.embed_tokens.weight, positions)
+                self._angles = cosines[0], sines[0]
         if self._static is not None:
             self._static.check()
 
@@ -203,13 +212,16 @@ class EmbeddedEngine:
 
     def step(self) -> list[Sample]:
         """Prefill waiting requests, or sample one more token for each running one; return what finished."""
-        running = {index: slot for index, slot in self._slots.items() if slot.request is not None}
-        if not running:
-            return []
         # A running request has one pending token, the one sampled last; another has its prompt, and after `renew` its
         # whole context.
-        decoding = [i for i, slot in running.items() if slot.request and slot.request.token_ids and slot.n_pending == 1]
-        waiting = [index for index in running if index not in set(decoding)]
+        decoding: list[int] = []
+        waiting: list[int] = []
+        for index, slot in self._slots.items():
+            if slot.request is not None:
+                runs = slot.request.token_ids and len(slot.token_ids) - slot.length == 1
+                (decoding if runs else waiting).append(index)
+        if not decoding and not waiting:
+            return []
         # Dropout is always off; but models that recompute activations in training mode use no cache in it.
         switch = self._recomputes and self._model.training
         started = time.monotonic()
@@ -289,28 +301,37 @@ class EmbeddedEngine:
     def _prefill(self, chosen: list[int]) -> Tensor:
         """Prefill the pending tokens of some slots; hidden states (N, D) of the last token of each."""
         slots = [self._slots[index] for index in chosen]
-        sizes = torch.tensor([slot.n_pending for slot in slots])
-        starts = torch.tensor([slot.length for slot in slots])
-        width = int(sizes.max())
-        ids = torch.zeros((len(slots), width), dtype=torch.int64)
-        for row, slot in enumerate(slots):
-            ids[row, : slot.n_pending] = torch.tensor(slot.token_ids[slot.length :])
+        pending = [slot.token_ids[slot.length :] for slot in slots]
+        lengths = [len(ids) for ids in pending]
+        width = max(lengths)
+        alike = min(lengths) == width
+        if not alike:
+            pending = [ids + [0] * (width - len(ids)) for ids in pending]
+        read = torch.from_numpy(np.array([pending, [[slot.length] * width for slot in slots]], dtype=np.int64))
+        ids, starts = read[0], read[1, :, 0]
+        sizes = torch.tensor(lengths)
         column = torch.arange(width)
-        real = column < sizes[:, None]  # (B, Q)
         positions = (starts[:, None] + column).clamp(max=self.max_tokens - 1)
-        row_index, column_index = real.nonzero(as_tuple=True)
-        fresh = not bool(starts.any())
-        length = None if fresh else int((starts + sizes).max())
+        fresh = not any(slot.length for slot in slots)
+        length = None if fresh else max(len(slot.token_ids) for slot in slots)
         device = self._model.device
-        ids, positions, slot_index = ids.to(device), positions.to(device), torch.tensor(chosen, device=device)
-        source = (row_index.to(device), column_index.to(device))
-        self._cache.plan(slot_index, source, (slot_index[source[0]], positions[source]), length)
+        ids, positions = ids.to(device), positions.to(device)
+        together = chosen == list(range(chosen[0], chosen[0] + len(chosen)))
+        slot_index = torch.tensor(chosen, device=device)
+        rows = slice(chosen[0], chosen[0] + len(chosen)) if together else slot_index
+        if alike and all(slot.length == slots[0].length for slot in slots):  # one block: no index for each token
+            block = slice(slots[0].length, slots[0].length + width)
+            self._cache.plan(rows, (slice(None), slice(None)), (rows, block), length)
+        else:
+            row_index, column_index = (column < sizes[:, None]).nonzero(as_tuple=True)
+            source = (row_index.to(device), column_index.to(device))
+            self._cache.plan(rows, source, (slot_index[source[0]], positions[source]), length)
         plan = self._model.mask_plan
         if length is None and not plan.windowed:
             masks = None  # padding is on the right, and each sequence begins here: causal attention needs no mask
         else:
             masks = plan.additive(positions, length or width, self._model.unembedding.weight.dtype)
-        return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache)
+        return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache, self._angles)
 
     def _decode(self, chosen: list[int]) -> Tensor:
         """Forward pass of the last sampled token of each running slot; hidden states (N, D)."""
@@ -334,22 +355,28 @@ class EmbeddedEngine:
         source = (slice(None) if full else row, 0)
         self._cache.plan(slice(0, span) if in_place else at, source, (at, read[1, row]), length)
         masks = self._model.mask_plan.additive(positions, length, self._model.unembedding.weight.dtype)
-        hidden = last_hidden(self._model, ids, positions, masks, torch.zeros_like(ids[:, 0]), self._cache)
+        last = torch.zeros_like(ids[:, 0])
+        hidden = last_hidden(self._model, ids, positions, masks, last, self._cache, self._angles)
         return hidden if full else hidden[row]
 
     def _sample(self, chosen: list[int], hidden: Tensor) -> list[Sample]:
         """Sample the next token of each slot from its last hidden state; return the finished requests."""
         logits = self._model.logits(hidden)  # (N, V)
-        legal = [self._request(index).legal for index in chosen]
+        requests = [self._request(index) for index in chosen]
+        legal = [request.legal for request in requests]
         if any(node is not None for node in legal):
             masks = self._legal_masks.of([None if node is None else node.allowed for node in legal], logits)
             logits = logits.masked_fill(~masks, -torch.inf)
         groups: dict[Sampling, list[int]] = {}
-        for row, index in enumerate(chosen):
-            groups.setdefault(self._request(index).sampling, []).append(row)
+        first = requests[0].sampling
+        if all(request.sampling is first for request in requests):
+            groups[first] = list(range(len(chosen)))
+        else:
+            for row, request in enumerate(requests):
+                groups.setdefault(request.sampling, []).append(row)
         finished = []
         for sampling, members in groups.items():
-            uniforms = [self._request(chosen[row]).random.random() for row in members]
+            uniforms = [requests[row].random.random() for row in members]
             part = logits if len(members) == len(chosen) else logits[members]
             numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)
             ids, logprobs, kept = draw_among(part, numbers, sampling)
@@ -416,15 +443,25 @@ class _Masks:
     _MOST = 4096
 
     def __init__(self) -> None:
-        self._masks: dict[tuple[int, ...] | None, Tensor] = {}
+        self._numbers: dict[tuple[int, ...] | None, int] = {}
+        self._masks = torch.zeros(0, 0, dtype=torch.bool)  # (at least as many, V)
 
     def of(self, sets: Sequence[tuple[int, ...] | None], logits: Tensor) -> Tensor:
-        """(N, V) bool, True where a token is in the row's set; None is the whole vocabulary."""
-        if len(self._masks) > self._MOST:
-            self._masks.clear()
-        for each in sets:
-            if each not in self._masks:
-                mask = torch.zeros(logits.shape[-1], dtype=torch.bool)
-                mask[slice(None) if each is None else list(each)] = True
-                self._masks[each] = mask.to(logits.device)
-        return torch.stack([self._masks[each] for each in sets])
+        """Masks to broadcast to (N, V), True where a token is in the row's set; None is the whole vocabulary."""
+        fresh = dict.fromkeys(each for each in sets if each not in self._numbers)
+        if len(self._numbers) + len(fresh) > self._MOST:
+            self._numbers, fresh = {}, dict.fromkeys(sets)
+        if len(self._numbers) + len(fresh) > len(self._masks):
+            grown = torch.zeros(2 * (len(self._numbers) + len(fresh)), logits.shape[-1], dtype=torch.bool)
+            grown = grown.to(logits.device)
+            if self._numbers:
+                grown[: len(self._numbers)] = self._masks[: len(self._numbers)]
+            self._masks = grown
+        for each in fresh:
+            mask = torch.zeros(logits.shape[-1], dtype=torch.bool)
+            mask[slice(None) if each is None else list(each)] = True
+            self._masks[len(self._numbers)] = mask.to(logits.device)
+            self._numbers[each] = len(self._numbers)
+        if len(self._numbers) == 1:
+            return self._masks[:1]
+        return self._masks[torch.tensor([self._numbers[each] for each in sets], device=logits.device)]

@@ -276,7 +276,13 @@ def _is_bare(module: nn.Module) -> bool:
 
 
 def last_hidden(
-    model: LanguageModel, ids: Tensor, positions: Tensor, masks: LayerMasks, last: Tensor, cache: Any
+    model: LanguageModel,
+    ids: Tensor,
+    positions: Tensor,
+    masks: LayerMasks,
+    last: Tensor,
+    cache: Any,
+    angles: _Rotation | None = None,
 ) -> Tensor:
     """Final, normed hidden states of the last token of each row.
 
@@ -288,6 +294,7 @@ def last_hidden(
         masks: added to the attention scores; None if each row starts here.
         last: (B,) int64, the column of each row's last token; only padding follows it.
         cache: holds keys and values; the new ones are added to it.
+        angles: cosines and sines of all positions, (P, D) each, where they depend on nothing else; None computes them.
     Returns:
         (B, D).
     """
@@ -296,7 +303,7 @@ def last_hidden(
     if not is_known_trunk(trunk):
         return model.run_trunk(ids, positions, masks, cache=cache)[rows, last]
     hidden = trunk.embed_tokens(ids)
-    rotation = trunk.rotary_emb(hidden, positions)
+    rotation = trunk.rotary_emb(hidden, positions) if angles is None else tuple(each[positions] for each in angles)
     final = len(trunk.layers) - 1
     for number, layer in enumerate(trunk.layers):
         mask = masks[trunk.config.layer_types[number]] if isinstance(masks, dict) else masks

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.rollout.conversations import checked_messages
 
-__all__ = ["Finding", "check_env"]
+__all__ = ["Finding", "check_env", "made_within"]
 
 _DEFAULT_STEPS, _MOST_STEPS = 20, 100
 _POLL_S = 0.05
@@ -52,12 +52,16 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.since_s = 0.0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return self._watch(f"reset(seed={seed})", lambda: self.env.reset(seed=seed, options=options))
+        return self.watched(f"reset(seed={seed})", lambda: self.env.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> Any:
-        return self._watch(f"step({_short(action)})", lambda: self.env.step(action))
+        return self.watched(f"step({_short(action)})", lambda: self.env.step(action))
 
-    def _watch(self, call: str, make: Callable[[], Any]) -> Any:
+    def close(self) -> None:
+        self.watched("close()", self.env.close)
+
+    def watched(self, call: str, make: Callable[[], Any]) -> Any:
+        """Call a method of it that the wrapper does not have."""
         self.since_s, self.call = time.monotonic(), call
         try:
             return make()
@@ -68,6 +72,31 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The call that takes longer than that; empty if there is none."""
         call = self.call
         return call if call and time.monotonic() - self.since_s > timeout_s else ""
+
+
+def made_within(make: Callable[[], gymnasium.Env[Any, Any]], timeout_s: float) -> gymnasium.Env[Any, Any]:
+    """Make an environment on a thread of its own.
+
+    Raises:
+        ConfigurationError: it is not made in time; and whatever making it raises.
+    """
+    made: list[gymnasium.Env[Any, Any]] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            made.append(make())
+        except Exception as error:  # noqa: BLE001 - raised on the caller's thread
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="check-env-make")
+    thread.start()
+    thread.join(timeout_s)
+    if errors:
+        raise errors[0]
+    if not made:
+        raise ConfigurationError(f"the environment was not made within {timeout_s:g} s")
+    return made[0]
 
 
 def check_env(
@@ -83,12 +112,13 @@ def check_env(
 
     Args:
         make: creates the environment; it is called a few times, and the environments are closed.
-        actions: used in turn; suitable ones reach more of the environment. None: the words of its `TextAdapter`, else
-            those of `info["legal_actions"]`, else "help" or samples of the action space.
+        actions: used in turn; suitable ones reach more of the environment. None: those of the `info["legal_actions"]`
+            of each moment; without such the words of its `TextAdapter`, the legal actions at reset, "help", or samples
+            of the action space.
         max_steps: of an episode. None: the environment's own `max_episode_steps`, 100 at most; else 20.
         seed: of the first episode.
-        timeout_s: for one `reset` or `step`. One that takes longer fails its check and ends the checks: its thread
-            cannot be stopped.
+        timeout_s: for one call, such as `reset` or `step`. One that takes longer fails its check and ends the checks:
+            its thread cannot be stopped.
         on_finding: called with each finding as soon as it is known.
     Returns:
         One finding per check, in order.
@@ -105,15 +135,15 @@ def check_env(
         return ended
 
     def fresh() -> _Watched:
-        envs.append(_Watched(make()))
+        envs.append(_Watched(made_within(make, timeout_s)))
         return envs[-1]
 
-    legal: list[str] = []
+    words: list[str] = []
 
     def first() -> str:
         env = fresh()
         detail, info = _resets(env, seed)
-        legal.extend(_legal_actions(env, info, seed))
+        words.extend(_words(env, info, seed))
         return detail
 
     going = True
@@ -124,7 +154,7 @@ def check_env(
             spec = env.spec
             limit = spec.max_episode_steps if spec is not None else None
             steps = max_steps or min(limit or _DEFAULT_STEPS, _MOST_STEPS)
-            played: Sequence[str] = actions or legal
+            played = _Actions(tuple(actions or words), listed=actions is None)
             checks: list[tuple[str, Callable[[], str | None]]] = [
                 ("its spaces are texts, and contain what it says", lambda: _spaces(env, seed, played, steps)),
                 ("info has what it may have, in the right types", lambda: _info(env, seed)),
@@ -179,7 +209,28 @@ def _tried(
     return found[0], True
 
 
-def _legal_actions(env: _Watched, info: Mapping[str, Any], seed: int) -> Sequence[str]:
+@dataclass(frozen=True)
+class _Actions:
+    """What is played.
+
+    Attributes:
+        words: in turn.
+        listed: rather what `info["legal_actions"]` lists, in turn.
+    """
+
+    words: tuple[str, ...]
+    listed: bool
+
+    def choose(self, number: int, info: Mapping[str, Any]) -> str:
+        """The action of a step, from 0, after this info."""
+        legal = info.get("legal_actions")
+        if self.listed and _are_texts(legal):
+            assert isinstance(legal, list | tuple)
+            return str(legal[number % len(legal)])
+        return self.words[number % len(self.words)]
+
+
+def _words(env: _Watched, info: Mapping[str, Any], seed: int) -> Sequence[str]:
     """Words that mean something to the environment, as far as it tells."""
     offered: Any = env.get_wrapper_attr("actions") if env.has_wrapper_attr("actions") else None
     if not _are_texts(offered):
@@ -216,16 +267,17 @@ def _resets(env: gymnasium.Env[Any, Any], seed: int) -> tuple[str, Mapping[str, 
     return f"{len(observation)} characters", info
 
 
-def _spaces(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int) -> str:
+def _spaces(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int) -> str:
     for name, space in (("observation_space", env.observation_space), ("action_space", env.action_space)):
         _need(isinstance(space, spaces.Text), f"{name} is {space}, expected a Text space. Try: {_ANY_TEXT}")
-    for number, (observation, *_) in enumerate(_play(env, seed, actions, max_steps)):
+    seen, taken = _played(env, seed, actions, max_steps)
+    for number, (observation, *_) in enumerate(seen):
         _need(
             env.observation_space.contains(observation),
             f"the observation {f'of step {number}' if number else 'of reset'} is not in observation_space: "
             f"{_why_outside(env.observation_space, observation)}. Try: {_ANY_TEXT}",
         )
-    for action in actions:
+    for action in dict.fromkeys(taken):
         _need(
             env.action_space.contains(action),
             f"the action {_short(action)} is not in action_space: {_why_outside(env.action_space, action)}. "
@@ -256,7 +308,7 @@ def _info(env: gymnasium.Env[Any, Any], seed: int) -> str | None:
     return ", ".join(there) or None
 
 
-def _asks(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int) -> str | None:
+def _asks(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int) -> str | None:
     """Whether each step that does not end the episode has `info["messages"]`, if the reset has."""
     _, info = env.reset(seed=seed)
     if info.get("messages") is None:
@@ -271,31 +323,42 @@ def _asks(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_s
         requests += 1
         if number == max_steps:
             break
-        _, _, terminated, truncated, info = env.step(actions[number % len(actions)])
+        _, _, terminated, truncated, info = env.step(actions.choose(number, info))
         if terminated or truncated:
             break
     return f"{requests} requests"
 
 
-def _play(
-    env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int
-) -> list[tuple[str, float, bool, bool]]:
-    observation, _ = env.reset(seed=seed)
-    seen = [(str(observation), 0.0, False, False)]
+_Seen = tuple[str, float, bool, bool]
+"""What a step showed: observation, reward, terminated, truncated."""
+
+
+def _play(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int) -> list[_Seen]:
+    return _played(env, seed, actions, max_steps)[0]
+
+
+def _played(
+    env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int
+) -> tuple[list[_Seen], list[str]]:
+    """What an episode showed, and the actions that were taken."""
+    observation, info = env.reset(seed=seed)
+    seen, taken = [(str(observation), 0.0, False, False)], list[str]()
     for number in range(max_steps):
-        observation, reward, terminated, truncated, _ = env.step(actions[number % len(actions)])
+        taken.append(actions.choose(number, info))
+        observation, reward, terminated, truncated, info = env.step(taken[-1])
         seen.append((observation, float(reward), bool(terminated), bool(truncated)))
         if terminated or truncated:
             break
-    return seen
+    return seen, taken
 
 
-def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int, limit: int | None) -> str:
-    env.reset(seed=seed)
-    played = f"actions {_short(', '.join(actions))}"
+def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int, limit: int | None) -> str:
+    _, info = env.reset(seed=seed)
+    taken: list[str] = []
     refused = 0
     for number in range(max_steps):
-        result: Any = env.step(actions[number % len(actions)])
+        taken.append(actions.choose(number, info))
+        result: Any = env.step(taken[-1])
         _need(isinstance(result, tuple) and len(result) == 5, f"step {number} did not return five things")
         observation, reward, terminated, truncated, info = result
         _need(isinstance(observation, str), f"step {number}: the observation is {type(observation).__name__}")
@@ -305,9 +368,14 @@ def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_
         _need(isinstance(info, dict), f"step {number}: info is {type(info).__name__}")
         refused += info.get("action_error") is not None
         if terminated or truncated:
-            return f"ended after {number + 1} steps; {played}" + _refusals(refused, number + 1)
+            return f"ended after {number + 1} steps; actions {_first(taken)}" + _refusals(refused, number + 1)
     end = f"it ends after {limit}" if limit else "give the trainer a max_turns"
-    return f"no end in {max_steps} steps, {end}; {played}" + _refusals(refused, max_steps)
+    return f"no end in {max_steps} steps, {end}; actions {_first(taken)}" + _refusals(refused, max_steps)
+
+
+def _first(actions: Sequence[str]) -> str:
+    """The different actions of an episode, as many as a line holds."""
+    return _short(", ".join(dict.fromkeys(actions)))
 
 
 def _refusals(refused: int, steps: int) -> str:
@@ -326,7 +394,7 @@ def _strange(env: gymnasium.Env[Any, Any], seed: int) -> str:
 
 
 def _repeats(
-    env: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str], max_steps: int
+    env: gymnasium.Env[Any, Any], other: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int
 ) -> str:
     first = _play(env, seed, actions, max_steps)
     for name, again in (("again", env), ("in another instance", other)):
@@ -355,17 +423,18 @@ def _varies(env: gymnasium.Env[Any, Any], seed: int) -> str | None:
     return f"{len(observations)} first observations from 8 seeds" if len(observations) > 1 else None
 
 
-def _goes_back(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str]) -> str | None:
+def _goes_back(env: _Watched, seed: int, actions: _Actions) -> str | None:
     inner: Any = env.unwrapped
     if not (hasattr(inner, "snapshot") and hasattr(inner, "restore")):
         return None
-    env.reset(seed=seed)
-    snapshot = inner.snapshot()
-    observations = [env.step(actions[0])[0]]
-    inner.restore(snapshot)
-    observations.append(env.step(actions[0])[0])
+    _, info = env.reset(seed=seed)
+    action = actions.choose(0, info)
+    snapshot = env.watched("snapshot()", inner.snapshot)
+    observations = [env.step(action)[0]]
+    env.watched("restore(…)", lambda: inner.restore(snapshot))
+    observations.append(env.step(action)[0])
     if hasattr(snapshot, "discard"):
-        snapshot.discard()
+        env.watched("the snapshot's discard()", snapshot.discard)
     _need(
         observations[0] == observations[1],
         f"the same action returns {observations[0][:60]!r}, and after restore() {observations[1][:60]!r}",
@@ -373,7 +442,7 @@ def _goes_back(env: gymnasium.Env[Any, Any], seed: int, actions: Sequence[str]) 
     return "the same action returns the same observation"
 
 
-def _together(envs: Sequence[gymnasium.Env[Any, Any]], seed: int, actions: Sequence[str]) -> str:
+def _together(envs: Sequence[gymnasium.Env[Any, Any]], seed: int, actions: _Actions) -> str:
     alone = [_play(env, seed + i, actions, 3) for i, env in enumerate(envs)]
     results: dict[int, Any] = {}
 

@@ -1,17 +1,21 @@
-"""Text environments: made by id, called on one thread each, replaced where they hang, and held to their contract.
+"""Text environments: made by id, called on threads, replaced where they hang, and held to their contract.
 
-A slow environment delays nothing else. One that does not answer in time is never used again, and neither is its thread.
+An environment has a thread of its own, so that a slow one delays nothing else. Those that answer at once share one, for
+there the change of threads costs more than their calls; if a call keeps that thread, the others move to a new one. An
+environment that does not answer in time is never used again, and neither is its thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 from weakref import WeakKeyDictionary, WeakSet
 
 import gymnasium
@@ -34,6 +38,12 @@ __all__ = [
 Env = gymnasium.Env[str, str]
 
 _CLOSE_TIMEOUT_S = 60.0
+_QUICK_S = 0.00025
+"""A call that takes less is quick."""
+_QUICK_CALLS = 16
+"""After so many more quick calls than slow ones, counted four times, an environment shares a thread."""
+_PATIENCE_S = 0.05
+"""A call that keeps the shared thread for longer keeps it alone."""
 _TRACEBACK_CHARACTERS = 8000
 
 _in_use: WeakKeyDictionary[Env, threading.Lock] = WeakKeyDictionary()
@@ -105,12 +115,19 @@ class _Place:
 
     Attributes:
         env: None where it is made by the first call.
+        quick: how much more often its calls were quick than slow.
     """
 
     env: Env | None
     lock: threading.Lock = field(default_factory=threading.Lock)
     abandoned: bool = False
     closed: bool = False
+    quick: int = 0
+
+    def took(self, seconds: float) -> None:
+        """Count a call."""
+        change = 1 if seconds < _QUICK_S else -4 if seconds < _PATIENCE_S else -4 * _QUICK_CALLS
+        self.quick = min(max(self.quick + change, -4 * _QUICK_CALLS), 2 * _QUICK_CALLS)
 
     def close(self) -> None:
         """Close the environment, once. Raises what it raises."""
@@ -227,8 +244,7 @@ class EnvPool(Sequence[Env]):
         ] * waiting
 
 
-@dataclass(frozen=True)
-class Returned:
+class Returned(NamedTuple):
     """The result of a call to an environment.
 
     Attributes:
@@ -242,44 +258,104 @@ class Returned:
     ticket: int
     result: Any
     error: BaseException | None
-    at: float = field(default_factory=time.monotonic)
+    at: float
 
 
 class EnvThreads:
-    """One thread per environment; each starts with the first call.
+    """The threads of some environments; each starts with the first call.
+
+    Within an episode an environment is called on one thread, unless another one keeps the thread that they share.
 
     Args:
         pool: each environment is used by one thread at a time, also by other instances of this class.
-
-    Attributes:
-        returned: finished calls, in the order in which they finished.
     """
 
     def __init__(self, pool: EnvPool) -> None:
-        self.returned: queue.SimpleQueue[Returned] = queue.SimpleQueue()
         self._pool = pool
-        self._threads: dict[int, _EnvThread] = {}
+        self._results = _Results(deque(), queue.SimpleQueue())
+        self._own: dict[int, _EnvThread] = {}
+        self._shared: _EnvThread | None = None
+        self._kept: list[_EnvThread] = []  # were shared, until a call kept them that was abandoned
+        self._sharing: dict[int, _Place] = {}  # environments whose episode is played on the shared thread
+        self._unsent: list[_Task] = []  # for the shared thread
+        self._quick: set[int] = set()  # tickets of calls on the shared thread
         self._n_calls = 0
 
-    def call(self, env: int, function: Callable[[Env], Any]) -> int:
-        """Call a function with an environment, on its thread; returns the ticket of its `Returned`."""
-        place, thread = self._pool.place(env), self._threads.get(env)
+    def call(self, env: int, function: Callable[[Env], Any], *, begins: bool = False) -> int:
+        """Call a function with an environment, on its thread; returns the ticket of its `Returned`.
+
+        Args:
+            begins: an episode begins; only then may the thread be another one than before.
+        """
+        place = self._pool.place(env)
+        if begins:
+            if place.quick >= _QUICK_CALLS:
+                self._sharing[env] = place
+            else:
+                self._sharing.pop(env, None)
+        self._n_calls += 1
+        task = self._n_calls, env, place, function
+        if self._sharing.get(env) is place:
+            self._unsent.append(task)
+            return self._n_calls
+        thread = self._own.get(env)
         if thread is None or thread.place is not place:  # another user of the pool may have abandoned it
             if thread is not None:
-                thread.calls.put(None)
-            thread = self._threads[env] = _EnvThread(self._pool, env, self.returned)
-        self._n_calls += 1
-        thread.calls.put((self._n_calls, function))
+                thread.end()
+            thread = self._own[env] = _EnvThread(self._pool, self._results, f"env-{env}", place)
+        thread.send([task])
         return self._n_calls
+
+    def send(self) -> None:
+        """Let the shared thread begin with its calls, all at once; so does `returned`."""
+        if self._unsent:
+            if self._shared is None:
+                self._shared = _EnvThread(self._pool, self._results, "envs")
+            self._quick.update(ticket for ticket, *_ in self._unsent)
+            self._shared.send(self._unsent)
+            self._unsent = []
+
+    def returned(self, timeout_s: float | None) -> list[Returned]:
+        """Take the calls that have returned, in the order in which they did.
+
+        Args:
+            timeout_s: how long to wait for the first; None for ever. Calls on the shared thread are waited for in any
+                case, but no longer than a quick call can take.
+        Returns:
+            Empty after the timeout.
+        """
+        self.send()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        found: list[Returned] = []
+        while True:
+            while self._results.done:
+                found.append(self._results.done.popleft())
+                self._quick.discard(found[-1].ticket)
+            if self._quick:
+                self._relieve()
+            if self._quick:
+                left_s: float | None = _PATIENCE_S
+            elif found:
+                return found
+            else:
+                left_s = None if deadline is None else deadline - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    return found
+            with contextlib.suppress(queue.Empty):
+                self._results.notices.get(timeout=left_s)
 
     def wake(self) -> None:
         """Make a reader of `returned` return, although no call has finished."""
-        self.returned.put(Returned(-1, 0, None, None))
+        self._results.done.append(Returned(-1, 0, None, None, time.monotonic()))
+        self._results.notices.put(None)
 
     def abandon(self, env: int) -> None:
         """Use neither this environment nor its thread again; the thread closes it if it ever returns."""
+        place = self._pool.place(env)
         self._pool.abandon(env)
-        self._threads.pop(env).calls.put(None)
+        thread = self._own.get(env)
+        if thread is not None and thread.place is place and self._sharing.get(env) is not place:
+            self._own.pop(env).end()
 
     def close(self, timeout_s: float | None = None) -> None:
         """End the threads; waits for running calls.
@@ -287,37 +363,127 @@ class EnvThreads:
         Args:
             timeout_s: of all together; what has not returned by then is abandoned. None for no limit.
         """
-        for thread in self._threads.values():
-            thread.calls.put(None)
+        self.send()
+        threads = [*self._own.values(), *self._kept, *([self._shared] if self._shared else [])]
+        for thread in threads:
+            thread.end()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for env, thread in self._threads.items():
+        for thread in threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            if thread.is_alive() and self._pool.place(env) is thread.place:
-                self._pool.abandon(env)
-        self._threads = {}
+            running = thread.running
+            if thread.is_alive() and running is not None and self._pool.place(running.env) is running.place:
+                self._pool.abandon(running.env)
+        self._own, self._shared, self._kept = {}, None, []
+
+    def _relieve(self) -> None:
+        """Leave the shared thread to an environment that keeps it for long, and move the others to a new one."""
+        thread = self._shared
+        running = None if thread is None else thread.running
+        if thread is None or running is None or time.monotonic() - running.since < _PATIENCE_S:
+            return
+        self._shared = _EnvThread(self._pool, self._results, "envs")
+        self._shared.send(thread.taken_back())
+        self._quick.discard(running.ticket)
+        self._sharing.pop(running.env, None)
+        running.place.took(_PATIENCE_S)
+        if self._pool.place(running.env) is running.place:
+            former = self._own.get(running.env)
+            if former is not None:
+                former.end()
+            self._own[running.env], thread.place = thread, running.place
+        else:  # it was abandoned
+            self._kept.append(thread)
+            thread.end()
+
+
+_Task: TypeAlias = tuple[int, int, _Place, Callable[[Env], Any]]
+"""A call: its ticket, the number and the place of the environment, and the function."""
+
+
+class _Results(NamedTuple):
+    """Finished calls of several threads.
+
+    Attributes:
+        done: in the order in which they finished.
+        notices: one where a reader should look.
+    """
+
+    done: deque[Returned]
+    notices: queue.SimpleQueue[None]
+
+
+class _Running(NamedTuple):
+    """A call that has not returned."""
+
+    ticket: int
+    env: int
+    place: _Place
+    since: float
 
 
 class _EnvThread(threading.Thread):
-    """The thread of one environment. A daemon: a call that never returns must not keep the process alive."""
+    """A thread of one environment, or of several. A daemon: a call that never returns must not keep the process alive.
 
-    def __init__(self, pool: EnvPool, number: int, returned: queue.SimpleQueue[Returned]) -> None:
-        super().__init__(name=f"env-{number}", daemon=True)
-        self.place = pool.place(number)
-        self.calls: queue.SimpleQueue[tuple[int, Callable[[Env], Any]] | None] = queue.SimpleQueue()
-        self._pool, self._number, self._returned = pool, number, returned
+    Args:
+        pool: of the environments.
+        results: where finished calls go, with a notice where there is nothing left to do.
+        name: of the thread.
+        place: of its only environment; None for a shared thread.
+
+    Attributes:
+        running: the call that it is in; None between calls.
+    """
+
+    def __init__(self, pool: EnvPool, results: _Results, name: str, place: _Place | None = None) -> None:
+        super().__init__(name=name, daemon=True)
+        self.place = place
+        self.running: _Running | None = None
+        self._pool, self._results = pool, results
+        self._tasks: deque[_Task] = deque()
+        self._goes_on: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self.start()
 
+    def send(self, tasks: Iterable[_Task]) -> None:
+        """Run these after those that were sent before."""
+        self._tasks.extend(tasks)
+        self._goes_on.put(True)
+
+    def taken_back(self) -> list[_Task]:
+        """What was sent and has not begun; it will not be run here."""
+        return list(iter(self._next, None))
+
+    def end(self) -> None:
+        """End after what was sent."""
+        self._goes_on.put(False)
+
     def run(self) -> None:
-        place = self.place
-        while (task := self.calls.get()) is not None:
-            ticket, function = task
-            with place.lock:
-                try:
-                    returned = Returned(self._number, ticket, function(self._pool.made(place)), None)
-                except BaseException as error:  # noqa: BLE001 - the one place; `SystemExit` would end the thread unseen
-                    returned = Returned(self._number, ticket, None, error)
-            self._returned.put(returned)
-        if place.abandoned:
+        while self._goes_on.get():
+            while (task := self._next()) is not None:
+                self._run(*task)
+            self._results.notices.put(None)
+        if self.place is not None and self.place.abandoned:
+            self._pool.close_abandoned(self.place)
+
+    def _next(self) -> _Task | None:
+        try:
+            return self._tasks.popleft()
+        except IndexError:  # looking first would not do: another thread takes from it too
+            return None
+
+    def _run(self, ticket: int, env: int, place: _Place, function: Callable[[Env], Any]) -> None:
+        result, error = None, None
+        self.running = _Running(ticket, env, place, time.monotonic())
+        with place.lock:
+            began = time.monotonic()
+            try:
+                result = function(self._pool.made(place))
+            except BaseException as caught:  # noqa: BLE001 - the one place; `SystemExit` would end the thread unseen
+                error = caught
+            ended = time.monotonic()
+            place.took(ended - began)
+        self.running = None
+        self._results.done.append(Returned(env, ticket, result, error, ended))
+        if place is not self.place and place.abandoned:
             self._pool.close_abandoned(place)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,10 @@ from swe_trainers.rollout.history import Exchange, Prompt
 from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Fork, Trajectory, Turn
 
-__all__ = ["Episode", "Read"]
+__all__ = ["Episode", "Read", "Taken"]
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(NamedTuple):
     """What the policy reads next.
 
     Attributes:
@@ -35,6 +34,32 @@ class Read:
     begins: bool = False
     conversation: int = 0
     cause: str = ""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A turn while its episode is played.
+
+    Attributes:
+        observation, action, start, end: as in `Turn`.
+        sample: the action.
+        reward: of the environment.
+        response: the observation after the action. response_ids: its tokens.
+    """
+
+    observation: str
+    action: str
+    start: int
+    end: int
+    sample: Sample
+    reward: float = 0.0
+    response: str = ""
+    response_ids: Sequence[int] = ()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the action ends with a stop token."""
+        return self.sample.end == "stop"
 
 
 _REQUEST = ("messages", "tools", "request")
@@ -56,11 +81,13 @@ class Episode:
         last_turn: `last_turn` of the environment was called: the next step is the last.
         end_reason: as in `Trajectory`.
         info: the latest of the environment, with the sum of its reward parts.
-        allowed, allowed_sets: as in `Trajectory`; the number of each set.
+        lists_actions: whether its actions are sampled from those that the environment lists.
         reward_parts: sums over the turns of `info["reward"]`, if the environment gives its reward in parts.
         conversations: of an agent program; None where the environment gives no `info["messages"]`.
         sample_conversations, sample_causes: as in `Trajectory`.
-        prompt, past: what a shortened history is made of.
+        token_ids: everything read and sampled; only ever appended to.
+        turns: the turns so far; the last one may wait for its response.
+        prompt: with the turns, what a shortened history is made of.
         observation: the latest.
     """
 
@@ -79,30 +106,27 @@ class Episode:
     info: Mapping[str, Any] = field(default_factory=dict)
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    action_mask: list[bool] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
-    allowed: list[int] = field(default_factory=list)
-    allowed_sets: dict[tuple[int, ...], int] = field(default_factory=dict)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Taken] = field(default_factory=list)
     sample_starts: list[int] = field(default_factory=lambda: [0])
     forks: list[Fork] = field(default_factory=list)
     conversations: Conversations | None = None
     sample_conversations: list[int] = field(default_factory=list)
     sample_causes: list[str] = field(default_factory=list)
     prompt: Prompt | None = None
-    past: list[Exchange] = field(default_factory=list)
+    lists_actions: bool = False
     observation: str = ""
 
     @property
-    def context(self) -> list[int]:
-        """What the policy reads next."""
-        return self.token_ids[self.sample_starts[-1] :]
+    def past(self) -> list[Exchange]:
+        """The turns that have their response, of which a shortened history is made."""
+        return [
+            Exchange(self.token_ids[turn.start : turn.end], turn.closed, turn.response, turn.response_ids)
+            for turn in self.turns
+        ]
 
     @property
     def context_size(self) -> int:
-        """Number of tokens in `context`."""
+        """Number of tokens that the policy reads next."""
         return len(self.token_ids) - self.sample_starts[-1]
 
     def copy(self) -> Episode:
@@ -111,7 +135,7 @@ class Episode:
             f.name: list(value) for f in fields(self) if isinstance(value := getattr(self, f.name), list)
         }
         conversations = None if self.conversations is None else self.conversations.copy()
-        return replace(self, **lists, allowed_sets=dict(self.allowed_sets), conversations=conversations)
+        return replace(self, **lists, conversations=conversations)
 
     def read(self, read: Read, room: int | None = None) -> None:
         """Append an observation, or replace the context by another one: a new sample begins.
@@ -139,26 +163,19 @@ class Episode:
     def observe(self, observation: str, ids: Sequence[int]) -> None:
         """Append an observation."""
         self.observation = observation
-        self._append(ids, [0.0] * len(ids), [-1] * len(ids), sampled=False)
+        self.token_ids.extend(ids)
 
     def act(self, sample: Sample, text: str) -> None:
         """Append an action."""
         start = len(self.token_ids)
-        versions = sample.versions or [-1] * len(sample.token_ids)
-        self._append(sample.token_ids, sample.logprobs, versions, sampled=True)
-        for offset, tokens in enumerate(sample.allowed):
-            if tokens:
-                self.allowed[start + offset] = self.allowed_sets.setdefault(tokens, len(self.allowed_sets))
+        self.token_ids.extend(sample.token_ids)
         self.closed = sample.end == "stop"
-        notes = sample.notes or {"finish_reason": sample.end}
-        self.turns.append(Turn(self.observation, text, 0.0, start, len(self.token_ids), notes))
+        self.turns.append(Taken(self.observation, text, start, len(self.token_ids), sample))
 
     def respond(self, reward: float, observation: str, ids: Sequence[int]) -> None:
         """Store the environment's response to the last action: the reward goes to the action's last token."""
-        turn = self.turns[-1] = replace(self.turns[-1], reward=reward)
-        if turn.end > turn.start:
-            self.rewards[turn.end - 1] = reward
-        self.past.append(Exchange(self.token_ids[turn.start : turn.end], self.closed, observation, ids))
+        turn = self.turns[-1]
+        turn.reward, turn.response, turn.response_ids = reward, observation, ids
 
     def trajectory(self, failure: Failure | None = None) -> Trajectory:
         """The finished record.
@@ -179,17 +196,36 @@ class Episode:
         claimed = self.info.get("valid")
         if failure is None and claimed is not None and not claimed:
             failure = Failure(str(self.info.get("failure_reason") or "the environment marked the episode invalid"))
+        size, turns = len(self.token_ids), self.turns
+        acted = [place for turn in turns for place in range(turn.start, turn.end)]
+        action_mask, logprobs = np.zeros(size, dtype=np.bool_), np.zeros(size, dtype=np.float32)
+        rewards = np.zeros(size, dtype=np.float32)
+        action_mask[acted] = True
+        logprobs[acted] = [logprob for turn in turns for logprob in turn.sample.logprobs]
+        paid = [turn for turn in turns if turn.end > turn.start]
+        rewards[[turn.end - 1 for turn in paid]] = [turn.reward for turn in paid]
+        allowed, allowed_sets = _allowed(turns, size)
         return Trajectory(
             token_ids=np.array(self.token_ids, dtype=np.int64),
-            action_mask=np.array(self.action_mask, dtype=np.bool_),
-            rollout_logprobs=np.array(self.logprobs, dtype=np.float32),
-            rewards=np.array(self.rewards, dtype=np.float32),
+            action_mask=action_mask,
+            rollout_logprobs=logprobs,
+            rewards=rewards,
             terminated=self.terminated,
             truncated=self.truncated,
             valid=failure is None,
             failure_reason="" if failure is None else failure.reason,
             failure_traceback="" if failure is None else failure.traceback,
-            turns=tuple(self.turns),
+            turns=tuple(
+                Turn(
+                    turn.observation,
+                    turn.action,
+                    turn.reward,
+                    turn.start,
+                    turn.end,
+                    turn.sample.notes or {"finish_reason": turn.sample.end},
+                )
+                for turn in turns
+            ),
             info=info,
             sample_starts=tuple(self.sample_starts),
             sample_conversations=tuple(self.sample_conversations),
@@ -197,16 +233,29 @@ class Episode:
             forks=tuple(self.forks),
             group=self.start.group,
             seed=self.start.seed,
-            weight_versions=tuple(self.versions) if any(version >= 0 for version in self.versions) else (),
+            weight_versions=_versions(turns, size),
             end_reason=self.end_reason,
-            allowed=tuple(self.allowed) if self.allowed_sets else (),
-            allowed_sets=tuple(self.allowed_sets),
+            allowed=allowed,
+            allowed_sets=allowed_sets,
         )
 
-    def _append(self, ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int], *, sampled: bool) -> None:
-        self.token_ids.extend(ids)
-        self.logprobs.extend(logprobs)
-        self.versions.extend(versions)
-        self.action_mask.extend([sampled] * len(ids))
-        self.rewards.extend([0.0] * len(ids))
-        self.allowed.extend([-1] * len(ids))
+
+def _versions(turns: Sequence[Taken], size: int) -> tuple[int, ...]:
+    """`Trajectory.weight_versions` of an episode of this many tokens."""
+    if not any(version >= 0 for turn in turns for version in turn.sample.versions):
+        return ()
+    versions = [-1] * size
+    for turn in turns:
+        if turn.sample.versions:
+            versions[turn.start : turn.end] = turn.sample.versions
+    return tuple(versions)
+
+
+def _allowed(turns: Sequence[Taken], size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """`Trajectory.allowed` and `allowed_sets` of an episode of this many tokens."""
+    allowed, numbers = [-1] * size, dict[tuple[int, ...], int]()
+    for turn in turns:
+        for place, tokens in enumerate(turn.sample.allowed, turn.start):
+            if tokens:
+                allowed[place] = numbers.setdefault(tokens, len(numbers))
+    return (tuple(allowed), tuple(numbers)) if numbers else ((), ())

@@ -57,7 +57,7 @@ class HeadTail:
     Attributes:
         head: fraction of the shortened context for the prompt and the first turns; the prompt always stays.
         keep: fraction of the context that a cut fills; with 1 nearly every later turn needs another cut.
-        note: replaces the omitted turns; `{n}` is their number.
+        note: replaces the omitted turns, between empty lines; `{n}` is their number. Where it is empty, a space does.
     """
 
     head: float = 0.3
@@ -106,7 +106,9 @@ class HeadTail:
         """The first turns, one observation with the note in its middle, and the turns from there on."""
         note = self.note.replace("{n}", str(last - first))
         before = past[first - 1].observation if first else prompt.observation
-        text = f"{before}\n\n{note}\n\n{past[last - 1].observation}"
+        latest = past[last - 1].observation
+        # Without a note nothing of ours is written, not even line ends, which a vocabulary of words need not have.
+        text = f"{before}\n\n{note}\n\n{latest}" if note else f"{before} {latest}"
         if first:
             ids = list(prompt.ids)
             for turn in past[: first - 1]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import queue
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, cast
 
@@ -60,7 +58,11 @@ _CLOSE_TIMEOUT_S = 30.0
 _INTERRUPT_TIMEOUT_S = 2.0
 """The same where the environments are closed in the middle of episodes: playing was interrupted."""
 _MEMORY = "/proc/meminfo"
+_MEMORY_EVERY_S = 0.02
 _MOST_TRIES = 4096
+_MOST_TEXTS = 8192
+_SHORT_TEXT = 256
+"""Observations of so many characters may come again often enough to remember their tokens."""
 _SPARE_MEMORY = 0.05
 """With less than this fraction of the machine's memory available, no episode begins while another is under way."""
 
@@ -153,14 +155,17 @@ def iter_episodes(
         player.close(close_envs=close_envs)
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """A call to an environment that has not returned."""
 
     ticket: int
+    what: Literal["reset", "step"]
     at: float
-    deadline: float
-    limit: str
+    limit_s: float
+
+    @property
+    def deadline(self) -> float:
+        return self.at + self.limit_s
 
 
 class Player:
@@ -215,12 +220,16 @@ class Player:
         self._trees: dict[int, Tree] = {}
         self._finished: dict[int, list[Trajectory]] = {}  # ends of trees that are still being played
         self._calls: dict[int, _Call] = {}  # by number of the start
+        self._tickets: dict[int, int] = {}  # ticket of a call → number of the start
         self._idle_since: dict[int, float] = {}  # by number of the start: when its environment returned
         self._slots: dict[int, int] = {}  # slot → number of the start
-        self._held: dict[int, list[int]] = {}  # tokens that each slot holds
+        self._held: dict[int, tuple[list[int], int, int]] = {}  # tokens that each slot holds: of a list, from and to
+        self._texts: dict[tuple[str, bool], Sequence[int]] = {}  # tokens of short observations; they do not change
+        self._prompts: dict[tuple[str, str | None], Sequence[int]] = {}  # and of those that a context begins with
         self._tries: dict[tuple[str, ...], ActionTrie] = {}  # by legal actions
         self._grammars: Grammars | None = None  # once one is wanted
         self._ended: list[Ended] = []
+        self._memory = (float("-inf"), False)  # when it was looked at, and whether it was short
         self._n_started = 0
         self._last_failure = "none"
 
@@ -228,9 +237,16 @@ class Player:
     def n_free(self) -> int:
         """Environments that can start an episode; none while the machine is short of memory, but for a first one."""
         self._free = [env for env in self._free if not self._envs.place(env).abandoned]  # another player may have
-        if self._free and self._episodes and not self._lockstep and _available_memory() < _SPARE_MEMORY:
+        if self._free and self._episodes and not self._lockstep and self._memory_is_short():
             return 0
         return len(self._free)
+
+    def _memory_is_short(self) -> bool:
+        """As it was a moment ago: reading it takes as long as a step of a game."""
+        now = time.monotonic()
+        if now - self._memory[0] >= _MEMORY_EVERY_S:
+            self._memory = now, _available_memory() < _SPARE_MEMORY
+        return self._memory[1]
 
     @property
     def n_playing(self) -> int:
@@ -254,7 +270,7 @@ class Player:
             observation, info = checked_reset(env.reset(seed=start.seed, options=options))
             return observation, 0.0, False, False, info
 
-        self._call(number, reset, "reset")
+        self._call(number, reset, "reset", begins=True)
         return number
 
     def advance(self, *, new_actions: bool = True) -> list[Ended]:
@@ -275,6 +291,7 @@ class Player:
             samples += self.engine.step()
         for sample in samples:
             self._act(sample)
+        self._threads.send()
         ended, self._ended = self._ended, []
         return ended
 
@@ -309,13 +326,20 @@ class Player:
         self._episodes, self._trees, self._slots = {}, {}, {}
 
     def _call(
-        self, number: int, function: Callable[[gymnasium.Env[str, str]], Any], what: Literal["reset", "step"]
+        self,
+        number: int,
+        function: Callable[[gymnasium.Env[str, str]], Any],
+        what: Literal["reset", "step"],
+        *,
+        begins: bool = False,
     ) -> None:
-        env, limits = self._episodes[number].env, self._settings.limits
+        limits = self._settings.limits
         limit_s = (limits.reset_timeout_s if what == "reset" else limits.step_timeout_s) or float("inf")
         now = time.monotonic()
         self.rate.model_s += now - self._idle_since.pop(number, now)
-        self._calls[number] = _Call(self._threads.call(env, function), now, now + limit_s, f"{what} for {limit_s:g} s")
+        ticket = self._threads.call(self._episodes[number].env, function, begins=begins)
+        self._calls[number] = _Call(ticket, what, now, limit_s)
+        self._tickets[ticket] = number
 
     def _discard(self, env: int, tree: Tree) -> None:
         """Free what a tree does not need any more on its environment's thread: that may fail, or take long."""
@@ -326,37 +350,34 @@ class Player:
     def _returned(self) -> list[tuple[int, Returned]]:
         """Calls that have returned, by episode; waits for one if the engine is idle, in lockstep for all."""
         ready: list[tuple[int, Returned]] = []
-        while self._calls:
+        woken = False
+        while self._calls and not woken:
             must_wait = self._lockstep or not (ready or self.engine.busy)
-            left_s = min(call.deadline for call in self._calls.values()) - time.monotonic()
-            try:
-                timeout = None if left_s == float("inf") else max(0.0, left_s)
-                returned = self._threads.returned.get(block=must_wait, timeout=timeout)
-            except queue.Empty:
-                if left_s > 0 and not must_wait:
-                    break
+            left_s = min(call.deadline for call in self._calls.values()) - time.monotonic() if must_wait else 0.0
+            found = self._threads.returned(None if left_s == float("inf") else max(0.0, left_s))
+            for returned in found:
+                woken = woken or not returned.ticket
+                number = self._tickets.pop(returned.ticket, None)
+                if number is not None:  # else a snapshot was discarded, or an environment abandoned meanwhile
+                    call = self._calls.pop(number)
+                    info = returned.result[4] if returned.result is not None else None
+                    self.rate.called(returned.at - call.at, info)
+                    self._idle_since[number] = returned.at
+                    ready.append((number, returned))
+            if not found:
                 self._time_out()
-                if not self._calls or not must_wait:
+                if not must_wait:
                     break
-                continue
-            if not returned.ticket:
-                break
-            number = next((n for n, call in self._calls.items() if call.ticket == returned.ticket), None)
-            if number is not None:  # else a snapshot was discarded, or an environment abandoned meanwhile
-                call = self._calls.pop(number)
-                info = returned.result[4] if returned.result is not None else None
-                self.rate.called(returned.at - call.at, info)
-                self._idle_since[number] = returned.at
-                ready.append((number, returned))
-        return sorted(ready, key=lambda pair: pair[0])
+        return sorted(ready, key=itemgetter(0))
 
     def _time_out(self) -> None:
         """End the episodes whose environments have not returned in time."""
         now = time.monotonic()
         for number in [n for n, call in self._calls.items() if call.deadline <= now]:
             call = self._calls.pop(number)
+            del self._tickets[call.ticket]
             self.rate.called(now - call.at, None)
-            reason = f"the environment did not respond to {call.limit}"
+            reason = f"the environment did not respond to {call.what} for {call.limit_s:g} s"
             self._finish(number, "environment", Failure(reason), timed_out=True)
 
     def _receive(self, number: int, returned: Returned) -> None:
@@ -376,6 +397,7 @@ class Player:
         read = Read(observation, ()) if terminated and episode.turns else self._read(episode, observation, info)
         if not episode.turns:
             episode.prompt = Prompt(observation, info.get("system_prompt"), info.get("tools"), read.ids)
+            episode.lists_actions = self._settings.constrained or _is_adapter(self._envs[episode.env])
         else:
             episode.respond(reward, observation, read.ids)
         if terminated:
@@ -400,11 +422,39 @@ class Player:
                 episode.conversations = Conversations(self._chat)
             placed = episode.conversations.place(info, episode.token_ids)
             return Read(observation, placed.ids, bool(placed.cause), placed.conversation, placed.cause)
-        if episode.turns:
-            return Read(observation, self._chat.observe(observation, closed=episode.closed))
-        return Read(
-            observation, self._chat.start(observation, system=info.get("system_prompt"), tools=info.get("tools"))
-        )
+        if not episode.turns:
+            return Read(observation, self._begun(observation, info.get("system_prompt"), info.get("tools")))
+        if self._settings.history == "last":  # the policy reads it as it reads a prompt
+            return Read(observation, ())
+        return Read(observation, self._continued(observation, closed=episode.closed))
+
+    def _continued(self, observation: str, *, closed: bool) -> Sequence[int]:
+        """`ChatFormat.observe`; a game shows the same texts again and again."""
+        assert self._chat is not None
+        if len(observation) > _SHORT_TEXT:
+            return self._chat.observe(observation, closed=closed)
+        key = observation, closed
+        if key not in self._texts:
+            self._forget()
+            self._texts[key] = self._chat.observe(observation, closed=closed)
+        return self._texts[key]
+
+    def _begun(self, observation: str, system: str | None, tools: Any) -> Sequence[int]:
+        """`ChatFormat.start`, likewise."""
+        assert self._chat is not None
+        if len(observation) > _SHORT_TEXT or tools:
+            return self._chat.start(observation, system=system, tools=tools)
+        key = observation, system
+        if key not in self._prompts:
+            self._forget()
+            self._prompts[key] = self._chat.start(observation, system=system, tools=tools)
+        return self._prompts[key]
+
+    def _forget(self) -> None:
+        """Make room for the tokens of another text."""
+        if len(self._texts) + len(self._prompts) >= _MOST_TEXTS:
+            self._texts.clear()
+            self._prompts.clear()
 
     def _continue(self, number: int, read: Read) -> None:
         """Request the next action, unless a limit ends the episode."""
@@ -413,11 +463,11 @@ class Player:
             return self._truncate(number, "tokens", read)
         if episode.turns and limits.max_turns is not None and len(episode.turns) >= limits.max_turns:
             return self._truncate(number, "max_turns", read)
-        seconds = time.monotonic() - episode.started_at
-        if episode.turns and limits.episode_timeout_s is not None and seconds >= limits.episode_timeout_s:
+        limit_s = limits.episode_timeout_s
+        if episode.turns and limit_s is not None and time.monotonic() - episode.started_at >= limit_s:
             return self._truncate(number, "time", read)
         if self._chat is not None:
-            shortened = self._shortened(episode, len(read.ids))
+            shortened = self._shortened(episode, read)
             if shortened is not None:
                 read = Read(read.observation, shortened, begins=True)
             size = len(read.ids) + (0 if read.begins else episode.context_size)
@@ -431,23 +481,23 @@ class Player:
             self._trees[number].reach(episode)
         return self._request(number)
 
-    def _shortened(self, episode: Episode, n_new: int) -> list[int] | None:
+    def _shortened(self, episode: Episode, read: Read) -> Sequence[int] | None:
         """A shortened context, if the next action might not fit otherwise; None to keep the context."""
         assert self._chat is not None
         budget, history = self._max_context - self._settings.limits.max_new_tokens, self._settings.history
-        if history is None or not episode.past:
+        if history is None or not episode.turns:
             return None
         if history == "last":
-            return self._last_alone(episode, episode.past[-1].observation)
-        if episode.context_size + n_new <= budget:
+            return self._last_alone(episode, read.observation)
+        if episode.context_size + len(read.ids) <= budget:
             return None
         assert episode.prompt is not None
         return history.shorten(self._chat, episode.prompt, episode.past, budget)
 
-    def _last_alone(self, episode: Episode, observation: str) -> list[int]:
+    def _last_alone(self, episode: Episode, observation: str) -> Sequence[int]:
         """A context of one observation."""
-        assert self._chat is not None and episode.prompt is not None
-        return self._chat.start(observation, system=episode.prompt.system, tools=episode.prompt.tools)
+        assert episode.prompt is not None
+        return self._begun(observation, episode.prompt.system, episode.prompt.tools)
 
     def _full(self, number: int, read: Read, reason: str) -> None:
         """End an episode whose context has no room for another action."""
@@ -485,16 +535,20 @@ class Player:
                 asked, tools = checked_messages(episode.info)
             self._messages.ask(episode.slot, episode.observation, system=system, tools=tools, messages=asked)
             return
-        context, held = episode.context, self._held.get(episode.slot, [])
-        kept = len(held)
+        tokens, start = episode.token_ids, episode.sample_starts[-1]
+        held, first, end = self._held.get(episode.slot, (tokens, start, start))
+        kept = end - first
         if episode.rewritten:
-            kept = _common_prefix(held, context[:-1])  # the engine needs a token to continue from
+            most = min(kept, len(tokens) - start - 1)  # the engine needs a token to continue from
+            kept = 0
+            while kept < most and held[first + kept] == tokens[start + kept]:
+                kept += 1
             self._tokens.rewind(episode.slot, kept)
             episode.rewritten = False
         self._tokens.submit(
             episode.slot,
-            context[kept:],
-            max_new_tokens=min(limits.max_new_tokens, self._max_context - len(context)),
+            tokens[start + kept :],
+            max_new_tokens=min(limits.max_new_tokens, self._max_context - len(tokens) + start),
             stop_ids=self._chat.stop_ids,
             sampling=self._settings.sampling,
             random=episode.random,
@@ -506,7 +560,7 @@ class Player:
         """The actions to sample from; None for free text."""
         assert self._chat is not None
         listed = episode.info.get("legal_actions")
-        if listed is None or not (self._settings.constrained or _is_adapter(self._envs[episode.env])):
+        if listed is None or not episode.lists_actions:
             own = episode.info.get("grammar") if self._settings.constrained else None
             grammar = self._settings.grammar if own is None else Grammar.of(own)
             if grammar is None:
@@ -557,7 +611,7 @@ class Player:
                 start=episode.sample_starts[-1],
                 end=len(episode.token_ids),
             )
-        self._held[sample.slot] = episode.context
+        self._held[sample.slot] = (episode.token_ids, episode.sample_starts[-1], len(episode.token_ids))
 
         def step(env: gymnasium.Env[str, str]) -> Any:
             if tree is not None:
@@ -630,8 +684,3 @@ def _last_step(env: gymnasium.Env[str, str]) -> Any:
 
 def _generator(stream: tuple[int, ...]) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(stream)))
-
-
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common prefix of two sequences."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -211,6 +211,57 @@ def test_check_env_plays_what_is_legal_and_counts_what_is_refused() -> None:
     assert {"go north", "go south"} <= set(Choosing.played)
 
 
+class Doors(Walk):
+    """The legal actions are others after each step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        self.doors = 0
+        return observation, {**info, "legal_actions": ["open door 0"]}
+
+    def step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        error = {} if action == f"open door {self.doors}" else {"action_error": action}
+        self.doors += 1
+        return (
+            observation,
+            reward,
+            terminated,
+            truncated,
+            {**info, **error, "legal_actions": [f"open door {self.doors}"]},
+        )
+
+
+def test_check_env_plays_what_is_legal_at_each_moment() -> None:
+    (finding,) = [each for each in check_env(Doors) if each.promise.startswith("a step gives")]
+    assert finding.kept is True and "open door 0, open door 1" in finding.detail
+    assert "action_error" not in finding.detail
+
+
+def test_check_env_names_a_constructor_and_a_close_that_do_not_return(capsys: pytest.CaptureFixture[str]) -> None:
+    hold = threading.Event()
+
+    class Closing(Walk):
+        def close(self) -> None:
+            hold.wait(60)
+
+    def made() -> Walk:
+        hold.wait(60)
+        return Walk()
+
+    try:
+        found = check_env(made, timeout_s=0.5)
+        assert [each.kept for each in found] == [False, True]
+        assert "was not made within 0.5 s" in found[0].detail
+        found = check_env(Closing, timeout_s=0.5)
+        assert found[-1].detail == "close() did not return within 0.5 s; nothing more is checked"
+        gymnasium.register("NeverMade-v0", entry_point=made)
+        assert main(["check-env", "NeverMade-v0", "--timeout", "1"]) == 2
+        assert "was not made within 1 s" in capsys.readouterr().err
+    finally:
+        hold.set()
+
+
 def test_check_env_plays_until_the_limit_of_the_environment(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["check-env", "FrozenLake-v1", "--adapter", "text", "--actions", "0", "--json"]
     assert main([*arguments, "--kwargs", '{"is_slippery": false, "max_episode_steps": 7}']) == 0

@@ -14,6 +14,7 @@ from swe_trainers.errors import ConfigurationError, ShapeError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import take_snapshot
 from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
+from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.history import Exchange, HeadTail, Prompt
 from swe_trainers.rollout.play import play as play_episodes
@@ -159,3 +160,16 @@ def test_the_last_observation_alone_is_the_context_of_every_turn(max_turns: int 
             assert contexts[-1] == CHAT.start("w5 w5 w5 w5") and episode.truncated
         seen = take_snapshot(MODEL, Batch.of([episode]), microbatch_tokens=1000)
         torch.testing.assert_close(seen.logprobs, torch.from_numpy(episode.rollout_logprobs), atol=1e-4, rtol=1e-4)
+
+
+def test_empty_note_adds_no_line_ends_which_a_vocabulary_of_words_need_not_have() -> None:
+    chat = CompactChat(WordTokenizer(["hall", "room", "left", " "]))
+    prompt = Prompt("hall", None, None, chat.start("hall"))
+    (left,) = chat.action_ids("left")
+    past = [Exchange([left, chat.end_id], True, "room", chat.observe("room", closed=True)) for _ in range(9)]
+    ids = HeadTail(0.0, 1.0, note="").shorten(chat, prompt, past, 16)
+    assert ids is not None and len(ids) <= 16
+    joined = chat.start("hall room")
+    assert ids[: len(joined)] == joined
+    with pytest.raises(ConfigurationError, match="not in the vocabulary"):
+        HeadTail(0.0, 1.0, note="left").shorten(chat, prompt, past, 16)
