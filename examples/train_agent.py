@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--recorded", type=int, default=1200, help="episodes to clone")
     parser.add_argument("--skill", type=float, default=0.45, help="how often the recorded policy repairs rightly")
     parser.add_argument("--epochs", type=int, default=20, help="of cloning")
-    parser.add_argument("--updates", type=int, default=8, help="of PPO")
+    parser.add_argument("--updates", type=int, default=16, help="of PPO")
     parser.add_argument("--episodes", type=int, default=192, help="of each update")
     parser.add_argument("--held-out", type=int, default=120, help="episodes of each measurement")
     parser.add_argument("--parallel", type=int, default=8, help="agents at once")
