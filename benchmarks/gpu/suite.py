@@ -89,6 +89,11 @@ class _Plugin:
             config.hook.pytest_deselected(items=settled)
             items[:] = [item for item in items if item.nodeid not in self._settled]
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:  # a file that cannot be imported has tests that did not run
+            errors = [line[2:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            self._journal.failed(CASE, report.nodeid, (errors or [report.longreprtext.strip()])[0][:400])
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._journal.trying(CASE, nodeid)
 

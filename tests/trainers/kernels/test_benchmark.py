@@ -29,7 +29,13 @@ def bare(tmp_path):
     copy, programs = tmp_path / "copy", tmp_path / "bin"
     for folder in ("benchmarks", "swe_trainers", "tests/trainers/kernels", "scripts"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/browser.py"):
+    for file in (
+        "pyproject.toml",
+        "tests/__init__.py",
+        "tests/conftest.py",
+        "tests/browser.py",
+        "tests/trainers/tiny.py",
+    ):
         shutil.copy(ROOT / file, copy / file)
     (copy / "tests/trainers/__init__.py").touch()
     programs.mkdir()
