@@ -87,8 +87,8 @@ def main() -> None:
     tokenizer.mkdir(parents=True, exist_ok=True)
     record(options.agent, options.recorded, options.parallel, recorded, skill=options.skill, seed=options.seed)
     if not any(tokenizer.iterdir()):
-        told = [json.loads(line)["messages"] for line in recorded.read_text().splitlines()]
-        whole, part = told[:200], told[200:400]  # the agent's instructions are in each, and weigh no more than the rest
+        runs = [json.loads(line)["messages"] for line in recorded.read_text().splitlines()]
+        whole, part = runs[:200], runs[200:400]  # the agent's instructions are in each, and weigh no more than the rest
         texts = [message["content"] for messages in whole for message in messages]
         texts += [messages[0]["content"].partition("\n")[0] for messages in part]
         texts += [message["content"] for messages in part for message in messages[1:]]

@@ -104,7 +104,7 @@ def _resolved(below: Sequence[Path], path: str) -> str:
             found = found[:-1]
         elif name not in ("", "."):
             place = "/".join((*found, name))
-            top = next((layer / place for layer in reversed(below) if os.path.lexists(layer / place)), None)
+            top = _top(below, place)
             if top is None or not top.is_symlink() or links == _MOST_LINKS:
                 found.append(name)
                 continue
@@ -190,19 +190,23 @@ def _is_directory(layers: Sequence[Path], path: str) -> bool:
     """Whether a path is a directory, after links, where these layers lie over each other."""
     if not path:
         return False
-    place = _resolved(layers, path)
-    top = next((layer / place for layer in reversed(layers) if os.path.lexists(layer / place)), None)
+    top = _top(layers, _resolved(layers, path))
     return top is not None and stat.S_ISDIR(os.lstat(top).st_mode)
 
 
+def _top(layers: Sequence[Path], path: str) -> Path | None:
+    """The file, directory or link that is seen at a path where these layers lie over each other; None without one."""
+    return next((layer / path for layer in reversed(layers) if os.path.lexists(layer / path)), None)
+
+
 def _exists(below: Sequence[Path], path: str) -> bool:
-    return any(os.path.lexists(layer / path) for layer in below)
+    return _top(below, path) is not None
 
 
 def _is_file(below: Sequence[Path], path: str) -> bool:
     """Whether the image has something at a path that is not a directory."""
-    found = next((layer / path for layer in reversed(below) if os.path.lexists(layer / path)), None)
-    return found is not None and not stat.S_ISDIR(os.lstat(found).st_mode)
+    top = _top(below, path)
+    return top is not None and not stat.S_ISDIR(os.lstat(top).st_mode)
 
 
 def _shadows(image: _Image, name: str) -> bool:

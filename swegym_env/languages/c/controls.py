@@ -59,10 +59,11 @@ def make_control(
         if not by_name:
             chosen = dict.fromkeys(added(source, added_lines.get(path, frozenset())), frozenset({""}))
         edits: list[tuple[int, int, str]] = []
+        all_functions = functions(source)
         judging = frozenset(
-            one.name for one in functions(source) if any(map(asserted, calls(one.body))) or any(comparisons(one.body))
+            one.name for one in all_functions if any(map(asserted, calls(one.body))) or any(comparisons(one.body))
         )
-        known = {function.name: _sites(function, judging) for function in functions(source)}
+        known = {function.name: _sites(function, judging) for function in all_functions}
         # A function that holds no value is changed only where no other one of the same tests does.
         for name, sites in sorted(known.items(), key=lambda one: not any(map(_is_value, one[1]))):
             # A function that several tests share is changed only for all of them.
