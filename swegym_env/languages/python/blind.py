@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import dataclasses
 import io
 import random
@@ -27,6 +28,7 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ from swegym_env.languages.python.source import place_of
 __all__ = ["make_blind"]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_KEPT_CHARS = 1 << 16  # of a file whose tree is kept from one run to the next: 40 to 80 bytes of memory each
 _SENDER = Path(__file__).with_name("inside") / "swegym_blind.py"
 
 _EQUAL = frozenset(
@@ -178,7 +181,8 @@ def make_blind(
         if not path.endswith(".py"):
             continue
         try:
-            source = _File(path, text, wanted, left, choice, mark, computed)
+            read = _read_once if len(text) <= _KEPT_CHARS else _File
+            source = read(path, text, wanted, left, computed).with_words(choice, mark)
         except (SyntaxError, ValueError, RecursionError):
             continue
         rewritten = source.rewrite(sender, output)
@@ -200,21 +204,10 @@ def _word(choice: random.Random) -> str:
 class _File:
     """One test file, its comparisons and their rewriting."""
 
-    def __init__(
-        self,
-        path: str,
-        text: str,
-        names: tuple[str, ...],
-        left: frozenset[str],
-        choice: random.Random,
-        mark: str,
-        computed: bool,
-    ) -> None:
-        self.path, self.text, self.left, self.choice, self.mark = path, text, left, choice, mark
+    def __init__(self, path: str, text: str, names: tuple[str, ...], left: frozenset[str], computed: bool) -> None:
+        self.path, self.text, self.left = path, text, left
         self.computed, self._names = computed, names
         self.tree = parse(text)
-        self.expectations: dict[str, Expectation] = {}
-        self.placeholders: dict[str, Placeholder] = {}
         self._parents: dict[ast.AST, ast.AST] = {}
         self._scopes: dict[ast.AST, _Scope] = {}
         self._scope_of: dict[ast.AST, _Scope] = {}
@@ -228,7 +221,20 @@ class _File:
         self._lines = text.encode("utf-8", "surrogateescape").splitlines(keepends=True)
         self._read_scopes()
         self._tests = self._find_tests(names)
-        self._asked = {} if computed else {holder: _word(choice) for holder in self._find_asked()}
+        self._holders = () if computed else tuple(self._find_asked())
+
+    def with_words(self, choice: random.Random, mark: str) -> _File:
+        """The same file, to be rewritten with words that are drawn now: what was read of it is shared."""
+        made = copy.copy(self)
+        made._begin(choice, mark)
+        return made
+
+    def _begin(self, choice: random.Random, mark: str) -> None:
+        self.choice, self.mark = choice, mark
+        self._scope_of = dict(self._scope_of)  # sites add nodes of their own
+        self.expectations: dict[str, Expectation] = {}
+        self.placeholders: dict[str, Placeholder] = {}
+        self._asked = {holder: _word(choice) for holder in self._holders}
         self._sites = [site for function in self._tests for site in self._sites_in(function)]
         self._dynamic: dict[tuple[int, str], bool] = {}
         self._partly: set[str] = set()  # places of assertions of which a part is compared inside
@@ -1420,6 +1426,9 @@ class _File:
             data = self._lines[first][node.col_offset :] + b"".join(self._lines[first + 1 : last])
             data += self._lines[last][: node.end_col_offset]
         return data.decode("utf-8", "surrogateescape")
+
+
+_read_once = lru_cache(maxsize=32)(_File)  # the same for all patches of a task
 
 
 def _called(node: ast.Call) -> str:

@@ -18,6 +18,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -104,6 +105,7 @@ _PLAIN_VALUES = {
     "b''": b"",
     "None": None,
 }
+_KEPT_CHARS = 1 << 16  # of test files whose trees are kept from one run to the next: 40 to 80 bytes of memory each
 _Place = tuple[ast.Constant, Replaceable]  # a constant, and what can stand in one place of it
 # Assertions that many values pass: another value in the place of the expected one says nothing.
 _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
@@ -208,11 +210,22 @@ def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, boo
     }
 
 
+# Path, function, classes around it, words of the file, and expectations.
+_Test = tuple[str, Function, int, tuple[str, ...], tuple[ExpectedValue, ...]]
+
+
 def _tests(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
-) -> Iterator[tuple[str, Function, int, tuple[str, ...], list[ExpectedValue]]]:
-    """Path, function, classes around it, words of the file and expectations of every test, in a fixed order."""
-    names = tuple(names)
+) -> tuple[_Test, ...]:
+    """Every test, in a fixed order. Who asks shares its functions with others, and changes copies alone."""
+    read = _read_once if sum(map(len, files.values())) <= _KEPT_CHARS else _read
+    return read(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
+
+
+def _read(
+    texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
+) -> tuple[_Test, ...]:
+    files, added_lines, tests = dict(texts), dict(lines), list[_Test]()
     chosen, named = target_tests(files, names, added_lines)
     places = {name: place_of(name) for name in named}
     number = 0
@@ -229,7 +242,11 @@ def _tests(
                 kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read)
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
-            yield path, function, len(classes), words, found
+            tests.append((path, function, len(classes), words, tuple(found)))
+    return tuple(tests)
+
+
+_read_once = lru_cache(maxsize=32)(_read)  # the same for all patches of a task
 
 
 def _new_name(name: str, used: set[str], choice: random.Random) -> str:
