@@ -32,6 +32,7 @@ from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, judges
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
+from swegym_env.languages.looks import of_one_patch
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, touched_paths
 from swegym_env.sandbox.backends import find_backend
@@ -41,6 +42,7 @@ from swegym_env.tasks.task import Task
 __all__ = ["Verdict", "exclude_paths", "grade", "grade_log", "grade_many"]
 
 
+@of_one_patch()
 def grade(
     task: Task,
     patch: str,

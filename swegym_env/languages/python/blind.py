@@ -182,7 +182,8 @@ def make_blind(
             continue
         try:
             read = _read_once if len(text) <= _KEPT_CHARS else _File
-            source = read(path, text, wanted, left, computed).with_words(choice, mark)
+            source = copy.copy(read(path, text, wanted, left, computed))
+            source.begin(choice, mark)
         except (SyntaxError, ValueError, RecursionError):
             continue
         rewritten = source.rewrite(sender, output)
@@ -221,15 +222,11 @@ class _File:
         self._lines = text.encode("utf-8", "surrogateescape").splitlines(keepends=True)
         self._read_scopes()
         self._tests = self._find_tests(names)
+        self._noted = list(self._find_comments())
         self._holders = () if computed else tuple(self._find_asked())
 
-    def with_words(self, choice: random.Random, mark: str) -> _File:
-        """The same file, to be rewritten with words that are drawn now: what was read of it is shared."""
-        made = copy.copy(self)
-        made._begin(choice, mark)
-        return made
-
-    def _begin(self, choice: random.Random, mark: str) -> None:
+    def begin(self, choice: random.Random, mark: str) -> None:
+        """Take words for one rewriting; before it, copies of a file share what was read of it."""
         self.choice, self.mark = choice, mark
         self._scope_of = dict(self._scope_of)  # sites add nodes of their own
         self.expectations: dict[str, Expectation] = {}
@@ -1366,22 +1363,26 @@ class _File:
                                 bound.append((found, deeper.id))
         return scrubbed
 
+    def _find_comments(self) -> Iterator[tuple[int, int, int]]:
+        """Row, begin and end in bytes of each comment."""
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+                if token.type == tokenize.COMMENT and "noqa" not in token.string:
+                    row, column = token.start
+                    line = token.line.splitlines()[0] if token.line else ""
+                    begin = len(line[:column].encode("utf-8", "surrogateescape"))
+                    yield row, begin, begin + len(token.string.encode("utf-8", "surrogateescape"))
+        except (tokenize.TokenError, SyntaxError):
+            return
+
     def _comments(self, taken: list[Any]) -> Iterator[tuple[tuple[int, int, int, int], str]]:
         """Comments are emptied that may name what is expected: of the rewritten functions, or all."""
         rows = {row for function in self._tests for row in range(function.lineno, (function.end_lineno or 0) + 1)}
         if self.computed:
             rows = {*range(3, len(self._lines) + 2)}  # a line before may say which encoding the file has
-        try:
-            for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-                row, column = token.start
-                if token.type == tokenize.COMMENT and row in rows and "noqa" not in token.string:
-                    line = token.line.splitlines()[0] if token.line else ""
-                    begin = len(line[:column].encode("utf-8", "surrogateescape"))
-                    end = begin + len(token.string.encode("utf-8", "surrogateescape"))
-                    if not any(first < (row, end) and (row, begin) < last for first, last in taken):
-                        yield (row, begin, row, end), "#"
-        except (tokenize.TokenError, SyntaxError):
-            return
+        for row, begin, end in self._noted:
+            if row in rows and not any(first < (row, end) and (row, begin) < last for first, last in taken):
+                yield (row, begin, row, end), "#"
 
     def _prelude(self, sender: str, output: str) -> tuple[tuple[int, int, int, int], str]:
         """Executes what sends, before the first statement that can use it."""

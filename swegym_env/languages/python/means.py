@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from swegym_env.errors import RepositoryError
+from swegym_env.languages.looks import once_a_patch
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.patches import FilePatch, parse_patch
@@ -36,6 +37,7 @@ __all__ = [
     "is_telling",
     "means_of",
     "source_at_base",
+    "source_of",
 ]
 
 WORD = re.compile(r"[^\W\d]\w*")
@@ -222,7 +224,7 @@ def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Addit
     after, added, removed = changed
     gold = source_at_base(repaired[0] if repaired is not None else before)
     other = encodings_of(after) - encodings_of(before) - encodings_of(gold.text) if python else set()
-    old, new = (source_at_base(before), Source(after)) if python else (None, None)
+    old, new = (source_at_base(before), source_of(after)) if python else (None, None)
     if old is not None and new is not None and old.tree is not None and new.tree is None:
         other.add(f"the unreadable file {path}")  # what it says to the Python of the sandbox is not known
     if old is None or new is None or old.tree is None or new.tree is None:
@@ -389,7 +391,13 @@ def source_at_base(text: str) -> Source:
     return _source_at_base(text) if len(text) <= _KEPT_CHARACTERS else Source(text)
 
 
+def source_of(text: str) -> Source:
+    """The source of a file with the patch that is graded."""
+    return _source_of(text) if len(text) <= _KEPT_CHARACTERS else Source(text)
+
+
 _source_at_base = functools.lru_cache(maxsize=32)(Source)
+_source_of = once_a_patch(Source)
 
 
 def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
@@ -442,6 +450,7 @@ class _Scopes:
         self.found: list[tuple[str, _Scope]] = []
         self.of_line: dict[int, tuple[str, frozenset[str]]] = {}
         self.keywords: dict[int, set[str]] = {}
+        self._codes: dict[_Scope, str] = {}
         imported = {
             (alias.asname or alias.name).partition(".")[0] for alias in walk(tree) if isinstance(alias, ast.alias)
         }
@@ -457,6 +466,12 @@ class _Scopes:
                 for line in range(_first_line(node), (node.end_lineno or node.lineno) + 1):
                     self.of_line[line] = (name, known)
             waiting += [(child, name, known) for child in children(node)]
+
+    def code(self, node: _Scope) -> str:
+        """See `_code`."""
+        if node not in self._codes:
+            self._codes[node] = _code(node)
+        return self._codes[node]
 
     @functools.cached_property
     def statements(self) -> list[tuple[tuple[str, ...], range]]:
@@ -611,8 +626,8 @@ def _free_words(source: Source, base: _Scopes | None, gold: _Scopes | None, n_li
 
 def _free_definitions(free: dict[int, Counter[str]], scopes: _Scopes, base: _Scopes, gold: _Scopes) -> None:
     """Frees the names of functions and classes that the gold patch changes, and annotations that it gives them."""
-    before = {(name, _code(node)) for name, node in base.found}
-    defined = {name: _head(node) for name, node in gold.found if (name, _code(node)) not in before}
+    before = {(name, base.code(node)) for name, node in base.found}
+    defined = {name: _head(node) for name, node in gold.found if (name, gold.code(node)) not in before}
     for name, node in scopes.found:
         if name in defined:
             _free(free, node.lineno, node.name)
@@ -793,10 +808,12 @@ def _changed_names(old: _Scopes, new: _Scopes, *, called: bool) -> set[str]:
         called: whether a function is changed by a change of what it calls in its file. A gold patch that changes the
             key by which things compare lets another one change how they compare.
     """
-    before, after = ({(name, _code(node)) for name, node in scopes.found if _is_means(node)} for scopes in (old, new))
+    before, after = (
+        {(name, scopes.code(node)) for name, node in scopes.found if _is_means(node)} for scopes in (old, new)
+    )
     found = {name for name, _ in before ^ after}
     if called:
-        before, after = ({(name, _code(node)) for name, node in scopes.found} for scopes in (old, new))
+        before, after = ({(name, scopes.code(node)) for name, node in scopes.found} for scopes in (old, new))
         changed = {name.rpartition(".")[2] for name, _ in before ^ after}
         found |= {name for name, node in new.found if _is_means(node) and not changed.isdisjoint(_called_by(node))}
     return found

@@ -30,6 +30,7 @@ from swegym_env.languages.python.means import (
     is_telling,
     means_of,
     source_at_base,
+    source_of,
 )
 from swegym_env.languages.python.state import keeps_state
 from swegym_env.repo.patches import FilePatch, parse_patch, without_sections
@@ -111,7 +112,7 @@ def _changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
                 found.add((path, ""))
                 continue
             after, added, removed = changed
-            for source, lines in ((source_at_base(text), removed), (Source(after), added)):
+            for source, lines in ((source_at_base(text), removed), (source_of(after), added)):
                 functions = [node for node in source.nodes if isinstance(node, _FUNCTION)]
                 for line in lines:
                     around = [each for each in functions if each.lineno <= line <= (each.end_lineno or each.lineno)]
@@ -156,7 +157,7 @@ def _stays_inside(text: str, body: str, used: set[str]) -> bool:
     if changed is None:
         return False
     after, added, _ = changed
-    old, new = source_at_base(text), Source(after)
+    old, new = source_at_base(text), source_of(after)
     if old.tree is None or new.tree is None or not _keeps_texts(old, new):
         return False
     if encodings_of(after) - encodings_of(text):

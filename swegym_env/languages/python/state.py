@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from swegym_env.languages.python.means import Source, apply_hunks, source_at_base
+from swegym_env.languages.looks import once_a_patch
+from swegym_env.languages.python.means import Source, apply_hunks, source_at_base, source_of
 from swegym_env.languages.python.parsing import children
 from swegym_env.repo.patches import FilePatch, parse_patch
 
@@ -88,6 +89,7 @@ def _kept_by_gold(gold: str, base: Path) -> frozenset[_Kept]:
     return _newly_kept(gold, base)
 
 
+@once_a_patch
 def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
     found: set[_Kept] = set()
     for section in parse_patch(patch):
@@ -102,7 +104,7 @@ def _kept_by_section(section: FilePatch, base: Path) -> set[_Kept]:
     changed = apply_hunks(before, section.body) if section.body.startswith("@@ ") else None
     if changed is None:
         return {("unknown", str(section.new_path))} if section.body else set()
-    new = Source(changed[0])
+    new = source_of(changed[0])
     if new.tree is None:
         return {("unknown", str(section.new_path))}
     try:

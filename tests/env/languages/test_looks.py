@@ -1,0 +1,38 @@
+"""What is read of a patch is read once while it is graded, and not kept for the next one."""
+
+from __future__ import annotations
+
+from swegym_env.languages.looks import of_one_patch, once_a_patch
+
+
+def test_a_result_is_kept_for_one_patch_alone() -> None:
+    asked: list[tuple[int, int]] = []
+
+    @once_a_patch
+    def total(first: int, *, second: int) -> int:
+        asked.append((first, second))
+        return first + second
+
+    with of_one_patch():
+        assert [total(1, second=2), total(1, second=2), total(2, second=2)] == [3, 3, 4]
+        with of_one_patch():  # a part of the patch is a patch of its own
+            assert total(1, second=2) == 3
+        assert total(1, second=2) == 3
+    assert asked == [(1, 2), (2, 2), (1, 2)]
+    total(1, second=2)
+    total(1, second=2)
+    assert len(asked) == 5, "outside of a verdict nothing is kept"
+
+
+def test_a_patch_of_many_files_is_not_kept_whole() -> None:
+    asked: list[int] = []
+
+    @once_a_patch
+    def double(number: int) -> int:
+        asked.append(number)
+        return 2 * number
+
+    with of_one_patch():
+        for _ in range(2):
+            assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
+    assert 100 < len(asked) < 200
