@@ -55,7 +55,7 @@ from swegym_env.grading.comparisons import (
     plain_value,
     read_records,
 )
-from swegym_env.grading.tables import companions, count_names, is_name
+from swegym_env.grading.tables import Tables, count_names, is_name
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
 from swegym_env.languages import Blinded, Expectation, Merged, language_of
@@ -68,7 +68,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 21
+_VERSION = 22
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -105,12 +105,10 @@ class Pair:
             decide itself what it answers.
         companions: of a search for a name, others that stand in tables with it, or are what other tests search for.
         most_companions: how many of them the gold patch sends.
-        expected_part: of an equality of two computed values, the one that the base commit computes as the gold patch
-            does; -1 if there is none.
+        expected_part: which part of what is sent is the expected side of a condition of two computed values: the gold
+            patch leaves it as it is at the base commit, and repairs the other one; -1 if there is none.
         expected_forms: `canonical` of that value.
         expects_object: whether it holds an object.
-        stays: whether it is one side of a condition that the gold patch leaves as it is at the base commit, and repairs
-            the other: a patch that sends something else here has not repaired that.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
     """
@@ -134,7 +132,6 @@ class Pair:
     expected_part: int = -1
     expected_forms: tuple[str, ...] = ()
     expects_object: bool = False
-    stays: bool = False
     answers: tuple[int, ...] = ()
     comparing: tuple[str, ...] = ()
 
@@ -158,7 +155,7 @@ class Pair:
 
     def changes_what_is_expected(self, sent: Iterable[_Sent]) -> bool:
         """Whether another value is sent of the side that the repair leaves as it is."""
-        parts = [_parts_of(one) for one in sent] if self.expected_part >= 0 else []
+        parts = [_sides_of(one) for one in sent] if self.expected_part >= 0 else []
         values = [each[self.expected_part] for each in parts if len(each) > self.expected_part]
         return any(_contradicts(value, self.expected_forms, is_object=self.expects_object) for value in values)
 
@@ -273,13 +270,9 @@ class BlindTests:
         shown: set[str] = set()
         deciding: set[str] = set()
         uncovered: set[str] = set()
-        moved = False
         for name, pair in self.pairs.items():
             sent = seen.get(name, [])
             if pair.is_beside:
-                moved |= (
-                    pair.stays and bool(sent) and not {canonical(one.record.value) for one in sent} <= {*pair.forms}
-                )
                 is_known = pair.decides or not any(one.record.foreign for one in sent)
                 if not is_known or not self._sent_as_by_gold(pair, sent):
                     uncovered |= set(pair.names)
@@ -325,7 +318,6 @@ class BlindTests:
         if others:
             log += f"\nCompared outside of the sandbox, and not as expected: {', '.join(sorted(failed))}\n"
         reason = self._reason(seen, unsent, others) if verdict.resolved else verdict.failure_reason
-        reason = UNPROVEN if moved and verdict.resolved and not (reason or others) else reason
         resolved = verdict.resolved and not reason and not failed.intersection(known)
         proved = tuple(name for name in task.fail_to_pass if resolved and name in shown - uncovered - self.inside)
         proof_bits = round(bits, 1) if resolved else 0.0
@@ -805,23 +797,44 @@ def _is_strict(pair: Pair, sent: list[_Sent], base: list[_Sent]) -> bool:
     return pair.kind in _OF_ONE_VALUE or (pair.kind in _STRICT_SEARCHES and pair.own_sure_bits >= PROOF_BITS)
 
 
-def _expected_part(sent: list[_Sent], base: list[_Sent]) -> tuple[int, tuple[str, ...], bool]:
-    """Of an equality of two computed values, the side that the base commit computes as the gold patch does.
+_ExpectedSide = tuple[int, tuple[str, ...], bool]  # `Pair.expected_part`, `expected_forms` and `expects_object`
 
-    Returns:
-        Its number, -1 if it is none or both; what it is, in canonical form; whether it holds an object.
+
+def _expected_sides(
+    seen: Mapping[str, list[_Sent]], base: Mapping[str, list[_Sent]]
+) -> Iterator[tuple[str, _ExpectedSide]]:
+    """Of each condition of two computed values, the side that the base commit computes as the gold patch does.
+
+    Nothing of one where it computes both so, or none.
+
+    Args:
+        seen: what the gold patch sends: both sides in one record ("equal"), or each in its own ("side").
+        base: what the base commit sends.
     """
-    if "equal" not in sent[0].expectation.options or not base:
-        return -1, (), False
-    forms = [
-        [{canonical(part) for one in of for part in _parts_of(one)[side:][:1]} for of in (sent, base)]
-        for side in (0, 1)
-    ]
-    same = [side for side in (0, 1) if forms[side][0] == forms[side][1] and "" not in forms[side][0]]
-    if len(same) != 1:
-        return -1, (), False
-    is_object = any(_holds_foreign(_parts_of(one)[same[0]]) for one in sent)
-    return same[0], tuple(sorted(forms[same[0]][0])), is_object
+    for name, sent in seen.items():
+        options = sent[0].expectation.options
+        if "equal" in options:
+            sides = [(name, 0), (name, 1)]
+        elif "side" in options:  # an object may have other parts after a repair
+            sides = [(f"{name[:-1]}{number}", 0) for number in range(2)] if all(map(_is_plain, sent)) else []
+        else:
+            sides = []
+        if not sides or any(one not in seen or one not in base for one, _ in sides):
+            continue
+        forms = [
+            [{canonical(part) for one in of[key] for part in _sides_of(one)[number:][:1]} for of in (seen, base)]
+            for key, number in sides
+        ]
+        same = [side for side, (gold, before) in zip(sides, forms, strict=True) if gold == before and "" not in gold]
+        if len(same) == 1 and same[0][0] == name:
+            number = same[0][1]
+            is_object = any(_holds_foreign(_sides_of(one)[number]) for one in sent)
+            yield name, (number, tuple(sorted(forms[sides.index(same[0])][0])), is_object)
+
+
+def _sides_of(sent: _Sent) -> list[Any]:
+    """The sides of a condition that a record holds: one, or all."""
+    return [sent.record.value] if "side" in sent.expectation.options else _parts_of(sent)
 
 
 def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool:
@@ -891,15 +904,20 @@ def _pairs(
     inside += [str(leaf) for e in blinded.expectations.values() for leaf in leaves(list(e.readable))]
     patched = [part.text for part in parse_patch(task.test_patch) if not part.paths & blinded.files.keys()]
     values = [_expected(sent) for sent in seen.values()]
-    knowledge = Knowledge(values, [task.problem_statement, *inside, *patched], _contents(tests.workspace.base))
+    wanted = _searched_names(seen)
+    tables = Tables({text for text, _ in wanted.values()})
+    contents = tables.reading(_contents(tests.workspace.base))
+    knowledge = Knowledge(values, [task.problem_statement, *inside, *patched], contents)
+    for _ in contents if wanted else ():  # what a reader does not need to read may still hold a table
+        pass
+    companions = _companions(wanted, tables)
     sent_by_base = [leaf for sent in base.values() for one in sent for leaf in leaves(one.record.value)]
     searching = knowledge.with_sent(sent_by_base)
     readable = [value for sent in seen.values() for value in sent[0].expectation.readable]
-    tables = _tables(tests, seen)
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
-    same_sides: set[str] = set()
+    expected_sides = dict(_expected_sides(seen, base))
     for name, sent in sorted(seen.items()):
         kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
         # What one test holds counts for this test alone, or once for all tests together.
@@ -938,13 +956,13 @@ def _pairs(
             is_beside=is_beside,
             is_loose="loose" in options,
             asks_objects=any(one.record.foreign for one in sent),
-            companions=tables.get(name, ()),
-            most_companions=max(count_names(tables.get(name, ()), one.record.value) for one in sent),
+            companions=companions.get(name, ()),
+            most_companions=max(count_names(companions.get(name, ()), one.record.value) for one in sent),
             answers=_most_answers(kind, sent),
         )
         strict = _is_strict(pairs[name], sent, base.get(name, []))
         comparing = tuple(sorted({each for one in sent for each in one.record.comparing}))
-        part, expected_forms, is_object = _expected_part(sent, base.get(name, []))
+        part, expected_forms, is_object = expected_sides.get(name, (-1, (), False))
         pairs[name] = dataclasses.replace(
             pairs[name],
             is_strict=strict,
@@ -953,24 +971,21 @@ def _pairs(
             expected_forms=expected_forms,
             expects_object=is_object,
         )
-        if "side" in options and name in base and not differs and all(map(_is_plain, sent)):
-            same_sides.add(name)
-    for name in same_sides:
-        others = {f"{name[:-1]}{number}" for number in range(2)} & pairs.keys() - same_sides
-        pairs[name] = dataclasses.replace(pairs[name], stays=any(one in base for one in others))
     return pairs
 
 
-def _tables(tests: TaskTests, seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, ...]]:
-    """Name of each search for a name → the other names that a patch could give with it; see `grading.tables`."""
-    wanted = {
+def _searched_names(seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, str]]:
+    """Name of each search for one of the names of a table → that name, and the function that searches."""
+    return {
         name: (str(sent[0].expected), sent[0].expectation.function)
         for name, sent in seen.items()
         if sent[0].expectation.kind == "in" and is_name(sent[0].expected)
     }
-    if not wanted:
-        return {}
-    beside = companions({text for text, _ in wanted.values()}, _contents(tests.workspace.base))
+
+
+def _companions(wanted: Mapping[str, tuple[str, str]], tables: Tables) -> dict[str, tuple[str, ...]]:
+    """Name of each search for a name → the other names that a patch could give with it; see `grading.tables`."""
+    beside = tables.companions()
     found: dict[str, tuple[str, ...]] = {}
     for name, (text, function) in wanted.items():
         here = {other for other, where in wanted.values() if where == function}

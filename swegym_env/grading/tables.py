@@ -15,7 +15,7 @@ from typing import Any
 from swegym_env.grading.bits import leaves
 from swegym_env.grading.comparisons import plain_value
 
-__all__ = ["companions", "count_names", "is_name"]
+__all__ = ["Tables", "count_names", "is_name"]
 
 _NAME = re.compile(r"[^\W\d_][\w.-]{2,39}")
 _TEXT = re.compile(r"""(['"])((?:(?!\1)[^\\\n]){1,60})\1""")
@@ -31,16 +31,29 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def companions(names: Collection[str], contents: Iterable[bytes]) -> dict[str, frozenset[str]]:
-    """Each of `names` → the other names that stand beside it in tables of these files."""
-    found: dict[str, set[str]] = {name: set() for name in names}
-    marks = {name: name.encode() for name in names}
-    for content in contents if names else ():
-        if any(mark in content for mark in marks.values()):
-            for table in _tables(content.decode("utf-8", "replace")):
-                for name in found.keys() & table:
-                    found[name] |= table
-    return {name: frozenset(sorted(others - {name})[:_MOST]) for name, others in found.items()}
+class Tables:
+    """The tables that names stand in, found while somebody else reads the files.
+
+    Args:
+        names: that are looked for.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._found: dict[str, set[str]] = {name: set() for name in names}
+        self._marks = [name.encode() for name in names]
+
+    def reading(self, contents: Iterable[bytes]) -> Iterator[bytes]:
+        """These contents; a table counts once the content that it stands in was taken."""
+        for content in contents:
+            if any(mark in content for mark in self._marks):
+                for table in _tables(content.decode("utf-8", "replace")):
+                    for name in self._found.keys() & table:
+                        self._found[name] |= table
+            yield content
+
+    def companions(self) -> dict[str, frozenset[str]]:
+        """Each name → the other names that stand beside it in the tables so far."""
+        return {name: frozenset(sorted(others - {name})[:_MOST]) for name, others in self._found.items()}
 
 
 def _tables(text: str) -> Iterator[set[str]]:

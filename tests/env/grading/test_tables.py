@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swegym_env.grading.tables import companions, count_names, is_name
+from swegym_env.grading.tables import Tables, count_names, is_name
 
 _FILES = {
     "a tuple": b"NAMES = ('euro', 'yen', 'pound', 'franc')\n",
@@ -17,15 +17,25 @@ _FILES = {
 
 @pytest.mark.parametrize("name", _FILES)
 def test_the_other_names_of_a_table_are_companions(name: str) -> None:
-    assert companions(["yen", "dollar"], [b"x = 1\n", _FILES[name]]) == {
-        "yen": {"euro", "pound", "franc"},
-        "dollar": frozenset(),
-    }
+    tables, contents = Tables(["yen", "dollar"]), [b"x = 1\n", _FILES[name]]
+    assert list(tables.reading(contents)) == contents
+    assert tables.companions() == {"yen": {"euro", "pound", "franc"}, "dollar": frozenset()}
+
+
+def test_a_file_that_nobody_has_taken_is_not_read() -> None:
+    tables = Tables(["yen"])
+    reading = tables.reading([b"x = 1\n", _FILES["a tuple"]])
+    assert next(reading) == b"x = 1\n"
+    assert tables.companions() == {"yen": frozenset()}
+    assert list(reading) == [_FILES["a tuple"]]
+    assert tables.companions() == {"yen": {"euro", "pound", "franc"}}
 
 
 def test_texts_that_stand_apart_are_no_table() -> None:
     content = b"def f(x):\n    if x == 'yen':\n        return g('euro') + 'pound'\n    raise ValueError('franc')\n"
-    assert companions(["yen"], [content]) == {"yen": frozenset()}
+    tables = Tables(["yen"])
+    assert list(tables.reading([content])) == [content]
+    assert tables.companions() == {"yen": frozenset()}
 
 
 def test_names_are_counted_as_words_in_the_texts_of_a_value() -> None:
