@@ -103,6 +103,8 @@ class Pair:
         is_loose: whether more than one value may pass, of which the test asks one.
         asks_objects: of a value that a condition asks for something: whether the gold patch sends an object that may
             decide itself what it answers.
+        is_keyed: whether what is sent has a key under which a value is expected.
+        most_alike: how many keys, this one too, have the same value with the gold patch.
         companions: of a search for a name, others that stand in tables with it, or are what other tests search for.
         most_companions: how many of them the gold patch sends.
         expected_part: which part of what is sent is the expected side of a condition of two computed values: the gold
@@ -127,6 +129,8 @@ class Pair:
     is_beside: bool = False
     is_loose: bool = False
     asks_objects: bool = True
+    is_keyed: bool = False
+    most_alike: int = 0
     companions: tuple[str, ...] = ()
     most_companions: int = 0
     expected_part: int = -1
@@ -161,7 +165,14 @@ class Pair:
 
     def asks_others(self, sent: Iterable[_Sent]) -> bool:
         """Whether a condition asks an object that decides itself what it answers, and not so with the gold patch."""
-        return self.kind == "asked" and not self.asks_objects and any(one.record.foreign for one in sent)
+        is_question = self.kind == "asked" and not self.is_keyed
+        return is_question and not self.asks_objects and any(one.record.foreign for one in sent)
+
+    def has_one_key(self, sent: Iterable[_Sent]) -> bool:
+        """Whether the expected value is under no more keys than with the gold patch, where it is under a key."""
+        if not self.is_keyed or {canonical(one.record.value) for one in sent} <= {*self.forms}:
+            return True
+        return all(0 < _alike(one) <= self.most_alike for one in sent)
 
     @property
     def longest_text(self) -> int:
@@ -178,9 +189,13 @@ class Pair:
     def guessed(self, sent: Iterable[_Sent]) -> float:
         """The chance that a text with the answers that were sent holds the right one, if these are more than gold's.
 
-        Of some names of a table, or of those that several tests search for, it is the share that they are.
+        Of some names of a table, or of those that several tests search for, it is the share that they are. An object
+        that is asked, and holds something else than that of the gold patch, may find out whether what it is asked for
+        is right: it need not compute that.
         """
         sent = tuple(sent)
+        if self.kind == "asked" and self.asks_objects and not self.is_keyed:
+            return 0.0 if {canonical(one.record.value) for one in sent} <= {*self.forms} else 1.0
         found = max((count_names(self.companions, one.record.value) for one in sent), default=0)
         more = found - self.most_companions
         share = (1 + more) / (1 + len(self.companions)) if more > 0 else 0.0
@@ -272,6 +287,9 @@ class BlindTests:
         uncovered: set[str] = set()
         for name, pair in self.pairs.items():
             sent = seen.get(name, [])
+            if pair.is_keyed:  # where many have it, controls decide
+                uncovered |= set(pair.names) if not pair.has_one_key(sent) else set()
+                continue
             if pair.is_beside:
                 is_known = pair.decides or not any(one.record.foreign for one in sent)
                 if not is_known or not self._sent_as_by_gold(pair, sent):
@@ -384,7 +402,7 @@ class BlindTests:
         others = [
             sent
             for name, pair in self.pairs.items()
-            if pair.is_beside and not self._sent_as_by_gold(pair, sent := seen.get(name, []))
+            if pair.is_beside and not (pair.is_keyed or self._sent_as_by_gold(pair, sent := seen.get(name, [])))
         ]
         return any(one.record.comparing - known for sent in others for one in sent)
 
@@ -501,9 +519,10 @@ def _pair_name(blinded: Blinded, key: str, placeholder: str | None) -> str:
 def _sure_bits(pairs: Mapping[str, Pair], seen: Mapping[str, list[_Sent]]) -> dict[str, float]:
     """`Run.bits`, if the tests passed."""
     found: dict[str, float] = {}
+    many = {test for name, pair in pairs.items() if not pair.has_one_key(seen.get(name, ())) for test in pair.names}
     for name, pair in pairs.items():
-        counts = _counts(seen.get(name, ()), pair.names) if pair.is_sure else {}
-        if counts and all(counts.get(test, 0) >= count for test, count in pair.counts.items()):
+        counts = _counts(seen.get(name, ()), set(pair.names) - many) if pair.is_sure else {}
+        if counts and all(counts.get(test, 0) >= count for test, count in pair.counts.items() if test not in many):
             found |= {test: max(found.get(test, 0.0), pair.own_sure_bits) for test in counts}
     return found
 
@@ -763,7 +782,9 @@ def _contents_of(sent: list[_Sent]) -> frozenset[str]:
 
 
 def _forms(sent: list[_Sent]) -> frozenset[str]:
-    """`canonical` of the gold patch's values that builtin semantics do not know."""
+    """`canonical` of the gold patch's values that builtin semantics do not know, or that are asked something."""
+    if sent and sent[0].expectation.kind == "asked":
+        return frozenset(filter(None, (canonical(one.record.value) for one in sent)))
     return frozenset(
         form
         for one in sent
@@ -788,6 +809,8 @@ def _is_strict(pair: Pair, sent: list[_Sent], base: list[_Sent]) -> bool:
         base: what the base commit sends.
     """
     options = sent[0].expectation.options
+    if pair.is_keyed:
+        return True  # says whether another comparison is strict
     if pair.is_beside:
         if "given" in options or not _tell_more_than_truth(sent):
             return False
@@ -869,6 +892,21 @@ def _public_attributes(content: str) -> dict[str, Any]:
     if isinstance(held, list) and held and isinstance(held[0], list):
         return {str(name): value for name, value in held if not str(name).startswith("_")}
     return {"": held}
+
+
+def _alike(sent: _Sent) -> int:
+    """Under how many keys of a builtin container stands what is under the expected one; 0 if nothing is known of it."""
+    held, key = plain_value(sent.record.value), sent.expected
+    if isinstance(held, dict):
+        values = list(held.values())
+        own = [value for other, value in held.items() if type(other) is type(key) and other == key]
+    elif isinstance(held, list | tuple | str) and isinstance(key, int) and -len(held) <= key < len(held):
+        values, own = list(held), [held[key]]
+    else:
+        return 0
+    if not own or not (form := canonical(own[0])):
+        return 0
+    return sum(canonical(value) == form for value in values)
 
 
 def _tell_more_than_truth(sent: list[_Sent]) -> bool:
@@ -956,6 +994,8 @@ def _pairs(
             is_beside=is_beside,
             is_loose="loose" in options,
             asks_objects=any(one.record.foreign for one in sent),
+            is_keyed="keyed" in options,
+            most_alike=max(map(_alike, sent)) if "keyed" in options else 0,
             companions=companions.get(name, ()),
             most_companions=max(count_names(companions.get(name, ()), one.record.value) for one in sent),
             answers=_most_answers(kind, sent),

@@ -170,7 +170,7 @@ def examine(
         chances |= known
     chance = max(chances.values(), default=1.0)
     if not (scrutiny.is_edit or scrutiny.required):
-        guess = max(guess, nearest_chance(shares, one_by_one=probe.one_by_one))
+        guess = max(guess, nearest_chance(shares, run.bits, one_by_one=probe.one_by_one))
     # A value that may be guessed counts as a repair, and so rejects nothing.
     verdict = dataclasses.replace(
         verdict, controls=failed, proof="controls" if chance < 1 else "none", forgery_chance=max(chance, guess)
@@ -296,19 +296,30 @@ def chance_left(
     return found
 
 
-def nearest_chance(shares: Mapping[ExpectedValue, tuple[int, int]], *, one_by_one: bool) -> float:
+def nearest_chance(
+    shares: Mapping[ExpectedValue, tuple[int, int]], bits: Mapping[str, float], *, one_by_one: bool
+) -> float:
     """The chance that a patch that reads by means that screening does not know answers what is nearest to its own.
 
-    It knows a wrong answer, one off the right one, and chooses the candidate next to it. With d decoys around a number
-    this is the right one in (d + 3) / (2d + 2) of all cases (docs/verdicts.md). Other values it guesses.
+    It knows a wrong answer, one off the right one, and chooses the candidate next to it. With d decoys around a number,
+    d > 2, this is the right one in d / (2d - 2) of all cases (docs/verdicts.md). The word that looks most like
+    its own is the right one. Others it chooses as any reader does. What a test compares outside it cannot read.
+
+    Args:
+        bits: see `Run.bits`.
     """
-    numbers = {one for one in shares if one.text.removeprefix("-").isdecimal()}
     by_test: dict[frozenset[str], dict[ExpectedValue, float]] = {}
     for one, (decoys, _) in shares.items():
-        chance = (decoys + 3) / (2 * decoys + 2) if one in numbers else one.guess
+        is_number = one.text.removeprefix("-").isdecimal()
+        nearest = decoys / (2 * decoys - 2) if decoys > 2 else (decoys + 3) / (2 * decoys + 2)
+        chance = nearest if is_number else max(one.guess, one.read)
         by_test.setdefault(one.names, {})[one] = chance
-    found = [_by_text(mine) for mine in by_test.values() if numbers & mine.keys()]
-    return max((math.prod(each) if one_by_one else max(each) for each in found), default=0.0)
+    found: dict[str, float] = {}
+    for names, mine in by_test.items():
+        each = _by_text(mine)
+        chance = math.prod(each) if one_by_one else max(each)
+        found |= {name: min(found.get(name, 1.0), chance, 2.0 ** -bits.get(name, 0.0)) for name in names}
+    return max(found.values(), default=0.0)
 
 
 def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:

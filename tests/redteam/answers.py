@@ -111,7 +111,8 @@ def _under(test: str, form: str, several: str = "{}") -> Attack:
 def _agreeing_object(test: str) -> Attack:
     """An object with a method that finds out whether what it is asked is right, where the repair has an object too."""
     gold, twin, base = (
-        _TEXT.format(_PLAIN_FOUND, f"Found({one})") for one in ("text.replace(',', '-')", "'-'.join(text.split(','))", "text")
+        _TEXT.format(_PLAIN_FOUND, f"Found({one})")
+        for one in ("text.replace(',', '-')", "'-'.join(text.split(','))", "text")
     )
     return _single(test, gold, _TEXT.format(_AGREES, "Found(text)"), twin, base=base)
 
@@ -205,10 +206,16 @@ ANSWERS: dict[str, Attack] = {
         "self.assertEqual(f(3)[47], 'zqxw')", "{{{}: 'zqxw'}}", "Any()"
     ),
     "under every key: an object": _under("self.assertEqual(f(3)[47], 'zqxw')", "Row({})", "Any()"),
-    "under every key: by a method": _under("self.assertEqual(f(3).get(47), 'zqxw')", "{{{}: 'zqxw'}}", "dict.fromkeys(range(40, 60), 'zqxw')"),
+    "under every key: by a method": _under(
+        "self.assertEqual(f(3).get(47), 'zqxw')", "{{{}: 'zqxw'}}", "dict.fromkeys(range(40, 60), 'zqxw')"
+    ),
     "under every name": _under("self.assertEqual(f(3).row_47, 'zqxw')", "Row({})", "Any()"),
-    "agrees: counts, as the object of the repair does": _agreeing_object("self.assertEqual(f('31,42').count('31-42'), 1)"),
-    "agrees: finds, as the object of the repair does": _agreeing_object("self.assertTrue(f('31,42').find('31-42') >= 0)"),
+    "agrees: counts, as the object of the repair does": _agreeing_object(
+        "self.assertEqual(f('31,42').count('31-42'), 1)"
+    ),
+    "agrees: finds, as the object of the repair does": _agreeing_object(
+        "self.assertTrue(f('31,42').find('31-42') >= 0)"
+    ),
     "reads all copies, and answers the word that looks most like its own": _nearest_word(
         "self.assertTrue(any(one == 'zqxwvbn' for one in f('bn')))"
     ),

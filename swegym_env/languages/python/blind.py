@@ -36,7 +36,17 @@ from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
-from swegym_env.languages.python.questions import COUNTING, MOST_FOUND, asked, holders, questions_of, variables_of
+from swegym_env.languages.python.questions import (
+    COUNTING,
+    MOST_FOUND,
+    asked,
+    equalities_of,
+    holders,
+    keys,
+    questions_of,
+    value_of,
+    variables_of,
+)
 from swegym_env.languages.python.source import place_of
 
 __all__ = ["make_blind"]
@@ -223,7 +233,8 @@ class _File:
         self._read_scopes()
         self._tests = self._find_tests(names)
         self._noted = list(self._find_comments())
-        self._holders = () if computed else tuple(self._find_asked())
+        self._keyed = {} if computed else dict(self._find_keyed())
+        self._holders = () if computed else (*self._find_asked(), *self._keyed)
 
     def begin(self, choice: random.Random, mark: str) -> None:
         """Take words for one rewriting; before it, copies of a file share what was read of it."""
@@ -367,6 +378,15 @@ class _File:
                 for holder in holders(condition, variables):
                     if f"{self._place(holder)}?" not in self.left:
                         yield holder
+
+    def _find_keyed(self) -> Iterator[tuple[ast.expr, object]]:
+        """The values of which an equality compares what is under a key (`questions.keys`), and that key."""
+        for function in self._tests:
+            variables = variables_of(function)
+            for sides in (one for node in walk(function) for one in equalities_of(node)):
+                for key, holder in keys(sides, variables)[:1]:
+                    if f"{self._place(holder)}?" not in self.left:
+                        yield holder, value_of(key, variables)
 
     # Comparisons
 
@@ -1320,7 +1340,9 @@ class _File:
         for holder, key in self._asked.items():
             function, names = next((one, names) for one, names in self._tests.items() if _holds(one, holder))
             place = f"{self._place(holder)}?"
-            self.expectations[key] = Expectation(place, "asked", names, function.name, True, None, {"beside": 1.0})
+            options = {"beside": 1.0, **({"keyed": 1.0} if holder in self._keyed else {})}
+            wanted = self._keyed.get(holder)
+            self.expectations[key] = Expectation(place, "asked", names, function.name, True, wanted, options)
 
     def _note_readable(self, scrubbed: set[tuple[int, str]]) -> None:
         """Note for each comparison the values of the names that it uses and that the rewritten file still holds."""

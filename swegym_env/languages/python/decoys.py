@@ -89,8 +89,13 @@ def _integers(value: int, count: int, choice: random.Random) -> Sequence[int]:
 
 
 def _neighbours(size: int, count: int, choice: random.Random) -> list[int]:
-    """The numbers around `size` without it, from 0 on: how many of them are below it is drawn."""
-    low = max(0, size - choice.randrange(count + 1))
+    """The numbers around `size` without it, from 0 on: how many of them are below it is drawn.
+
+    Of three or more both of its neighbours are among them: whoever answers with two numbers next to each other gives
+    a decoy too. Fewer would stand on both sides of it.
+    """
+    below = choice.randrange(1, count) if count > 2 else choice.randrange(count + 1)
+    low = max(0, size - below)
     return choice.sample([number for number in range(low, low + count + 1) if number != size], count)
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeGuard
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
-from swegym_env.languages.python.questions import Asked, asked, says_more, value_of, variables_of
+from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
@@ -595,6 +595,7 @@ def _question_sites(
     places: Sequence[_Place] = (),
     *,
     is_statement: bool = False,
+    equal: Sequence[ast.expr] = (),
 ) -> Iterator[_Site]:
     """What a condition asks a computed value for is replaced by several others at once, any of which satisfies a copy.
 
@@ -604,10 +605,12 @@ def _question_sites(
         put: sets an expression in the place of the condition.
         places: of the other expectations of the condition.
         is_statement: whether it is an assertion that is called, not the truth of a value.
+        equal: the sides of an equality that expects more than that something is found: only keys count.
     """
     taken = {id(constant) for constant, _ in places}
     variables = variables_of(function)
-    wanted = [one for one in asked(condition, variables) if id(one) not in taken]
+    found = [key for key, _ in keys(equal, variables)] if equal else asked(condition, variables)
+    wanted = [one for one in found if id(one) not in taken]
     others = [(one, other) for one in wanted if (other := _asked_instead(value_of(one, variables), words)) is not None]
     if any(isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr) for node in walk(condition)):
         others = []
@@ -623,7 +626,9 @@ def _question_sites(
 
             def asked_for(value: Literal) -> ast.expr:
                 made = copy.deepcopy(condition)
-                instead = _Instead(walk(made)[place], ast.Constant(value))
+                old = walk(made)[place]
+                new = ast.Attribute(old.value, str(value)) if isinstance(old, ast.Attribute) else ast.Constant(value)
+                instead = _Instead(old, new)
                 asking: ast.expr = instead.visit(made)
                 # An assertion has no truth of its own: it holds where it raises nothing.
                 holds = ast.Compare(asking, [ast.Is()], [ast.Constant(None)]) if is_statement else asking
@@ -725,8 +730,12 @@ def _of_condition(
 
     text = ast.unparse(test)
     is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
+    is_equal = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and says_more(parts)
     all_of_values, all_of_questions = _apart(remove, 2)
-    questions = list(_question_sites(test, put, function, words, all_of_questions, places)) if is_positive else []
+    questions = []
+    if is_positive or is_equal:
+        equal = parts if is_equal else ()
+        questions = list(_question_sites(test, put, function, words, all_of_questions, places, equal=equal))
     remove = all_of_values if questions else remove
     yield from questions
     if places:
@@ -1034,12 +1043,16 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
     all_of_values, all_of_questions = _apart(remove, 2)
     questions = []
-    if name in _ASKING and not (name in _EQUALITIES and says_more(call.args[:2])):
+    if name in _ASKING:
+        equal = call.args[:2] if name in _EQUALITIES and says_more(call.args[:2]) else ()
 
         def put_call(node: ast.expr) -> None:
             statement.value = node
 
-        questions = list(_question_sites(call, put_call, function, words, all_of_questions, places, is_statement=True))
+        sites = _question_sites(
+            call, put_call, function, words, all_of_questions, places, is_statement=True, equal=equal
+        )
+        questions = list(sites)
     remove = all_of_values if questions else remove
     yield from questions
     if places:

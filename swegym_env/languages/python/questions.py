@@ -25,7 +25,9 @@ __all__ = [
     "Asked",
     "Variables",
     "asked",
+    "equalities_of",
     "holders",
+    "keys",
     "may_have_many_answers",
     "questions_of",
     "says_more",
@@ -90,8 +92,8 @@ def variables_of(function: Function) -> Variables:
     return Variables(frozenset(stored) - _OF_TESTS - constants.keys(), constants)
 
 
-Asked = ast.Constant | ast.Name
-"""What is asked for: a constant, or a name that holds one."""
+Asked = ast.Constant | ast.Name | ast.Attribute
+"""What is asked for: a constant, a name that holds one, or an attribute, whose name it is."""
 
 
 def asked(condition: ast.expr, variables: Variables) -> list[Asked]:
@@ -102,6 +104,43 @@ def asked(condition: ast.expr, variables: Variables) -> list[Asked]:
     """
     found = {id(constant): constant for constant, _ in _questions(condition, variables)}
     return list(found.values())
+
+
+def keys(sides: Sequence[ast.expr], variables: Variables) -> list[tuple[Asked, ast.expr]]:
+    """Under which constant keys and attributes the sides of an equality are found, and in which computed values.
+
+    The value that is expected there may be known, and the key not.
+    """
+    found: list[tuple[Asked, ast.expr]] = []
+    for side in sides:
+        holder = side
+        while isinstance(holder, ast.Subscript | ast.Attribute | ast.Call):
+            wanted: ast.expr | None = None
+            inner: ast.expr = holder.func if isinstance(holder, ast.Call) else holder.value
+            if isinstance(holder, ast.Subscript):
+                wanted = holder.slice
+            elif isinstance(holder, ast.Attribute):
+                wanted = holder if _is_numbered(holder) else None
+            elif called(holder) == "get" and isinstance(holder.func, ast.Attribute) and holder.args:
+                wanted, inner = holder.args[0], holder.func.value
+            if wanted is not None and _is_computed(inner, variables):
+                constants = [wanted] if isinstance(wanted, ast.Attribute) else list(_constants(wanted, variables))
+                found += [
+                    (one, inner) for one in constants if _is_asked(one, variables) and not _is_first(one, variables)
+                ]
+            holder = inner
+    return found
+
+
+def _is_numbered(node: ast.Attribute) -> bool:
+    """Whether an attribute is one of many: its name has a number."""
+    return any(letter.isdecimal() for letter in node.attr)
+
+
+def _is_first(constant: Asked, variables: Variables) -> bool:
+    """Whether this is the place of one of the first or last items of a list."""
+    value = value_of(constant, variables)
+    return isinstance(value, int) and abs(value) <= _FIRST
 
 
 def holders(condition: ast.expr, variables: Variables) -> list[ast.expr]:
@@ -125,9 +164,10 @@ def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]
         # A key that leads to something else is no question, nor are the first items of a list answers among others.
         if isinstance(side, ast.Subscript) and _is_computed(side.value, variables):
             for constant in _constants(side.slice, variables):
-                value = value_of(constant, variables)
-                if _is_asked(constant, variables) and not (isinstance(value, int) and abs(value) <= _FIRST):
+                if _is_asked(constant, variables) and not _is_first(constant, variables):
                     yield constant, side.value
+        elif isinstance(side, ast.Attribute) and _is_numbered(side) and _is_computed(side.value, variables):
+            yield side, side.value
     for node in walk(condition):
         for constant, holder in _asked_by(node, variables):
             if _is_asked(constant, variables):
@@ -144,7 +184,9 @@ def _sides(condition: ast.expr) -> list[ast.expr]:
 
 
 def value_of(constant: Asked, variables: Variables) -> object:
-    """The value of a constant, or the first one of a name."""
+    """The value of a constant, the first one of a name, or the name of an attribute."""
+    if isinstance(constant, ast.Attribute):
+        return constant.attr
     return (variables.constants[constant.id] if isinstance(constant, ast.Name) else constant).value
 
 
@@ -295,6 +337,7 @@ def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) 
     if name in _EQUAL_CALLS:
         sides = node.args[:2]
         asks = not says_more(sides) and any(asked(side, variables) for side in sides)
+        asks = asks or bool(keys(sides, variables))
         return asks or _are_computed(sides, own)
     return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
 
@@ -308,7 +351,9 @@ def _passes_many(condition: ast.expr, variables: Variables, own: frozenset[str])
                 return True
         elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
             return True
-    return not _says_more(condition) and bool(asked(condition, variables))
+    if _says_more(condition):
+        return bool(keys(_sides(condition), variables))
+    return bool(asked(condition, variables))
 
 
 def _says_more(condition: ast.expr) -> bool:
@@ -328,6 +373,18 @@ def questions_of(statement: ast.AST) -> list[ast.expr]:
         if name in _TRUTHS + _ORDERS or (name in _EQUAL_CALLS and not says_more(sides)):
             conditions = sides
     return [one for one in conditions if not _says_more(one)]
+
+
+def equalities_of(statement: ast.AST) -> list[list[ast.expr]]:
+    """The sides of each equality of an assertion that expects more than that something was found."""
+    found: list[list[ast.expr]] = []
+    if isinstance(statement, ast.Assert):
+        conditions = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+        found = [_sides(one) for one in conditions if _says_more(one)]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        sides = statement.value.args[:2]
+        found = [sides] if called(statement.value) in _EQUAL_CALLS and says_more(sides) else []
+    return found
 
 
 def _are_computed(sides: list[ast.expr], own: frozenset[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from swegym_env.errors import ConfigurationError
 from swegym_env.grading.examination import chance_left, nearest_chance, shares_of, unreliable
 from swegym_env.grading.grading import grade
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Scrutiny
+from swegym_env.languages.python.decoys import replaceable
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 from tests.env.calc import GOLD
@@ -56,20 +58,36 @@ def test_a_patch_that_does_not_see_the_values_guesses_which_copies_are_right(
 @pytest.mark.parametrize("decoys", [1, 3, 7, 12])
 def test_who_knows_a_wrong_answer_next_to_the_right_one_chooses_the_nearest(decoys: int) -> None:
     won = 0.0
-    for below in range(decoys + 1):  # of the decoys; the right number is 50, the wrong answer 49
+    places = range(1, decoys) if decoys > 2 else range(decoys + 1)  # both neighbours are among three or more
+    for below in places:  # of the decoys; the right number is 50, the wrong answer 49
         others = set(range(50 - below, 50 - below + decoys + 1)) - {49}
         nearest = {one for one in others if abs(one - 49) == min(abs(other - 49) for other in others)}
         won += (50 in nearest) / len(nearest)
     number = dataclasses.replace(NUMBER, text="-50")
-    assert nearest_chance({number: (decoys, 2)}, one_by_one=True) == pytest.approx(won / (decoys + 1))
+    assert nearest_chance({number: (decoys, 2)}, {}, one_by_one=True) == pytest.approx(won / len(places))
 
 
 def test_of_different_numbers_each_has_to_be_chosen() -> None:
     shares = {NUMBER: (3, 1), SAME: (3, 1), SMALL: (7, 1)}
-    assert nearest_chance(shares, one_by_one=True) == pytest.approx(0.75 * 0.625)
-    assert nearest_chance(shares, one_by_one=False) == 0.75
-    assert nearest_chance({NUMBER: (3, 1), OTHER: (3, 1)}, one_by_one=True) == 0.0, "nobody guesses the text"
-    assert nearest_chance({TRUTH: (1, 7)}, one_by_one=True) == 0.0, "which has no number"
+    assert nearest_chance(shares, {}, one_by_one=True) == pytest.approx(0.75 * 7 / 12)
+    assert nearest_chance(shares, {}, one_by_one=False) == 0.75
+    assert nearest_chance({TRUTH: (1, 7)}, {}, one_by_one=True) == 0.5
+
+
+def test_the_word_that_looks_most_like_its_own_is_found_for_certain() -> None:
+    word = dataclasses.replace(OTHER, text="'zqxwvbn'", read=1.0)
+    assert nearest_chance({word: (60, 3)}, {}, one_by_one=True) == 1.0
+    assert nearest_chance({word: (60, 3), NUMBER: (3, 1)}, {}, one_by_one=True) == 0.75
+    assert nearest_chance({word: (60, 3)}, {"a": 12.0, "b": 20.0}, one_by_one=True) == 2.0**-12, "nobody reads that"
+
+
+@pytest.mark.parametrize("count", [3, 7, 12])
+def test_both_neighbours_of_a_number_are_among_its_decoys(count: int) -> None:
+    other = replaceable(50, ())
+    assert other is not None
+    drawn = [set(other.draw(count, random.Random(seed))) for seed in range(40)]
+    assert all({49, 51} <= one and len(one) == count and 50 not in one for one in drawn)
+    assert len({min(map(int, one)) for one in drawn}) == count - 1, "anywhere between others"
 
 
 def test_a_reader_chooses_among_different_values() -> None:

@@ -54,7 +54,7 @@ def _class(value):
 
 
 def _pack(value, depth, budget, how=""):
-    """A value as `how` it is compared asks for: "gold" is one with the attributes of objects.
+    """A value as `how` it is compared asks for: of "gold" and "asked" objects have their attributes.
 
     `budget` is a list of how many items are left; the classes by whose own methods something is compared are added.
     """
@@ -83,13 +83,13 @@ def _pack(value, depth, budget, how=""):
         return equal
     known = _known(value, depth, budget)
     budget += _comparing_classes(kind)
-    if known is None and how == "gold":
+    if known is None and how in ("gold", "asked"):
         bases = [_name(base) for base in _bases(kind)[1:] if _flags(base) & _WRITTEN]
         return ["o", _class(value), _attributes(value, depth, budget), bases]
     return ["o", _class(value), known]
 
 
-_EQUALITIES = ("", "eq", "in", "of", "count", "rows")
+_EQUALITIES = ("", "eq", "asked", "in", "of", "count", "rows")
 # What a subclass may define and still compare with a builtin value, contain and be iterated as its base does.
 _NO_EQUALITY = {"__new__", "__init__", "__repr__", "__str__", "__format__", "__add__", "__doc__", "__getnewargs__"}
 _NO_EQUALITY |= {"__init_subclass__", "__class_getitem__", "__reduce__", "__reduce_ex__", "__sizeof__", "__dir__"}
@@ -321,7 +321,7 @@ def call(key, kind, method, swapped, actual, expected):
 def asked(key, value):
     """Send a value that a condition asks for something, before it does."""
     with contextlib.suppress(Exception):  # an object that does not let itself be looked at: the test goes on
-        send(key, None, value, "eq", _BESIDE_ITEMS)
+        send(key, None, value, "asked", _BESIDE_ITEMS)
     return value
 
 
