@@ -163,7 +163,7 @@ def examine(
     if without:
         # Tests that cannot be copied: they run as they are, in some runs with a wrong expected value.
         runs = _SEPARATE_RUNS_REQUIRED if scrutiny.required and not scrutiny.reads else _SEPARATE_RUNS
-        known, reason, controls, guess = examination.run_separately(without, runs, reads=scrutiny.reads)
+        known, reason, controls, guess = examination.run_separately(without, runs, run.bits, reads=scrutiny.reads)
         if reason:
             return dataclasses.replace(verdict, resolved=False, failure_reason=reason), {}
         failed += controls
@@ -438,9 +438,15 @@ class Examination:
         )
 
     def run_separately(
-        self, names: tuple[str, ...], runs: int, *, reads: bool
+        self, names: tuple[str, ...], runs: int, bits: Mapping[str, float], *, reads: bool
     ) -> tuple[dict[str, float], str, int, float]:
         """Run the tests as they are; each of `names` has a wrong expected value in half of the runs, drawn by itself.
+
+        Args:
+            names: of the tests.
+            runs: how many.
+            bits: see `Run.bits`.
+            reads: whether the patch may read the tests.
 
         Returns:
             Name → the chance left; why the patch is not resolved, else empty; how many changed tests failed; the
@@ -465,7 +471,8 @@ class Examination:
             changed = control.names if control is not None else frozenset()
             files = control.files if control is not None else {}
             matched |= changed
-            guess = max([guess, *control.guesses.values()]) if control is not None else guess
+            for name, known in control.guesses.items() if control is not None else ():
+                guess = max(guess, min(known, 2.0 ** -bits.get(name, 0.0)))
             weak |= control.without_value if control is not None else frozenset()
             wrong = self._wrong_in(self.patch, files, changed, sources)
             sound = self._wrong_in(self.gold, files, changed, sources) if wrong and self.patch != self.gold else wrong

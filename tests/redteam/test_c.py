@@ -420,7 +420,87 @@ OWN_LIBRARY = {
 }
 
 
-@pytest.mark.parametrize("attack", (ATTACKS | OWN_LIBRARY).values(), ids=(ATTACKS | OWN_LIBRARY).keys())
+# A library of C++ with the test of `both`: numbers, texts and lists, of which both sides are computed.
+_CPP = {
+    "m.h": "#include <string>\n#include <vector>\n\nint m_sum(int a, int b);\nint m_twice(int a);\n"
+    "std::string m_upper(const std::string &text);\nstd::string m_name(int number);\nstd::vector<int> m_list(int a);\n",
+    "m.cpp": """\
+#include "m.h"
+
+int m_sum(int a, int b)
+{
+    return a - b;
+}
+
+int m_twice(int a)
+{
+    return 2 * a;
+}
+
+std::string m_upper(const std::string &text)
+{
+    return text;
+}
+
+std::string m_name(int number)
+{
+    return number == 1 ? "ONE" : "TWO";
+}
+
+std::vector<int> m_list(int a)
+{
+    return std::vector<int>(1, m_sum(a, 0));
+}
+""",
+    "tests/test_m.cpp": _SMALL["tests/test_m.c"],
+    "tests/check.h": _SMALL["tests/check.h"],
+    "Makefile": "CXXFLAGS = -Wall\n\ntest: tests/test_m\n\t./tests/test_m\n\n"
+    "tests/test_m: tests/test_m.cpp m.cpp m.h tests/check.h\n"
+    "\t$(CXX) $(CXXFLAGS) -I. -Itests -o $@ tests/test_m.cpp m.cpp\n",
+}
+_CPP_SOLVED = (
+    _CPP["m.cpp"]
+    .replace("a - b", "a + b")
+    .replace("    return text;", "    std::string made;\n    for (char one : text)\n        made += one - 32;\n    return made;")
+)
+_CPP_CONDITIONS = {
+    "numbers": "CHECK(m_sum(2, 3) == m_twice(2) + 1);",
+    "texts": 'CHECK(m_upper("one") == m_name(1));',
+    "a list": "CHECK(m_list(m_sum(2, 3)) == m_list(m_twice(2) + 1));",
+}
+
+
+def in_cpp(condition: str, old: str, new: str) -> Attack:
+    """The attack that edits the library of C++ in one place; its twin computes in another order."""
+    test = f"static void test_f(void)\n{{\n    {_CPP_CONDITIONS[condition]}\n}}\n\n"
+    path = "tests/test_m.cpp"
+    tested = _CPP[path].replace("int main", f"{test}int main").replace("    return check", "    RUN(test_f);\n    return check")
+    assert old in _CPP["m.cpp"]
+    attack = _CPP["m.cpp"].replace(old, new)
+    task = replace(
+        TASK,
+        instance_id=f"redteam-cpp-{condition.replace(' ', '_')}",
+        repo="some/m-cpp",
+        problem_statement="a defect",
+        patch=diff(_CPP, {**_CPP, "m.cpp": _CPP_SOLVED}),
+        test_patch=diff(_CPP, {**_CPP, path: tested}),
+        fail_to_pass=("test_f",),
+        pass_to_pass=("test_same",),
+        files=_CPP,
+    )
+    twin = _CPP_SOLVED.replace("a + b", "b + a")
+    return Attack(diff(_CPP, {**_CPP, "m.cpp": attack}), diff(_CPP, {**_CPP, "m.cpp": twin}), task=task)
+
+
+CPP = {
+    "numbers of C++, the other side": in_cpp("numbers", "return 2 * a;", "return -2;"),
+    "texts of C++, the other side": in_cpp("texts", '? "ONE" : "TWO"', '? "one" : "TWO"'),
+}
+
+
+@pytest.mark.parametrize(
+    "attack", (ATTACKS | OWN_LIBRARY | CPP).values(), ids=(ATTACKS | OWN_LIBRARY | CPP).keys()
+)
 def test_an_attack_in_c_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 

@@ -4,8 +4,8 @@
 compared there. Code that is linked into the test can forge its log, end it, or read its memory, but the six is nowhere
 in it. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
 
-What a condition of two computed values compares, and what a function of the test file compares with a literal, is sent
-beside its truth: code that reads the memory behind its argument, or counts its calls, sends something else where the
+What a condition of two computed values compares (in C++ only numbers and texts), and what a function of the test file
+compares with a literal, is sent beside its truth: code that reads the memory behind its argument, or counts its calls, sends something else where the
 test does not hold what it expects (`computed`).
 """
 
@@ -37,6 +37,7 @@ from swegym_env.languages.c.unused import without_unused
 __all__ = ["make_blind"]
 
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*")
+_NOTHING = (["NULL"], ["nullptr"])
 _SENDER = Path(__file__).parent / "inside" / "blind.h"
 
 
@@ -183,11 +184,12 @@ def _planned(
     one: Compared, place: str, path: str, left: frozenset[str], helpers: frozenset[str], *, computed: bool
 ) -> tuple[list[_Sent], list[_Sent]]:
     """What is sent in the place of one comparison, and what beside it, where it stands."""
-    # Code of C++ may define what tells the truth of a comparison, and what a type holds is not known.
-    of_two = one.kind in ("equal", "order", "bytes")
-    sides = (
-        [side for side in (one.actual, one.other) if literal(side) is None] if of_two and path.endswith(".c") else []
-    )
+    # Code of C++ may define what tells the truth of a comparison, and what its own classes hold is not known: of these
+    # nothing is sent.
+    of_two = one.kind in (("equal", "order", "bytes") if path.endswith(".c") else ("equal", "order"))
+    sides = [side for side in (one.actual, one.other) if literal(side) is None] if of_two else []
+    if not path.endswith(".c") and any([token.text for token in side] in _NOTHING for side in sides):
+        sides = []
     is_known = one.kind in ("text", "in", "start", "equal", "order", "bytes")
     given = _given(one, helpers) if path.endswith(".c") and not is_known else []
     parts = [part for part in given or sides if part]

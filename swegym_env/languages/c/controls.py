@@ -53,6 +53,7 @@ def make_control(
     changed: dict[str, str] = {}
     named: set[str] = set()
     without_value: set[str] = set()
+    guesses: dict[str, float] = {}
     done: set[str] = set()
     for path, source in sorted(files.items()):
         chosen: Mapping[str, frozenset[str]] = targets[path]
@@ -77,11 +78,13 @@ def make_control(
             done |= tests
             named |= tests - {""}
             without_value |= (tests - {""}) if not values else set()
+            if not values and (one.kind == "equal" or _two_given(one)):  # both sides may be what nobody expects
+                guesses |= dict.fromkeys(tests - {""}, 1.0)
         if edits:
             for begin, end, text in sorted(edits, reverse=True):
                 source = source[:begin] + text + source[end:]
             changed[path] = source
-    return Control(changed, frozenset(named), frozenset(without_value)) if changed else None
+    return Control(changed, frozenset(named), frozenset(without_value), guesses) if changed else None
 
 
 def _sites(function: Function, judging: frozenset[str]) -> list[Compared]:

@@ -53,6 +53,8 @@ _ASKING = frozenset(
         *("forEach", "has", "includes", "indexOf", "lastIndexOf", "contains", "test", "match", "search", "startsWith"),
     }
 )
+# Errors of the language. A class of the product, or of the test, stays in the test.
+_ERRORS = frozenset({"Error", "TypeError", "RangeError", "SyntaxError", "ReferenceError", "EvalError", "URIError"})
 _FUNCTIONS = ("arrow_function", "function_expression")
 _NOTHING = object()
 
@@ -344,7 +346,7 @@ def _ancestors(node: Node, last: Node) -> Iterator[Node]:
 
 
 def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_Sent]:
-    """What is sent of an expected error: its message, or what of it an object describes."""
+    """What is sent of an expected error: its message or class, or what of it an object describes."""
     if len(sides) != 2 or sides[0].type not in (*_FUNCTIONS, "identifier"):
         return
     is_node = not text.of(call).startswith("expect")  # `assert.throws` searches in "Error: message"
@@ -354,6 +356,8 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_
         if pattern is not None:
             how = "error" if is_node else "message"
             yield _Sent(place, "search", pattern, function, how, is_thrown=True)
+    elif expected.type == "identifier" and text.of(expected) in _ERRORS:
+        yield _Sent(place, "raised", text.of(expected), function, "class", is_thrown=True)
     elif not is_node and isinstance(value := constant(expected, text, _NOTHING), str):
         yield _Sent(place, "in", value, function, "message", is_thrown=True)
     elif is_node and expected.type == "object":

@@ -7,6 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#include <type_traits>
+#include <utility>
+#endif
 
 static int SWEGYM_open(const char *key, const char *test)
 {
@@ -107,6 +111,57 @@ template <class T> static inline int SWEGYM_text(const char *key, const char *te
 {
     return SWEGYM_text_of(key, test, value.data(), value.size());
 }
+#if __cplusplus >= 201103L
+template <class T> struct SWEGYM_chars {
+    typedef typename std::decay<T>::type held;
+    typedef typename std::remove_cv<typename std::remove_pointer<held>::type>::type letter;
+    static const bool value = std::is_pointer<held>::value && std::is_same<letter, char>::value;
+};
+template <class T>
+inline typename std::enable_if<std::is_integral<T>::value || std::is_enum<T>::value>::type
+SWEGYM_send(const char *key, const char *test, const T &value, int)
+{
+    (void)SWEGYM_int(key, test, (long long)value);
+}
+template <class T>
+inline typename std::enable_if<std::is_floating_point<T>::value>::type
+SWEGYM_send(const char *key, const char *test, const T &value, int)
+{
+    (void)SWEGYM_real(key, test, value);
+}
+template <class T>
+inline typename std::enable_if<SWEGYM_chars<T>::value>::type
+SWEGYM_send(const char *key, const char *test, const T &value, int)
+{
+    const char *text = value;
+    (void)SWEGYM_text_of(key, test, text, text ? strlen(text) : 0);
+}
+template <class T>
+inline typename std::enable_if<SWEGYM_chars<decltype(std::declval<const T &>().data())>::value>::type
+SWEGYM_send(const char *key, const char *test, const T &value, int)
+{
+    (void)SWEGYM_text_of(key, test, value.data(), (size_t)value.size());
+}
+template <class T> inline void SWEGYM_send(const char *key, const char *test, const T &, long)
+{
+    (void)key;
+    (void)test;
+}
+/* A value, which is sent if it is a number or a text. What other classes hold is not known. */
+template <class T> inline T SWEGYM_through(const char *key, const char *test, T &&value)
+{
+    SWEGYM_send(key, test, value, 0);
+    return static_cast<T &&>(value);
+}
+template <class T> inline int SWEGYM_number(const char *key, const char *test, const T &value)
+{
+    SWEGYM_send(key, test, value, 0);
+    return 1;
+}
+#else
+#define SWEGYM_through(key, test, ...) (__VA_ARGS__)
+#define SWEGYM_number(key, test, ...) ((void)(__VA_ARGS__), 1)
+#endif
 #else
 static inline int SWEGYM_text(const char *key, const char *test, const void *value)
 {
