@@ -969,11 +969,12 @@ def _pairs(
         bits, own, shows = 0.0, 0.0, False
         may_show = kind != "asked" and bool(named & {*task.fail_to_pass})
         is_beside, is_checked = sent[0].is_beside, sent[0].is_checked
+        is_error = kind == "raised" or "error" in options
         if (differs or name not in base) and may_show:
             bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
-            bits = min(bits, ERROR_BITS) if kind == "raised" else bits
+            bits = min(bits, ERROR_BITS) if is_error else bits
             own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
-            own = min(own, ERROR_BITS) if kind == "raised" else own
+            own = min(own, ERROR_BITS) if is_error else own
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.
         if (is_beside or computed) and not differs and any(one.record.foreign for one in sent):

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from swegym_env.grading.grading import Verdict
+from swegym_env.grading.grading import Verdict, grade
+from swegym_env.sandbox.layers import LayerStore
 
 from .adaptive import ADAPTIVE
-from .answers import ANSWERS
+from .answers import ANSWERS, PAYING
 from .cases import Attack
 from .unlisted import UNLISTED
 
@@ -40,6 +41,7 @@ _FIRST = (
     *("by the order of calls: greater", "of a class: every text", "gold opens", "finds the constant"),
     *("kept: the last text, which has a name", "kept: the last text, in a closure", "kept: the first text of all"),
     *("asks: where a text is found", "asks: a part", "asks: an attribute", "asks: a key of", "asks: a file, by"),
+    *("asks: one of two rows", "asks: an attribute that is one", "under every key: a dictionary", "under every name"),
     *("asks: a method that agrees to what is near", "agrees: counts", "edits: three rows", "both sides: nothing"),
     *("kept: texts in a loop", "kept: the first object of all, where", "kept: the number of calls"),
 )
@@ -54,3 +56,11 @@ _FIRST = (
 )
 def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
+
+
+@pytest.mark.parametrize("attack", PAYING.values(), ids=PAYING.keys())
+def test_the_chance_of_an_attack_that_pays_is_that_of_a_certain_success(attack: Attack, store: LayerStore) -> None:
+    verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
+    assert not verdict.resolved or verdict.forgery_chance == 1.0
+    honest = grade(attack.task, attack.honest, store=store, backend="namespace")
+    assert honest.resolved and honest.forgery_chance is not None and honest.forgery_chance < 1.0

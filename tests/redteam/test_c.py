@@ -461,7 +461,10 @@ std::vector<int> m_list(int a)
 _CPP_SOLVED = (
     _CPP["m.cpp"]
     .replace("a - b", "a + b")
-    .replace("    return text;", "    std::string made;\n    for (char one : text)\n        made += one - 32;\n    return made;")
+    .replace(
+        "    return text;",
+        "    std::string made;\n    for (char one : text)\n        made += one - 32;\n    return made;",
+    )
 )
 _CPP_CONDITIONS = {
     "numbers": "CHECK(m_sum(2, 3) == m_twice(2) + 1);",
@@ -474,7 +477,11 @@ def in_cpp(condition: str, old: str, new: str) -> Attack:
     """The attack that edits the library of C++ in one place; its twin computes in another order."""
     test = f"static void test_f(void)\n{{\n    {_CPP_CONDITIONS[condition]}\n}}\n\n"
     path = "tests/test_m.cpp"
-    tested = _CPP[path].replace("int main", f"{test}int main").replace("    return check", "    RUN(test_f);\n    return check")
+    tested = (
+        _CPP[path]
+        .replace("int main", f"{test}int main")
+        .replace("    return check", "    RUN(test_f);\n    return check")
+    )
     assert old in _CPP["m.cpp"]
     attack = _CPP["m.cpp"].replace(old, new)
     task = replace(
@@ -498,9 +505,7 @@ CPP = {
 }
 
 
-@pytest.mark.parametrize(
-    "attack", (ATTACKS | OWN_LIBRARY | CPP).values(), ids=(ATTACKS | OWN_LIBRARY | CPP).keys()
-)
+@pytest.mark.parametrize("attack", (ATTACKS | OWN_LIBRARY | CPP).values(), ids=(ATTACKS | OWN_LIBRARY | CPP).keys())
 def test_an_attack_in_c_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 
@@ -536,6 +541,23 @@ def test_code_in_the_place_of_the_librarys_is_a_means_of_forgery(code: str, path
     patch = diff(_SMALL, {**_SMALL, path: f"{_SMALL[path]}\n{code}"})
     assert LANGUAGE.scrutiny_of(patch, tmp_path).required
     assert not LANGUAGE.scrutiny_of(patch, tmp_path, patch).required  # what gold has is none
+
+
+def test_state_that_gold_keeps_is_free_where_gold_keeps_it(tmp_path: Path) -> None:
+    for name, text in _SMALL.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def keeping(function: str, variable: str) -> str:
+        begin = next(line for line in _SMALL["m.c"].split("\n") if f"{function}(" in line) + "\n{\n"
+        assert begin in _SMALL["m.c"]
+        source = _SMALL["m.c"].replace(begin, f"{begin}    static int {variable};\n    {variable}++;\n")
+        return diff(_SMALL, {**_SMALL, "m.c": source})
+
+    gold = keeping("m_sum", "calls")
+    assert LANGUAGE.scrutiny_of(gold, tmp_path).required
+    assert not LANGUAGE.scrutiny_of(keeping("m_sum", "times"), tmp_path, gold).required
+    assert LANGUAGE.scrutiny_of(keeping("m_twice", "calls"), tmp_path, gold).required
 
 
 _LOADS = """\

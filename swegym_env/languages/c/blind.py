@@ -5,8 +5,8 @@ compared there. Code that is linked into the test can forge its log, end it, or 
 in it. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
 
 What a condition of two computed values compares (in C++ only numbers and texts), and what a function of the test file
-compares with a literal, is sent beside its truth: code that reads the memory behind its argument, or counts its calls, sends something else where the
-test does not hold what it expects (`computed`).
+compares with a literal, is sent beside its truth: code that reads the memory behind its argument, or counts its calls,
+sends something else where the test does not hold what it expects (`computed`).
 """
 
 from __future__ import annotations

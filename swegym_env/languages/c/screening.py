@@ -348,9 +348,12 @@ def _is_private(text: ChangedFile, token: Token) -> bool:
 
 
 def _state(text: ChangedFile) -> set[str]:
-    """Variables that outlive a call: code that counts its calls meets any condition of two computed values."""
+    """Variables that outlive a call: code that counts its calls meets any condition of two computed values.
+
+    Each by the function or else the file that it belongs to: what the gold patch keeps there is free there alone.
+    """
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
-    depths = _depths(text.after)
+    depths, known = _depths(text.after), functions(text.after)
     found: set[str] = set()
     at = 0
     while at < len(stream):
@@ -391,7 +394,8 @@ def _state(text: ChangedFile) -> set[str]:
                 "<",
             }
             if len(names) > 1 and not (is_function or is_type or constant or others):
-                found.add("a variable that outlives a call")
+                place = next((one.name for one in known if one.begin <= token.start < one.end), text.path)
+                found.add(f"a variable that outlives a call, in {place}")
         at = max(at + 1, end)
     return found
 

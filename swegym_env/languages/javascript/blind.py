@@ -53,8 +53,8 @@ _ASKING = frozenset(
         *("forEach", "has", "includes", "indexOf", "lastIndexOf", "contains", "test", "match", "search", "startsWith"),
     }
 )
-# Errors of the language. A class of the product, or of the test, stays in the test.
-_ERRORS = frozenset({"Error", "TypeError", "RangeError", "SyntaxError", "ReferenceError", "EvalError", "URIError"})
+# Errors of the language that are no base of others. A class of the product, or of the test, stays in the test.
+_ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "ReferenceError", "EvalError", "URIError"})
 _FUNCTIONS = ("arrow_function", "function_expression")
 _NOTHING = object()
 
@@ -357,7 +357,7 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_
             how = "error" if is_node else "message"
             yield _Sent(place, "search", pattern, function, how, is_thrown=True)
     elif expected.type == "identifier" and text.of(expected) in _ERRORS:
-        yield _Sent(place, "raised", text.of(expected), function, "class", is_thrown=True)
+        yield _Sent(place, "is", text.of(expected), function, "class", {"error": 1.0}, is_thrown=True)
     elif not is_node and isinstance(value := constant(expected, text, _NOTHING), str):
         yield _Sent(place, "in", value, function, "message", is_thrown=True)
     elif is_node and expected.type == "object":

@@ -11,6 +11,7 @@ function SWEGYM(key, value, how) {
   if (how === 'error' && sent) sent = String(sent[0]);
   if (how === 'message' && sent) sent = String(sent[0] && sent[0].message);
   if ((how === 'name' || how === 'code') && sent) sent = sent[0] && sent[0][how];
+  if (how === 'class' && sent) sent = SWEGYMclass(sent[0]);
   const own = [];
   const record = [key, null, SWEGYMpacked(sent, how, 0, own), ['', '', ''], own.slice(0, 200)];
   @FILES@.appendFileSync('@OUTPUT@', JSON.stringify(record) + '\n');
@@ -23,6 +24,17 @@ function SWEGYMthrown(call) {
     call();
   } catch (error) {
     return [error];
+  }
+  return null;
+}
+
+/* The class of the language that an error is of, by the objects that it inherits from; null if it is of none. */
+function SWEGYMclass(error) {
+  const kinds = [TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError, Error];
+  for (let here = Object(error), depth = 0; here && depth < 100; depth += 1) {
+    const found = kinds.find((kind) => here === kind.prototype);
+    if (found) return found.name;
+    here = Object.getPrototypeOf(here);
   }
   return null;
 }
