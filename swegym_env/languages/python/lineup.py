@@ -627,7 +627,11 @@ def _question_sites(
             def asked_for(value: Literal) -> ast.expr:
                 made = copy.deepcopy(condition)
                 old = walk(made)[place]
-                new = ast.Attribute(old.value, str(value)) if isinstance(old, ast.Attribute) else ast.Constant(value)
+                new = (
+                    ast.Attribute(old.value, str(value), ast.Load())
+                    if isinstance(old, ast.Attribute)
+                    else ast.Constant(value)
+                )
                 instead = _Instead(old, new)
                 asking: ast.expr = instead.visit(made)
                 # An assertion has no truth of its own: it holds where it raises nothing.
