@@ -47,7 +47,8 @@ class Policy(Protocol):
     logits are float32 although its states are not says so in an attribute `float32_logits`; one whose logits are capped
     (cap · tanh(logit / cap)) or scaled, in `soft_cap` and `logit_scale`. One that can compute a
     beginning that several samples share once says so in an attribute `shares_prefixes`, and its `trunk_hidden` takes
-    the rows' `SegmentLayout` as a fourth argument.
+    the rows' `SegmentLayout` as a fourth argument. One that computes the states of some tokens alone says so in an
+    attribute `computes_states_at`, and has `hidden_at`.
     """
 
     def trunk_hidden(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -199,6 +200,17 @@ def logit_options(model: Policy, temperature: float | Tensor = 1.0) -> dict[str,
     return {"temperature": temperature / scale, "soft_cap": cap, "logits_dtype": wide}
 
 
+def _states_at(model: Policy, rows: Rows, *places: Tensor) -> tuple[Tensor, ...]:
+    """The last hidden states of some tokens of some rows, (N, D) for each (N,) of `places`; some may be repeated."""
+    if getattr(model, "computes_states_at", False):
+        states = model.hidden_at(  # type: ignore[attr-defined]
+            rows.input_ids, rows.position_ids, rows.segment_ids, rows.layout, torch.cat(places)
+        )
+        return tuple(states.split([len(each) for each in places]))
+    hidden = _trunk_states(model, rows)
+    return tuple(hidden.index_select(0, each) for each in places)
+
+
 def _trunk_states(model: Policy, rows: Rows) -> Tensor:
     """The last hidden states of some rows, flattened: (B · T, D)."""
     inputs = (rows.input_ids, rows.position_ids, rows.segment_ids)
@@ -245,9 +257,8 @@ def forward(
         restricted = None if restricted is None else restricted.index_select(0, actions.cpu())
 
     with torch.no_grad():
-        reference_states = None if reference is None else _trunk_states(reference, rows).index_select(0, predictor)
-    hidden = _trunk_states(model, rows)
-    states = hidden.index_select(0, predictor)  # (U, D)
+        reference_states = None if reference is None else _states_at(reference, rows, predictor)[0]
+    states, final_states = _states_at(model, rows, predictor, last)  # (U, D), (R, D)
     weight, bias = model.unembedding
     logits = logit_options(model, temperature)
     if rows.allowed is not None and restricted is not None:
@@ -267,9 +278,8 @@ def forward(
             **logits,
         )
     if critic is not None:
-        hidden = _trunk_states(critic, rows)
-        states = hidden.index_select(0, predictor)
-    values, final_values = _values(model if critic is None else critic, states, hidden.index_select(0, last))
+        states, final_states = _states_at(critic, rows, predictor, last)
+    values, final_values = _values(model if critic is None else critic, states, final_states)
     if group is not None:
         own = torch.stack([logprobs, entropy, values, *([] if kl is None else [kl])], 1)
         width = own.shape[1]
@@ -350,8 +360,7 @@ def take_values(
     everything = torch.arange(batch.n_sequences)
     for rows in lay_out(batch, everything, max_tokens=microbatch_tokens, pack=pack, share=share):
         there = rows.to(device)
-        flat = _trunk_states(model, there)
-        states, final_states = flat.index_select(0, there.predictor), flat.index_select(0, there.last)
+        states, final_states = _states_at(model, there, there.predictor, there.last)
         values, final_values = _values(model, states, final_states)
         values = values if there.copies is None else values.index_select(0, there.copies)
         seen.values[rows.action_index] = values.float().cpu()

@@ -5,7 +5,8 @@ the backward pass: on a CPU they take as much of a small model's update as its m
 compute the same formulas, equal up to rounding, in one forward and one backward function each. On a GPU rotations and
 SwiGLU are kernels (`kernels.triton_layers`).
 
-`last_hidden` runs a trunk for generation, where only the last token of each row is needed.
+`last_hidden` runs a trunk for generation, where only the last token of each row is needed, and `hidden_at` for
+training, where only the states that predict an action are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from swe_trainers.kernels.choice import layer_kernels
-from swe_trainers.model.attention import LayerMasks
+from swe_trainers.model.attention import LayerMasks, SegmentLayout
 
 if TYPE_CHECKING:
     from swe_trainers.model.language_model import LanguageModel
@@ -28,6 +29,7 @@ __all__ = [
     "Attention",
     "RMSNorm",
     "fuse_layers",
+    "hidden_at",
     "is_known_trunk",
     "last_hidden",
     "rms_norm",
@@ -108,12 +110,14 @@ class Attention(nn.Module):
         past_key_values: Any = None,
         *,
         only: Tensor | None = None,
+        places: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T, D) to (B, T, D); the names of the arguments are those that transformers passes.
 
         With `only`, (B,) int64, the output is (B, 1, D): that token of each row is the only query, and
-        `attention_mask` is the mask of that query.
+        `attention_mask` is the mask of that query. With `places`, (N,) int64 in the flattened batch (B·T), the
+        output is (N, D): of those tokens alone.
         """
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -140,7 +144,8 @@ class Attention(nn.Module):
         attended, weights = attend(
             self, query, key, value, attention_mask, scaling=own.scaling, sliding_window=window, **options
         )
-        return own.o_proj(attended.reshape(*shape, -1)), weights
+        attended = attended.reshape(*shape, -1)
+        return own.o_proj(attended if places is None else _taken(attended, places)), weights
 
 
 class MLP(nn.Module):
@@ -258,6 +263,43 @@ def _rotated(x: Tensor, cosines: Tensor, sines: Tensor, *, inverse: bool) -> Ten
     rotated[..., :half].addcmul_(x[..., half:], sines, value=1 if inverse else -1)
     rotated[..., half:].addcmul_(x[..., :half], sines, value=-1 if inverse else 1)
     return rotated
+
+
+def hidden_at(
+    model: LanguageModel,
+    ids: Tensor,
+    positions: Tensor,
+    places: Tensor,
+    segments: SegmentLayout,
+) -> Tensor:
+    """Final, normed hidden states of some tokens of packed rows, in a known family.
+
+    The last layer computes keys, values and queries of all tokens, and all the rest of these alone.
+
+    Args:
+        model: the policy; `is_known_trunk` of its trunk.
+        ids, positions: (B, T) int64.
+        places: (N,) int64, indices in the flattened batch (B·T), repeated ones allowed.
+        segments: where the sequences are.
+    Returns:
+        (N, D).
+    """
+    trunk: Any = model.trunk
+    hidden = trunk.embed_tokens(ids)
+    rotation = trunk.rotary_emb(hidden, positions)
+    *others, final = trunk.layers
+    for layer in others:
+        hidden = layer(hidden, attention_mask=None, position_embeddings=rotation, segments=segments)
+    attended, _ = final.self_attn(final.input_layernorm(hidden), rotation, None, places=places, segments=segments)
+    hidden = _taken(hidden, places) + attended  # (N, D)
+    hidden = hidden + final.mlp(final.post_attention_layernorm(hidden))
+    normed: Tensor = trunk.norm(hidden)
+    return normed
+
+
+def _taken(hidden: Tensor, places: Tensor) -> Tensor:
+    """(B, T, D) to (N, D)."""
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, places)
 
 
 def is_known_trunk(trunk: nn.Module) -> bool:

@@ -22,7 +22,7 @@ from swe_trainers.model.attention import (
     takes_prefixes,
 )
 from swe_trainers.model.chat import ChatFormat, chat_format
-from swe_trainers.model.fused import fuse_layers
+from swe_trainers.model.fused import fuse_layers, hidden_at, is_known_trunk
 from swe_trainers.model.loading import hugging_face_config, load_causal_lm, no_progress_bars
 from swe_trainers.model.lora import LoRA, add_lora, lora_is_neutral, merged_weights, without_lora, write_adapter
 from swe_trainers.model.sequence_parallel import SequenceGroup
@@ -355,6 +355,27 @@ class LanguageModel(nn.Module):
             layout = layout.divided(self.sequence_group)
             input_ids, position_ids = (self.sequence_group.columns(ids) for ids in (input_ids, position_ids))
         return self.run_trunk(input_ids, position_ids, self.mask_plan.placeholder(self.device), segments=layout)
+
+    @property
+    def computes_states_at(self) -> bool:
+        """Whether `hidden_at` can be called: a known family, whole rows in this process, and nothing wrapped."""
+        wrapped = "trunk_hidden" in vars(self)  # such as by FSDP
+        return not (wrapped or self.sequence_group or self.recomputes_activations) and is_known_trunk(self.trunk)
+
+    def hidden_at(
+        self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor, layout: SegmentLayout, places: Tensor
+    ) -> Tensor:
+        """`trunk_hidden` of some tokens, where `computes_states_at`: the last layer computes little for the others.
+
+        Args:
+            input_ids, position_ids, segment_ids, layout: as of `trunk_hidden`; segment ids are not read.
+            places: (N,) int64, indices in the flattened batch (B·T).
+
+        Returns:
+            (N, D).
+        """
+        del segment_ids
+        return hidden_at(self, input_ids, position_ids, places, layout)
 
     def forward(
         self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor, layout: SegmentLayout | None = None

@@ -17,6 +17,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_
 from swe_trainers.engines.cache import SlotCache
 from swe_trainers.kernels import triton_layers
 from swe_trainers.kernels.choice import layer_kernels
+from swe_trainers.model.attention import SegmentLayout
 from swe_trainers.model.fused import MLP, RMSNorm, fuse_layers, is_known_trunk, last_hidden, rms_norm, rotate
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.model.lora import LoRA
@@ -143,6 +144,37 @@ def test_rotary_positions_and_their_gradient_equal_transformers() -> None:
     theirs, _ = apply_rotary_pos_emb(x.transpose(1, 2), x.transpose(1, 2), cosines, sines)
     torch.testing.assert_close(rotate(x, cosines, sines), theirs.transpose(1, 2), rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(lambda x: rotate(x, cosines, sines), (x,))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("family", KNOWN)
+def test_states_of_some_tokens_and_their_gradients_equal_those_of_all(family: str, packed: bool) -> None:
+    model = shuffled_gains(tiny_model(family, scale=2.0)).double()
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(4, 40, (2, 13), generator=generator)
+    first = 5 if packed else 13  # tokens of the first sequence of each row
+    segments = (torch.arange(13) >= first).long().add(1).expand(2, 13).contiguous()
+    positions = torch.cat([torch.arange(first), torch.arange(13 - first)]).expand(2, 13)
+    places = torch.tensor([17, 3, 12, 3, 25])  # in no order, and one twice
+    upstream = torch.randn(5, 32, dtype=torch.float64, generator=generator)
+    inputs, trained, found = (ids, positions, segments), list(model.causal_lm.base_model.parameters()), []
+    assert model.computes_states_at
+    for states in (
+        model.trunk_hidden(*inputs).reshape(-1, 32).index_select(0, places),
+        model.hidden_at(*inputs, SegmentLayout.of(segments), places),
+    ):
+        found.append((states.detach(), *torch.autograd.grad(states, trained, upstream)))
+    for whole, some in zip(*found, strict=True):
+        torch.testing.assert_close(some, whole, rtol=1e-10, atol=1e-10)
+
+
+def test_states_of_some_tokens_are_not_computed_alone_where_something_would_be_missed() -> None:
+    assert not tiny_model("gpt2").computes_states_at
+    assert not tiny_model("qwen3").recompute_activations().computes_states_at
+    model = tiny_model("qwen3")
+    assert model.computes_states_at
+    model.trunk.layers[0].register_forward_hook(lambda *_: None)
+    assert not model.computes_states_at
 
 
 @pytest.mark.parametrize("family", KNOWN)
