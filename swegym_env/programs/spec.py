@@ -18,6 +18,7 @@ A folder::
     imports:              # optional: a program in Python that is imported once for all episodes
       program: venv/bin/my-agent
       modules: [my_agent] # optional: by default, what the first statements of the program import
+      unless: [.env]      # optional: files that it reads before it imports some of these; with one, it imports anew
 
 The command finds these variables: SWEGYM_AGENT (the folder inside), SWEGYM_TASK (a file with the issue), SWEGYM_MODEL
 (a name for the model), and the addresses of the model: OPENAI_BASE_URL and OPENAI_API_BASE (with /v1),
@@ -69,7 +70,7 @@ class AgentSpec:
         description: for people.
         folder: its files; None: it has none.
         imports: a Python program that is imported once for all episodes: `program`, its path in the folder, and
-            optionally `modules`; None: none is.
+            optionally `modules` and `unless`, see `sandbox.Imports`; None: none is.
     """
 
     command: str
@@ -136,7 +137,8 @@ class AgentSpec:
         if self.imports is None:
             return None
         program = f"{_INSTALLED}/{self.name}/{self.imports['program']}"
-        return Imports(program, tuple(self.imports.get("modules") or ()), self.variables())
+        names = {key: tuple(self.imports.get(key) or ()) for key in ("modules", "unless")}
+        return Imports(program, environment=self.variables(), **names)
 
 
 def shipped_agents() -> dict[str, Path]:
@@ -197,9 +199,11 @@ def _from_mapping(settings: Any, where: str, known: tuple[str, ...], **more: Any
 
 
 def _check_imports(name: str, imports: Any) -> None:
-    expected = "expected `program`, a path in the folder, and optionally `modules`, a list of names"
-    known = isinstance(imports, Mapping) and set(imports) <= {"program", "modules"}
-    program, modules = (imports.get("program"), imports.get("modules") or []) if known else (None, None)
+    expected = "expected `program`, a path in the folder, and optionally `modules` and `unless`, lists of names"
+    known = isinstance(imports, Mapping) and set(imports) <= {"program", "modules", "unless"}
+    program = imports.get("program") if known else None
+    lists = [imports.get(key) or [] for key in ("modules", "unless")] if known else []
     inside = isinstance(program, str) and program and not program.startswith("/") and ".." not in program.split("/")
-    if not inside or not isinstance(modules, list | tuple) or not all(isinstance(each, str) for each in modules):
+    texts = all(isinstance(each, list | tuple) and all(isinstance(name, str) for name in each) for each in lists)
+    if not inside or not texts:
         raise ConfigurationError(f"agent {name}: imports: {expected}, got {imports!r}")

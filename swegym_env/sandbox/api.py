@@ -115,10 +115,13 @@ class Imports:
         program: its path inside.
         modules: what to import; empty: what the program's own first statements import.
         environment: variables that it is started with, beside those of the shell.
+        unless: files (absolute, below `~/`, or from the working directory) that the program reads before it imports
+            some of the modules; where one of them exists, it is started as usual.
     """
 
     program: str
     modules: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -126,6 +126,8 @@ class ImportedProgram:
         Path(f"{layer.upper}{_LOG}").touch()
         own(f"{layer.upper}{_LOG}")
         words = [*self.interpreter, PROGRAM_FILE, "serve", self._imports.program, *self._imports.modules]
+        if self._imports.unless:
+            words += ["--", *self._imports.unless]
         command = f"exec 3<&0 </dev/null >{_LOG} 2>&1; exec {shlex.join(words)}"
         request["command"] = list(program_command(place.spec, self._imports.environment, command))
         if request["isolation"] != "supervisor":
@@ -262,7 +264,7 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
     imports = spec.imports
     key = (
         supervisor().pid, spec.image, layers, spec.workdir, spec.path, tuple(spec.binds.items()), spec.network,
-        spec.limits, imports.program, imports.modules, tuple(imports.environment.items()), sandbox.backend,
+        spec.limits, imports.program, imports.modules, imports.unless, tuple(imports.environment.items()), sandbox.backend,
     )  # fmt: skip
     with _lock:
         found = _programs.pop(key, None)

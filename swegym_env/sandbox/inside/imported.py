@@ -1,6 +1,8 @@
 """A Python program whose imports are done once: runs in sandboxes, see `sandbox.imported` for the owner's side.
 
-    python imported.py serve PROGRAM [MODULE…]     imports, then forks a child for each sandbox; control is descriptor 3
+    python imported.py serve PROGRAM [MODULE…] [-- FILE…]
+        imports, then forks a child for each sandbox; control is descriptor 3. Where one of the files exists in a
+        sandbox, the program is started as usual there
     python -I -S imported.py join PROGRAM ARG…     stands where the program would be started, in its sandbox
 
 `join` is what the shell of a sandbox starts in place of the program. It sends what the program would find (arguments,
@@ -199,8 +201,8 @@ class _Watched(dict):  # type: ignore[type-arg]
 class _Server:
     """The process that has imported the modules, and what it was like before."""
 
-    def __init__(self, program: str, modules: "list[str]") -> None:
-        self.program = program
+    def __init__(self, program: str, modules: "list[str]", unless: "list[str]") -> None:
+        self.program, self.unless = program, unless
         self.before = dict(os.environb)
         self.reason = ""
         modules = modules or _imports_of(program)
@@ -374,6 +376,13 @@ class _Server:
                 return "standard input, output and error are of other kinds"
         if any(os.isatty(descriptor) for descriptor in given[1:4]):
             return "it has a terminal"
+        for name in self.unless:
+            place = variables.get(b"HOME", b"") + name[1:].encode() if name.startswith("~/") else name.encode()
+            try:
+                os.stat(place, dir_fd=given[0])
+            except OSError:
+                continue
+            return f"there is the file {name}, which the program reads before some of its imports"
         return ""
 
     def _restore_variables(self, variables: "dict[bytes, bytes]") -> None:
@@ -564,8 +573,9 @@ def _main() -> "tuple[Any, Any]":
     if sys.argv[1] == "join":
         _join(sys.argv[2:])
         _start_as_usual(sys.argv[2:])
-    program, modules = sys.argv[2], sys.argv[3:]
-    server = _Server(program, modules)
+    program, given = sys.argv[2], sys.argv[3:]
+    end = given.index("--") if "--" in given else len(given)
+    server = _Server(program, given[:end], given[end + 1 :])
     server.serve(3)
     main = sys.modules["__main__"]
     with open(program, "rb") as file:

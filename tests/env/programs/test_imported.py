@@ -276,6 +276,20 @@ def test_a_variable_that_an_import_reads_must_be_the_same(make: Make, folder: Pa
     assert "SPECIAL" in env.imports_problem
 
 
+@pytest.mark.parametrize("name", [".env", "~/.env", "/tmp/own.env"])
+def test_a_file_that_is_read_before_an_import_must_not_be_there(make: Make, folder: Path, name: str) -> None:
+    program = "print(ask(json.dumps(os.environ['LATER'])))\n"
+    create = f'if grep -q special "$SWEGYM_TASK"; then echo x > {name}; fi\n'
+    (folder / "part.py").write_text("import os\nos.environ['LATER'] = 'set'\n")
+    agent = write(folder, SMALL + "import part\n" + program, create + COMMAND, modules=["part"], unless=[name])
+    env = make(agent)
+    assert first_message(env) == "set"
+    assert env.imports_problem == ""
+    env._examples = [dataclasses.replace(env.task, problem_statement="special")]
+    assert first_message(env) == "set"
+    assert f"there is the file {name}" in env.imports_problem
+
+
 def test_it_can_be_switched_off(make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEGYM_WITHOUT", "imports")
     env = make(write(folder, SMALL + "print(ask('[1]'))\n"))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
+from typing import Any
 
 import pytest
 
+from swegym_env.programs import env as programs
+from swegym_env.programs.env import SWEAgentEnv
 from swegym_env.programs.spec import load_agent
 from tests.env.programs.conftest import Make
 
@@ -158,3 +162,58 @@ def test_aider_repairs_a_repository(make: Make) -> None:
     _, reward, terminated, _, info = env.step(f"I repair it.\n\n{edit.replace('a - c', 'a - b')}")
     assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True), info
     assert "aider" not in info["patch"] and info["patch"].count("diff --git") == 1, info["patch"]
+
+
+# What the kernel knows of the agent's process while it waits for its answer.
+LOOK = r"""
+for each in /proc/[0-9]*; do
+    if tr '\0' ' ' < $each/cmdline | grep -v imported.py | grep -q '^[^ ]*python[^ ]* [^ ]*venv/bin/'; then
+        grep -E '^(Umask|Uid|Gid|Groups|Threads|SigBlk|SigIgn|SigCgt|Cap|NoNewPrivs|Seccomp:)' $each/status
+        tr '\0' '\n' < $each/cmdline; tr '\0' '\n' < $each/environ | sort; readlink $each/cwd; cat $each/comm $each/limits
+        for open in $each/fd/*; do echo "${open##*/} $(readlink $open | tr -d 0-9)"; done | sort
+    fi
+done
+"""
+
+CALL = '<tool_call>\n{"name": "bash", "arguments": {"command": "%s"}}\n</tool_call>'
+IDS = "import os, random, sys, time, uuid\nprint(sys.argv, os.getcwd(), sorted(os.environ), len(uuid.uuid4().hex))"
+ANSWERS = {
+    "mini-swe-agent": ("No call.", CALL % "env | sort; pwd; ls /proc/self/fd; ulimit -a", CALL % FINISH),
+    "smolagents": ("No code.", f"I look.\n<code>\n{IDS}\n</code>", "<code>\nfinal_answer('done')\n</code>"),
+    "aider": (
+        "I have to see calc/add.py.",
+        "calc/add.py\n```python\n<<<<<<< SEARCH\nno such line\n=======\nx\n>>>>>>> REPLACE\n```\n",
+        "calc/add.py\n```python\n<<<<<<< SEARCH\n    return a - b\n=======\n    return a + b\n>>>>>>> REPLACE\n```\n",
+    ),
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_agent_that_is_imported_once_asks_byte_for_byte_what_it_asks_otherwise(
+    make: Make, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    read = programs.read_request
+    monkeypatch.setattr(programs, "read_request", lambda request: (asked.append(request), read(request))[1])
+
+    def episode(env: SWEAgentEnv) -> tuple[Any, ...]:
+        asked.clear()
+        env.reset(seed=0)
+        process = env._sandbox.run(LOOK, timeout_s=60).output  # type: ignore[union-attr]
+        for answer in ANSWERS[name]:
+            observation, _, terminated, _, info = env.step(answer)
+        assert terminated, observation
+        http = [(each.method, each.path, dict(each.headers), bytes(each.body)) for each in asked]
+        output = re.sub(r"Duration [0-9.]+ seconds", "", observation)
+        return http, process, output, info["patch"], info["end_reason"], info["exit_code"]
+
+    agent = load_agent(name)
+    once, usual = make(agent, turn_timeout_s=300), make(dataclasses.replace(agent, imports=None), turn_timeout_s=300)
+    expected = episode(usual)
+    assert len(expected[0]) >= 3 and "SigCgt" in expected[1] and expected[-2] == "submitted"
+    for _ in range(3):
+        found = episode(once)
+        assert once.imports_problem == ""
+        assert found == expected
