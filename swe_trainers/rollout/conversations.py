@@ -2,8 +2,9 @@
 
 An agent keeps its conversation and sends all of it each time, and writes again what was answered: the arguments of a
 call as JSON with other spaces, thoughts left out, blanks cut at the ends. Messages are compared by meaning, so none of
-this changes a token: what was sampled stays as sampled, and only messages that are new are encoded. Where the messages
-before them differ, the agent has shortened, rewritten or begun a conversation: a new sample of the trajectory begins
+this changes a token: what was sampled stays as sampled, and only messages that are new are encoded. Some agents write
+more after an answer, into the same message (what it called): that is encoded as a message of its own, since the answer
+has ended. Where the messages before them differ, the agent has shortened, rewritten or begun a conversation: a new sample of the trajectory begins
 with what it sent, and the cause is counted.
 
 The policy always reads the tokens that are recorded. A wrong match could only show it another text than the agent sent;
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from swe_trainers.errors import ConfigurationError
+from swe_trainers.errors import ConfigurationError, TemplateError
 from swe_trainers.model.chat import ChatFormat
 
 __all__ = ["CAUSES", "Conversations", "Placed", "checked_messages"]
@@ -115,24 +116,32 @@ class Conversations:
             answered = known.answer is not None and len(meanings) > n + 1 and messages[n]["role"] == "assistant"
             if known.tools != offered or not answered or meanings[:n] != known.asked:
                 continue
-            if (vouched or meanings[n] == _meaning(known.answer or {})) and (
-                found < 0 or n >= len(self._known[found].asked)
-            ):
+            same = vouched or meanings[n] == _meaning(known.answer or {}) or _added(known.answer or {}, messages[n])
+            if same and (found < 0 or n >= len(self._known[found].asked)):
                 found = number
         self.tools = tools
         asked = _Known(offered, meanings)
+        ids: list[int] = []
+        if found >= 0:
+            known = self._known[found]
+            assert known.answer is not None
+            written = messages[len(known.asked)]
+            new, added = messages[len(known.asked) + 1 :], _added(known.answer, written)
+            more = [{"role": "assistant", "content": added}] if added else []
+            try:
+                ids = self._chat.follow([*more, *new], tools, answer=known.answer, closed=known.closed)
+            except TemplateError:
+                if not more:
+                    raise
+                found = -1  # the template refuses two messages of the assistant in a row
         if found < 0:
             cause = self._cause(meanings, offered)
             known_answers = {i: ids for i, each in enumerate(meanings) if (ids := self._sampled.get(each)) is not None}
             self._current = len(self._known)
             self._known.append(asked)
             return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
-        known = self._known[found]
-        assert known.answer is not None
-        new = messages[len(known.asked) + 1 :]
-        ids = self._chat.follow(new, tools, answer=known.answer, closed=known.closed)
-        if (answer := self._sampled.get(_meaning(known.answer))) is not None:
-            self._sampled[meanings[len(known.asked)]] = answer  # as the agent writes it
+        if (answer := self._sampled.get(_meaning(known.answer))) is not None:  # as the agent writes it
+            self._sampled[meanings[len(known.asked)]] = [*answer, *(self._chat.tokenizer.encode(added) if added else ())]
         back = found != self._current
         self._current, self._known[found] = found, asked
         if back:
@@ -203,6 +212,14 @@ def _meaning(message: Mapping[str, Any]) -> str:
     ]
     meaning = repr((content.strip(), calls)).encode("utf-8", "surrogatepass")
     return f"{role}:{hashlib.sha256(meaning).hexdigest()}"
+
+
+def _added(answer: Mapping[str, Any], written: Mapping[str, Any]) -> str:
+    """What an agent wrote after an answer in words, into the same message; empty if it is not that answer, or as it was."""
+    if answer.get("tool_calls") or written.get("tool_calls"):
+        return ""
+    was, now = (str(each.get("content") or "").rpartition(_THOUGHT_ENDS)[2].strip() for each in (answer, written))
+    return now[len(was) :] if was and now.startswith(was) else ""
 
 
 def _canonical(arguments: Any) -> str:

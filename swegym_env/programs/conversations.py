@@ -2,7 +2,8 @@
 
 An agent keeps its conversation and sends all of it each time. What comes back differs in its bytes: the arguments of a
 call are written as JSON with other spaces, thoughts are left out, blanks at the ends are cut, the text at which an
-answer stopped is put back, ids are new. None of this changes what a message means. Where a message differs otherwise,
+answer stopped is put back, ids are new. None of this changes what a message means. Some agents write more after an answer, into the same message
+(what it called): only that is new. Where a message differs otherwise,
 or one is missing, the agent has shortened or rewritten the conversation, or begun another one (for a title, a summary,
 another agent), and it is counted as a new one.
 """
@@ -29,11 +30,13 @@ class Placed:
         conversation: its number, from 0 in the order in which they began.
         continues: it begins with all messages of this conversation, the last answer included.
         new: the messages that were not in it before: all of them where it does not continue.
+        added: what the agent wrote after the last answer, into the same message.
     """
 
     conversation: int
     continues: bool
     new: Sequence[Mapping[str, Any]]
+    added: str = ""
 
 
 class Conversations:
@@ -46,16 +49,23 @@ class Conversations:
         self._current = 0
         self._asked: list[bytes] = []
         self._stop: tuple[str, ...] = ()
+        self._answers: dict[int, tuple[str, ...]] = {}  # in words: the text of a conversation's last, as it may come back
 
     def place(self, request: ModelRequest) -> Placed:
         """Place a request; of several conversations that it continues it is the longest one."""
         digests = [self._same.get(digest, digest) for digest in map(_digest, request.messages)]
         tools = hashlib.sha256(_json(request.tools).encode()).digest()
-        found = -1
+        found, added = -1, ""
         for number, known in enumerate(self._messages):
-            fits = self._tools[number] == tools and len(known) < len(digests) and digests[: len(known)] == known
-            if fits and (found < 0 or len(known) >= len(self._messages[found])):
-                found = number
+            if self._tools[number] != tools or len(known) >= len(digests):
+                continue
+            last, more = len(known) - 1, ""
+            if digests[: last + 1] != known:
+                more = self._added(number, request.messages[last]) if digests[:last] == known[:last] else ""
+                if not more:
+                    continue
+            if found < 0 or len(known) >= len(self._messages[found]):
+                found, added = number, more
         self._asked, self._stop = digests, request.stop
         if found < 0:
             self._current = len(self._messages)
@@ -63,12 +73,22 @@ class Conversations:
             self._tools.append(tools)
             return Placed(self._current, False, request.messages)
         self._current = found
-        return Placed(found, True, request.messages[len(self._messages[found]) :])
+        return Placed(found, True, request.messages[len(self._messages[found]) :], added)
+
+    def _added(self, number: int, message: Mapping[str, Any]) -> str:
+        """What a message says after the last answer of a conversation, where it begins with that."""
+        if message.get("role") != "assistant" or message.get("tool_calls"):
+            return ""
+        content = after_reasoning(str(message.get("content") or "")).strip()
+        return next((content[len(text) :] for text in self._answers.get(number, ()) if content.startswith(text)), "")
 
     def answered(self, message: Mapping[str, Any]) -> None:
         """Note the answer to the request that was placed last; agents put back the text at which it stopped."""
         digest = _digest(message)
         self._messages[self._current] = [*self._asked, digest]
+        words = "" if message.get("tool_calls") else after_reasoning(str(message.get("content") or ""))
+        texts = sorted({f"{words}{text}".strip() for text in ("", *self._stop)}, key=len, reverse=True)
+        self._answers[self._current] = tuple(texts) if words.strip() else ()
         for text in self._stop:
             self._same[_digest({**message, "content": f"{message.get('content') or ''}{text}"})] = digest
 

@@ -240,7 +240,8 @@ class SWEAgentEnv(SWEBenchEnv):
 
     def _observe(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         placed = self._conversations.place(request)
-        return messages_text(placed.new), {
+        added = ({"role": "assistant", "content": placed.added},) if placed.added else ()
+        return messages_text([*added, *placed.new]), {
             "messages": list(request.messages),
             "tools": list(request.tools),
             "request": request.body,

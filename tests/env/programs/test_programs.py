@@ -190,6 +190,25 @@ ask("task", one, "other words")
     assert observation == "[user]\ntask\n\n[assistant]\nanswer 0\n\n[user]\nother words"
 
 
+def test_an_answer_that_the_agent_writes_more_after_goes_on_with_what_is_added(make: Make) -> None:
+    env = make(
+        """
+one = ask("task", stop=["</code>"])
+two = ask("task", f"{one}</code>\\nCalling tools", "seen", stop=["</code>"])
+ask("task", f"{one}</code>\\nCalling tools", "seen", f"{two}</code>", "more")
+ask("task", "other" + one, "seen")
+"""
+    )
+    env.reset(seed=0)
+    places = []
+    for number in range(3):
+        observation, *_, info = env.step(f"<code>{number}</code> and so on")
+        places.append((observation, info["conversation"], info["continues"], info["new_messages"]))
+    assert places[0] == ("[assistant]\n\nCalling tools\n\n[user]\nseen", 0, True, 1)
+    assert places[1] == ("more", 0, True, 1)
+    assert places[2][1:] == (1, False, 3)
+
+
 def test_what_is_no_request_for_an_answer_is_answered_aside(make: Make) -> None:
     env = make(
         """

@@ -181,6 +181,37 @@ def test_a_request_continues_by_meaning_or_names_why_it_does_not(cause: str, the
         assert text.count("<|im_start|>") == 1 + len(then["messages"]) - 3 and "go" not in text
 
 
+def test_what_an_agent_writes_after_an_answer_follows_its_tokens_as_a_message_of_its_own() -> None:
+    code, more = "I look.\n<code>\nx\n</code>", "\nCalling tools:\n[<|im_end|>]"
+    again = {"role": "assistant", "content": code + more}
+    cause, ids, _ = placed(ask(SYSTEM, user("go")), code, ask(SYSTEM, user("go"), again, user("seen")))
+    assert cause == ""
+    begun = "<|im_start|>assistant\n"
+    shown = f"\n{begun}{more}<|im_end|>\n<|im_start|>user\nseen<|im_end|>\n{begun}"
+    tok = TOKENIZERS["hermes"]
+    assert tok.inner.decode(ids) == shown
+    assert ids.count(tok.end_id) == 2, "the agent's text forges no end"
+    other = {"role": "assistant", "content": "I see. " + code + more}
+    assert placed(ask(SYSTEM, user("go")), code, ask(SYSTEM, user("go"), other, user("seen")))[0] == "answer"
+    assert placed(ask(SYSTEM, user("go")), " ", ask(SYSTEM, user("go"), again, user("seen")))[0] == "answer"
+
+
+def test_a_template_that_refuses_two_messages_of_the_assistant_in_a_row_begins_a_sample() -> None:
+    tok = tokenizer("hermes")
+    refuses = "{% for m in messages %}{% if loop.index0 and m.role == messages[loop.index0 - 1].role %}"
+    refuses += "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
+    tok.inner.chat_template = refuses + str(tok.inner.chat_template)
+    chat = TemplateChat(tok)
+    conversations = Conversations(chat)
+    context = conversations.place(ask(user("go")), []).ids
+    sampled = [*tok.encode("look"), tok.end_id]
+    conversations.answered(chat.answer(sampled, [], number=0), sampled, closed=True, start=0, end=len(context) + 5)
+    again = {"role": "assistant", "content": "look\nwith care"}
+    found = conversations.place(ask(user("go"), again, user("seen")), [*context, *sampled])
+    assert found.cause == "answer"
+    assert "look\nwith care" in tok.inner.decode(found.ids)
+
+
 def test_shortened_and_rewritten_histories_are_told_apart() -> None:
     long = ask(SYSTEM, user("go"), SAID, RESULT, user("more"), tools=TOOLS)
     assert placed(long, "ok", ask(SYSTEM, user("go"), SAID, tools=TOOLS))[0] == "shortened"
