@@ -1,18 +1,22 @@
 """What `SWEAgent-v0` costs beyond the agent's own work: a turn, the start of an episode, many at once, many requests.
 
-    python -m benchmarks.programs [--turns 300] [--at-once 64] [--requests 10000] [--agent mini-swe-agent]
+    python -m benchmarks.programs [--turns 300] [--at-once 64] [--requests 10000] [--only prefix] [--agents aider]
 
 The agent keeps one connection, and says in each request how long it took itself since the last answer; the rest of the
 step is this package's: HTTP, protocol, conversations, patch. Processor time is that of the thread that steps. A start
 is compared with the same sandbox without an agent. Episodes of an agent that is imported once are compared with those
 of the same agent started as usual, in turns: the seconds of a reset, and the processor time that the control groups of
-the sandboxes count until the agent has ended. The first episode, which imports, is left out.
+the sandboxes count until the agent has ended. The first episode, which imports, is left out. "reset before the agent's
+process" is the part of a reset until the process of the agent is there (for a fork: until it is forked).
+
+`prefix` is told in `benchmarks.program_prefixes`. With `--only`, the other rows stay as they are in the results.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import resource
 import tempfile
@@ -20,7 +24,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.records import Row, row, write_results
+from benchmarks.program_prefixes import ANSWERS, prefix
+from benchmarks.records import RESULTS, Row, commit, row, write_results
 from swegym_env.env import SWEBenchEnv
 from swegym_env.programs.env import SWEAgentEnv
 from swegym_env.programs.spec import load_agent
@@ -45,6 +50,9 @@ while True:
 """
 
 
+PARTS = ("overhead", "imports", "prefix")
+
+
 def made(folder: Path, *, pool: int = 0) -> SWEAgentEnv:
     """An environment with that agent."""
     return SWEAgentEnv("mini", agent=str(folder), max_turns=None, reward="none", pool=pool)
@@ -61,23 +69,42 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=300)
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--agent", default="mini-swe-agent", help="which asks for commands by a tool bash")
-    parser.add_argument("--episodes", type=int, default=16)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--agents", nargs="+", choices=ANSWERS, default=list(ANSWERS), metavar="NAME")
+    parser.add_argument("--episodes", type=int, default=16, help="of each way to start an agent")
+    parser.add_argument("--recorded", type=int, default=200, help="episodes of each agent, for prefix")
+    parser.add_argument("--parallel", type=int, default=2, help="recorded at once")
     options = parser.parse_args()
-    rows = []
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="swegym-programs-") as name:
         folder = Path(name)
         (folder / "agent.yaml").write_text('command: exec python3 "$SWEGYM_AGENT/agent.py"')
         (folder / "agent.py").write_text(_AGENT)
-        rows += starts(folder)
-        rows += turns(folder, options.turns)
-        rows += at_once(folder, options.at_once)
-        rows += requests(folder, options.requests)
-        rows += imports(options.agent, options.episodes)
-    place = write_results("programs", rows, ratios={}, packages=[], conditions={"load": os.getloadavg()[0]})
+        if "overhead" in options.only:
+            rows += starts(folder)
+            rows += turns(folder, options.turns)
+            rows += at_once(folder, options.at_once)
+            rows += requests(folder, options.requests)
+    for agent in options.agents:
+        if "imports" in options.only and load_agent(agent).imports is not None:
+            rows += imports(agent, options.episodes)
+        if "prefix" in options.only:
+            rows += prefix(agent, options.recorded, options.parallel)
+    place = write(rows)
     for each in rows:
         print(f"{each.case:40} {each.metric:24} {each.median:10.3f} {each.unit} ({each.p10:.3f} to {each.p90:.3f})")
     print(place)
+
+
+def write(rows: list[Row]) -> Path:
+    """Write the results; cases that were not measured keep their rows, and each case names its commit and load."""
+    path = RESULTS / "programs.json"
+    before = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    measured = {each.case: {**commit(), "load": round(os.getloadavg()[0], 1)} for each in rows}
+    kept = [Row(**each) for each in before["rows"] if each["case"] not in measured]
+    earlier = {"commit": before.get("commit"), "dirty": before.get("dirty"), **before.get("conditions", {})}
+    cases = {each.case: before.get("cases", {}).get(each.case, earlier) for each in kept} | measured
+    return write_results("programs", [*kept, *rows], ratios={}, packages=[], cases=cases)
 
 
 def starts(folder: Path) -> list[Row]:
@@ -159,6 +186,23 @@ class Measured(SWEAgentEnv):
         return super()._end_all()
 
 
+def agent_began_s(program: str) -> float:
+    """When the newest process of an agent in a sandbox of this process began, in seconds since the machine's start."""
+    began = []
+    groups = existing_groups().items()
+    for pid in [pid for name, group in groups if name.startswith(f"{os.getpid()}-") for pid in group.members()]:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if f"/{program}\0".encode() in words and b"/.swegym/" not in words and not words.startswith(b"/bin/bash"):
+            began.append(int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    if not began:
+        raise SystemExit(f"there is no process of {program}")
+    return max(began)
+
+
 def processor_s() -> dict[str, float]:
     """Processor seconds of each sandbox of this process that is there now."""
     groups = existing_groups().items()
@@ -166,8 +210,10 @@ def processor_s() -> dict[str, float]:
 
 
 def imports(agent: str, number: int) -> list[Row]:
-    """Episodes of two requests, imported once and started as usual, in turns."""
+    """Short episodes, imported once and started as usual, in turns."""
     once = load_agent(agent)
+    assert once.imports is not None
+    program = str(once.imports["program"])
     usual = dataclasses.replace(once, imports=None)
     envs = {
         f"an episode of {agent}, {how}": Measured("mini", agent=spec, reward="none", pool=0)
@@ -175,15 +221,19 @@ def imports(agent: str, number: int) -> list[Row]:
     }
     resets: dict[str, list[float]] = {case: [] for case in envs}
     processor: dict[str, list[float]] = {case: [] for case in envs}
+    before_process: dict[str, list[float]] = {case: [] for case in envs}
     for at in range(number + 1):
         for case, env in envs.items():
-            before, began = processor_s(), time.perf_counter()
+            before, began = processor_s(), time.clock_gettime(time.CLOCK_BOOTTIME)
             env.reset(seed=0)
-            reset_s = time.perf_counter() - began
-            for command in ("ls", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"):
-                env.step(f'<tool_call>{{"name": "bash", "arguments": {{"command": "{command}"}}}}</tool_call>')
+            reset_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began
+            process_s = agent_began_s(program) - began
+            answers = iter(ANSWERS[agent].short)
+            while not any(env.step(next(answers, ANSWERS[agent].last))[2:4]):
+                pass
             if at:
                 resets[case].append(reset_s)
+                before_process[case].append(process_s)
                 processor[case].append(sum(used - before.get(name, 0.0) for name, used in env.counted.items()))
     problems = {env.imports_problem for env in envs.values()} - {""}
     for env in envs.values():
@@ -193,7 +243,11 @@ def imports(agent: str, number: int) -> list[Row]:
     return [
         row(case, metric, "s", values[case])
         for case in envs
-        for metric, values in (("reset", resets), ("processor", processor))
+        for metric, values in (
+            ("reset", resets),
+            ("reset before the agent's process", before_process),
+            ("processor", processor),
+        )
     ]
 
 

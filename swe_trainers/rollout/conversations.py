@@ -4,8 +4,8 @@ An agent keeps its conversation and sends all of it each time, and writes again 
 call as JSON with other spaces, thoughts left out, blanks cut at the ends. Messages are compared by meaning, so none of
 this changes a token: what was sampled stays as sampled, and only messages that are new are encoded. Some agents write
 more after an answer, into the same message (what it called): that is encoded as a message of its own, since the answer
-has ended. Where the messages before them differ, the agent has shortened, rewritten or begun a conversation: a new sample of the trajectory begins
-with what it sent, and the cause is counted.
+has ended. Where the messages before them differ, the agent has shortened, rewritten or begun a conversation: a new
+sample of the trajectory begins with what it sent, and the cause is counted.
 
 The policy always reads the tokens that are recorded. A wrong match could only show it another text than the agent sent;
 what is trained on is what was sampled after what was read in any case.
@@ -141,7 +141,10 @@ class Conversations:
             self._known.append(asked)
             return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
         if (answer := self._sampled.get(_meaning(known.answer))) is not None:  # as the agent writes it
-            self._sampled[meanings[len(known.asked)]] = [*answer, *(self._chat.tokenizer.encode(added) if added else ())]
+            self._sampled[meanings[len(known.asked)]] = [
+                *answer,
+                *(self._chat.tokenizer.encode(added) if added else ()),
+            ]
         back = found != self._current
         self._current, self._known[found] = found, asked
         if back:
@@ -215,7 +218,7 @@ def _meaning(message: Mapping[str, Any]) -> str:
 
 
 def _added(answer: Mapping[str, Any], written: Mapping[str, Any]) -> str:
-    """What an agent wrote after an answer in words, into the same message; empty if it is not that answer, or as it was."""
+    """What an agent wrote after an answer in words, into the same message; empty if it wrote nothing or another one."""
     if answer.get("tool_calls") or written.get("tool_calls"):
         return ""
     was, now = (str(each.get("content") or "").rpartition(_THOUGHT_ENDS)[2].strip() for each in (answer, written))

@@ -2,10 +2,10 @@
 
 An agent keeps its conversation and sends all of it each time. What comes back differs in its bytes: the arguments of a
 call are written as JSON with other spaces, thoughts are left out, blanks at the ends are cut, the text at which an
-answer stopped is put back, ids are new. None of this changes what a message means. Some agents write more after an answer, into the same message
-(what it called): only that is new. Where a message differs otherwise,
-or one is missing, the agent has shortened or rewritten the conversation, or begun another one (for a title, a summary,
-another agent), and it is counted as a new one.
+answer stopped is put back, ids are new. None of this changes what a message means. Some agents write more after an
+answer, into the same message (what it called): only that is new. Where a message differs otherwise, or one is missing,
+the agent has shortened or rewritten the conversation, or begun another one (for a title, a summary, another agent), and
+it is counted as a new one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Conversations:
         self._current = 0
         self._asked: list[bytes] = []
         self._stop: tuple[str, ...] = ()
-        self._answers: dict[int, tuple[str, ...]] = {}  # in words: the text of a conversation's last, as it may come back
+        self._answers: dict[
+            int, tuple[str, ...]
+        ] = {}  # in words: the text of a conversation's last, as it may come back
 
     def place(self, request: ModelRequest) -> Placed:
         """Place a request; of several conversations that it continues it is the longest one."""

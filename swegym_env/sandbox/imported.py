@@ -264,7 +264,8 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
     imports = spec.imports
     key = (
         supervisor().pid, spec.image, layers, spec.workdir, spec.path, tuple(spec.binds.items()), spec.network,
-        spec.limits, imports.program, imports.modules, imports.unless, tuple(imports.environment.items()), sandbox.backend,
+        spec.limits, imports.program, imports.modules, imports.unless, tuple(imports.environment.items()),
+        sandbox.backend,
     )  # fmt: skip
     with _lock:
         found = _programs.pop(key, None)

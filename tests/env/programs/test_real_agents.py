@@ -169,7 +169,8 @@ LOOK = r"""
 for each in /proc/[0-9]*; do
     if tr '\0' ' ' < $each/cmdline | grep -v imported.py | grep -q '^[^ ]*python[^ ]* [^ ]*venv/bin/'; then
         grep -E '^(Umask|Uid|Gid|Groups|Threads|SigBlk|SigIgn|SigCgt|Cap|NoNewPrivs|Seccomp:)' $each/status
-        tr '\0' '\n' < $each/cmdline; tr '\0' '\n' < $each/environ | sort; readlink $each/cwd; cat $each/comm $each/limits
+        tr '\0' '\n' < $each/cmdline; tr '\0' '\n' < $each/environ | sort
+        readlink $each/cwd; cat $each/comm $each/limits
         for open in $each/fd/*; do echo "${open##*/} $(readlink $open | tr -d 0-9)"; done | sort
     fi
 done
