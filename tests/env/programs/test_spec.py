@@ -34,6 +34,10 @@ def test_agents_of_the_package_are_complete() -> None:
         ("command: x\ncomand: y", "unknown key 'comand'"),
         ("command: x\nenvironment: {a b: c}", "environment"),
         ("command: x\nenvironment: [c]", "environment"),
+        ("command: x\nimports: {modules: [a]}", "imports: expected `program`"),
+        ("command: x\nimports: {program: a, unless: .env}", "imports: expected `program`"),
+        ("command: x\nimports: {program: a, modules: [1]}", "imports: expected `program`"),
+        ("command: x\nimports: {program: a, files: [b]}", "imports: expected `program`"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, named: str) -> None:
