@@ -4,9 +4,10 @@ Each agent plays a scripted policy, whose answers are drawn by the seed of the e
 They are tokens of a byte-level tokenizer with a chat template, and are read, and matched with what the agent writes
 again, by the code that plays episodes for training.
 
-A request is one that continues if it begins with all messages of an earlier request of the episode, equal as JSON, and
-then has a message of the assistant: this looks only at what the agent sent. It is kept if no token of what was read and
-written is encoded again. All other requests began a sample, and are counted by cause, see `rollout.conversations`.
+A request is one that continues if, after all messages of the longest earlier request that it begins with (equal as
+JSON), it has a message of the assistant: this looks only at what the agent sent. It is kept if no token of what was
+read and written is encoded again. All other requests began a sample, and are counted by cause, see
+`rollout.conversations`.
 """
 
 from __future__ import annotations
@@ -143,10 +144,8 @@ def _episode(env: SWEAgentEnv, answers: Answers, seed: int) -> _Counts:
     turns = rng.randint(2, _MOST_TURNS)
     for turn in range(3 * _MOST_TURNS):
         placed, sent = conversations.place(info, token_ids), info["request"]["messages"]
-        continues = any(
-            len(sent) > len(one) and sent[: len(one)] == one and sent[len(one)]["role"] == "assistant"
-            for one in earlier
-        )
+        longest = max((len(one) for one in earlier if len(sent) > len(one) and sent[: len(one)] == one), default=0)
+        continues = longest > 0 and sent[longest]["role"] == "assistant"
         earlier.append(sent)
         counts.requests += 1
         counts.continuing += continues
