@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import SandboxBrokenError, SandboxError
+from swegym_env.repo.capture import capture_patch
 from swegym_env.rewards.part import RewardPart
 from swegym_env.sandbox import SandboxSpec, local, open_sandbox
 from swegym_env.sandbox.client import supervisor
@@ -33,6 +34,13 @@ BREAKING = {
     "no root directory that can be entered": "chmod 000 /; kill -9 $$",
     "no files": "rm -rf --no-preserve-root / 2>/dev/null; kill -9 $$",
 }
+
+
+def kill_supervisor() -> None:
+    """Kill this process's supervisor, and wait until nothing of it is left."""
+    dead = supervisor()
+    os.kill(dead.pid, signal.SIGKILL)
+    assert wait_until(lambda: not dead.alive(), 20)
 
 
 @pytest.fixture
@@ -109,14 +117,57 @@ def test_a_dead_supervisor_is_the_machines_fault_whatever_the_agent_did(env: SWE
     for command in ("true", "rm -f /bin; exit 3"):
         env.reset(seed=0)
         env.step(command)
-        dead = supervisor()
-        os.kill(dead.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while dead.alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        kill_supervisor()
         _, reward, terminated, truncated, info = env.step("true")
         assert (reward, terminated, truncated) == (0.0, False, True)
         assert (info["end_reason"], info["valid"]) == ("error", False)
+
+
+def test_a_supervisor_that_dies_while_the_patch_is_read_is_the_machines_fault(
+    env: SWEBenchEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of changed files and their contents: the files vanish as if the agent had removed them."""
+    env.reset(seed=0)
+    env.step(f"git apply - <<'END_OF_PATCH'\n{TASK.patch}END_OF_PATCH")
+    sandbox = env._live()[0]
+    listed = sandbox.changes
+
+    def changes(*arguments: Any, **more: Any) -> Any:
+        found = listed(*arguments, **more)
+        kill_supervisor()
+        return found
+
+    monkeypatch.setattr(sandbox, "changes", changes)
+    _, reward, terminated, truncated, info = env.step("submit")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert (info["end_reason"], info["valid"]) == ("error", False)
+    assert "supervisor died" in info["failure_reason"]
+
+
+def test_a_supervisor_that_dies_while_a_fork_is_listed_is_the_machines_fault(
+    env: SWEBenchEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the fork deleted is looked up in the layer that it was forked from, which vanishes too."""
+    env.reset(seed=0)
+    env.step("mkdir kept; touch kept/{1..300}")
+    twin = env.fork()
+    try:
+        sandbox = twin._live()[0]
+        assert sandbox.own_layers == 1
+        twin.step("rm kept/1")
+        with monkeypatch.context() as patched:
+
+            def dying(path: str, *arguments: Any, **more: Any) -> Any:
+                if "/upper/testbed/kept" in path and supervisor().pid == before:
+                    kill_supervisor()
+                return lstat(path, *arguments, **more)
+
+            before, lstat = supervisor().pid, os.lstat
+            patched.setattr(os, "lstat", dying)
+            with pytest.raises(SandboxError, match="supervisor died"):
+                capture_patch(sandbox, twin._live()[1].base, fresh=True)
+    finally:
+        twin.close()
 
 
 def test_a_layer_of_the_machine_that_is_gone_is_the_machines_fault(backend: str, public_directory: Path) -> None:
