@@ -6,13 +6,12 @@ episode as one that the machine broke, and so an agent could take its failures o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["bounded", "bounded_text", "plain"]
 
-_MOST_BYTES = 32 << 20  # of each of the two in a message; OpenEnv's clients take 100 MiB
+_MOST_CHARACTERS = 3 << 20  # of a text, and of `info`: each takes at most 12 bytes, and OpenEnv's clients 100 MiB
 
 
 def plain(value: Any) -> Any:
@@ -27,11 +26,11 @@ def plain(value: Any) -> Any:
 
 
 def bounded(info: Mapping[str, Any]) -> dict[str, Any]:
-    """`info` as JSON has it, without its largest values where it would be too large; `left_out` names their bytes."""
-    metadata = plain(info)
-    sizes = {key: len(json.dumps(value)) for key, value in metadata.items()}
+    """`info` as JSON has it, without its largest values where it is too large; `left_out` has their characters."""
+    metadata: dict[str, Any] = plain(info)
+    sizes = {key: _characters(value) for key, value in metadata.items()}
     left_out: dict[str, int] = {}
-    while sum(sizes.values()) > _MOST_BYTES:
+    while sum(sizes.values()) > _MOST_CHARACTERS:
         largest = max(sizes, key=lambda key: sizes[key])
         left_out[largest] = sizes.pop(largest)
     if not left_out:
@@ -40,8 +39,14 @@ def bounded(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_text(text: str) -> str:
-    """A text as JSON has it, cut where it would be too large."""
-    text = plain(text)
-    while len(json.dumps(text)) > _MOST_BYTES:
-        text = text[: len(text) // 2]
-    return text
+    """A text as JSON has it, cut where it is too large."""
+    return str(plain(text[:_MOST_CHARACTERS]))
+
+
+def _characters(value: Any) -> int:
+    """About as many as a value of JSON has, without the escapes: writing a large one takes seconds."""
+    if isinstance(value, str):
+        return 2 + len(value)
+    if isinstance(value, Mapping):
+        return 2 + sum(4 + len(key) + _characters(each) for key, each in value.items())
+    return 2 + sum(map(_characters, value)) if isinstance(value, list) else 8

@@ -118,7 +118,8 @@ def test_a_sample_without_a_task_is_an_error_that_says_what_is_missing(tmp_path:
 
 
 def test_an_agent_that_breaks_its_sandbox_scores_zero(play: Callable[..., EvalLog]) -> None:
-    broken = score_of(play(call("bash", command="rm -f /bin; kill -9 -1"), call("bash", command="ls")))
+    breaking = call("bash", command="rm -f /bin; kill -9 -1")
+    broken = score_of(play(breaking, call("bash", command="ls"), call("submit", answer="done")))
     assert broken.value == 0.0
     assert broken.metadata is not None and broken.metadata["resolved"] is False
 
