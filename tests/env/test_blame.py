@@ -14,7 +14,6 @@ import pytest
 from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import SandboxBrokenError, SandboxError
-from swegym_env.repo.capture import capture_patch
 from swegym_env.rewards.part import RewardPart
 from swegym_env.sandbox import SandboxSpec, local, open_sandbox
 from swegym_env.sandbox.client import supervisor
@@ -142,32 +141,6 @@ def test_a_supervisor_that_dies_while_the_patch_is_read_is_the_machines_fault(
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert (info["end_reason"], info["valid"]) == ("error", False)
     assert "supervisor died" in info["failure_reason"]
-
-
-def test_a_supervisor_that_dies_while_a_fork_is_listed_is_the_machines_fault(
-    env: SWEBenchEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the fork deleted is looked up in the layer that it was forked from, which vanishes too."""
-    env.reset(seed=0)
-    env.step("mkdir kept; touch kept/{1..300}")
-    twin = env.fork()
-    try:
-        sandbox = twin._live()[0]
-        assert sandbox.own_layers == 1
-        twin.step("rm kept/1")
-        with monkeypatch.context() as patched:
-
-            def dying(path: str, *arguments: Any, **more: Any) -> Any:
-                if "/upper/testbed/kept" in path and supervisor().pid == before:
-                    kill_supervisor()
-                return lstat(path, *arguments, **more)
-
-            before, lstat = supervisor().pid, os.lstat
-            patched.setattr(os, "lstat", dying)
-            with pytest.raises(SandboxError, match="supervisor died"):
-                capture_patch(sandbox, twin._live()[1].base, fresh=True)
-    finally:
-        twin.close()
 
 
 def test_a_layer_of_the_machine_that_is_gone_is_the_machines_fault(backend: str, public_directory: Path) -> None:
