@@ -222,6 +222,7 @@ def test_an_agent_cannot_make_its_episode_invalid_by_the_size_of_its_patch(ours:
     env.reset(options={"instance_id": TASK.instance_id})
     *_, truncated, info = env.step(f"<execute>{bomb}</execute>")
     assert not truncated and 6 * info["left_out"]["patch"] > 100 << 20
+    env.step("<execute>rm bomb1 bomb2</execute>")  # grading such a patch takes long
     *_, terminated, truncated, info = env.step("submit")
     assert (terminated, truncated, info["valid"], info["resolved"]) == (True, False, True, False)
     env.close()
