@@ -1,6 +1,6 @@
 """Play published ways to forge a verdict through the grading of other projects and through ours; count what pays.
 
-    python -m benchmarks.tampering [--python .venv/doors/peers/bin/python] [--only harbor]
+    python -m benchmarks.tampering [--python .venv/doors/peers/bin/python] [--only Harbor [--keep]]
 
 A scripted agent runs each script in the repository, and then each project grades in its own way. The same runs play the
 repair, which has to earn 1, and an agent that changes nothing, which has to earn 0: a project where these two do not
@@ -26,7 +26,6 @@ from benchmarks.records import RESULTS, head
 from benchmarks.tampering.attacks import EMPTY, HONEST, attacks
 from benchmarks.tampering.place import Place, make_place, write_harbor_task
 from swe_trainers.files import write_whole
-from swegym_env.adapters.workbench import Workbench
 
 ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv/doors/peers/bin/python"
@@ -154,16 +153,25 @@ class Peers:
 
         return {name: asyncio.run(play(script)) for name, script in self.scripts.items()}
 
-    def workbench(self) -> Found:
-        """The sandbox and the verdict that the doors to Inspect and NeMo Gym share."""
-        found: Found = {}
-        for name, script in self.scripts.items():
-            bench = Workbench(self.place.task)
-            try:
-                bench.run(script, timeout_s=60)
-                found[name] = _graded(bench.outcome(bench.patch()))
-            finally:
-                bench.close()
+    def door(self, name: str) -> Found:
+        """The adapter of a peer, through the peer's own protocol, with our verdict; see `in_doors.py`."""
+        python = self.python.parents[2] / name / "bin/python"
+        request = {
+            "door": name,
+            "dataset": str(self.place.dataset),
+            "instance_id": self.place.task.instance_id,
+            "scripts": dict(self.scripts),
+        }
+        return dict(self._ask("in_doors.py", request, python))
+
+    def door_versions(self) -> dict[str, str]:
+        """Of the peers that `door` plays and that are installed."""
+        found = {}
+        for name, package in (("openenv", "openenv"), ("inspect", "inspect-ai"), ("nemo_gym", "nemo-gym")):
+            python = self.python.parents[2] / name / "bin/python"
+            if python.exists():
+                code = f"import importlib.metadata as m; print(m.version({package!r}))"
+                found[package] = self._run([python, "-c", code]).strip()
         return found
 
     def versions(self) -> dict[str, str]:
@@ -180,9 +188,9 @@ class Peers:
             ["apptainer", "--quiet", "exec", *flags, self.place.swebench, "bash"], stdin=script, check=False
         )
 
-    def _ask(self, driver: str, request: Mapping[str, Any]) -> Any:
+    def _ask(self, driver: str, request: Mapping[str, Any], python: Path | None = None) -> Any:
         place = Path(__file__).parent / driver
-        return json.loads(self._run([self.python, place], stdin=json.dumps(request)).splitlines()[-1])
+        return json.loads(self._run([python or self.python, place], stdin=json.dumps(request)).splitlines()[-1])
 
     def _run(self, command: list[str | Path], *, stdin: str = "", check: bool = True) -> str:
         home = self.place.directory / "home"
@@ -214,7 +222,8 @@ def main() -> None:
     parser.add_argument(
         "--python", type=Path, default=PEERS, help="of the peers; scripts/test_door.sh peers --make makes it"
     )
-    parser.add_argument("--only", default="", help="part of the names of what to play")
+    parser.add_argument("--only", action="append", help="part of the names of what to play; may be given again")
+    parser.add_argument("--keep", action="store_true", help="with --only: keep the other results, each of its commit")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="swegym-tampering-") as folder:
         os.chmod(folder, 0o755)
@@ -227,32 +236,45 @@ def main() -> None:
             "SWE-bench harness": peers.swebench,
             "mini-swe-agent, swegym_env": peers.mini_swe_agent,
             "SWE-ReX, swegym_env": peers.swe_rex,
-            "Inspect and NeMo Gym, swegym_env": peers.workbench,
+            "OpenEnv, swegym_env": lambda: peers.door("openenv"),
+            "Inspect, swegym_env": lambda: peers.door("inspect"),
+            "NeMo Gym, swegym_env": lambda: peers.door("nemo_gym"),
             "Harbor, singularity": lambda: peers.harbor("shared", "singularity"),
             "Harbor, singularity, separate verifier": lambda: peers.harbor("separate", "singularity"),
             "Harbor, swegym_env": lambda: peers.harbor("shared", ours),
             "verifiers, apptainer": lambda: peers.verifiers(ours=False),
             "verifiers, swegym_env": lambda: peers.verifiers(ours=True),
         }
-        chosen = {name: play for name, play in graders.items() if options.only in name}
+        chosen = {name: play for name, play in graders.items() if any(part in name for part in options.only or [""])}
         with ThreadPoolExecutor(max_workers=3) as pool:
             running = {name: pool.submit(play) for name, play in chosen.items()}
-        results = {}
+        former = json.loads((RESULTS / "tampering.json").read_text()) if options.only else {"graders": {}, "peers": {}}
+        results = {
+            name: {"commit": former["commit"], **kept}
+            for name, kept in former["graders"].items()
+            if name in graders and name not in chosen
+        }
         for name, future in running.items():
             found = future.result()
             paid = [each.name for each in published if found[each.name]["reward"] == 1]
             counted = found["honest"]["reward"] == 1 and found["empty"]["reward"] == 0
-            results[name] = {"counted": counted, "paid": len(paid), "of": len(published), "episodes": found}
+            results[name] = {
+                "commit": head()["commit"],
+                "counted": counted,
+                "paid": len(paid),
+                "of": len(published),
+                "episodes": found,
+            }
             print(f"{name:42} {len(paid):2} of {len(published)} pay{'' if counted else ' (not counted)'}")
         written = {
             **head(),
-            "peers": peers.versions(),
+            "peers": {**former["peers"], **(peers.versions() if not options.only else {}), **peers.door_versions()},
             "task": "mini__calends-012 under pytest, on an image of this machine's programs and Python",
             "attacks": [{"name": each.name, "source": each.source, "script": each.script} for each in published],
-            "graders": results,
+            "graders": {name: results[name] for name in graders if name in results},
             "without_grading": _WITHOUT_GRADING,
         }
-    if not options.only:
+    if options.keep or not options.only:
         print(write_whole(RESULTS / "tampering.json", json.dumps(written, indent=1) + "\n"))
 
 

@@ -11,19 +11,20 @@ What the machine breaks is an error of the sample, which has then no score.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import errno
 import posixpath
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 from inspect_ai import Task, task
 from inspect_ai.agent import react
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.scorer import Score, Scorer, Target, accuracy, scorer, stderr
 from inspect_ai.solver import TaskState
-from inspect_ai.tool import bash
+from inspect_ai.tool import ToolError, bash
 from inspect_ai.util import (
     ExecResult,
     OutputLimitExceededError,
@@ -35,9 +36,9 @@ from inspect_ai.util import (
     sandboxenv,
 )
 
-from swegym_env.adapters.workbench import Workbench
-from swegym_env.errors import ConfigurationError, InfrastructureError
-from swegym_env.sandbox import CommandResult, Limits
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench
+from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
+from swegym_env.sandbox import CommandResult, Limits, Sandbox
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task as RepositoryTask
 from swegym_env.tasks.task import TaskSet
@@ -52,6 +53,7 @@ _PROMPT = (
     "The repository of your working directory has this issue. Change the repository so that it is resolved, and submit "
     "when you are done.\n\n"
 )
+_Found = TypeVar("_Found")
 
 
 @sandboxenv(name="swegym")
@@ -65,8 +67,8 @@ class SwegymSandbox(SandboxEnvironment):
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
         self.bench = bench
-        self._numbers = itertools.count()
-        self._turn = asyncio.Lock()  # a sandbox has one caller at a time
+        self._split = SplitOutput()
+        self._caller = OneCaller()
         self._users: frozenset[str] = frozenset()
 
     @classmethod
@@ -103,10 +105,10 @@ class SwegymSandbox(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """Remove the sandboxes of a sample."""
+        """End what runs in the sandboxes of a sample, and remove them."""
         del task_name, config, interrupted
         for environment in environments.values():
-            await asyncio.to_thread(environment.as_type(cls).bench.close)
+            await asyncio.to_thread(environment.as_type(cls).finish)
 
     @classmethod
     def default_concurrency(cls) -> int | None:
@@ -128,37 +130,36 @@ class SwegymSandbox(SandboxEnvironment):
 
         Raises:
             InfrastructureError: the machine failed, which is no result of a command.
+            ToolError: the agent has broken the sandbox.
         """
         del timeout_retry, concurrency
         if user is not None and user not in await self._own_names():
             raise SandboxUserUnsupportedError(f"a sandbox of swegym has one user, and cannot execute as {user!r}")
-        number = next(self._numbers)
-        place, errors = f"/tmp/.swegym-input-{number}", f"/tmp/.swegym-errors-{number}"
-        if input is not None:
-            data = input.encode() if isinstance(input, str) else input
-            async with self._turn:
-                await asyncio.to_thread(self.bench.sandbox.write, place, data)
         exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
         inner = f"cd -- {shlex.quote(self._absolute(cwd or '.'))} || exit; {exports}{shlex.join(cmd)}"
-        source = place if input is not None else "/dev/null"
-        try:
-            done = await self._run(f"( {inner} ) <{source} 2>{errors}", timeout)
-        finally:
-            told = await self._run(f"cat {errors}; rm -f {errors} {place}", None)
+
+        def run(box: Sandbox) -> tuple[CommandResult, str]:
+            data = input.encode() if isinstance(input, str) else input
+            try:
+                return self._split.run(box, f"( {inner} )", timeout_s=timeout or _MOST_S, data=data)
+            except OSError as error:  # the agent has filled or closed the place
+                raise ToolError(f"the input of the command cannot be written: {error}") from error
+
+        done, told = await self._call(run)
         if done.timed_out:
             raise TimeoutError(f"timeout after {timeout} seconds: {shlex.join(cmd)[:200]}")
-        for stream in (done, told):
-            if stream.truncated_bytes:
-                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, stream.output)
-        if done.exit_code == _FOUND_BUT_NOT_EXECUTABLE and told.output.rstrip().endswith("Permission denied"):
-            raise PermissionError(told.output.strip())
-        return ExecResult(done.exit_code == 0, done.exit_code, done.output, told.output)
+        most = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        if done.truncated_bytes or len(told) > most:
+            shown = done.output if done.truncated_bytes else told[:most]
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, shown)
+        if done.exit_code == _FOUND_BUT_NOT_EXECUTABLE and told.rstrip().endswith("Permission denied"):
+            raise PermissionError(told.strip())
+        return ExecResult(done.exit_code == 0, done.exit_code, done.output, told)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """See `SandboxEnvironment.write_file`."""
         data = contents.encode() if isinstance(contents, str) else contents
-        async with self._turn:
-            await asyncio.to_thread(self.bench.sandbox.write, self._absolute(file), data)
+        await self._call(lambda box: box.write(self._absolute(file), data))
 
     @overload
     async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
@@ -168,28 +169,44 @@ class SwegymSandbox(SandboxEnvironment):
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
         """See `SandboxEnvironment.read_file`."""
-        async with self._turn:
-            data = await asyncio.to_thread(self.bench.sandbox.read, self._absolute(file))
+        try:
+            data = await self._call(lambda box: box.read(self._absolute(file)))
+        except OSError as error:
+            if error.errno == errno.EFBIG:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
+            raise
         if len(data) > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
         return data.decode() if text else data
 
+    def finish(self) -> None:
+        """End what runs in the sandbox, and remove it."""
+        self._caller.finish(self.bench.close, lambda: self.bench.sandbox)
+
     async def outcome(self) -> dict[str, Any]:
-        """The verdict on the repository as it is now; see `Workbench.outcome`."""
-        async with self._turn:
-            return await asyncio.to_thread(lambda: self.bench.outcome(self.bench.patch()))
+        """The verdict on the repository as it is now; see `Workbench.verdict`."""
+        return await self._call(lambda _: self.bench.verdict())
 
     def _absolute(self, path: str) -> str:
         return posixpath.join(self.bench.sandbox.spec.workdir or "/testbed", path)
 
     async def _own_names(self) -> frozenset[str]:
         if not self._users:
-            self._users = frozenset((await self._run("id -un; id -u", None)).output.split())
+            done = await self._call(lambda box: box.run("id -un; id -u"))
+            self._users = frozenset(done.output.split())
         return self._users
 
-    async def _run(self, command: str, timeout_s: float | None) -> CommandResult:
-        async with self._turn:
-            return await asyncio.to_thread(self.bench.sandbox.run, command, timeout_s=timeout_s or _MOST_S)
+    async def _call(self, use: Callable[[Sandbox], _Found]) -> _Found:
+        """Use the sandbox.
+
+        Raises:
+            ToolError: the agent has broken it, which the agent reads; its work is graded as it is, or is worth 0.
+            InfrastructureError: the machine failed.
+        """
+        try:
+            return await self._caller.call(lambda: use(self.bench.sandbox), lambda: self.bench.sandbox)
+        except SandboxBrokenError as error:
+            raise ToolError(f"The sandbox is broken: {error}") from error
 
 
 @cache

@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from swegym_env.adapters.workbench import Workbench
-from swegym_env.errors import ConfigurationError, InfrastructureError
+from swegym_env.adapters.workbench import Workbench, broken_by_agent
+from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.tasks.datasets import load_tasks
 
 __all__ = ["SwegymEnvironment", "SwegymEnvironmentConfig"]
@@ -129,6 +129,10 @@ class SwegymEnvironment:
     def _failures_recorded(self) -> Iterator[None]:
         try:
             yield
+        except SandboxBrokenError as error:
+            self.outcome = broken_by_agent(error)
+            self.close()
+            raise
         except InfrastructureError as error:
             self.outcome = {"valid": False, "failure_reason": f"{type(error).__name__}: {error}"}
             self.close()

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import posixpath
 import shlex
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from typing import TypeVar
 
 from nemo_gym.sandbox import SandboxCreateError, SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from swegym_env.adapters.workbench import SplitOutput, Workbench, subshell
-from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError, SandboxError
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, subshell
+from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxError
 from swegym_env.sandbox import Limits, Sandbox, start_sandbox
 from swegym_env.sandbox import SandboxSpec as OwnSpec
 from swegym_env.tasks.datasets import load_tasks
@@ -48,11 +49,11 @@ def _tasks(dataset: str, split: str | None) -> TaskSet[Task]:
 
 
 class _Held:
-    """A started sandbox, and the thread that alone uses it: a call waits for the one before, a cancelled one too."""
+    """A started sandbox, and its one caller."""
 
     def __init__(self, make: Callable[[], Workbench | Sandbox]) -> None:
         self._make = make
-        self._thread = ThreadPoolExecutor(1, "swegym-sandbox")
+        self._caller = OneCaller()
         self._split = SplitOutput()
         self.bench: Workbench | None = None
         self.sandbox: Sandbox | None = None
@@ -64,9 +65,9 @@ class _Held:
             self.bench, self.sandbox = (made, made.sandbox) if isinstance(made, Workbench) else (None, made)
 
         try:
-            await asyncio.get_running_loop().run_in_executor(self._thread, start)
+            await self._caller.call(start, lambda: None)
         except BaseException:
-            self._thread.submit(self._close)  # if the call was cancelled, the start still runs
+            self._finish(patience_s=0)  # if the call was cancelled, the start still runs
             raise
         self.status = SandboxStatus.RUNNING
 
@@ -79,7 +80,7 @@ class _Held:
             return use(self.sandbox)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await self._caller.call(call, lambda: self.sandbox)
         except InfrastructureError:
             if self.status is SandboxStatus.RUNNING:
                 self.status = SandboxStatus.ERROR
@@ -87,7 +88,10 @@ class _Held:
 
     async def close(self) -> None:
         self.status = SandboxStatus.STOPPED
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        await asyncio.to_thread(self._finish)
+
+    def _finish(self, patience_s: float = math.inf) -> None:
+        self._caller.finish(self._close, lambda: self.sandbox, patience_s=patience_s)
 
     def _close(self) -> None:
         if self.sandbox is not None:
@@ -223,15 +227,13 @@ class SwegymProvider:
         def verdict(_: Sandbox) -> bytes:
             if held.bench is None:
                 raise ConfigurationError(f"{VERDICT}: this sandbox has no task. Try: `dataset` in the provider's block")
-            try:
-                outcome = held.bench.outcome(held.bench.patch())
-            except SandboxBrokenError as error:  # by the agent
-                outcome = {"valid": True, "reward": 0.0, "resolved": False, "failure_reason": str(error)}
+            outcome = held.bench.verdict()
             if not outcome.pop("valid"):
                 raise InfrastructureError(outcome["failure_reason"])
             return json.dumps(outcome).encode()
 
-        content = await held.call(verdict if source_path == VERDICT else lambda sandbox: sandbox.read(source_path))
+        path = posixpath.normpath(f"/{source_path.lstrip('/')}")  # no other name of it may be a file of the agent
+        content = await held.call(verdict if path == VERDICT else lambda sandbox: sandbox.read(source_path))
         target_path.parent.mkdir(parents=True, exist_ok=True)
         target_path.write_bytes(content)
 
@@ -240,7 +242,7 @@ class SwegymProvider:
         return handle.raw.status
 
     async def close(self, handle: SandboxHandle) -> None:
-        """Remove the sandbox after the command that runs. Idempotent; the end of the process does the same."""
+        """End the command that runs, and remove the sandbox. Idempotent; the end of the process does the same."""
         await handle.raw.close()
 
     async def aclose(self) -> None:

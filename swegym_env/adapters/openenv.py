@@ -28,6 +28,7 @@ from openenv.core.env_server.types import EnvironmentMetadata
 from pydantic import Field
 
 from swegym_env import __version__
+from swegym_env.adapters.messages import bounded, bounded_text, plain
 from swegym_env.agent.formats import action_format
 from swegym_env.agent.formats.openai import OPENAI
 from swegym_env.errors import ConfigurationError, InfrastructureError
@@ -102,6 +103,7 @@ class SwegymEnvironment(env_server.MCPEnvironment):
         self._env: gymnasium.Env[str, str] | None = None
         self._offered: list[env_server.Tool] | None = None  # the tools; None: there is no episode
         self._state, self._reward, self._closed = SwegymState(), 0.0, False
+        self._reset_failed = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="swegym-openenv")
 
     def reset(
@@ -113,9 +115,15 @@ class SwegymEnvironment(env_server.MCPEnvironment):
             ConfigurationError: there is no such task or option.
             InfrastructureError: the episode cannot be started.
         """
+        self._reset_failed = True  # a call of a tool must not begin an episode of another task in its place
         if unknown:
             raise ConfigurationError(f"reset: unknown option {min(unknown)!r}; there are seed, episode_id, instance_id")
-        return self._thread.submit(self._begin, seed, episode_id or "", instance_id or "").result()
+        return self._thread.submit(self._reset, seed, episode_id or "", instance_id or "").result()
+
+    def _reset(self, seed: int | None, episode_id: str, instance_id: str) -> SwegymObservation:
+        observation = self._begin(seed, episode_id, instance_id)
+        self._reset_failed = False
+        return observation
 
     async def step_async(self, action: SwegymAction, *unused: Any, **kwargs: Any) -> env_server.Observation:
         """Play a turn. Its time is limited by the environment, by `turn_timeout_s`.
@@ -128,7 +136,7 @@ class SwegymEnvironment(env_server.MCPEnvironment):
 
     def _step_impl(self, action: SwegymAction, *unused: Any, **kwargs: Any) -> env_server.Observation:
         if self._offered is None:
-            if action.type == "text" and not action.tool_name:
+            if self._reset_failed or (action.type == "text" and not action.tool_name):
                 raise gymnasium.error.ResetNeeded("no episode is in progress: reset first")
             self._begin()  # clients of MCP alone cannot reset
         assert self._env is not None and self._offered is not None
@@ -144,16 +152,16 @@ class SwegymEnvironment(env_server.MCPEnvironment):
         self._reward += float(reward)
         self._state.step_count += 1
         if not info.get("valid", True):
-            self._state.outcome = _plain({"valid": False, "failure_reason": info["failure_reason"]})
+            self._state.outcome = plain({"valid": False, "failure_reason": info["failure_reason"]})
             raise InfrastructureError(f"the episode is invalid: {info['failure_reason']}")
         if terminated or truncated:
             verdict = {key: info[key] for key in _OUTCOME if key in info}
-            self._state.outcome = _plain({"valid": True, "reward": self._reward, **verdict})
-        answer = {"reward": float(reward), "done": terminated or truncated, "metadata": _plain(info)}
+            self._state.outcome = plain({"valid": True, "reward": self._reward, **verdict})
+        answer = {"reward": float(reward), "done": terminated or truncated, "metadata": bounded(info)}
+        shown = bounded_text(observation)
         if action.type == "call_tool":
-            data = {"data": _plain(observation)}
-            return env_server.CallToolObservation(tool_name=action.tool_name, result=data, **answer)
-        return SwegymObservation(text=_plain(observation), truncated=truncated, **answer)
+            return env_server.CallToolObservation(tool_name=action.tool_name, result={"data": shown}, **answer)
+        return SwegymObservation(text=shown, truncated=truncated, **answer)
 
     def _begin(self, seed: int | None = None, episode_id: str = "", instance_id: str = "") -> SwegymObservation:
         self._state, self._offered, self._reward = SwegymState(), None, 0.0
@@ -162,7 +170,7 @@ class SwegymEnvironment(env_server.MCPEnvironment):
         text, info = self._env.reset(seed=seed, options={"instance_id": instance_id} if instance_id else None)
         self._offered = [_tool(schema["function"]) for schema in info.get("tools") or []]
         self._state = SwegymState(episode_id=episode_id or str(uuid.uuid4()), instance_id=info.get("instance_id", ""))
-        return SwegymObservation(text=_plain(text), metadata=_plain(info))
+        return SwegymObservation(text=bounded_text(text), metadata=bounded(info))
 
     @property
     def state(self) -> SwegymState:
@@ -236,14 +244,3 @@ def _with_format(env_id: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _tool(function: Mapping[str, Any]) -> env_server.Tool:
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     return env_server.Tool(name=function["name"], description=function.get("description") or "", input_schema=schema)
-
-
-def _plain(value: Any) -> Any:
-    """A value of `info` as JSON has it."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # half of a surrogate pair has no UTF-8
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items() if key != "timing"}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float) else _plain(str(value))

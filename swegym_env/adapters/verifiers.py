@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
 
@@ -21,12 +20,13 @@ import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from verifiers.v1.runtimes import ApptainerRuntimeInfo
 
-from swegym_env.adapters.workbench import SplitOutput, Workbench, outcome_of, subshell
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, outcome_of, subshell
 from swegym_env.agent.actions import Command, Malformed
 from swegym_env.agent.formats.calls import call_from_json
 from swegym_env.agent.observations import render_result
 from swegym_env.agent.tools import ToolSet, tool_set
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
+from swegym_env.sandbox import Sandbox
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, TaskSet
 
@@ -68,8 +68,7 @@ class SwegymRuntime(vf.Runtime):
         self._bench: Workbench | None = None
         self._make = partial(Workbench, task, **options)
         self._split = SplitOutput()
-        # A sandbox has one caller at a time: what is called meanwhile waits, after a cancelled command too.
-        self._thread = ThreadPoolExecutor(1, "swegym-runtime")
+        self._caller = OneCaller()
 
     async def call(self, use: Callable[[Workbench], Any]) -> Any:
         """Use the sandbox. Raises vf.SandboxError: it fails, or a file cannot be read or written."""
@@ -79,7 +78,7 @@ class SwegymRuntime(vf.Runtime):
             return use(self._bench)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            return await self._caller.call(call, self._sandbox)
         except (InfrastructureError, OSError) as error:
             kind = BrokenByAgentError if isinstance(error, SandboxBrokenError) else vf.SandboxError
             raise kind(f"{type(error).__name__}: {error}") from error
@@ -88,8 +87,11 @@ class SwegymRuntime(vf.Runtime):
         self.info.id = await self.call(lambda bench: f"swegym-{bench.sandbox.backend}")
 
     def cleanup(self) -> None:
-        """Remove the sandbox, after the command that still runs. The end of the process does the same."""
-        self._thread.submit(lambda: None if self._bench is None else self._bench.close()).result()
+        """End the command that still runs, and remove the sandbox. The end of the process does the same."""
+        self._caller.finish(lambda: None if self._bench is None else self._bench.close(), self._sandbox)
+
+    def _sandbox(self) -> Sandbox | None:
+        return None if self._bench is None else self._bench.sandbox
 
     async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
         """Run a program in the repository; bytes that are no UTF-8 are replaced. Raises vf.SandboxError."""

@@ -6,22 +6,30 @@ subshell of the sandbox's long-lived shell, which costs a fork and no container.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
+import secrets
 import shlex
-from collections.abc import Mapping
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeVar
 
 from swegym_env.agent.tools import ToolSet
-from swegym_env.errors import InfrastructureError
+from swegym_env.errors import InfrastructureError, SandboxBrokenError
 from swegym_env.grading.grading import grade
 from swegym_env.prepare import prepare
 from swegym_env.sandbox import CommandResult, Limits, Sandbox
 from swegym_env.tasks.task import Task
 
-__all__ = ["SplitOutput", "Workbench", "outcome_of", "subshell"]
+__all__ = ["OneCaller", "SplitOutput", "Workbench", "broken_by_agent", "outcome_of", "subshell"]
 
-_ERRORS = "/tmp/.swegym-errors-"
+_FILES = "/tmp/.swegym-"
 _REMOVE_AFTER = 64  # commands
+_INTERRUPT_AGAIN_S = 1.0
+_Found = TypeVar("_Found")
 
 
 class Workbench:
@@ -90,6 +98,18 @@ class Workbench:
         """Grade a patch in a fresh sandbox; see `outcome_of`."""
         return outcome_of(self.task, patch, backend=self._backend, repos=self._repos)
 
+    def verdict(self) -> dict[str, Any]:
+        """Grade the repository as it is now; see `outcome_of`. A sandbox that the agent broke is a failure.
+
+        Raises:
+            InfrastructureError: the changes cannot be read.
+        """
+        try:
+            patch = self.patch()
+        except SandboxBrokenError as error:
+            return broken_by_agent(error)
+        return self.outcome(patch)
+
     def close(self) -> None:
         """Remove the sandbox. Idempotent."""
         self.sandbox.close()
@@ -101,29 +121,99 @@ def subshell(command: str, *, cwd: str, env: Mapping[str, str] | None = None) ->
     return f"( cd -- {shlex.quote(cwd)} || exit; {exports}eval {shlex.quote(command)} )"
 
 
+class OneCaller:
+    """The one thread that uses a sandbox: each call waits for the one before, also for a cancelled one.
+
+    Nobody reads the result of a cancelled call, and a command may have no time limit: so cancelling a call ends what
+    runs in the sandbox, and so does closing it.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "swegym-sandbox")
+
+    async def call(self, use: Callable[[], _Found], sandbox: Callable[[], Sandbox | None]) -> _Found:
+        """Run `use` on the thread.
+
+        Args:
+            use: uses the sandbox.
+            sandbox: the sandbox, None where it was not started.
+        """
+        begun = threading.Event()
+
+        def run() -> _Found:
+            begun.set()
+            return use()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+        except asyncio.CancelledError:
+            if begun.is_set():
+                _interrupt(sandbox())
+            raise
+
+    def finish(
+        self, close: Callable[[], None], sandbox: Callable[[], Sandbox | None], *, patience_s: float = math.inf
+    ) -> None:
+        """Run `close` on the thread, and end the calls before it; no other call is accepted. Idempotent.
+
+        Args:
+            close: closes the sandbox.
+            sandbox: the sandbox, None where it was not started.
+            patience_s: how long to wait for it; it is done in any case.
+        """
+        try:
+            last = self._thread.submit(close)
+        except RuntimeError:  # finished already
+            return
+        self._thread.shutdown(wait=False)
+        ends = time.monotonic() + patience_s
+        while not last.done() and time.monotonic() < ends:
+            _interrupt(sandbox())
+            wait([last], timeout=_INTERRUPT_AGAIN_S)
+        if last.done():
+            last.result()
+
+
+def _interrupt(sandbox: Sandbox | None) -> None:
+    """End what runs in a sandbox. One on another machine has none of this: its server ends commands at their limits."""
+    interrupt = getattr(sandbox, "interrupt", None)
+    if interrupt is not None:
+        interrupt()
+
+
 class SplitOutput:
     """Runs commands with their two outputs apart: the shell has one, so standard error goes through a file.
 
-    The file is read from outside, which costs no second command. Each command has one of its own, since what it left
-    running may still write; they are removed now and then.
+    The file is read from outside, which costs no second command and waits for nothing. Each command has one of its own,
+    since what it left running may still write; they are removed now and then. No agent can guess the name of the next
+    one, and put a link or a named pipe there.
     """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
 
-    def run(self, sandbox: Sandbox, line: str, *, timeout_s: float | None = None) -> tuple[CommandResult, str]:
-        """Run a line for bash without input; the result with standard output, and standard error.
+    def run(
+        self, sandbox: Sandbox, line: str, *, timeout_s: float | None = None, data: bytes | None = None
+    ) -> tuple[CommandResult, str]:
+        """Run a line for bash with `data` as its input; the result with standard output, and standard error.
 
-        Bytes that are no UTF-8 are replaced. Raises SandboxError.
+        Bytes that are no UTF-8 are replaced. Raises SandboxError, OSError: the input cannot be written.
         """
-        number = next(self._numbers)
-        place = f"{_ERRORS}{number}"
-        old = f"rm -f {_ERRORS}*; " if number % _REMOVE_AFTER == 0 else ""
-        done = sandbox.run(f"{old}{line} </dev/null 2>{place}", timeout_s=timeout_s)
+        name = f"{_FILES}{secrets.token_hex(8)}"
+        source, place = "/dev/null" if data is None else f"{name}-in", f"{name}-err"
+        old = f"rm -rf {_FILES}*; " if next(self._numbers) % _REMOVE_AFTER == 0 and data is None else ""
+        if data is not None:
+            sandbox.write(source, data)
+        done = sandbox.run(f"{old}{line} <{source} 2>{place}", timeout_s=timeout_s)
         try:
             return done, sandbox.read(place).decode("utf-8", "replace")
         except OSError as error:  # the command removed it, or it is too large
             return done, f"standard error cannot be read: {error}"
+
+
+def broken_by_agent(error: SandboxBrokenError) -> dict[str, Any]:
+    """The outcome of an episode whose sandbox the agent has broken: a failure like any other, see `outcome_of`."""
+    return {"valid": True, "reward": 0.0, "resolved": False, "failure_reason": str(error)}
 
 
 def outcome_of(task: Task, patch: str, *, backend: str = "auto", repos: str | None = None) -> dict[str, Any]:

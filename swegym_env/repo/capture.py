@@ -142,13 +142,17 @@ def capture_patch(sandbox: Sandbox, base: Path, *, fresh: bool = False) -> str:
         return compute_patch(lambda budget: sandbox.changes("/testbed", budget=budget), base, limits, fresh=fresh)
     with sandbox.listing() as (upper, lowers):
         long = readers().takes_long(upper)
+    patch = None
     if not long:
         with contextlib.suppress(LongReadingError):
-            return compute_patch(
+            patch = compute_patch(
                 lambda budget: sandbox.changes("/testbed", budget=budget), base, limits, fresh=fresh, short=True
             )
-    with sandbox.listing() as (upper, lowers):
-        return readers().patch(Reading(upper, lowers, sandbox.own_layers, sandbox.fuse, base, limits, fresh))
+    if patch is None:
+        with sandbox.listing() as (upper, lowers):
+            patch = readers().patch(Reading(upper, lowers, sandbox.own_layers, sandbox.fuse, base, limits, fresh))
+    sandbox.require_files()
+    return patch
 
 
 def compute_patch(

@@ -531,6 +531,19 @@ class LocalSandbox:
                 self._shell.check()
             raise SandboxError(f"the sandbox's files cannot be listed: {error}") from error
 
+    def require_files(self) -> None:
+        """Raise SandboxError if its files are gone: a reading that began before may have missed some.
+
+        Their paths lead through the supervisor's root and vanish when it dies, which looks like an agent that removes
+        files meanwhile. They do not come back, so a reading was whole if they are there after it.
+        """
+        self._require_started()
+        try:
+            for place in (self._writable().upper, *(former.view for former in self._former)):
+                os.stat(place)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise SandboxError(f"the sandbox's files are gone: its supervisor died ({error})") from error
+
     def snapshot(self) -> LocalSnapshot:
         """See `api.Sandbox.snapshot`.
 
@@ -636,6 +649,12 @@ class LocalSandbox:
             if self._shell is not None:
                 for pid in self._shell.processes():
                     _signal(pid, signal.SIGCONT)
+
+    def interrupt(self) -> None:
+        """End everything that runs in the sandbox, as if it was killed there; files stay. For any thread."""
+        if self._directory is not None:
+            with contextlib.suppress(SandboxError):  # the supervisor is gone, and with it what it ran
+                supervisor().send({"do": "end", "id": self._directory.path.name})
 
     def close(self) -> None:
         """See `api.Sandbox.close`; the supervisor does the work while the caller continues."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import SandboxBrokenError, SandboxError
 from swegym_env.rewards.part import RewardPart
@@ -33,6 +33,13 @@ BREAKING = {
     "no root directory that can be entered": "chmod 000 /; kill -9 $$",
     "no files": "rm -rf --no-preserve-root / 2>/dev/null; kill -9 $$",
 }
+
+
+def kill_supervisor() -> None:
+    """Kill this process's supervisor, and wait until nothing of it is left."""
+    dead = supervisor()
+    os.kill(dead.pid, signal.SIGKILL)
+    assert wait_until(lambda: not dead.alive(), 20)
 
 
 @pytest.fixture
@@ -109,14 +116,31 @@ def test_a_dead_supervisor_is_the_machines_fault_whatever_the_agent_did(env: SWE
     for command in ("true", "rm -f /bin; exit 3"):
         env.reset(seed=0)
         env.step(command)
-        dead = supervisor()
-        os.kill(dead.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while dead.alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        kill_supervisor()
         _, reward, terminated, truncated, info = env.step("true")
         assert (reward, terminated, truncated) == (0.0, False, True)
         assert (info["end_reason"], info["valid"]) == ("error", False)
+
+
+def test_a_supervisor_that_dies_while_the_patch_is_read_is_the_machines_fault(
+    env: SWEBenchEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the list of changed files and their contents: the files vanish as if the agent had removed them."""
+    env.reset(seed=0)
+    env.step(f"git apply - <<'END_OF_PATCH'\n{TASK.patch}END_OF_PATCH")
+    sandbox = env._live()[0]
+    listed = sandbox.changes
+
+    def changes(*arguments: Any, **more: Any) -> Any:
+        found = listed(*arguments, **more)
+        kill_supervisor()
+        return found
+
+    monkeypatch.setattr(sandbox, "changes", changes)
+    _, reward, terminated, truncated, info = env.step("submit")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert (info["end_reason"], info["valid"]) == ("error", False)
+    assert "supervisor died" in info["failure_reason"]
 
 
 def test_a_layer_of_the_machine_that_is_gone_is_the_machines_fault(backend: str, public_directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -19,7 +20,7 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Score
-from inspect_ai.util import SandboxEnvironment
+from inspect_ai.util import OutputLimitExceededError, SandboxEnvironment
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403 - the checks are tests
 
 from benchmarks.waiting import wait_until
@@ -114,6 +115,42 @@ def test_a_sample_without_a_task_is_an_error_that_says_what_is_missing(tmp_path:
     (log,) = inspect_ai.eval(task, model="mockllm/model", display="none", log_dir=str(tmp_path))
     assert log.status == "error"
     assert log.error is not None and "instance_id" in log.error.message
+
+
+def test_an_agent_that_breaks_its_sandbox_scores_zero(play: Callable[..., EvalLog]) -> None:
+    breaking = call("bash", command="rm -f /bin; kill -9 -1")
+    broken = score_of(play(breaking, call("bash", command="ls"), call("submit", answer="done")))
+    assert broken.value == 0.0
+    assert broken.metadata is not None and broken.metadata["resolved"] is False
+
+
+async def test_planted_pipes_hold_no_later_command_up(sandbox_env: SandboxEnvironment) -> None:
+    """A named pipe in the place of a file that the provider uses would be read for ever."""
+    await sandbox_env.exec(
+        ["sh", "-c", "for i in $(seq 0 99); do mkfifo $(for d in errors input; do echo /tmp/.swegym-$d-$i; done); done"]
+    )
+    for given in (None, "in"):
+        ran = await asyncio.wait_for(sandbox_env.exec(["sh", "-c", "cat; echo err >&2"], input=given), 30)
+        assert (ran.stdout, ran.stderr) == (given or "", "err\n")
+
+
+async def test_a_cancelled_command_ends_and_the_sandbox_goes_on() -> None:
+    environments = await SwegymSandbox.sample_init("check", None, METADATA)
+    box = environments["default"]
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(box.exec(["sh", "-c", "echo begun >/tmp/begun; sleep 1000"]), 3)
+    assert (await asyncio.wait_for(box.exec(["cat", "/tmp/begun"]), 30)).stdout == "begun\n"
+    running = asyncio.ensure_future(box.exec(["sleep", "1000"]))
+    await asyncio.sleep(1)
+    await asyncio.wait_for(SwegymSandbox.sample_cleanup("check", None, environments, True), 30)
+    with contextlib.suppress(Exception):
+        await asyncio.wait_for(running, 30)
+
+
+async def test_a_file_too_large_to_read_is_the_error_that_inspect_knows(sandbox_env: SandboxEnvironment) -> None:
+    await sandbox_env.exec(["truncate", "-s", "1G", "/tmp/sparse"])
+    with pytest.raises(OutputLimitExceededError):
+        await sandbox_env.read_file("/tmp/sparse")
 
 
 async def test_a_configuration_is_refused() -> None:

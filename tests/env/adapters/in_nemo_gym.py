@@ -138,6 +138,39 @@ def test_what_the_machine_breaks_is_an_error_and_leaves_no_verdict(
     assert not (tmp_path / "below").exists()
 
 
+@pytest.mark.parametrize("path", ["//swegym/verdict.json", "/swegym//verdict.json", "/tmp/../swegym/verdict.json"])
+def test_no_other_name_of_the_verdict_is_a_file_of_the_agent(place: Path, tmp_path: Path, path: str) -> None:
+    with Sandbox(CONFIG).start(spec()) as sandbox:
+        sandbox.exec(f"mkdir -p /swegym; echo '{{\"reward\": 1}}' >{VERDICT}")
+        sandbox.download(path, tmp_path / "verdict.json")
+    assert json.loads((tmp_path / "verdict.json").read_text())["reward"] == 0.0
+
+
+def test_a_cancelled_command_holds_no_close_up(place: Path) -> None:
+    async def play() -> None:
+        provider = SwegymProvider(dataset="mini")
+        handle = await provider.create(spec())
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(provider.exec(handle, "echo begun >/tmp/begun; sleep 1000"), 3)
+        assert (await asyncio.wait_for(provider.exec(handle, "cat /tmp/begun"), 30)).stdout == "begun\n"
+        running = asyncio.ensure_future(provider.exec(handle, "sleep 1000"))
+        await asyncio.sleep(1)
+        await asyncio.wait_for(provider.close(handle), 30)
+        assert (await asyncio.wait_for(running, 30)).return_code == 137
+        await provider.close(handle)
+
+    asyncio.run(play())
+    assert eventually(lambda: not running(place))
+
+
+def test_an_agent_that_breaks_its_sandbox_has_the_reward_0(place: Path, tmp_path: Path) -> None:
+    with Sandbox(CONFIG).start(spec()) as sandbox:
+        for command in ("rm -f /bin; kill -9 -1", "ls"):
+            with pytest.raises(InfrastructureError):
+                sandbox.exec(command)
+        assert outcome(sandbox, tmp_path)["reward"] == 0.0
+
+
 def test_an_image_without_a_task_has_no_verdict(place: Path, tmp_path: Path) -> None:
     with Sandbox({"swegym": {"network": False}}).start(SandboxSpec(image="host", workdir="/data/here")) as sandbox:
         assert sandbox.exec("pwd; touch made; ls").stdout == "/data/here\nmade\n"

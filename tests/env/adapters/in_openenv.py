@@ -204,6 +204,30 @@ def test_wrong_requests_are_errors_of_the_protocol(ours: str) -> None:
         assert client.reset(seed=0).observation.text  # the session goes on
 
 
+def test_after_a_failed_reset_no_call_begins_an_episode_of_another_task(ours: str) -> None:
+    with MCPToolClient(base_url=ours).sync() as client:
+        for wrong in ({"instance_id": "nothing"}, {"difficulty": 3}):
+            with pytest.raises(RuntimeError):
+                client.reset(**wrong)
+            with pytest.raises(RuntimeError, match="reset first"):
+                client.call_tool("bash", command="pwd")
+        client.reset(instance_id=TASK.instance_id)
+        assert client.call_tool("bash", command="pwd").startswith("/testbed\n")
+
+
+def test_an_agent_cannot_make_its_episode_invalid_by_the_size_of_its_patch(ours: str) -> None:
+    """Each of these characters takes six bytes of JSON: more than OpenEnv's clients take in a message."""
+    bomb = r"for i in 1 2; do head -c 9500000 /dev/zero | tr '\0' '\1' | fold -w 1000 >bomb$i; done"
+    env = gymnasium.make("OpenEnv-v0", url=ours)
+    env.reset(options={"instance_id": TASK.instance_id})
+    *_, truncated, info = env.step(f"<execute>{bomb}</execute>")
+    assert not truncated and 6 * info["left_out"]["patch"] > 100 << 20
+    env.step("<execute>rm bomb1 bomb2</execute>")  # grading such a patch takes long
+    *_, terminated, truncated, info = env.step("submit")
+    assert (terminated, truncated, info["valid"], info["resolved"]) == (True, False, True, False)
+    env.close()
+
+
 def test_openenvs_own_tool_client_plays_over_mcp(ours: str) -> None:
     with MCPToolClient(base_url=ours).sync() as client:
         assert [tool.name for tool in client.list_tools()] == ["bash", "submit"]
@@ -284,7 +308,7 @@ def test_a_wrong_argument_is_found_before_serving() -> None:
 
 
 def break_machine(process: subprocess.Popen[str]) -> None:
-    """Kill the supervisor of a server's sandboxes."""
+    """Kill the supervisor of a server's sandboxes, and wait until it has ended: a step may be faster than its death."""
     (supervisor,) = (
         pid
         for pid in descendants(process.pid)
@@ -292,6 +316,14 @@ def break_machine(process: subprocess.Popen[str]) -> None:
         and int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) == process.pid
     )
     os.kill(supervisor, signal.SIGKILL)
+    assert wait_until(lambda: state_of(supervisor) in ("", "Z"), 60)
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def test_a_failure_of_the_machine_is_an_error_and_no_reward(place: Path) -> None:
