@@ -117,8 +117,8 @@ def test_smolagents_repairs_a_repository(make: Make) -> None:
     observation, info = env.reset(seed=0)
     assert "add subtracts" in observation and info["request"]["stop"]
     observation, *_, info = env.step("Thought: I count.\n<code>\nprint(6 * 7)\n</code> and so on")
-    # It writes each answer again, with what it ran: to it every request is a conversation of its own.
-    assert "42" in observation and (info["continues"], info["conversation"]) == (False, 1)
+    # It writes what it ran after the answer, into the same message.
+    assert "42" in observation and (info["continues"], info["conversation"]) == (True, 0)
     code = """from pathlib import Path
 path = Path("calc/add.py")
 _ = path.write_text(path.read_text().replace("a - b", "a + b"))
