@@ -122,25 +122,29 @@ class Conversations:
         self.tools = tools
         asked = _Known(offered, meanings)
         ids: list[int] = []
+        said: Mapping[str, Any] = {}
+        added = ""
         if found >= 0:
             known = self._known[found]
             assert known.answer is not None
-            written = messages[len(known.asked)]
-            new, added = messages[len(known.asked) + 1 :], _added(known.answer, written)
+            said, written = known.answer, messages[len(known.asked)]
+            new, added = messages[len(known.asked) + 1 :], _added(said, written)
             more = [{"role": "assistant", "content": added}] if added else []
             try:
-                ids = self._chat.follow([*more, *new], tools, answer=known.answer, closed=known.closed)
+                ids = self._chat.follow([*more, *new], tools, answer=said, closed=known.closed)
             except TemplateError:
                 if not more:
                     raise
                 found = -1  # the template refuses two messages of the assistant in a row
         if found < 0:
             cause = self._cause(meanings, offered)
-            known_answers = {i: ids for i, each in enumerate(meanings) if (ids := self._sampled.get(each)) is not None}
+            known_answers = {
+                i: held for i, each in enumerate(meanings) if (held := self._sampled.get(each)) is not None
+            }
             self._current = len(self._known)
             self._known.append(asked)
             return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
-        if (answer := self._sampled.get(_meaning(known.answer))) is not None:  # as the agent writes it
+        if (answer := self._sampled.get(_meaning(said))) is not None:  # as the agent writes it
             self._sampled[meanings[len(known.asked)]] = [
                 *answer,
                 *(self._chat.tokenizer.encode(added) if added else ()),
