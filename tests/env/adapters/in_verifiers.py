@@ -240,8 +240,8 @@ def test_limits_of_verifiers_end_the_episode_and_the_work_counts(model: Scripted
         model, repair(), call("bash", command="sleep 3; git checkout ."), SUBMIT, agent={"timeout": {"rollout": 2}}
     )
     (trace,) = late.traces
-    # The command that runs then goes on to its end, and undoes the repair.
-    assert trace.ok and trace.is_timeout and trace.stop_condition == "agent_timeout" and trace.reward == 0.0
+    # The command that runs then is ended, before it undoes the repair.
+    assert trace.ok and trace.is_timeout and trace.stop_condition == "agent_timeout" and trace.reward == 1.0
 
 
 def test_an_answer_without_a_call_ends_the_episode(model: ScriptedModel) -> None:

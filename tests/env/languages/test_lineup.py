@@ -283,7 +283,7 @@ def test_decoys_are_different_values_of_the_same_type(value: object, seed: int) 
 
 
 @pytest.mark.parametrize("value", [42, -42, 3, 0, 1000, 3.14159, 2.0, 0.25, "47", "v042"])
-def test_the_right_number_stands_anywhere_among_numbers_near_it(value: Any) -> None:
+def test_the_right_number_stands_anywhere_between_the_ends_of_numbers_near_it(value: Any) -> None:
     found = replaceable(value, WORDS)
     assert found is not None
     places: Counter[int] = Counter()
@@ -295,7 +295,8 @@ def test_the_right_number_stands_anywhere_among_numbers_near_it(value: Any) -> N
         unit = {3.14159: 0.01, 0.25: 0.01}.get(value, 1)
         assert all(abs(number - numbers[0]) <= 4.1 * unit for number in numbers)
     if value in (42, -42, 1000, 3.14159, "47", "v042"):
-        assert set(places) == set(range(5)) and all(50 < count < 115 for count in places.values()), places
+        # Never at an end: both of its neighbours are decoys.
+        assert set(places) == {1, 2, 3} and all(100 < count < 170 for count in places.values()), places
     assert value not in (0, 3) or all(number >= 0 for number in numbers)
 
 
