@@ -134,10 +134,9 @@ class _Counts:
     turn_ms: list[float]
 
 
-def _episode(env: SWEAgentEnv, answers: Answers, seed: int) -> _Counts:
+def _episode(env: SWEAgentEnv, chat: TemplateChat, answers: Answers, seed: int) -> _Counts:
     """Play one episode, as `rollout.play` does."""
     rng, counts = random.Random(seed), _Counts(0, 0, 0, Counter(), [])
-    chat = TemplateChat(_tokenizer())
     conversations, token_ids, start = Conversations(chat), list[int](), 0
     earlier: list[list[Mapping[str, Any]]] = []
     _, info = env.reset(seed=seed)
@@ -172,9 +171,10 @@ def prefix(agent: str, number: int, parallel: int) -> list[Row]:
     """Record episodes of an agent, and count."""
 
     def play(worker: int) -> list[_Counts]:
+        chat = TemplateChat(_tokenizer())
         env = SWEAgentEnv("mini", agent=load_agent(agent), reward="none", max_turns=None, pool=0)
         try:
-            return [_episode(env, ANSWERS[agent], seed) for seed in range(worker, number, parallel)]
+            return [_episode(env, chat, ANSWERS[agent], seed) for seed in range(worker, number, parallel)]
         finally:
             env.close()
 

@@ -68,7 +68,7 @@ class SwegymSandbox(SandboxEnvironment):
         super().__init__()
         self.bench = bench
         self._split = SplitOutput()
-        self._caller = OneCaller()
+        self._caller = OneCaller(lambda: self.bench.sandbox)
         self._users: frozenset[str] = frozenset()
 
     @classmethod
@@ -181,7 +181,7 @@ class SwegymSandbox(SandboxEnvironment):
 
     def finish(self) -> None:
         """End what runs in the sandbox, and remove it."""
-        self._caller.finish(self.bench.close, lambda: self.bench.sandbox)
+        self._caller.finish(self.bench.close)
 
     async def outcome(self) -> dict[str, Any]:
         """The verdict on the repository as it is now; see `Workbench.verdict`."""
@@ -204,7 +204,7 @@ class SwegymSandbox(SandboxEnvironment):
             InfrastructureError: the machine failed.
         """
         try:
-            return await self._caller.call(lambda: use(self.bench.sandbox), lambda: self.bench.sandbox)
+            return await self._caller.call(lambda: use(self.bench.sandbox))
         except SandboxBrokenError as error:
             raise ToolError(f"The sandbox is broken: {error}") from error
 

@@ -53,7 +53,7 @@ class _Held:
 
     def __init__(self, make: Callable[[], Workbench | Sandbox]) -> None:
         self._make = make
-        self._caller = OneCaller()
+        self._caller = OneCaller(lambda: self.sandbox)
         self._split = SplitOutput()
         self.bench: Workbench | None = None
         self.sandbox: Sandbox | None = None
@@ -65,7 +65,7 @@ class _Held:
             self.bench, self.sandbox = (made, made.sandbox) if isinstance(made, Workbench) else (None, made)
 
         try:
-            await self._caller.call(start, lambda: None)
+            await self._caller.call(start)
         except BaseException:
             self._finish(patience_s=0)  # if the call was cancelled, the start still runs
             raise
@@ -80,7 +80,7 @@ class _Held:
             return use(self.sandbox)
 
         try:
-            return await self._caller.call(call, lambda: self.sandbox)
+            return await self._caller.call(call)
         except InfrastructureError:
             if self.status is SandboxStatus.RUNNING:
                 self.status = SandboxStatus.ERROR
@@ -91,7 +91,7 @@ class _Held:
         await asyncio.to_thread(self._finish)
 
     def _finish(self, patience_s: float = math.inf) -> None:
-        self._caller.finish(self._close, lambda: self.sandbox, patience_s=patience_s)
+        self._caller.finish(self._close, patience_s=patience_s)
 
     def _close(self) -> None:
         if self.sandbox is not None:

@@ -26,7 +26,6 @@ from swegym_env.agent.formats.calls import call_from_json
 from swegym_env.agent.observations import render_result
 from swegym_env.agent.tools import ToolSet, tool_set
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
-from swegym_env.sandbox import Sandbox
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, TaskSet
 
@@ -68,7 +67,7 @@ class SwegymRuntime(vf.Runtime):
         self._bench: Workbench | None = None
         self._make = partial(Workbench, task, **options)
         self._split = SplitOutput()
-        self._caller = OneCaller()
+        self._caller = OneCaller(lambda: None if self._bench is None else self._bench.sandbox)
 
     async def call(self, use: Callable[[Workbench], Any]) -> Any:
         """Use the sandbox. Raises vf.SandboxError: it fails, or a file cannot be read or written."""
@@ -78,7 +77,7 @@ class SwegymRuntime(vf.Runtime):
             return use(self._bench)
 
         try:
-            return await self._caller.call(call, self._sandbox)
+            return await self._caller.call(call)
         except (InfrastructureError, OSError) as error:
             kind = BrokenByAgentError if isinstance(error, SandboxBrokenError) else vf.SandboxError
             raise kind(f"{type(error).__name__}: {error}") from error
@@ -88,10 +87,7 @@ class SwegymRuntime(vf.Runtime):
 
     def cleanup(self) -> None:
         """End the command that still runs, and remove the sandbox. The end of the process does the same."""
-        self._caller.finish(lambda: None if self._bench is None else self._bench.close(), self._sandbox)
-
-    def _sandbox(self) -> Sandbox | None:
-        return None if self._bench is None else self._bench.sandbox
+        self._caller.finish(lambda: None if self._bench is None else self._bench.close())
 
     async def run(self, argv: list[str], env: dict[str, str]) -> vf.ProgramResult:
         """Run a program in the repository; bytes that are no UTF-8 are replaced. Raises vf.SandboxError."""

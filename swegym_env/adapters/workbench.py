@@ -126,18 +126,17 @@ class OneCaller:
 
     Nobody reads the result of a cancelled call, and a command may have no time limit: so cancelling a call ends what
     runs in the sandbox, and so does closing it.
+
+    Args:
+        sandbox: the sandbox, None where it was not started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sandbox: Callable[[], Sandbox | None]) -> None:
+        self._sandbox = sandbox
         self._thread = ThreadPoolExecutor(1, "swegym-sandbox")
 
-    async def call(self, use: Callable[[], _Found], sandbox: Callable[[], Sandbox | None]) -> _Found:
-        """Run `use` on the thread.
-
-        Args:
-            use: uses the sandbox.
-            sandbox: the sandbox, None where it was not started.
-        """
+    async def call(self, use: Callable[[], _Found]) -> _Found:
+        """Run what uses the sandbox on the thread."""
         begun = threading.Event()
 
         def run() -> _Found:
@@ -148,17 +147,14 @@ class OneCaller:
             return await asyncio.get_running_loop().run_in_executor(self._thread, run)
         except asyncio.CancelledError:
             if begun.is_set():
-                _interrupt(sandbox())
+                self._interrupt()
             raise
 
-    def finish(
-        self, close: Callable[[], None], sandbox: Callable[[], Sandbox | None], *, patience_s: float = math.inf
-    ) -> None:
+    def finish(self, close: Callable[[], None], *, patience_s: float = math.inf) -> None:
         """Run `close` on the thread, and end the calls before it; no other call is accepted. Idempotent.
 
         Args:
             close: closes the sandbox.
-            sandbox: the sandbox, None where it was not started.
             patience_s: how long to wait for it; it is done in any case.
         """
         try:
@@ -168,17 +164,16 @@ class OneCaller:
         self._thread.shutdown(wait=False)
         ends = time.monotonic() + patience_s
         while not last.done() and time.monotonic() < ends:
-            _interrupt(sandbox())
+            self._interrupt()
             wait([last], timeout=_INTERRUPT_AGAIN_S)
         if last.done():
             last.result()
 
-
-def _interrupt(sandbox: Sandbox | None) -> None:
-    """End what runs in a sandbox. One on another machine has none of this: its server ends commands at their limits."""
-    interrupt = getattr(sandbox, "interrupt", None)
-    if interrupt is not None:
-        interrupt()
+    def _interrupt(self) -> None:
+        """End what runs in the sandbox. One on another machine cannot: its server ends commands at their limits."""
+        interrupt = getattr(self._sandbox(), "interrupt", None)
+        if interrupt is not None:
+            interrupt()
 
 
 class SplitOutput:

@@ -28,11 +28,11 @@ import re
 import tokenize
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
+from swegym_env.languages.looks import once_a_task
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
@@ -52,7 +52,6 @@ from swegym_env.languages.python.source import place_of
 __all__ = ["make_blind"]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_KEPT_CHARS = 1 << 16  # of a file whose tree is kept from one run to the next: 40 to 80 bytes of memory each
 _SENDER = Path(__file__).with_name("inside") / "swegym_blind.py"
 
 _EQUAL = frozenset(
@@ -191,8 +190,7 @@ def make_blind(
         if not path.endswith(".py"):
             continue
         try:
-            read = _read_once if len(text) <= _KEPT_CHARS else _File
-            source = copy.copy(read(path, text, wanted, left, computed))
+            source = copy.copy(_read(path, text, wanted, left, computed))
             source.begin(choice, mark)
         except (SyntaxError, ValueError, RecursionError):
             continue
@@ -1451,7 +1449,9 @@ class _File:
         return data.decode("utf-8", "surrogateescape")
 
 
-_read_once = lru_cache(maxsize=32)(_File)  # the same for all patches of a task
+@once_a_task(lambda path, text, *_: len(text))
+def _read(path: str, text: str, names: tuple[str, ...], left: frozenset[str], computed: bool) -> _File:
+    return _File(path, text, names, left, computed)
 
 
 def _called(node: ast.Call) -> str:

@@ -18,11 +18,11 @@ import string
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
+from swegym_env.languages.looks import once_a_task
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
@@ -105,7 +105,6 @@ _PLAIN_VALUES = {
     "b''": b"",
     "None": None,
 }
-_KEPT_CHARS = 1 << 16  # of test files whose trees are kept from one run to the next: 40 to 80 bytes of memory each
 _Place = tuple[ast.Constant, Replaceable]  # a constant, and what can stand in one place of it
 # Assertions that many values pass: another value in the place of the expected one says nothing.
 _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
@@ -218,10 +217,10 @@ def _tests(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
 ) -> tuple[_Test, ...]:
     """Every test, in a fixed order. Who asks shares its functions with others, and changes copies alone."""
-    read = _read_once if sum(map(len, files.values())) <= _KEPT_CHARS else _read
-    return read(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
+    return _read(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
 
 
+@once_a_task(lambda texts, *_: sum(len(text) for _, text in texts))
 def _read(
     texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
 ) -> tuple[_Test, ...]:
@@ -244,9 +243,6 @@ def _read(
                 number += 1
             tests.append((path, function, len(classes), words, tuple(found)))
     return tuple(tests)
-
-
-_read_once = lru_cache(maxsize=32)(_read)  # the same for all patches of a task
 
 
 def _new_name(name: str, used: set[str], choice: random.Random) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from swegym_env.errors import RepositoryError
-from swegym_env.languages.looks import once_a_patch
+from swegym_env.languages.looks import once_a_patch, once_a_task
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.patches import FilePatch, parse_patch
@@ -116,7 +116,6 @@ _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.IsN
 _SEPARATOR = re.compile(r"[/\\.:]+")
 _TEST_MODULE = re.compile(r"test_[\w*?\[\]-]*|[\w*?\[\]-]+_tests?|tests?|conftest")
 _TEXT_LIMIT = 1_000  # characters of a constant text that is put together
-_KEPT_CHARACTERS = 1 << 16  # of a file whose source is kept: its tree takes a hundred times as many bytes
 _GETATTR = ast.dump(ast.Name("getattr", ast.Load()))
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -386,18 +385,16 @@ class Source:
         return [node for node in calls if _is_type(node.func) and _has_three(node)]
 
 
+@once_a_task(len)
 def source_at_base(text: str) -> Source:
     """The source of a file at the base commit, or with the gold patch: the same for all patches of a task."""
-    return _source_at_base(text) if len(text) <= _KEPT_CHARACTERS else Source(text)
+    return Source(text)
 
 
+@once_a_patch(len)
 def source_of(text: str) -> Source:
     """The source of a file with the patch that is graded."""
-    return _source_of(text) if len(text) <= _KEPT_CHARACTERS else Source(text)
-
-
-_source_at_base = functools.lru_cache(maxsize=32)(Source)
-_source_of = once_a_patch(Source)
+    return Source(text)
 
 
 def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:

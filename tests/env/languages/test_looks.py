@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from swegym_env.languages.looks import of_one_patch, once_a_patch
+from swegym_env.languages.looks import of_one_patch, once_a_patch, once_a_task
 
 
 def test_a_result_is_kept_for_one_patch_alone() -> None:
     asked: list[tuple[int, int]] = []
 
-    @once_a_patch
+    @once_a_patch(lambda first, *, second: 0)
     def total(first: int, *, second: int) -> int:
         asked.append((first, second))
         return first + second
@@ -27,7 +27,7 @@ def test_a_result_is_kept_for_one_patch_alone() -> None:
 def test_a_patch_of_many_files_is_not_kept_whole() -> None:
     asked: list[int] = []
 
-    @once_a_patch
+    @once_a_patch(lambda number: 0)
     def double(number: int) -> int:
         asked.append(number)
         return 2 * number
@@ -36,3 +36,18 @@ def test_a_patch_of_many_files_is_not_kept_whole() -> None:
         for _ in range(2):
             assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
     assert 100 < len(asked) < 200
+
+
+def test_small_files_of_a_task_are_kept_for_all_patches_and_large_ones_not() -> None:
+    asked: list[str] = []
+
+    @once_a_task(len)
+    def upper(text: str) -> str:
+        asked.append(text)
+        return text.upper()
+
+    large = "a" * 100_000
+    for _ in range(2):
+        with of_one_patch():
+            assert (upper("small"), upper(large)) == ("SMALL", large.upper())
+    assert asked == ["small", large, large]
