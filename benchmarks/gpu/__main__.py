@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop then; what was measured is kept")
     parser.add_argument("--peers", choices=["all", "none"], default="all", help="none: ours alone, to tune it")
+    parser.add_argument("--seconds", type=float, default=6.0, help="the rounds of a case end after this long")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = [part for part in options.parts if part not in MODULES]
@@ -51,10 +52,9 @@ def main() -> int:
         parser.error(f"no part {unknown[0]!r}; there are {', '.join(MODULES)}")
     parts = options.parts or list(MODULES)
     if options.child:
-        return measure(parts, options.output, options.device, 60 * options.minutes, with_peers=options.peers == "all")
-    return supervise(
-        parts, options.output, 60 * options.minutes, ["--device", options.device, "--peers", options.peers]
-    )
+        return measure(parts, options)
+    more = ["--device", options.device, "--peers", options.peers, "--seconds", str(options.seconds)]
+    return supervise(parts, options.output, 60 * options.minutes, more)
 
 
 def supervise(parts: list[str], output: Path, seconds: float, more: list[str]) -> int:
@@ -114,7 +114,7 @@ def _blame(path: Path, reason: str) -> bool:
         journal.close()
 
 
-def measure(parts: list[str], output: Path, device: str, seconds: float, *, with_peers: bool) -> int:
+def measure(parts: list[str], options: argparse.Namespace) -> int:
     """The process that measures; see `supervise`."""
     import torch
 
@@ -122,17 +122,18 @@ def measure(parts: list[str], output: Path, device: str, seconds: float, *, with
     from benchmarks.gpu.timing import Bench, ContextLostError, Deadline, OutOfTimeError
 
     die_with_parent()
+    device = options.device
     if device == "cuda" and not torch.cuda.is_available():
         print("bench-gpu: PyTorch finds no GPU. Try: --device cpu, which shows that everything runs", file=sys.stderr)
         return 2
     run = describe(device)
     print(json.dumps(run), flush=True)
-    deadline, failed = Deadline(seconds), False
+    deadline, failed = Deadline(60 * options.minutes), False
     signal.signal(signal.SIGTERM, deadline.end)
     for part in parts:
-        journal = Journal(output / f"{part}.jsonl", run["key"])
+        journal = Journal(options.output / f"{part}.jsonl", run["key"])
         journal.begin(run)
-        bench = Bench(device, journal, deadline, with_peers=with_peers)
+        bench = Bench(device, journal, deadline, with_peers=options.peers == "all", seconds_per_case=options.seconds)
         try:
             importlib.import_module(f"benchmarks.gpu.{MODULES[part]}").measure(bench)
         except OutOfTimeError:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
 
 from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.loading import hugging_face_config
 from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.trajectory import Trajectory
 
@@ -27,7 +29,10 @@ def policy(device: str) -> LanguageModel:
     """The model in bfloat16 on a GPU; a tiny one in float32 on a CPU."""
     tiny = device == "cpu"
     words = WordTokenizer([f"w{number}" for number in range(100 if tiny else 151900)])
-    model = LanguageModel.from_config(shape(tiny=tiny), words)
+    config = hugging_face_config(shape(tiny=tiny), words)
+    with torch.device(device):  # a CPU would draw the random weights for half a minute
+        stock = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    model = LanguageModel(stock, words)
     return model.to(device) if tiny else model.to(device, torch.bfloat16)
 
 

@@ -6,6 +6,7 @@ not run again when the part is resumed.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -42,6 +43,11 @@ def measure(bench: Bench) -> None:
     if bench.tiny:
         command += ["-k", "test_no_row_and_one_row", "-W", "ignore::RuntimeWarning"]
     path = bench.journal.path
+    if not bench.tiny and importlib.util.find_spec("xdist"):
+        # Most of the time goes into compiling: first all together, whose passes count; then what did not pass, alone.
+        settings = {"path": str(path), "key": bench.journal.key, "first": 0, "passes": True}
+        environment = {**os.environ, _SETTINGS: json.dumps(settings)}
+        _run([*command, "-n", str(min(8, os.cpu_count() or 1))], environment, bench.deadline)
     first = len(list(read_lines(path)))
     settings = {"path": str(path), "key": bench.journal.key, "first": first}
     environment = {**os.environ, _SETTINGS: json.dumps(settings)}
@@ -82,6 +88,7 @@ class _Plugin:
             if line.get("case") == CASE and (line.get("outcome") == "passed" or number >= settings["first"])
         }
         self._journal = Journal(path, settings["key"])
+        self._passes = settings.get("passes", False)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         settled = [item for item in items if item.nodeid in self._settled]
@@ -90,16 +97,20 @@ class _Plugin:
             items[:] = [item for item in items if item.nodeid not in self._settled]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:  # a file that cannot be imported has tests that did not run
+        if report.failed and not self._passes:  # a file that cannot be imported has tests that did not run
             errors = [line[2:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
             self._journal.failed(CASE, report.nodeid, (errors or [report.longreprtext.strip()])[0][:400])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self._passes:
+            return
         self._journal.trying(CASE, nodeid)
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
+        if report.failed and self._passes:
+            print(f"{report.nodeid} failed beside the others; it is run again alone", flush=True)
+        elif report.failed:
             lines = report.longreprtext.strip().splitlines()
             errors = [line[2:].strip() for line in lines if line.startswith("E ")]
             self._journal.failed(CASE, report.nodeid, (errors or lines or [""])[0][:400])
@@ -116,6 +127,8 @@ class _Plugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool | None, bool | None]:
         result = yield
+        if self._passes:
+            return result
         self._journal.done(f"{CASE}: {item.nodeid}")
         return result
 
@@ -123,6 +136,6 @@ class _Plugin:
 def pytest_configure(config: pytest.Config) -> None:
     """Called by pytest, which loads this module as a plugin."""
     settings = os.environ.get(_SETTINGS)
-    if settings:
+    if settings and "PYTEST_XDIST_WORKER" not in os.environ:  # the process that gives out the tests has the results
         die_with_parent()
         config.pluginmanager.register(_Plugin(json.loads(settings)))

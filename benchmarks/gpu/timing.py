@@ -1,12 +1,14 @@
 """Times of several contenders in turns: what warms the chip or comes from other programs affects all equally.
 
-In each round every contender is called once, on data made for that round, beginning with another one each time. Ratios
-are medians of the ratios inside rounds. Compilation and autotuning happen before the first round.
+In each round every contender is called once, on data made for that round, in an order drawn for that round: a chip that
+a matrix product has made hot is slower for the next one, whoever's it is. Ratios are medians of the ratios inside
+rounds. Compilation and autotuning happen before the first round.
 """
 
 from __future__ import annotations
 
 import gc
+import random
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.machine import clocks
@@ -109,12 +112,14 @@ class Bench:
         journal: where the rows go.
         deadline: of this invocation.
         with_peers: measure others' implementations beside ours.
+        seconds_per_case: the rounds of a case end after this long.
     """
 
     device: str
     journal: Journal
     deadline: Deadline
     with_peers: bool = True
+    seconds_per_case: float = SECONDS_PER_CASE
 
     @property
     def tiny(self) -> bool:
@@ -139,12 +144,12 @@ class Bench:
         ready = self._ready(case, contenders, refresh)
         times: dict[str, list[float]] = {name: [] for name in ready}
         hosts: dict[str, list[float]] = {name: [] for name in ready}
-        ends = time.monotonic() + SECONDS_PER_CASE
+        ends = time.monotonic() + self.seconds_per_case
         out_of_time = False
         for number in range(1, (2 if self.tiny else MOST_ROUNDS + 1)):
             refresh(number)
             order = list(ready)
-            order = order[number % len(order) :] + order[: number % len(order)] if order else []
+            random.Random(number).shuffle(order)
             for name in order:
                 try:
                     seconds, host = self._time(ready[name])
@@ -278,17 +283,15 @@ class Bench:
         return begin.elapsed_time(end) / 1000, host
 
     def peak_bytes(self, call: Call) -> float:
-        """Peak memory during a call, beyond what was allocated before it and what it returns."""
+        """Peak memory during a call, beyond what was allocated before it and the elements of what it returns."""
         if self.device == "cpu":
             raise Absent("needs a GPU, which counts allocations")
         self.tidy()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        held = call()
+        returned = sum(x.nbytes for x in tree_leaves(call()) if isinstance(x, torch.Tensor))
         torch.cuda.synchronize()
-        kept = torch.cuda.memory_allocated() - before
-        del held
-        return float(torch.cuda.max_memory_allocated() - before - kept)
+        return float(torch.cuda.max_memory_allocated() - before - returned)
 
     def host_syncs(self, call: Call) -> float:
         """How often a call makes the host wait for the device, by PyTorch's own count."""

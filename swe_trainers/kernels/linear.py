@@ -31,6 +31,7 @@ __all__ = [
     "Tiles",
     "VocabularyShard",
     "default_plan",
+    "forward_shape",
     "gradients_of",
     "project",
     "statistics_of",
@@ -40,12 +41,14 @@ __all__ = [
 
 _CPU_TILE_BYTES = 32 * 2**20
 _CPU_ROWS = 1024
-_GPU_FRACTION = 0.045
+_GPU_FRACTION = 0.047
 """Of the full logits: a tile, and what the sum of the hidden states' gradient takes beyond that gradient."""
 _GPU_LEAST_TILE_BYTES = 16 * 2**20
 """Products of smaller tiles do not fill a GPU."""
 _GPU_ROWS = 32768
 """Adding up the weight's gradient in float32 takes 190 / 32768 of the product's time with chunks of this many rows."""
+_GPU_FORWARD_ROWS = 2048
+"""Of a tile whose logits are only summed: longer rows in as much memory are summed faster."""
 _COLUMN_MULTIPLE = 128
 _KEEP_FRACTION_OF_FREE_MEMORY = 0.4
 _ADDS_TO_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.10"
@@ -61,6 +64,7 @@ class Plan:
         keep: keep all logits for the backward pass.
         logits_dtype: of the tiles; None for that of the hidden states.
         soft_cap: bounds the logits; or None.
+        forward: rows and columns of a tile of the forward pass, if they are others; not where the logits are kept.
     """
 
     rows: int
@@ -68,6 +72,7 @@ class Plan:
     keep: bool
     logits_dtype: torch.dtype | None = None
     soft_cap: float | None = None
+    forward: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +136,18 @@ def default_plan(
             keep = full <= _KEEP_FRACTION_OF_FREE_MEMORY * (free + cached)
     else:
         keep = bool(save_logits)
-    return Plan(height, width, keep, logits_dtype, soft_cap)
+    forward = None
+    if rows.is_cuda and chunk_rows is None and chunk_columns is None:
+        forward = forward_shape(n, vocabulary, size_bytes)
+    return Plan(height, width, keep, logits_dtype, soft_cap, forward)
+
+
+def forward_shape(n: int, vocabulary: int, size_bytes: int) -> tuple[int, int]:
+    """Rows and columns of a tile of the forward pass on a GPU; arguments as of `tile_shape`."""
+    n = max(1, n)
+    rows = min(n, _GPU_FORWARD_ROWS)
+    budget = max(int(_GPU_FRACTION * n * vocabulary * size_bytes), _GPU_LEAST_TILE_BYTES)
+    return rows, min(_equal_width(budget // (rows * size_bytes), vocabulary), vocabulary)
 
 
 def tile_shape(
@@ -163,11 +179,15 @@ def tile_shape(
     rows = min(n, height or (_GPU_ROWS if gpu else _CPU_ROWS))
     if width is None and height is None:
         row_bytes = rows * (size_bytes + gradient_bytes) * tiles
-        most = max(1, (budget if gpu else _CPU_TILE_BYTES) // row_bytes // _COLUMN_MULTIPLE)
-        multiples = -(-vocabulary // _COLUMN_MULTIPLE)
-        count = -(-multiples // most)
-        width = -(-multiples // count) * _COLUMN_MULTIPLE
+        width = _equal_width((budget if gpu else _CPU_TILE_BYTES) // row_bytes, vocabulary)
     return rows, max(1, min(width or vocabulary, vocabulary))
+
+
+def _equal_width(most: int, vocabulary: int) -> int:
+    """Columns of tiles that divide a vocabulary about equally: at most `most`, or the least there is."""
+    multiples = -(-vocabulary // _COLUMN_MULTIPLE)
+    count = -(-multiples // max(1, most // _COLUMN_MULTIPLE))
+    return -(-multiples // count) * _COLUMN_MULTIPLE
 
 
 def project(
@@ -221,17 +241,21 @@ def statistics_of(
     """Statistics of the rows (with variances where `second`), and the logits if they are kept."""
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     first, vocabulary = (0, len(weight)) if shard is None else (shard.start, shard.vocabulary)
+    if plan.forward is not None and not plan.keep:
+        plan = replace(plan, rows=plan.forward[0], columns=plan.forward[1])
     tiles = Tiles(rows, weight, plan, keep=plan.keep, allowed=allowed, first=first)
     height, width, count = tiles.shape
     slots = kernels.slots(height, width)  # of each tile
     sums = torch.empty(count * slots, 5 if second else 4, len(rows), dtype=dtype, device=rows.device)
-    for part, columns, tile in tiles:
+    part, given = None, (sums, ids, temperature)
+    for rows_of_tile, columns, tile in tiles:
+        if rows_of_tile is not part:  # slices take the host some time, which short products do not hide
+            part, given = rows_of_tile, (sums[..., rows_of_tile], ids[rows_of_tile], temperature[rows_of_tile])
+        sums_of_part, *vectors = given
         part_of_bias = None if bias is None else bias[columns]
-        at = columns.start // width * slots
-        own = sums[at : at + slots, :, part]
-        start = first + columns.start
+        at, start = columns.start // width * slots, first + columns.start
         kernels.sum_tile(
-            tile, own, ids[part], temperature[part], first=start, bias=part_of_bias, soft_cap=plan.soft_cap
+            tile, sums_of_part[at : at + slots], *vectors, first=start, bias=part_of_bias, soft_cap=plan.soft_cap
         )
     if shard is not None:
         sums = _gathered(kernels.merged(sums), shard.group)
@@ -331,12 +355,14 @@ def gradients_of(
     first = 0 if shard is None else shard.start
     sums = Gradients(rows, weight, bias, plan, needed, whole=kept is not None)
     tiles = Tiles(rows, weight, plan, kept=kept, allowed=allowed, first=first)
-    for part, columns, tile in tiles if any(needed) else ():
+    part, own = None, statistics
+    for rows_of_tile, columns, tile in tiles if any(needed) else ():
+        if rows_of_tile is not part:
+            part, own = rows_of_tile, tuple(x[rows_of_tile] for x in statistics)
         part_of_bias = None if bias is None else bias[columns]
         dz = sums.target(tile)
-        own = (x[part] for x in statistics)
         kernels.gradient_(tile, *own, part_of_bias, first=first + columns.start, soft_cap=plan.soft_cap, out=dz)
-        sums.add(part, columns, tile if dz is None else dz)
+        sums.add(rows_of_tile, columns, tile if dz is None else dz)
     if sums.rows is not None and shard is not None:  # each process has only its own columns
         dist.all_reduce(sums.rows, group=shard.group)
     return sums.narrowed()
@@ -386,6 +412,7 @@ class Tiles:
             shared = _Buffer(self._rows, min(plan.rows, n), plan.columns, plan.logits_dtype)
         for top in range(0, n, self._plan.rows):
             part = slice(top, min(top + self._plan.rows, n))
+            rows = self._rows[part]
             for left in range(0, vocabulary, self._plan.columns):
                 columns = slice(left, min(left + self._plan.columns, vocabulary))
                 if shared is None:
@@ -394,7 +421,7 @@ class Tiles:
                 else:
                     tile = shared.tile(part.stop - top, columns.stop - left)
                 if not self._known:
-                    _product(self._rows[part], self._weight[columns], tile)
+                    _product(rows, self._weight[columns], tile)
                     if self._allowed is not None:
                         self._allowed.hide_(tile, part, columns, self._first)
                 yield part, columns, tile

@@ -57,20 +57,20 @@ LOG_UNIT = math.log(2.0)
 """The unit of `RowStatistics.maxima` and `log_totals` in nats: they are of base 2."""
 WARPS = 4
 THREADS = 32 * WARPS
-GRADIENT_BLOCK = 32 * THREADS
+_MANY_PROGRAMS = 4096
+"""So many fill a GPU with one warp each, and short rows then end sooner."""
+GRADIENT_BLOCK = 16 * THREADS
 KL_BLOCK = 16 * THREADS
 """A KL kernel holds blocks of two matrices."""
-_PROGRAMS = 16384
-"""Twelve times as many programs as run together on an H200: the last ones do not keep it waiting."""
+_PROGRAMS = 1024
+"""Fewer would leave parts of an H200 idle; with more a second kernel, which merges sums, costs more than it saves."""
 _LEAST_COLUMNS = 16384
 """Of one program: less would be spent on its beginning and end."""
-_MOST_BLOCKS = 65535
-"""The limit of the second dimension of a grid."""
 # Vectors are slices at any row: whether one happens to start at a multiple of 16 bytes compiles nothing.
 _VECTORS = ["labels", "temperature", "statistics", "sums", "logprobs", "entropies"]
 _VECTORS += ["maxima", "log_totals", "grad_logprobs", "grad_entropies", "grad", "rows"]
-_SIZES = ["width", "first", "vocabulary", "share", "n", "parts", "slot_stride", "sum_stride", "temperature_stride"]
-_SIZES += ["cap", "scale"]
+_SIZES = ["width", "first", "vocabulary", "share", "blocks", "n", "parts", "slot_stride", "sum_stride"]
+_SIZES += ["temperature_stride", "cap", "scale"]
 
 
 @triton.jit
@@ -193,6 +193,10 @@ def _sums_kernel(
     end = tl.maximum(begin, tl.minimum(begin + share * (4 * step), width))
     start = logits + row.to(tl.int64) * row_stride
     temp = tl.load(temperature + row * temperature_stride)
+    label = tl.load(labels + row) - first
+    picked = 0.0
+    if (label >= begin) & (label < end):  # read first, so that the last columns do not wait for it
+        picked = _logits(start, bias, label, None, cap, BIAS, CAP)
     c = 1.0 / temp * _LOG2_E
     maximum = tl.full([THREADS], _NOTHING, tl.float32)
     total = tl.zeros([THREADS], tl.float32)
@@ -216,10 +220,6 @@ def _sums_kernel(
         second = tl.sum(shrink * (second + shift * (2.0 * moment + shift * total)), axis=0)
     moment = tl.sum(shrink * (moment + shift * total), axis=0)
     total = tl.sum(shrink * total, axis=0)
-    label = tl.load(labels + row) - first
-    picked = 0.0
-    if (label >= begin) & (label < end):
-        picked = _logits(start, bias, label, None, cap, BIAS, CAP)
     if FINAL:
         sound = (label >= 0) & (label < width) & (temp > 0.0)
         _store_statistics(
@@ -333,12 +333,13 @@ def _gradient_kernel(
     grad_entropies,
     first,
     width,
+    blocks,
     cap,
     BLOCK: tl.constexpr,
     BIAS: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks  # neighbours in memory run together
     start = logits + row.to(tl.int64) * row_stride
     place = out + row.to(tl.int64) * out_stride
     temp = tl.load(temperature + row * temperature_stride)
@@ -348,14 +349,14 @@ def _gradient_kernel(
     offset = g + h * tl.load(entropies + row)
     label = tl.load(labels + row) - first
     label = tl.where((label >= 0) & (label < width), label, -1).to(tl.int32)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    columns = block * BLOCK + tl.arange(0, BLOCK)
     limit = width // 16 * 16  # a mask that ends at a multiple of 16 keeps accesses wide
     c = 1.0 / temp * _LOG2_E  # exactly that of the sums
     slope = h * _LN_2
     _gradient(
         start, place, bias, columns, columns < limit, label, c, maximum, log_total, slope, offset, g, cap, BIAS, CAP
     )
-    if (limit < width) & (tl.program_id(1) == 0):
+    if (limit < width) & (block == 0):
         last = limit + tl.arange(0, 16)
         _gradient(
             start, place, bias, last, last < width, label, c, maximum, log_total, slope, offset, g, cap, BIAS, CAP
@@ -364,7 +365,7 @@ def _gradient_kernel(
 
 def slots(n: int, columns: int) -> int:
     """Programs that share a row of this many columns, where n rows are computed together; each writes sums."""
-    most = min(columns // _LEAST_COLUMNS, _PROGRAMS // max(1, n))
+    most = min(columns // _LEAST_COLUMNS, triton.cdiv(_PROGRAMS, max(1, n)))
     return max(1, most)
 
 
@@ -431,7 +432,8 @@ def _sum(
     final: bool,
 ) -> None:
     n, columns = tile.shape
-    lanes = _lanes(tile)
+    lanes, warps = _lanes(tile), 1 if n * parts >= _MANY_PROGRAMS else WARPS
+    threads = 32 * warps
     launch(
         _sums_kernel,
         (n, parts),
@@ -444,15 +446,15 @@ def _sum(
         n,
         first,
         columns,
-        triton.cdiv(triton.cdiv(columns, 4 * THREADS * lanes), parts),
+        triton.cdiv(triton.cdiv(columns, 4 * threads * lanes), parts),
         soft_cap or 0.0,
         LANES=lanes,
-        THREADS=THREADS,
+        THREADS=threads,
         SECOND=second,
         BIAS=bias is not None,
         CAP=soft_cap is not None,
         FINAL=final,
-        num_warps=WARPS,
+        num_warps=warps,
     )
 
 
@@ -510,10 +512,9 @@ def gradient_(
     target = _target("tile" if out is None else "out", tile if out is None else out, tile)
     tile = target if out is None else _matrix(tile)
     blocks = triton.cdiv(columns, GRADIENT_BLOCK)
-    assert blocks <= _MOST_BLOCKS, f"{columns} columns do not fit a grid"
     launch(
         _gradient_kernel,
-        (n, blocks),
+        (n * blocks,),
         tile,
         tile.stride(0),
         target,
@@ -524,6 +525,7 @@ def gradient_(
         *vectors,
         first,
         columns,
+        blocks,
         soft_cap or 0.0,
         BLOCK=GRADIENT_BLOCK,
         BIAS=bias is not None,
@@ -757,23 +759,24 @@ def _kl_gradient_kernel(
     grad_other_stride,
     scale,
     width,
+    blocks,
     cap,
     BLOCK: tl.constexpr,
     P: tl.constexpr,
     Q: tl.constexpr,
     CAP: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    row, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     p_row, q_row = logits + row.to(tl.int64) * stride, other + row.to(tl.int64) * other_stride
     p_out, q_out = grad_logits + row.to(tl.int64) * grad_stride, grad_other + row.to(tl.int64) * grad_other_stride
     g = tl.load(grad + row) * scale
     c = scale * _LOG2_E
     kl, m, log_s = tl.load(rows + row), tl.load(rows + sum_stride + row), tl.load(rows + 2 * sum_stride + row)
     n, log_r = tl.load(rows + 3 * sum_stride + row), tl.load(rows + 4 * sum_stride + row)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    columns = block * BLOCK + tl.arange(0, BLOCK)
     limit = width // 16 * 16
     _kl_gradient(p_row, q_row, p_out, q_out, columns, columns < limit, c, g, kl, m, log_s, n, log_r, cap, P, Q, CAP)
-    if (limit < width) & (tl.program_id(1) == 0):
+    if (limit < width) & (block == 0):
         last = limit + tl.arange(0, 16)
         _kl_gradient(p_row, q_row, p_out, q_out, last, last < width, c, g, kl, m, log_s, n, log_r, cap, P, Q, CAP)
 
@@ -840,9 +843,10 @@ def kl_backward(
     logits, other = _matrix(logits), _matrix(other)
     for_p = logits if grad_logits is None else _target("grad_logits", grad_logits, logits)
     for_q = other if grad_other is None else _target("grad_other", grad_other, other)
+    blocks = triton.cdiv(columns, KL_BLOCK)
     launch(
         _kl_gradient_kernel,
-        (n, triton.cdiv(columns, KL_BLOCK)),
+        (n * blocks,),
         logits,
         logits.stride(0),
         other,
@@ -856,6 +860,7 @@ def kl_backward(
         for_q.stride(0),
         scale,
         columns,
+        blocks,
         soft_cap or 0.0,
         BLOCK=KL_BLOCK,
         P=grad_logits is not None,

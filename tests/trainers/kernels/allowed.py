@@ -8,19 +8,20 @@ SETS = [[5], [0, 1, 2], [4, 9, 30, 36], [3, 36]]  # of 37 tokens
 ROWS, VOCABULARY, WIDTH = 13, 37, 7
 
 
-def problem(*, free, seed=0, dtype=torch.float32):
+def problem(*, free, seed=0, dtype=torch.float32, device="cpu"):
     """States, weight, bias, ids, upstream gradients, and the set of each row; −1 is the whole vocabulary."""
     generator = torch.Generator().manual_seed(seed)
     hidden, weight, other, other_weight = (
-        torch.randn(*shape, generator=generator).to(dtype).requires_grad_()
+        torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
         for shape in ((ROWS, WIDTH), (VOCABULARY, WIDTH), (ROWS, 5), (VOCABULARY, 5))
     )
-    bias = torch.randn(VOCABULARY, generator=generator).to(dtype).requires_grad_()
+    bias = torch.randn(VOCABULARY, generator=generator).to(device, dtype).requires_grad_()
     index = torch.arange(ROWS) % (len(SETS) + free) - int(free)
     ids = torch.tensor(
         [(SETS[i] if i >= 0 else range(VOCABULARY))[row % (1 if i == 0 else 2)] for row, i in enumerate(index)]
     )
-    return hidden, weight, bias, ids, index, torch.randn(3, ROWS, generator=generator), (other, other_weight)
+    ids, index, upstream = ids.to(device), index.to(device), torch.randn(3, ROWS, generator=generator).to(device)
+    return hidden, weight, bias, ids, index, upstream, (other, other_weight)
 
 
 def enumerated(hidden, weight, bias, ids, index, temperature, soft_cap, other=None):
@@ -43,7 +44,7 @@ def enumerated(hidden, weight, bias, ids, index, temperature, soft_cap, other=No
 
 def check_against_enumeration(allowed_of, token_logprobs, linear_kl, *, free, soft_cap, device="cpu", **options):
     """Outputs and every gradient of both functions, and that a token outside is never touched."""
-    parts = problem(free=free)
+    parts = problem(free=free, device=device)
     exact = problem(free=free, dtype=torch.float64)
     results = []
     for hidden, weight, bias, ids, index, upstream, (other, other_weight) in (parts, exact):
@@ -51,14 +52,14 @@ def check_against_enumeration(allowed_of, token_logprobs, linear_kl, *, free, so
         if hidden.dtype == torch.float64:
             outputs = enumerated(hidden, weight, bias, ids, index, 0.7, soft_cap, (other, other_weight))
         else:
-            allowed = allowed_of(SETS, index, VOCABULARY, device)
+            allowed = allowed_of(SETS, index.cpu(), VOCABULARY, device)
             call = {"temperature": 0.7, "soft_cap": soft_cap, "allowed": allowed, **options}
             outputs = token_logprobs(hidden, weight, ids, bias=bias, **call)
             outputs = (*outputs, linear_kl(hidden, weight, other, other_weight, bias=bias, **call))
         total = sum((x * u.to(x)).sum() for x, u in zip(outputs, upstream, strict=True))
-        results.append([*(x.detach().double() for x in outputs), *torch.autograd.grad(total, inputs)])
+        results.append([x.detach().double().cpu() for x in (*outputs, *torch.autograd.grad(total, inputs))])
     for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got.double(), expected, rtol=2e-4, atol=2e-5)
+        torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-5)
     if not free:
         unused = [t for t in range(VOCABULARY) if all(t not in s for s in SETS)]
         assert not results[0][4][unused].any(), "the weight of a token that no row may choose has a gradient"

@@ -56,9 +56,9 @@ def compare(function, arguments, layouts, differentiable, upstream, tolerance):
         torch.testing.assert_close(got.detach(), expected.detach(), **tolerance)
 
 
-def values(rows, vocabulary, width, dtype, seed):
+def values(rows, vocabulary, width, dtype, seed, device):
     generator = torch.Generator().manual_seed(seed)
-    return {
+    found = {
         "logits": torch.randn(rows, vocabulary, generator=generator).to(dtype),
         "other": torch.randn(rows, vocabulary, generator=generator).to(dtype),
         "hidden": torch.randn(rows, width, generator=generator).to(dtype),
@@ -66,12 +66,14 @@ def values(rows, vocabulary, width, dtype, seed):
         "bias": torch.randn(vocabulary, generator=generator).to(dtype),
         "ids": torch.randint(vocabulary, (rows,), generator=generator),
         "temperature": torch.rand(rows, generator=generator) + 0.5,
-    }, torch.randn(2, rows, generator=generator)
+    }
+    upstream = torch.randn(2, rows, generator=generator)
+    return {name: x.to(device) for name, x in found.items()}, upstream.to(device)
 
 
-def assert_no_layout_matters(backend, layouts, dtype, cut, seed, in_place):
+def assert_no_layout_matters(backend, layouts, dtype, cut, seed, in_place, device="cpu"):
     """All three functions, on one choice of layouts, dtype and tiles."""
-    everything, upstream = values(5, 37, 8, dtype, seed)
+    everything, upstream = values(5, 37, 8, dtype, seed, device)
     tolerance = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
 
     def of_logits(logits, ids, temperature):

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from swe_trainers.kernels import linear, triton_rows
-from swe_trainers.kernels.linear import Plan, tile_shape
+from swe_trainers.kernels.linear import Plan, forward_shape, tile_shape
 
 triton = pytest.importorskip("triton")
 PACKAGE = Path(triton_rows.__file__).parents[1]
@@ -51,9 +51,9 @@ def compiled(monkeypatch):
             kernel.device_caches.clear()
 
 
-def tiles_of(n, vocabulary, dtype):
-    """The tiles of logits that `linear` makes of a micro-batch on a GPU; memory that nothing touches."""
-    height, width = tile_shape(n, vocabulary, 2, gpu=True)
+def tiles_of(n, vocabulary, dtype, shape):
+    """Tiles of logits as `linear` makes them of a micro-batch on a GPU; memory that nothing touches."""
+    height, width = shape
     stride = -(-width // 64) * 64
     memory = torch.empty(height, stride, dtype=dtype)
     for top in range(0, n, height):
@@ -66,14 +66,15 @@ def tiles_of(n, vocabulary, dtype):
 def test_two_hundred_random_micro_batches_compile_six_times_at_most(vocabulary, compiled):
     random = torch.Generator().manual_seed(0)
     for n in torch.randint(1, 9000, (200,), generator=random).tolist():
-        height, width = tile_shape(n, vocabulary, 2, gpu=True)
+        height, width = forward_shape(n, vocabulary, 2)
         slots = triton_rows.slots(height, width)
         sums = torch.empty(-(-vocabulary // width) * slots, 4, n)
         statistics = torch.empty(5, n)
         labels, temperature = torch.zeros(n, dtype=torch.int64), torch.ones(()).expand(n)
-        for part, left, tile in tiles_of(n, vocabulary, torch.bfloat16):
+        for part, left, tile in tiles_of(n, vocabulary, torch.bfloat16, (height, width)):
             own = sums[left // width * slots :][:slots, :, part]
             triton_rows.sum_tile(tile, own, labels[part], temperature[part], first=left)
+        for part, left, tile in tiles_of(n, vocabulary, torch.bfloat16, tile_shape(n, vocabulary, 2, gpu=True)):
             triton_rows.gradient_(tile, labels[part], temperature[part], *statistics[:, part], first=left)
         triton_rows.statistics(sums, labels, temperature, vocabulary)
     assert {name for name, _ in compiled} == {"_sums_kernel", "_merge_kernel", "_gradient_kernel"}
@@ -98,14 +99,20 @@ def test_rows_of_logits_of_any_number_compile_four_times_at_most(compiled):
     assert len(compiled) <= 4, compiled
 
 
+SHAPES = {
+    "cpu": lambda n, vocabulary: tile_shape(n, vocabulary, 2, gpu=False),
+    "gpu": lambda n, vocabulary: tile_shape(n, vocabulary, 2, gpu=True),
+    "gpu, forward": lambda n, vocabulary: forward_shape(n, vocabulary, 2),
+}
+
+
 @pytest.mark.parametrize("n", [1, 777, 8192, 40_000])
 @pytest.mark.parametrize("vocabulary", [7, 50_257, 151_936])
-@pytest.mark.parametrize("gpu", [False, True])
-def test_tiles_fit_their_budget_and_are_about_equally_wide(n, vocabulary, gpu):
-    rows, columns = tile_shape(n, vocabulary, 2, gpu=gpu)
-    most = (
-        max(linear._GPU_FRACTION * n * vocabulary * 2, linear._GPU_LEAST_TILE_BYTES) if gpu else linear._CPU_TILE_BYTES
-    )
+@pytest.mark.parametrize("kind", SHAPES)
+def test_tiles_fit_their_budget_and_are_about_equally_wide(n, vocabulary, kind):
+    rows, columns = SHAPES[kind](n, vocabulary)
+    on_gpu = max(linear._GPU_FRACTION * n * vocabulary * 2, linear._GPU_LEAST_TILE_BYTES)
+    most = linear._CPU_TILE_BYTES if kind == "cpu" else on_gpu
     assert rows * columns * 2 <= max(most, rows * 128 * 2)
     tiles = -(-vocabulary // columns)
     assert vocabulary - (tiles - 1) * columns >= columns - 128 * tiles
@@ -176,7 +183,8 @@ def test_forward_and_backward_take_five_percent_of_the_logits_beside_what_they_r
     size_bytes = 2 if logits_dtype is None else 4
     beside = 0 if logits_dtype is None else 2
     shape = tile_shape(n, vocabulary, size_bytes, gpu=True, sum_bytes=2 * hidden, gradient_bytes=beside)
-    plan = Plan(*shape, keep=False, logits_dtype=logits_dtype)
+    forward = forward_shape(n, vocabulary, size_bytes)
+    plan = Plan(*shape, keep=False, logits_dtype=logits_dtype, forward=forward)
     with Peak() as seen:
         outputs = linear.project(rows, weight, None, ids, temperature, plan=plan, kernels=triton_rows)
         gradients = torch.autograd.grad(outputs, [rows, weight], [torch.ones(n, device="meta")] * 2)
