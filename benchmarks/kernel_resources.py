@@ -57,6 +57,7 @@ class Variant:
         elements: logits (pairs of logits for a KL or a rotation) that one iteration of the main loop processes; without
             a loop, one program.
         aligned: rows begin at multiples of 16 bytes.
+        warps: of a program.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Variant:
     constants: dict[str, Any]
     elements: int
     aligned: bool = True
+    warps: int = triton_rows.WARPS
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ def variants() -> Iterator[Variant]:
             yield Variant(f"gradient {dtype} cap", row._gradient_kernel, dtype, capped, row.GRADIENT_BLOCK)
             narrow = {**sums, "LANES": 1}  # the compiler makes four iterations one
             yield Variant(f"sums {dtype} unaligned", row._sums_kernel, dtype, narrow, 16 * row.THREADS, aligned=False)
+            one = {**sums, "THREADS": 32}
+            yield Variant(f"sums {dtype} one warp", row._sums_kernel, dtype, one, 4 * 32 * lanes, warps=1)
     for final in (False, True):
         constants = {**threads, "SECOND": False, "FINAL": final}
         yield Variant(f"merge{' final' if final else ''}", row._merge_kernel, "fp32", constants, triton_rows.THREADS)
@@ -146,10 +150,10 @@ def measure(variant: Variant, architecture: int) -> Resources:
         attrs={(names.index(name),): ALIGNED for name in wide if name in names},
     )
     target = GPUTarget("cuda", architecture, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": triton_rows.WARPS})
+    compiled = triton.compile(source, target=target, options={"num_warps": variant.warps})
     code, registers, spilled = _disassembled(compiled.asm["cubin"], compiled.metadata.name)
     loop = _main_loop(code) or [instruction for _, instruction in code]
-    per_thread = variant.elements / triton_rows.THREADS
+    per_thread = variant.elements / (32 * variant.warps)
     counted = [_access(instruction) for instruction in loop]
     return Resources(
         variant.name,

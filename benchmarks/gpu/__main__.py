@@ -149,19 +149,18 @@ def measure(parts: list[str], options: argparse.Namespace) -> int:
 
 
 def summarise(output: Path) -> dict[str, Any]:
-    """The newest row of each quantity, of the newest run of each part; what is absent or failed, with the reason."""
-    runs: dict[str, dict[str, Any]] = {}
+    """The newest row of each quantity; what is absent or failed, with the reason.
+
+    `run` of a row is the position in `runs` of its run: one of older source stands where newer ones had no time for it.
+    """
+    runs: list[dict[str, Any]] = []
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for part in MODULES:
-        lines = list(read_lines(output / f"{part}.jsonl"))
-        keys = [line["run"] for line in lines if "run" in line]
-        if not keys:
-            continue
-        runs[part], current = keys[-1], None
-        for line in lines:
-            current = line["run"]["key"] if "run" in line else current
-            if "metric" in line and current == keys[-1]["key"]:
-                rows[part, line["case"], line["metric"]] = {"part": part, **line}
+        for line in read_lines(output / f"{part}.jsonl"):
+            if "run" in line:
+                runs.append({"part": part, **line["run"]})
+            elif "metric" in line:
+                rows[part, line["case"], line["metric"]] = {"part": part, "run": len(runs) - 1, **line}
     return {
         "runs": runs,
         "rows": [line for line in rows.values() if "median" in line],

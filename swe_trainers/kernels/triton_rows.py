@@ -548,7 +548,8 @@ def launch(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Any, *
 
 def _matrix(x: Tensor) -> Tensor:
     """A matrix to read, (n, w): columns contiguous, rows at any distance."""
-    x = x.resolve_neg()  # a lazy minus sign is not in memory
+    if x.is_neg():
+        x = x.resolve_neg()  # a lazy minus sign is not in memory
     return x if x.stride(1) == 1 else x.contiguous()
 
 
@@ -558,6 +559,8 @@ def _vector(name: str, x: Tensor, tile: Tensor, size: int, dtype: torch.dtype | 
         raise ShapeError(
             f"{name}: got shape {tuple(x.shape)} on {x.device}, expected ({size},) on {tile.device}, as the tile"
         )
+    if x.dtype == (dtype or x.dtype) and x.is_contiguous() and not x.is_neg():
+        return x  # as nearly always: each of the calls below takes the host a microsecond or more
     return x.resolve_neg().to(dtype or x.dtype).contiguous()
 
 

@@ -102,8 +102,8 @@ class LanguageModel(nn.Module):
         float32_logits: keep the logits of a bfloat16 model unrounded, in generation and in training.
 
     Raises:
-        ConfigurationError: the logits are scaled or capped, a layer type cannot be packed, or the tokenizer has more
-            ids than the model has embeddings.
+        ConfigurationError: the logits are scaled or capped, a layer type cannot be packed, the tokenizer has more
+            ids than the model has embeddings, or PyTorch's default device is not the CPU.
     """
 
     def __init__(
@@ -127,6 +127,11 @@ class LanguageModel(nn.Module):
                 f"the tokenizer has {tokenizer.vocab_size} ids, the model {rows} embeddings: not a pair"
             )
         if self.device.type != "meta":
+            if torch.get_default_device().type != "cpu":
+                raise ConfigurationError(
+                    f"PyTorch's default device is {torch.get_default_device()}: batches are made on the CPU and moved "
+                    "where the model is. Try: without torch.set_default_device; model.device chooses"
+                )
             self._check_logits()
             self._check_packing()
 

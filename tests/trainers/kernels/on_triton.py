@@ -110,9 +110,10 @@ def test_results_from_logits_are_as_exact_as_plain_torch(vocabulary, kind, dtype
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_one_warp_each_as_of_large_batches_are_as_exact(kind, monkeypatch):
     monkeypatch.setattr(triton_rows, "_MANY_PROGRAMS", 1)
+    temperature = torch.tensor([[0.7], [1.0], [1.9]])
     for vocabulary in (7, 1023, 4113):
-        logits, ids, upstream = logits_of(kind, 2, vocabulary, seed=vocabulary)
-        results = [everything(f, logits, ids, upstream, torch.ones(1, 1)) for f in (mine, plain, truth)]
+        logits, ids, upstream = logits_of(kind, 3, vocabulary, seed=vocabulary)
+        results = [everything(f, logits, ids, upstream, temperature) for f in (mine, plain, truth)]
         assert_no_worse(*results, ("logprobs", "entropy", "d logits", "d temperature"), torch.float32)
 
 

@@ -115,7 +115,9 @@ def test_every_part_runs_on_a_bare_machine(bare, tmp_path):
     found = json.loads((tmp_path / "kernels.json").read_text())
     absent = next(reason for name, reason in found["absent"].items() if name.endswith(": QuACK (no entropy, sum only)"))
     assert absent == "peer absent: ModuleNotFoundError: No module named 'quack'"
-    assert set(found["runs"]) == {"linear", "update", "generation", "tests"} and found["failed"] == {}
+    assert {run["part"] for run in found["runs"]} == {"linear", "update", "generation", "tests"} and found[
+        "failed"
+    ] == {}
     rows = {(row["part"], row["metric"]): row for row in found["rows"]}
     assert ("linear", "ours, recomputing: rate of 4 bare products") in rows
     assert ("update", "ppo: tokens") in rows and ("generation", "embedded engine: tokens") in rows
@@ -173,7 +175,23 @@ def test_rows_of_other_code_or_another_device_are_measured_again(tmp_path):
         journal.add("case", "time", "s", [value])
         journal.done("case")
         journal.close()
-    assert [row["median"] for row in summarise(tmp_path)["rows"]] == [2.0]
+    found = summarise(tmp_path)
+    assert [(row["median"], found["runs"][row["run"]]["key"]) for row in found["rows"]] == [(2.0, ["new"])]
+
+
+def test_a_row_that_newer_code_had_no_time_for_is_kept_and_says_of_which_run_it_is(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    for key, metrics in (("old", ("first", "second")), ("new", ("first",))):
+        journal = Journal(path, [key])
+        journal.begin({"key": [key]})
+        for metric in metrics:
+            journal.add("case", metric, "s", [1.0])
+        journal.close()
+    found = summarise(tmp_path)
+    assert {row["metric"]: found["runs"][row["run"]]["key"] for row in found["rows"]} == {
+        "first": ["new"],
+        "second": ["old"],
+    }
 
 
 def test_the_commit_is_unknown_without_git(monkeypatch):

@@ -249,3 +249,9 @@ def test_families_whose_logits_or_scores_are_computed_otherwise_are_refused():
     ):
         with pytest.raises(ConfigurationError, match=message):
             LanguageModel(change(), words())
+
+
+def test_another_default_device_than_the_cpu_is_refused_with_what_chooses_one() -> None:
+    model = tiny_model("qwen3")
+    with torch.device("meta"), pytest.raises(ConfigurationError, match=r"default device is meta.*model\.device"):
+        LanguageModel(model.causal_lm, model.tokenizer)
