@@ -57,9 +57,9 @@ def inspect(dataset: str, instance: str) -> Play:
         model = get_model("mockllm/model", custom_outputs=answers)
         with tempfile.TemporaryDirectory() as logs:
             (log,) = inspect_ai.eval(task, model=model, display="none", log_dir=logs)
-        if log.status != "success":
-            return {"reward": None, "error": str(log.error)[-400:]}
-        score = log.samples[0].scores["verdict"]
+            if log.status != "success":
+                return {"reward": None, "error": str(log.error)[-400:]}
+            score = log.samples[0].scores["verdict"]  # read from the folder now, not before
         return {"reward": score.value, "error": score.explanation or ""}
 
     return play

