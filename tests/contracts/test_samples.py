@@ -20,4 +20,3 @@ def collected(*arguments: str) -> list[str]:
 def test_a_sample_is_run_exactly_where_its_campaign_is_not() -> None:
     assert collected(SAMPLED) == ["1"]
     assert collected(SAMPLED, "-m", "not campaign") == ["7"]
-    assert collected(f"{SAMPLED}[7]") == ["7"]
