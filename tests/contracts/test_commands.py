@@ -27,7 +27,7 @@ from tests.contracts.documents import LANGUAGES, ROOT, Block, blocks_of, command
 from tests.env.wheels import write_wheels
 from tests.places import public_directory
 from tests.programs import offline, run_to_end
-from tests.warm import ENVIRONMENT, TRAINER, warm_python
+from tests.warm import warm_python
 
 PROGRAMS = {
     "swegym": "swegym_env.cli.main:main",
@@ -35,7 +35,7 @@ PROGRAMS = {
     "swe-eval": "swe_trainers.cli.main:main_eval",
     "swe-serve": "swe_trainers.cli.serve:main",
 }
-SESSION = "tests.contracts.page_session:main"
+SESSION = Path(__file__).with_name("page_session.py")
 PAGES = {page.relative_to(ROOT).as_posix(): blocks_of(page) for page in pages()}
 PLAYED = [name for name, blocks in PAGES.items() if any(b.language in ("sh", "python") for b in blocks)]
 LONG_PAGES = ("docs/tasks.md", "docs/training.md", "docs/evaluation.md")
@@ -54,11 +54,9 @@ def place() -> Iterator[Path]:
         programs = directory / "bin"
         programs.mkdir()
         write_wheels(directory / "wheels")
-        imported = (*TRAINER, *ENVIRONMENT, "stable_baselines3")
-        with warm_python(directory, {**os.environ, **offline(directory)}, imported) as warm:
+        with warm_python(directory, {**os.environ, **offline(directory)}) as warm:
             for name, target in PROGRAMS.items():
                 warm.program(programs / name, target)
-            warm.program(directory / "session", SESSION)
             (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
             (programs / "python").chmod(0o755)
             yield directory
@@ -80,7 +78,8 @@ def run_page(blocks: list[Block], place: Path, folder: Path) -> subprocess.Compl
         "HOME": str(folder / "home"),
         "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
     }
-    return run_to_end([str(place / "session")], environment, cwd=folder, stdin=json.dumps(steps), timeout_s=240)
+    command = [sys.executable, str(SESSION)]
+    return run_to_end(command, environment, cwd=folder, stdin=json.dumps(steps), timeout_s=240)
 
 
 @pytest.mark.parametrize(
