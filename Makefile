@@ -4,8 +4,10 @@ SHELL := /bin/bash
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*[#][#] .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 PY := .venv/bin/python
-# Tests run in this many processes, each with one thread: some of them time what they test.
+# Tests run in this many processes, each with one thread: some of them time what they test. What they import is compiled
+# once, also where Python is asked to keep no bytecode: they start hundreds of programs.
 WORKERS ?= 2
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q
 # The set-up is done again when one of these changes, and costs nothing otherwise.
 INPUTS := pyproject.toml setup.py constraints.txt scripts/setup.sh scripts/install_torch.sh scripts/install_test_tools.sh
 STAMP := .venv/.setup-$(shell cat $(INPUTS) | cksum | cut -d' ' -f1)
@@ -23,10 +25,10 @@ demo: setup ## the main job: train a language model to repair code in real sandb
 	@OMP_WAIT_POLICY=passive $(PY) examples/demo.py $(ARGS)
 
 test: doors ## run the tests but the long campaigns (ARGS=… is passed on to pytest)
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q -m 'not campaign' $(ARGS)
+	@$(PYTEST) -m 'not campaign' $(ARGS)
 
 test-all: doors ## run all tests, the long campaigns too
-	@OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile -q $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check: setup ## lint, formatting, types, which package may import which, and whether the documentation builds
 	@status=0; for tool in 'ruff check' 'ruff format --check' mypy 'lint-imports --no-logo' 'mkdocs build'; do \

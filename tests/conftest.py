@@ -1,4 +1,4 @@
-"""Settings of all tests: in CI only tests that need a GPU may be skipped, and Ctrl-C interrupts started programs."""
+"""Settings of all tests: what CI may skip, what a campaign makes needless, and that Ctrl-C interrupts programs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ def pytest_configure() -> None:
     """Let SIGINT interrupt what the tests start: a shell lets what it runs in the background ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out a sample whose campaign is run too: the campaign does all that the sample does."""
+    campaigns = {_function(item) for item in items if item.get_closest_marker("campaign")}
+    needless = [item for item in items if item.get_closest_marker("sample") and _function(item) in campaigns]
+    if needless:
+        config.hook.pytest_deselected(items=needless)
+        items[:] = [item for item in items if item not in needless]
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def fail_if_forbidden(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import runpy
 import select
 import signal
 import socket
@@ -25,13 +26,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-__all__ = ["TRAINER", "ForkedProcess", "WarmPython", "warm_python"]
+__all__ = ["ENVIRONMENT", "TRAINER", "ForkedProcess", "WarmPython", "run_file", "warm_python"]
 
 ROOT = Path(__file__).parents[1]
 TRAINER = (  # the last ones are imported in the middle of a run, where each process would do it again
     "torch", "transformers", "swe_trainers.cli.main", "swe_trainers.experiment", "torch._dynamo", "safetensors.torch",
     "transformers.models.llama.modeling_llama", "transformers.models.qwen3.modeling_qwen3", "matplotlib.figure",
     "matplotlib.backends.backend_agg", "rich.console", "gymnasium.envs.toy_text",
+)  # fmt: skip
+ENVIRONMENT = (
+    "swegym_env.cli.main", "swegym_env.env", "swegym_env.grading.grading", "swegym_env.tasks.datasets",
+    "swegym_env.programs.env",
 )  # fmt: skip
 _CLIENT = """\
 #!{python} -IS
@@ -113,6 +118,13 @@ def warm_python(folder: Path, environment: dict[str, str], preloaded: Sequence[s
             yield WarmPython(address)
         finally:
             process.kill()
+
+
+def run_file() -> None:
+    """Run the file that is the first argument, as `python FILE ARGUMENTS` does: a target for `WarmPython.program`."""
+    sys.argv = sys.argv[1:]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def main() -> None:

@@ -88,7 +88,11 @@ def _updates(directory):
 
 
 @pytest.mark.parametrize(
-    "updates", [pytest.param((1,), id="once"), pytest.param((1, 2), id="twice", marks=pytest.mark.campaign)]
+    "updates",
+    [
+        pytest.param((1,), id="once", marks=pytest.mark.sample),
+        pytest.param((1, 2), id="twice", marks=pytest.mark.campaign),
+    ],
 )
 def test_killed_demo_resumes_from_its_last_checkpoint(tmp_path, updates):
     killed = 0

@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from tests.env.wheels import write_wheels
 from tests.places import public_directory
 from tests.programs import ROOT, offline, run_to_end
+from tests.warm import ENVIRONMENT, TRAINER, warm_python
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +32,18 @@ def environment(place: Path) -> dict[str, str]:
     return {**os.environ, **offline(place)}
 
 
+@pytest.fixture(scope="module")
+def python(place: Path, environment: dict[str, str]) -> Iterator[str]:
+    """Runs a file as Python does, in a fork of a process that has imported what most examples need."""
+    with warm_python(place, environment, (*TRAINER, *ENVIRONMENT)) as warm:
+        warm.program(place / "python", "tests.warm:run_file")
+        yield str(place / "python")
+
+
 @pytest.fixture
-def play(environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
+def play(python: str, environment: dict[str, str]) -> Callable[..., dict[str, Any]]:
     def played(program: str, *arguments: object) -> dict[str, Any]:
-        command = [sys.executable, f"examples/{program}", *map(str, arguments)]
+        command = [python, f"examples/{program}", *map(str, arguments)]
         ran = run_to_end(command, environment, timeout_s=240)
         assert ran.returncode == 0, ran.stderr[-3000:]
         assert "FutureWarning" not in ran.stderr  # of what a program calls itself

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from swegym_env.sandbox.layers import LayerStore
 
 from .adaptive import ADAPTIVE
 from .answers import ANSWERS, PAYING
-from .cases import Attack
+from .cases import BESIDE, Attack
 from .unlisted import UNLISTED
 
 # One or two of a kind; the others are variants that the campaign runs.
@@ -56,6 +57,22 @@ _FIRST = (
 )
 def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
+
+
+_BESIDE_SAMPLE = (
+    *("computed: equals every object", "counts runs by a draw", "answers what the calling line expects"),
+    *("makes the package's own assertion lenient", "an edit of the key that objects compare"),
+)
+
+
+# In this file, as one process runs a file: how the tests of a task run blind was found out by the attacks above.
+@pytest.mark.parametrize(
+    "name", [name if name in _BESIDE_SAMPLE else pytest.param(name, marks=[pytest.mark.campaign]) for name in ADAPTIVE]
+)
+def test_no_attack_pays_with_files_beside_it_that_no_test_needs(name: str, rejected: Callable[..., Verdict]) -> None:
+    attack = ADAPTIVE[name]
+    beside = "".join(text for _, text in BESIDE.values())
+    rejected(replace(attack, patch=attack.patch + beside, honest=attack.honest + beside))
 
 
 @pytest.mark.parametrize("attack", PAYING.values(), ids=PAYING.keys())

@@ -12,26 +12,20 @@ from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.data import mini
 from swegym_env.tasks.task import Task
 
-from .adaptive import _SHAPES_FILES, _SHAPES_SOLVED, ADAPTIVE, SHAPES_TASK, _shapes
-from .cases import Attack, binary, diff, link, new
+from .adaptive import _SHAPES_FILES, _SHAPES_SOLVED, SHAPES_TASK, _shapes
+from .cases import BESIDE, Attack, diff, link, new
 
-_BESIDE: Mapping[str, tuple[str, str]] = {
-    "a dangling link": ("notes", link("notes", "nowhere")),
-    "a binary file": ("trace.bin", binary("trace.bin", bytes(range(256)))),
-    "a script": ("reproduce.py", new("reproduce.py", "import subprocess, sys\n\nsubprocess.run([sys.executable])\n")),
-    "a note": ("NOTES.txt", new("NOTES.txt", "Run pytest, then open the report: it says passed.\n")),
-}
 _FIRST: dict[str, Task] = {}
 for _task in mini.load():
     _FIRST.setdefault(_task.repo, _task)
 
 
-@pytest.mark.parametrize("beside", _BESIDE)
+@pytest.mark.parametrize("beside", BESIDE)
 @pytest.mark.parametrize(
     "repo", [name if name == "mini/urlroute" else pytest.param(name, marks=[pytest.mark.campaign]) for name in _FIRST]
 )
 def test_a_repair_resolves_with_a_file_beside_it(repo: str, beside: str, store: LayerStore) -> None:
-    task, (path, text) = _FIRST[repo], _BESIDE[beside]
+    task, (path, text) = _FIRST[repo], BESIDE[beside]
     verdict = grade(task, task.patch + text, store=store, backend="namespace")
     assert verdict.resolved, verdict.failure_reason
     assert verdict.set_aside in ((), (path,))  # where the repair is proved as it is, nothing is set aside
@@ -39,10 +33,10 @@ def test_a_repair_resolves_with_a_file_beside_it(repo: str, beside: str, store: 
 
 def test_what_is_set_aside_is_what_the_verdict_does_not_speak_of(store: LayerStore) -> None:
     task = _FIRST["mini/urlroute"]
-    both = "".join(text for _, text in _BESIDE.values())
+    both = "".join(text for _, text in BESIDE.values())
     verdict = grade(task, task.patch + both, store=store, backend="namespace")
     assert verdict.resolved, verdict.failure_reason
-    assert verdict.set_aside == tuple(sorted(path for path, _ in _BESIDE.values()))
+    assert verdict.set_aside == tuple(sorted(path for path, _ in BESIDE.values()))
 
 
 def test_a_file_that_breaks_the_tests_is_not_set_aside(store: LayerStore) -> None:
@@ -103,18 +97,3 @@ _SPLIT = {
 @pytest.mark.parametrize("name", _SPLIT)
 def test_a_forgery_in_two_files_is_rejected(name: str, rejected: Callable[..., Verdict]) -> None:
     rejected(_SPLIT[name])
-
-
-_SAMPLE = (
-    *("computed: equals every object", "counts runs by a draw", "answers what the calling line expects"),
-    *("makes the package's own assertion lenient", "an edit of the key that objects compare"),
-)
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in _SAMPLE else pytest.param(name, marks=[pytest.mark.campaign]) for name in ADAPTIVE]
-)
-def test_no_attack_pays_with_a_file_beside_it(name: str, rejected: Callable[..., Verdict]) -> None:
-    attack = ADAPTIVE[name]
-    beside = "".join(text for _, text in _BESIDE.values())
-    rejected(replace(attack, patch=attack.patch + beside, honest=attack.honest + beside))

@@ -22,7 +22,9 @@ import torch.multiprocessing
 from tests.warm import TRAINER
 
 PATIENCE_S = 240  # less than pytest's own timeout, whose message would not name the ranks that still run
-IMPORTED_BY_RANKS = ("accelerate", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.checkpoint")
+IMPORTED_BY_RANKS = (  # `peft` takes as long as PyTorch
+    "accelerate", "torch.distributed.fsdp", "torch.distributed.tensor", "torch.distributed.checkpoint", "peft",
+)  # fmt: skip
 
 
 def _preload(*modules: str) -> None:

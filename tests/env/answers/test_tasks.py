@@ -20,7 +20,9 @@ from swegym_env.languages.python.logs import parse_pytest
 from swegym_env.tasks.datasets import load_examples, load_tasks
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "every", [pytest.param(4, marks=pytest.mark.sample), pytest.param(1, marks=pytest.mark.campaign)]
+)
 @pytest.mark.parametrize("name", ["kodcode-mini", "file-repair-mini"])
 def test_every_shipped_solution_passes_and_every_broken_file_fails(name: str, every: int) -> None:
     shipped = load_tasks(name)

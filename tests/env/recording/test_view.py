@@ -215,7 +215,9 @@ def test_color_scheme_follows_the_system_and_can_be_switched(show, episode):
     assert dark.evaluate(ground) == light.evaluate(ground) != before
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1000, marks=pytest.mark.sample), pytest.param(5000, marks=pytest.mark.campaign)]
+)
 def test_long_episode_can_be_navigated_and_searched(show, made_record, count):
     patch, turns = "diff --git a/f b/f\n@@ -0,0 +1 @@\n", []
     for number in range(count):

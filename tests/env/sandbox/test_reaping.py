@@ -145,7 +145,9 @@ def test_a_signal_to_the_owner_leaves_nothing(backend: str, run_directory: Path,
     assert eventually(lambda: nothing_left(place)), (directories(place), users(place))
 
 
-@pytest.mark.parametrize("deaths", [3, pytest.param(10, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "deaths", [pytest.param(3, marks=pytest.mark.sample), pytest.param(10, marks=pytest.mark.campaign)]
+)
 @pytest.mark.parametrize("without", ["", "overlay"])
 def test_sigkill_of_the_owner_at_any_moment_leaves_nothing(
     backend: str, run_directory: Path, without: str, deaths: int, monkeypatch: pytest.MonkeyPatch

@@ -35,7 +35,9 @@ def fuzz(service: Served, examples: int, *arguments: str) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
 
 
-@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "examples", [pytest.param(3, marks=pytest.mark.sample), pytest.param(12, marks=pytest.mark.campaign)]
+)
 def test_generated_requests_cause_no_failure_and_leave_nothing(
     surroundings: Path, tmp_path: Path, examples: int
 ) -> None:

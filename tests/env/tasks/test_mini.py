@@ -68,7 +68,9 @@ def test_unknown_split_is_reported() -> None:
         mini.load("validation")
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "every", [pytest.param(7, marks=pytest.mark.sample), pytest.param(1, marks=pytest.mark.campaign)]
+)
 def test_gold_and_test_patch_applied_by_git_give_the_correct_repository(tmp_path: Path, every: int) -> None:
     for number, task in enumerate(TASKS[::every]):
         folder = tmp_path / str(number)

@@ -58,7 +58,10 @@ def learn(player, settings, updates):
 
 
 @names
-@pytest.mark.parametrize(("part", "least"), [(0.6, 1.25), pytest.param(1, 2.0, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    ("part", "least"),
+    [pytest.param(0.6, 1.25, marks=pytest.mark.sample), pytest.param(1, 2.0, marks=pytest.mark.campaign)],
+)
 def test_algorithm_learns_the_echo_task(name, part, least):
     player = Player(seed=1)
     # A critic learns faster than one return per episode, and several optimizer steps per update faster than one.
