@@ -32,7 +32,8 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
         assert row["registers"] <= 80, row  # 6 blocks of 128 threads stay resident on each multiprocessor
         if "merge" in row["kernel"] or "unaligned" in row["kernel"]:
             continue
-        assert row["wide_loads"] >= (2 if "SwiGLU" in row["kernel"] else 4), row
+        few = "SwiGLU" in row["kernel"] or row["kernel"].startswith("gradient bf16")  # of 16 elements a thread
+        assert row["wide_loads"] >= (2 if few else 4), row
         if "gradient" in row["kernel"]:
             assert row["wide_stores"] >= 2, row  # the narrow ones are of the last columns of an odd vocabulary
     if architecture == 90:
