@@ -82,8 +82,8 @@ _BABEL = (
     "sed -i '/\"babel-plugin-polyfill-es-shims\":/d' packages/babel-plugin-proposal-decorators/package.json",
     "make bootstrap",
 )
-# `sharp` and Playwright download binaries by scripts. Tests take most packages from their sources, and the core from its
-# build.
+# Scripts of `sharp` and Playwright download binaries. Tests take the other packages from their sources, and the core and
+# what it depends on from their builds.
 _DOCUSAURUS = (
     "yarn install --frozen-lockfile --ignore-scripts",
     "NX_DAEMON=false yarn lerna run build --scope @docusaurus/core --include-dependencies",
