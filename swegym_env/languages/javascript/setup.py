@@ -82,8 +82,8 @@ _BABEL = (
     "sed -i '/\"babel-plugin-polyfill-es-shims\":/d' packages/babel-plugin-proposal-decorators/package.json",
     "make bootstrap",
 )
-# Scripts of `sharp` and Playwright download binaries. Tests take most packages from their sources, and the core with
-# its dependencies from builds. Yarn's 30 seconds for each package are too few beside other work.
+# Scripts of `sharp` and Playwright download binaries. The tests of the rows import what the core depends on as built,
+# and no other builds. Yarn's 30 seconds for each package are too few beside other work.
 _DOCUSAURUS = (
     "yarn install --frozen-lockfile --ignore-scripts --network-timeout 600000",
     "NX_DAEMON=false yarn lerna run build --scope @docusaurus/core --include-dependencies",
