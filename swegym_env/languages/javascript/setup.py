@@ -82,6 +82,12 @@ _BABEL = (
     "sed -i '/\"babel-plugin-polyfill-es-shims\":/d' packages/babel-plugin-proposal-decorators/package.json",
     "make bootstrap",
 )
+# Scripts of `sharp` and Playwright download binaries. The tests of the rows import what the core depends on as built,
+# and no other builds. Yarn's 30 seconds for each package are too few beside other work.
+_DOCUSAURUS = (
+    "yarn install --frozen-lockfile --ignore-scripts --network-timeout 600000",
+    "NX_DAEMON=false yarn lerna run build --scope @docusaurus/core --include-dependencies",
+)
 
 RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
     "axios/axios": {
@@ -93,7 +99,7 @@ RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
         "": NodeRecipe("20", ("make bootstrap",), managers=("@yarnpkg/cli-dist@3.8.7",)),
         **dict.fromkeys(("13928", "15649", "16130"), NodeRecipe("20", _BABEL, managers=("@yarnpkg/cli-dist@3.8.7",))),
     },
-    "facebook/docusaurus": {"": NodeRecipe("20", ("yarn install --frozen-lockfile",), managers=("yarn@1.22.22",))},
+    "facebook/docusaurus": {"": NodeRecipe("20", _DOCUSAURUS, managers=("yarn@1.22.22",))},
     "immutable-js/immutable-js": {"": NodeRecipe("20", (_NPM_CI,), programs={"jq": "jq"})},
     "mrdoob/three.js": {"": NodeRecipe("20", (_NPM_CI,))},
     "preactjs/preact": {
