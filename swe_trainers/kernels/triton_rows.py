@@ -365,7 +365,7 @@ def _gradient_kernel(
 
 def slots(n: int, columns: int) -> int:
     """Programs that share a row of this many columns, where n rows are computed together; each writes sums."""
-    most = min(columns // _LEAST_COLUMNS, triton.cdiv(_PROGRAMS, max(1, n)))
+    most = min(columns // _LEAST_COLUMNS, -(-_PROGRAMS // max(1, n)))
     return max(1, most)
 
 
