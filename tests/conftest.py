@@ -31,7 +31,9 @@ def pytest_configure() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--campaigns", default="0/1", metavar="I/N", help="of the campaigns, every N-th test from the I-th")
+    parser.addoption(
+        "--campaigns", default="0/1", metavar="I/N", help="of the campaigns, every N-th test from the I-th"
+    )
 
 
 @pytest.hookimpl(trylast=True)
