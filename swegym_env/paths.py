@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from pathlib import Path
 
 __all__ = ["large_run_dir", "run_dir", "work_dir"]
@@ -25,11 +26,15 @@ def work_dir() -> Path:
 def run_dir() -> Path:
     """The directory of the writable layers of live sandboxes: `$SWEGYM_RUNDIR`, else `/dev/shm`, else `/tmp`."""
     chosen = os.environ.get("SWEGYM_RUNDIR")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    return Path(chosen).expanduser().absolute() if chosen else _default_run_dir(os.geteuid())
+
+
+@lru_cache(maxsize=1)
+def _default_run_dir(user: int) -> Path:
+    """Each start of a sandbox asks for it several times."""
     memory = Path("/dev/shm")
     parent = memory if os.access(memory, os.W_OK) else Path("/tmp")
-    return parent / f"swegym-{os.geteuid()}"
+    return parent / f"swegym-{user}"
 
 
 def large_run_dir() -> Path:

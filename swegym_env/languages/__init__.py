@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -682,10 +682,15 @@ def language_of(task: Task) -> Language:
     The tests of an interpreter are written in the language that it runs (MicroPython's in Python), so their suffixes
     do not decide where the repository is known. If no suffix is known either, it is the first language.
     """
+    return _language_of(task.repo, task.test_patch, task.patch)
+
+
+@lru_cache(maxsize=1024)
+def _language_of(repo: str, *patches: str) -> Language:
     for language in all_languages():
-        if task.repo in language.repository_parsers:
+        if repo in language.repository_parsers:
             return language
-    for patch in (task.test_patch, task.patch):
+    for patch in patches:
         suffixes = Counter(PurePosixPath(path).suffix for path in touched_paths(patch))
         counts = {language: sum(suffixes[suffix] for suffix in language.suffixes) for language in all_languages()}
         if any(counts.values()):

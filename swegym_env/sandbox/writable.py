@@ -96,6 +96,8 @@ class WritableLayer:
 
     Attributes:
         has_own_file_system: it is a tmpfs, which limits its size.
+        view: its directory, as this process sees it.
+        upper: the directory of what was written, as this process sees it.
         disk_bytes, inodes: the limits on it; on a disk at most half of what is free.
 
     Raises:
@@ -117,6 +119,7 @@ class WritableLayer:
             raise storage_error(OSError(answer.removeprefix("error ")), directory.parent)
         self.has_own_file_system = answer == "tmpfs"
         self.view = Path(f"/proc/{client.pid}/root{self.path}") if self.has_own_file_system else self.path
+        self.upper = self.view / "upper"
         self.disk_bytes, self.inodes = limits.disk_bytes, limits.inodes
         if not self.has_own_file_system:
             free = os.statvfs(self.path)
@@ -124,11 +127,6 @@ class WritableLayer:
             self.inodes = min(self.inodes, free.f_favail // _SHARE) if free.f_files else self.inodes
             if self.disk_bytes < min(limits.disk_bytes, _LEAST_BYTES) or self.inodes < min(limits.inodes, _LEAST_FILES):
                 raise storage_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), directory.parent)
-
-    @property
-    def upper(self) -> Path:
-        """The directory of what was written, as this process sees it."""
-        return self.view / "upper"
 
     def populate(self, workdir: str, binds: Mapping[str, str]) -> None:
         """Fill an empty layer: a home, temporary directories, targets of binds, and the working directory."""
