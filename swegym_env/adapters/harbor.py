@@ -21,6 +21,7 @@ from typing import Any
 from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 
+from swegym_env.adapters.workbench import OneCaller
 from swegym_env.errors import SandboxError
 from swegym_env.harbor.image import as_root, build_image
 from swegym_env.harbor.state import Protect, copied_state, limits_of, put_folder
@@ -48,7 +49,7 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
         self._backend, self._protect = sandbox, protect
         self._sandbox: Sandbox | None = None
         self._spec: SandboxSpec | None = None
-        self._lock = asyncio.Lock()
+        self._caller = OneCaller(lambda: self._sandbox)
         self._held = ExitStack()
         super().__init__(*args, **kwargs)
 
@@ -96,14 +97,13 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
             self._spec = built.spec(limits_of(task), network=task.network, env=task.env)
             self._begin(self._spec)
 
-        async with self._lock:
-            await asyncio.to_thread(begin)
+        await self._caller.call(begin)
         await self._upload_environment_dir_after_start()
 
     async def stop(self, delete: bool) -> None:
         """Remove the sandbox and what it held."""
-        async with self._lock:
-            await asyncio.to_thread(self._end)
+        caller, self._caller = self._caller, OneCaller(lambda: self._sandbox)
+        await asyncio.to_thread(caller.finish, self._end)
 
     def _end(self) -> None:
         if self._sandbox is not None:
@@ -148,8 +148,7 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
         )
         place = f"cd -- {shlex.quote(cwd)} && " if cwd else ""
         line = f"( {place}{{ {exports}{as_root(['bash', '-c', command])}; }} )"
-        async with self._lock:
-            result = await asyncio.to_thread(self._live().run, line, timeout_s=timeout_sec or _TIMEOUT_S)
+        result = await self._caller.call(lambda: self._live().run(line, timeout_s=timeout_sec or _TIMEOUT_S))
         if result.timed_out:
             raise asyncio.TimeoutError(f"the command timed out after {timeout_sec} s")
         return ExecResult(stdout=result.output, stderr=None, return_code=result.exit_code)
@@ -157,8 +156,7 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         """Write a file into the sandbox."""
         content, mode = Path(source_path).read_bytes(), Path(source_path).stat().st_mode & 0o777
-        async with self._lock:
-            await asyncio.to_thread(self._live().write, target_path, content, mode=mode)
+        await self._caller.call(lambda: self._live().write(target_path, content, mode=mode))
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
         """Write a folder into the sandbox; before the tests, a fresh sandbox takes the place of the agent's."""
@@ -169,13 +167,11 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
             self._live().run(f"mkdir -p {shlex.quote(target_dir)}")
             put_folder(self._live(), Path(source_dir), target_dir)
 
-        async with self._lock:
-            await asyncio.to_thread(upload)
+        await self._caller.call(upload)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         """Copy a file out of the sandbox."""
-        async with self._lock:
-            content = await asyncio.to_thread(self._live().read, source_path)
+        content = await self._caller.call(lambda: self._live().read(source_path))
         Path(target_path).parent.mkdir(parents=True, exist_ok=True)
         Path(target_path).write_bytes(content)
 
@@ -193,5 +189,4 @@ class SwegymEnvironment(BaseEnvironment):  # type: ignore[misc]  # the peer is n
                         tar.extract(member, target_dir, filter="data")
 
         Path(target_dir).mkdir(parents=True, exist_ok=True)
-        async with self._lock:
-            await asyncio.to_thread(download)
+        await self._caller.call(download)

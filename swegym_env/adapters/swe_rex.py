@@ -8,7 +8,7 @@ which no caller of SWE-ReX takes for the result of a command.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import functools
 import logging
 import shlex
 from pathlib import Path
@@ -27,7 +27,7 @@ from swerex.exceptions import (
 )
 from swerex.runtime import abstract as rex
 
-from swegym_env.adapters.workbench import Workbench
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench
 from swegym_env.errors import SandboxError
 from swegym_env.sandbox import CommandResult
 from swegym_env.tasks.datasets import load_tasks
@@ -50,8 +50,8 @@ class SwegymRuntime(rex.AbstractRuntime):
         self.logger = logger
         self._bench = bench
         self._session = ""
-        self._numbers = itertools.count()
-        self._turn = asyncio.Lock()  # a sandbox has one caller at a time
+        self._split = SplitOutput()
+        self._caller = OneCaller(lambda: bench.sandbox)
 
     async def is_alive(self, *, timeout: float | None = None) -> rex.IsAliveResponse:
         """Whether its shell answers."""
@@ -106,47 +106,48 @@ class SwegymRuntime(rex.AbstractRuntime):
             SandboxError: the machine failed.
         """
         text = command.command if isinstance(command.command, str) else shlex.join(command.command)
-        errors = "" if command.merge_output_streams else f"/tmp/.swegym-stderr-{next(self._numbers)}"
-        environment = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (command.env or {}).items())
+        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (command.env or {}).items())
         directory = f"cd -- {shlex.quote(command.cwd)} || exit; " if command.cwd else ""
-        inner = f"( {directory}{environment}eval {shlex.quote(text)} )" + (f" 2>{errors}" if errors else "")
-        stderr = ""
-        try:
-            done = await self._run(inner, command.timeout)
-        finally:
-            if errors:
-                stderr = (await self._run(f"cat {errors}; rm -f {errors}", command.timeout)).output
+        line, stderr = f"( {directory}{exports}eval {shlex.quote(text)} )", ""
+        if command.merge_output_streams:
+            done = await self._run(line, command.timeout)
+        else:
+            seconds = command.timeout or _MOST_S
+            run = functools.partial(self._split.run, self._bench.sandbox, line, timeout_s=seconds)
+            done, stderr = await self._caller.call(run)
+            _check_in_time(done, text, command.timeout)
         if command.check and done.exit_code != 0:
             raise NonZeroExitCodeError(_failed(text, done.exit_code, done.output + stderr, command.error_msg))
         return rex.CommandResponse(stdout=done.output, stderr=stderr, exit_code=done.exit_code)
 
     async def read_file(self, request: rex.ReadFileRequest) -> rex.ReadFileResponse:
         """The text of a file. Raises OSError, SandboxError."""
-        async with self._turn:
-            content = await asyncio.to_thread(self._bench.sandbox.read, request.path)
+        content = await self._caller.call(lambda: self._bench.sandbox.read(request.path))
         return rex.ReadFileResponse(content=content.decode(request.encoding or "utf-8", request.errors or "strict"))
 
     async def write_file(self, request: rex.WriteFileRequest) -> rex.WriteFileResponse:
         """Write a text. Raises OSError, SandboxError."""
-        async with self._turn:
-            await asyncio.to_thread(self._bench.sandbox.write, request.path, request.content.encode())
+        await self._caller.call(lambda: self._bench.sandbox.write(request.path, request.content.encode()))
         return rex.WriteFileResponse()
 
     async def upload(self, request: rex.UploadRequest) -> rex.UploadResponse:
         """Copy a file or a folder of this machine into the sandbox. Raises OSError, SandboxError."""
         source, target = Path(request.source_path), Path(request.target_path)
         files = sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
-        async with self._turn:
+
+        def write() -> None:
             for path in files:
                 place = target / path.relative_to(source) if source.is_dir() else target
                 mode = path.stat().st_mode & 0o755
-                await asyncio.to_thread(self._bench.sandbox.write, str(place), path.read_bytes(), mode=mode)
+                self._bench.sandbox.write(str(place), path.read_bytes(), mode=mode)
+
+        await self._caller.call(write)
         return rex.UploadResponse()
 
     async def close(self) -> rex.CloseResponse:
         """Remove the sandbox. Idempotent."""
         self._session = ""
-        await asyncio.to_thread(self._bench.close)
+        await asyncio.to_thread(self._caller.finish, self._bench.close)
         return rex.CloseResponse()
 
     def _check_session(self, name: str) -> None:
@@ -154,11 +155,15 @@ class SwegymRuntime(rex.AbstractRuntime):
             raise SessionDoesNotExistError(f"session {name!r} does not exist")
 
     async def _run(self, command: str, timeout_s: float | None) -> CommandResult:
-        async with self._turn:
-            done = await asyncio.to_thread(self._bench.sandbox.run, command, timeout_s=timeout_s or _MOST_S)
-        if done.timed_out:
-            raise CommandTimeoutError(f"timeout after {timeout_s} seconds while running command {command!r}")
+        run = functools.partial(self._bench.sandbox.run, command, timeout_s=timeout_s or _MOST_S)
+        done = await self._caller.call(run)
+        _check_in_time(done, command, timeout_s)
         return done
+
+
+def _check_in_time(done: CommandResult, command: str, timeout_s: float | None) -> None:
+    if done.timed_out:
+        raise CommandTimeoutError(f"timeout after {timeout_s} seconds while running command {command!r}")
 
 
 class SwegymDeployment(AbstractDeployment):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,6 +35,7 @@ from swerex.runtime.abstract import (
 )
 
 from swegym_env.adapters.swe_rex import SwegymDeployment, SwegymRuntime
+from swegym_env.errors import SandboxError
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.sandbox.test_reaping import eventually, sandboxes, users
@@ -109,7 +112,7 @@ def test_commands_outside_of_the_session_leave_it_alone() -> None:
             await runtime.execute(Command(command="echo bad >&2; false", shell=True, check=True))
         with pytest.raises(CommandTimeoutError):
             await runtime.execute(Command(command=["sleep", "100"], timeout=0.3))
-        after = await runtime.run_in_session(BashAction(command='pwd; echo "${A-none}"; ls -A /tmp'))
+        after = await runtime.run_in_session(BashAction(command='pwd; echo "${A-none}"; ls /tmp'))
         assert after.output == "/testbed\nnone\n"
 
     with_runtime(use)
@@ -153,6 +156,37 @@ def test_the_work_is_graded_through_the_deployment() -> None:
 
     anyio.run(run)
     assert [(outcome["valid"], outcome["reward"]) for outcome in outcomes] == [(True, 0.0), (True, 1.0)]
+
+
+def test_a_cancelled_command_ends_and_the_sandbox_goes_on(place: Path) -> None:
+    async def play() -> None:
+        deployment = SwegymDeployment(instance=TASK.instance_id)
+        await deployment.start()
+        runtime = deployment.runtime
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(
+                runtime.execute(Command(command="echo begun >/tmp/begun; sleep 1000", shell=True)), 3
+            )
+        shown = await asyncio.wait_for(runtime.read_file(ReadFileRequest(path="/tmp/begun")), 30)
+        assert shown.content == "begun\n"
+        running = asyncio.ensure_future(runtime.execute(Command(command=["sleep", "1000"])))
+        await asyncio.sleep(1)
+        await asyncio.wait_for(deployment.stop(), 30)
+        with contextlib.suppress(NonZeroExitCodeError, SandboxError):
+            await asyncio.wait_for(running, 30)
+
+    asyncio.run(play())
+    assert eventually(lambda: not any(name.endswith("-sandbox") for name in sandboxes(place)))
+
+
+def test_a_pipe_that_the_agent_planted_delays_no_command(place: Path) -> None:
+    async def use(runtime: SwegymRuntime) -> None:
+        planted = "for i in $(seq 0 99); do mkfifo /tmp/.swegym-stderr-$i; done"
+        await runtime.execute(Command(command=planted, shell=True, timeout=60))
+        found = await asyncio.wait_for(runtime.execute(Command(command="echo err >&2", shell=True, timeout=60)), 30)
+        assert (found.stdout, found.stderr) == ("", "err\n")
+
+    with_runtime(use)
 
 
 DYING = textwrap.dedent("""
