@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from asyncio.subprocess import PIPE
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from harbor.models.task.config import EnvironmentConfig
 from harbor.models.trial.paths import TrialPaths
 from verifiers.v1.runtimes.apptainer import ApptainerRuntime
 
+from benchmarks.root_file_system import write_files
 from swegym_env.adapters.harbor import SwegymEnvironment
 from swegym_env.adapters.verifiers import SwegymRuntime
 from swegym_env.tasks.datasets import load_tasks
@@ -59,6 +62,21 @@ async def verifiers(runtime: Any) -> Opened:
     return run, runtime.stop
 
 
+async def bare(folder: Path, files: Mapping[str, str]) -> Opened:
+    """No sandbox at all: what the programs themselves take, started as verifiers' runtimes start them."""
+    write_files(files, folder)
+
+    async def run(command: str) -> int:
+        process = await asyncio.create_subprocess_exec("bash", "-c", command, cwd=folder, stdout=PIPE, stderr=PIPE)
+        await process.communicate()
+        return int(process.returncode or 0)
+
+    async def close() -> None:
+        shutil.rmtree(folder)
+
+    return run, close
+
+
 async def play(opening: Awaitable[Opened], commands: list[str]) -> tuple[float, list[float]]:
     """Seconds of an episode, and of each of its turns."""
     began, turns = time.perf_counter(), []
@@ -83,6 +101,7 @@ async def main() -> None:
         "Harbor, swegym_env": lambda number: harbor(SwegymEnvironment, place / f"ours-{number}", image),
         "verifiers, apptainer": lambda _: verifiers(ApptainerRuntime(apptainer)),
         "verifiers, swegym_env": lambda _: verifiers(SwegymRuntime(task)),
+        "verifiers, bare programs": lambda number: bare(place / f"bare-{number}", task.files),
     }
     found: dict[str, dict[str, list[float]]] = {name: {"episode": [], "turn": []} for name in cases}
     for number in range(request["episodes"] + 1):
