@@ -29,7 +29,7 @@ from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
-from tests.env.sandbox.test_reaping import eventually, sandboxes, users
+from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
 from tests.places import own_run_directory
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
@@ -129,7 +129,7 @@ def test_what_the_machine_breaks_is_an_error_and_leaves_no_verdict(
         pid = supervisor().pid
         below = descendants(pid)
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: not any(Path("/proc", str(each), "exe").exists() for each in below))
+        assert gone(below)
         with pytest.raises(InfrastructureError):
             sandbox.exec("ls")
         assert sandbox.status() is SandboxStatus.ERROR
@@ -210,5 +210,5 @@ def test_nothing_is_left_when_its_process_is_killed(place: Path) -> None:
         assert eventually(lambda: users(place))
         below = descendants(process.pid)
         process.kill()
-    assert eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in below))
+    assert gone(below)
     assert eventually(lambda: not sandboxes(place) and not users(place))

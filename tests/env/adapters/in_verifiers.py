@@ -21,7 +21,7 @@ from swegym_env.adapters.verifiers import SwegymRuntime
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
-from tests.env.sandbox.test_reaping import eventually, sandboxes, users
+from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
 from tests.places import own_run_directory, public_directory
 from tests.programs import ROOT
 
@@ -102,11 +102,6 @@ def play(
             return await made.run_episode(task, context)
 
     return asyncio.run(run())
-
-
-def gone(pids: list[int]) -> bool:
-    """Whether these processes end soon."""
-    return eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in pids))
 
 
 def in_runtime(use: Callable[[SwegymRuntime], Awaitable[None]]) -> None:

@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from swegym_env.recording.record import find_records, read_record
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
-from tests.env.sandbox.test_reaping import eventually, sandboxes, users
+from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
 from tests.places import own_run_directory, public_directory
 from tests.programs import ROOT
 
@@ -177,7 +177,7 @@ def test_nothing_is_left_when_a_side_is_killed_in_a_call(place: Path, dies: str,
         if dies == "client":
             client.wait(60)
         assert eventually(lambda: not sandboxes(place) and not users(place))
-        assert eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in below))
+        assert gone(below)
         client.kill()
     if dies == "client":  # the server keeps what was played
         (record,) = find_records(tmp_path)

@@ -17,7 +17,7 @@ import yaml
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, task_to_row
-from tests.env.sandbox.test_reaping import eventually, sandboxes, users
+from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
 from tests.places import own_run_directory
 from tests.programs import ROOT, run_to_end
 
@@ -168,7 +168,7 @@ def test_nothing_is_left_when_its_command_is_killed(tmp_path: Path, place: Path)
         below = descendants(process.pid)
         os.kill(process.pid, signal.SIGKILL)
     assert eventually(lambda: not sandboxes(place) and not users(place))
-    assert eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in below))
+    assert gone(below)
 
 
 def _name(pid: int) -> str:

@@ -38,7 +38,7 @@ from swegym_env.adapters.swe_rex import SwegymDeployment, SwegymRuntime
 from swegym_env.errors import SandboxError
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
-from tests.env.sandbox.test_reaping import eventually, sandboxes, users
+from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
 from tests.places import own_run_directory
 from tests.programs import ROOT, run_to_end
 
@@ -229,4 +229,4 @@ def test_nothing_is_left_when_its_process_is_killed(place: Path) -> None:
         assert sandboxes(place) and users(place)
         os.kill(process.pid, signal.SIGKILL)
     assert eventually(lambda: not sandboxes(place) and not users(place))
-    assert eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in below))
+    assert gone(below)

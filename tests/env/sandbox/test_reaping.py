@@ -53,6 +53,11 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return wait_until(condition, PATIENCE_S, every_s=0.01)
 
 
+def gone(pids: list[int]) -> bool:
+    """Whether these processes end soon."""
+    return eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in pids))
+
+
 def directories(place: Path) -> list[str]:
     return [path.name for path in place.iterdir() if path.is_dir()] if place.exists() else []
 
