@@ -148,6 +148,32 @@ def test_a_failure_of_the_machine_ends_its_run_without_a_score(tmp_path: Path) -
     assert info["swegym"].keys() == {"valid", "failure_reason"} and info["swegym"]["valid"] is False
 
 
+BREAKING = """
+import json
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.models.test_models import DeterministicModel, make_output
+from swegym_env.adapters.mini_swe_agent import SwegymEnvironment
+from swegym_env.errors import SandboxBrokenError
+
+environment = SwegymEnvironment(instance="{instance}")
+commands = ("rm -f /bin; kill -9 -1", "ls")
+model = DeterministicModel(outputs=[make_output(command, [{{"command": command}}]) for command in commands])
+agent = DefaultAgent(model, environment, system_template="", instance_template="", cost_limit=0)
+try:
+    agent.run()
+except SandboxBrokenError:
+    print(json.dumps(agent.serialize()["info"]))
+"""
+
+
+def test_an_agent_that_breaks_its_sandbox_has_the_reward_0(tmp_path: Path) -> None:
+    program = BREAKING.format(instance=TASKS[0].instance_id)
+    ran = run_to_end([sys.executable, "-c", program], variables(tmp_path))
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    outcome = json.loads(ran.stdout.splitlines()[-1])["swegym"]
+    assert (outcome["valid"], outcome["reward"], outcome["resolved"]) == (True, 0.0, False)
+
+
 def test_nothing_is_left_when_its_command_is_killed(tmp_path: Path, place: Path) -> None:
     own = configuration(
         tmp_path,
