@@ -480,11 +480,12 @@ class _Scopes:
         """Each name that is a means with what follows it, dots and then a call; with its scope and tree."""
         found: list[tuple[tuple[str, str], ast.expr]] = []
         follows: dict[ast.AST, ast.expr] = {}
-        for node in walk(self.tree):
-            if isinstance(node, ast.Attribute | ast.Call):
+        nodes = [node for node in walk(self.tree) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
+        for node in nodes:
+            if not isinstance(node, ast.Name):
                 follows[node.value if isinstance(node, ast.Attribute) else node.func] = node
-        for node in walk(self.tree):
-            if not isinstance(node, ast.Name | ast.Attribute) or not _is_word(_name_of(node)):
+        for node in nodes:
+            if isinstance(node, ast.Call) or not _is_word(_name_of(node)):
                 continue
             access: ast.expr = node
             while not isinstance(access, ast.Call) and access in follows:
@@ -502,6 +503,7 @@ def _name_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_word(name: str) -> bool:
     return any(words.fullmatch(name) for words in (FORGING, READING, _REACHED, _DYNAMIC)) or name == "compile"
 
@@ -865,11 +867,14 @@ def _texts_of(tree: ast.Module) -> Counter[str]:
 
 
 _Value = str | int | list[str] | None
+_FOLDED = frozenset({ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.BinOp, ast.Subscript, ast.Call})
 _Known = dict[ast.AST, _Value]  # every expression is put together once: a hostile file may nest many
 
 
 def _folded(node: ast.AST, known: _Known) -> _Value:
     """The value of a constant expression of texts; None for any other, and for what is put together and long."""
+    if type(node) not in _FOLDED:
+        return None
     if node not in known:
         value = _value(node, known)
         is_long = isinstance(value, str) and len(value) > _TEXT_LIMIT and not isinstance(node, ast.Constant)

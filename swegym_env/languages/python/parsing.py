@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 import threading
+from typing import Any
 
 __all__ = ["children", "parse", "parse_expression", "walk"]
 
 _turn = threading.Lock()
+_KINDS = [kind for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)]
 # All but contexts and operators, which have nothing below them.
 _MARKS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
-_NODES = frozenset(
-    kind
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST) and not issubclass(kind, _MARKS)
-)
+_NODES = frozenset(kind for kind in _KINDS if not issubclass(kind, _MARKS))
+# Fields that hold texts, numbers, contexts and operators in every kind of node.
+_LEAVES = frozenset({"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "op"})
+_LEAVES |= {"ops", "simple", "type_comment"}
+_FIELDS = {kind: tuple(name for name in kind._fields if name not in _LEAVES) for kind in _KINDS}
 
 
 def parse(text: str | bytes) -> ast.Module:
@@ -39,7 +41,9 @@ def parse_expression(text: str) -> ast.expr:
 def children(node: ast.AST) -> list[ast.AST]:
     """The nodes directly below one, but for contexts and operators."""
     found: list[ast.AST] = []
-    for value in vars(node).values():
+    values: dict[str, Any] = node.__dict__
+    for name in _FIELDS[type(node)]:
+        value: Any = values.get(name)
         kind = type(value)
         if kind in _NODES:
             found.append(value)

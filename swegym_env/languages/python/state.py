@@ -22,7 +22,11 @@ from swegym_env.repo.patches import FilePatch, parse_patch
 __all__ = ["keeps_state"]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-_Scoped = (*_Function.__args__, ast.ClassDef, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp)
+# Kinds of nodes, which are looked up: `isinstance` with a union made on the spot takes as long as all the rest.
+_DEFINITIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
+_SCOPED = _DEFINITIONS | {ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp}
+_BINDING = _DEFINITIONS | {ast.Name, ast.arg, ast.alias, ast.ExceptHandler, ast.Global, ast.Nonlocal}
+_KEEPING = frozenset({ast.Global, ast.Nonlocal, ast.Attribute, ast.Subscript, ast.Call, ast.Name, *_Function.__args__})
 _Kept = tuple[str, str]  # a kind, and the name of what keeps
 _CHANGING = re.compile(
     r"_*(add|append|clear|discard|extend|insert|install|patch|pop|push|put|register|remove|send|set|sort|reverse|"
@@ -153,18 +157,19 @@ class _File:
         found: list[ast.AST] = []
         waiting: list[tuple[ast.AST, ast.AST]] = [(self._tree, self._tree)]
         for node, scope in waiting:  # grows during the iteration
-            inner = scope
+            inner, kind = scope, type(node)
             if node is not self._tree:
                 found.append(node)
                 self._scope_of[node] = scope
-                if isinstance(node, _Scoped):
+                if kind in _SCOPED:
                     inner = node
                     self._bound[node] = {}
-            self._bind(node, scope, inner)
+            if kind in _BINDING:
+                self._bind(node, scope, inner)
+            is_definition = kind in _DEFINITIONS
             for child in children(node):
                 self._parents[child] = node
-                outside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-                waiting.append((child, scope if outside and self._is_outside(node, child) else inner))
+                waiting.append((child, scope if is_definition and self._is_outside(node, child) else inner))
         return found
 
     @staticmethod
@@ -280,6 +285,8 @@ class _File:
         """Each way in which the file keeps something between calls, as often as it does so."""
         uses: list[tuple[str, bool]] = []
         for node in self._nodes:
+            if type(node) not in _KEEPING:
+                continue
             if isinstance(node, ast.Global | ast.Nonlocal):
                 if isinstance(node, ast.Global) or self._escapes(self._scope_of[node]):
                     yield from (("scope", name) for name in node.names)
