@@ -103,7 +103,7 @@ class Demo:
     n_parallel: int | None = None
     held_out_episodes: int = 240
     curve_episodes: int = 60
-    curve_every: int = 4
+    curve_every: int = 2
     shown_episodes: int = 3
     max_turns: int = 4
     max_new_tokens: int = 24
@@ -113,15 +113,15 @@ class Demo:
         warmup_updates=30,
         decay="linear",
         weight_decay=0.01,
-        epochs=2,
-        minibatch_episodes=16,
+        epochs=4,
+        minibatch_episodes=32,
         pack=False,
     )
     ppo: PPO = PPO(
         learning_rate=2e-4,
         decay="linear",
-        max_updates=16,
-        episodes_per_update=160,
+        max_updates=10,
+        episodes_per_update=256,
         epochs=2,
         minibatches=4,
         gamma=1.0,
