@@ -16,7 +16,6 @@ import posixpath
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any, Literal, TypeVar, overload
 
 from inspect_ai import Task, task
@@ -36,19 +35,15 @@ from inspect_ai.util import (
     sandboxenv,
 )
 
-from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, subshell, tasks_of
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.sandbox import CommandResult, Limits, Sandbox
-from swegym_env.tasks.datasets import load_tasks
-from swegym_env.tasks.task import Task as RepositoryTask
-from swegym_env.tasks.task import TaskSet
 
 __all__ = ["SwegymSandbox", "swegym", "verdict"]
 
 _FOUND_BUT_NOT_EXECUTABLE = 126
 _STARTS_AT_ONCE = 32
-_MOST_S = 24 * 3600.0
-"""A command without a limit of its own; Inspect has limits of a sample."""
+_MOST_S = 24 * 3600.0  # of a command without a limit of its own; Inspect has limits of a sample
 _PROMPT = (
     "The repository of your working directory has this issue. Change the repository so that it is resolved, and submit "
     "when you are done.\n\n"
@@ -86,7 +81,7 @@ class SwegymSandbox(SandboxEnvironment):
             raise ConfigurationError(f'sandbox "swegym": takes no configuration, got {config!r}')
         if "instance_id" not in metadata:
             raise ConfigurationError('sandbox "swegym": the metadata of the sample have no "instance_id"')
-        tasks = _tasks(metadata.get("dataset", "mini"), metadata.get("split"))
+        tasks = tasks_of(metadata.get("dataset", "mini"), metadata.get("split"))
         limits = replace(Limits(), output_bytes=SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE)
         bench = await asyncio.to_thread(
             Workbench,
@@ -135,13 +130,12 @@ class SwegymSandbox(SandboxEnvironment):
         del timeout_retry, concurrency
         if user is not None and user not in await self._own_names():
             raise SandboxUserUnsupportedError(f"a sandbox of swegym has one user, and cannot execute as {user!r}")
-        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
-        inner = f"cd -- {shlex.quote(self._absolute(cwd or '.'))} || exit; {exports}{shlex.join(cmd)}"
+        line = subshell(shlex.join(cmd), cwd=self._absolute(cwd or "."), env=env)
 
         def run(box: Sandbox) -> tuple[CommandResult, str]:
             data = input.encode() if isinstance(input, str) else input
             try:
-                return self._split.run(box, f"( {inner} )", timeout_s=timeout or _MOST_S, data=data)
+                return self._split.run(box, line, timeout_s=timeout or _MOST_S, data=data)
             except OSError as error:  # the agent has filled or closed the place
                 raise ToolError(f"the input of the command cannot be written: {error}") from error
 
@@ -209,11 +203,6 @@ class SwegymSandbox(SandboxEnvironment):
             raise ToolError(f"The sandbox is broken: {error}") from error
 
 
-@cache
-def _tasks(dataset: str, split: str | None) -> TaskSet[RepositoryTask]:
-    return load_tasks(dataset, split=split, on_bad_row="skip")
-
-
 @scorer(metrics=[accuracy(), stderr()])
 def verdict() -> Scorer:
     """1 where our grading resolves the task with the repository as the agent left it, else 0.
@@ -250,7 +239,7 @@ def swegym(dataset: str = "mini", split: str | None = None, sandbox: str = "auto
             input=_PROMPT + each.problem_statement,
             metadata={**metadata, "instance_id": each.instance_id},
         )
-        for each in _tasks(dataset, split)
+        for each in tasks_of(dataset, split)
     ]
     return Task(
         dataset=MemoryDataset(samples, name=dataset),

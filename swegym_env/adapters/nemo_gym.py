@@ -19,18 +19,16 @@ import posixpath
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from nemo_gym.sandbox import SandboxCreateError, SandboxExecResult, SandboxHandle, SandboxSpec, SandboxStatus
 
-from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, subshell
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, subshell, tasks_of
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxError
 from swegym_env.sandbox import Limits, Sandbox, start_sandbox
 from swegym_env.sandbox import SandboxSpec as OwnSpec
-from swegym_env.tasks.datasets import load_tasks
-from swegym_env.tasks.task import Task, TaskSet
 
 __all__ = ["VERDICT", "SwegymProvider"]
 
@@ -41,11 +39,6 @@ _MOST_S = 24 * 3600.0  # of a command without a limit of its own
 _NO_EXIT_CODE = 125  # as in the providers of NeMo Gym
 _LOG = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
-
-
-@cache
-def _tasks(dataset: str, split: str | None) -> TaskSet[Task]:
-    return load_tasks(dataset, split=split, on_bad_row="skip")
 
 
 class _Held:
@@ -179,7 +172,7 @@ class SwegymProvider:
             return partial(start_sandbox, own, backend=self._backend)
         if instance is None:
             raise ConfigurationError('provider swegym: "instance_id" is not in the metadata of the spec')
-        task = _tasks(self._dataset, self._split)[instance]
+        task = tasks_of(self._dataset, self._split)[instance]
         return partial(Workbench, task, backend=self._backend, repos=self._repos, env=spec.env, limits=limits)
 
     async def exec(

@@ -13,21 +13,20 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from verifiers.v1.runtimes import ApptainerRuntimeInfo
 
-from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, outcome_of, subshell
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, outcome_of, subshell, tasks_of
 from swegym_env.agent.actions import Command, Malformed
 from swegym_env.agent.formats.calls import call_from_json
 from swegym_env.agent.observations import render_result
 from swegym_env.agent.tools import ToolSet, tool_set
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
-from swegym_env.tasks.datasets import load_tasks
-from swegym_env.tasks.task import Task, TaskSet
+from swegym_env.tasks.task import Task
 
 __all__ = ["SwegymEnv", "SwegymHarness", "SwegymRuntime", "SwegymTaskset"]
 
@@ -41,11 +40,6 @@ _SYSTEM_PROMPT = (
     "you leave it differs from what you found: hidden tests must pass. Changes to tests are set aside."
 )
 _PROMPT = f"The repository at {_WORKDIR} has this issue. Change the repository so that it is resolved.\n\n"
-
-
-@cache
-def _tasks(dataset: str, split: str | None) -> TaskSet[Task]:
-    return load_tasks(dataset, split=split, on_bad_row="skip")
 
 
 class BrokenByAgentError(vf.SandboxError):
@@ -125,7 +119,7 @@ class SwegymTask(vf.Task[SwegymData]):
     @property
     def task(self) -> Task:
         """The task as this package has it."""
-        return _tasks(self.data.dataset, self.data.split)[self.key]
+        return tasks_of(self.data.dataset, self.data.split)[self.key]
 
     @vf.reward
     async def resolved(self, trace: vf.Trace, runtime: vf.Runtime) -> float:
@@ -170,7 +164,7 @@ class SwegymTaskset(vf.Taskset[SwegymTask, SwegymTasksetConfig]):
     def load(self) -> Iterable[SwegymTask]:
         """The tasks, in the order of the dataset."""
         chosen = self.config.model_dump(include={"dataset", "split", "repos", "sandbox"})
-        for task in _tasks(self.config.dataset, self.config.split):
+        for task in tasks_of(self.config.dataset, self.config.split):
             prompt = _PROMPT + task.problem_statement
             yield SwegymTask(SwegymData(id=task.instance_id, prompt=prompt, **chosen), self.config.task)
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cache
 from typing import Any, TypeVar
 
 from swegym_env.agent.tools import ToolSet
@@ -22,14 +23,21 @@ from swegym_env.errors import InfrastructureError, SandboxBrokenError
 from swegym_env.grading.grading import grade
 from swegym_env.prepare import prepare
 from swegym_env.sandbox import CommandResult, Limits, Sandbox
-from swegym_env.tasks.task import Task
+from swegym_env.tasks.datasets import load_tasks
+from swegym_env.tasks.task import Task, TaskSet
 
-__all__ = ["OneCaller", "SplitOutput", "Workbench", "broken_by_agent", "outcome_of", "subshell"]
+__all__ = ["OneCaller", "SplitOutput", "Workbench", "broken_by_agent", "outcome_of", "subshell", "tasks_of"]
 
 _FILES = "/tmp/.swegym-"
 _REMOVE_AFTER = 64  # commands
 _INTERRUPT_AGAIN_S = 1.0
 _Found = TypeVar("_Found")
+
+
+@cache
+def tasks_of(dataset: str, split: str | None) -> TaskSet[Task]:
+    """The tasks of a dataset, without malformed rows; see `tasks.datasets.load_tasks`."""
+    return load_tasks(dataset, split=split, on_bad_row="skip")
 
 
 class Workbench:

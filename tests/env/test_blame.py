@@ -14,6 +14,8 @@ import pytest
 from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import SandboxBrokenError, SandboxError
+from swegym_env.grading.grading import grade
+from swegym_env.grading.task_tests import TaskTests
 from swegym_env.rewards.part import RewardPart
 from swegym_env.sandbox import SandboxSpec, local, open_sandbox
 from swegym_env.sandbox.client import supervisor
@@ -154,3 +156,22 @@ def test_a_layer_of_the_machine_that_is_gone_is_the_machines_fault(backend: str,
         sandbox.run("true")
     assert not isinstance(caught.value, SandboxBrokenError)
     sandbox.close()
+
+
+def test_a_supervisor_that_dies_while_the_tests_are_written_is_the_machines_fault(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests can be run without the patch in the next sandbox, which says nothing of the patch."""
+    write, killed = TaskTests._write_over_patch, []
+
+    def dying(*arguments: Any, **more: Any) -> None:
+        if not killed:
+            kill_supervisor()
+            killed.append(True)
+        write(*arguments, **more)
+
+    monkeypatch.setattr(TaskTests, "_write_over_patch", dying)
+    with pytest.raises(SandboxError):
+        grade(TASK, TASK.patch, backend=backend)
+    assert killed
+    assert grade(TASK, TASK.patch, backend=backend).resolved
