@@ -3,7 +3,8 @@
 #
 #   scripts/test_door.sh DOOR [ARGS]    run its tests, tests/env/adapters/in_DOOR.py for most; ARGS are pytest's
 #   scripts/test_door.sh DOOR --make    install the peer only
-#   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for
+#   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for, and Harbor where
+#                                       there is another one that is
 #
 # Doors: harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker, verifiers, and atif, which is Harbor's schema
 # alone, for any Python. A peer is installed once, into .venv/doors/DOOR: an environment over .venv, which has what the peer
@@ -12,6 +13,17 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+is_enough() { "$1" -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, $oldest))" 2>/dev/null; }
+
+find_python() { # the first interpreter that is new enough and can make virtual environments
+    local candidate
+    for candidate in python3.1{2,3,4} ~/.pyenv/versions/3.1[2-4]*/bin/python python3; do
+        if is_enough "$candidate"; then echo "$candidate"; return; fi
+    done
+    echo "test_door: $door needs Python >= 3.$oldest" >&2
+    return 1
+}
+
 door=${1:?a door: atif, harbor, inspect, nemo_gym, openenv, tinker or verifiers, or peers}
 shift
 if [[ $door == --make ]]; then
@@ -19,7 +31,7 @@ if [[ $door == --make ]]; then
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
     doors=(atif openenv)
     if ((minor >= 11)); then doors+=(inspect nemo_gym tinker verifiers); fi
-    if ((minor >= 12)); then doors+=(harbor); fi
+    if oldest=12 find_python >/dev/null 2>&1; then doors+=(harbor); fi
     for door in "${doors[@]}"; do
         "$0" "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
     done
@@ -38,17 +50,6 @@ case $door in
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
     *) echo "test_door: no door $door; there are atif, harbor, inspect, nemo_gym, openenv, tinker and verifiers" >&2; exit 2 ;;
 esac
-
-is_enough() { "$1" -c "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, $oldest))" 2>/dev/null; }
-
-find_python() { # the first interpreter that is new enough and can make virtual environments
-    local candidate
-    for candidate in python3.1{2,3,4} ~/.pyenv/versions/3.1[2-4]*/bin/python python3; do
-        if is_enough "$candidate"; then echo "$candidate"; return; fi
-    done
-    echo "test_door: $door needs Python >= 3.$oldest" >&2
-    return 1
-}
 
 place=.venv/doors/$door stamp=.venv/doors/$door/.made
 if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
