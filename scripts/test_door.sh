@@ -31,7 +31,7 @@ if [[ $door == --make ]]; then
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
     doors=(atif openenv)
     if ((minor >= 11)); then doors+=(inspect nemo_gym tinker verifiers); fi
-    if oldest=12 find_python >/dev/null 2>&1; then doors+=(harbor); fi
+    if ((minor >= 12)) || oldest=12 find_python >/dev/null 2>&1; then doors+=(harbor); fi
     for door in "${doors[@]}"; do
         "$0" "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
     done

@@ -27,7 +27,7 @@ from swerex.exceptions import (
 )
 from swerex.runtime import abstract as rex
 
-from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench
+from swegym_env.adapters.workbench import OneCaller, SplitOutput, Workbench, subshell
 from swegym_env.errors import SandboxError
 from swegym_env.sandbox import CommandResult
 from swegym_env.tasks.datasets import load_tasks
@@ -106,14 +106,16 @@ class SwegymRuntime(rex.AbstractRuntime):
             SandboxError: the machine failed.
         """
         text = command.command if isinstance(command.command, str) else shlex.join(command.command)
-        exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (command.env or {}).items())
-        directory = f"cd -- {shlex.quote(command.cwd)} || exit; " if command.cwd else ""
-        line, stderr = f"( {directory}{exports}eval {shlex.quote(text)} )", ""
+        line, stderr = subshell(text, cwd=command.cwd or "", env=command.env), ""
         if command.merge_output_streams:
             done = await self._run(line, command.timeout)
         else:
-            seconds = command.timeout or _MOST_S
-            run = functools.partial(self._split.run, self._bench.sandbox, line, timeout_s=seconds)
+
+            def run() -> tuple[CommandResult, str]:
+                found = self._split.run(self._bench.sandbox, line, timeout_s=command.timeout or _MOST_S)
+                self._split.remove(self._bench.sandbox)  # nothing of ours is in the session's /tmp
+                return found
+
             done, stderr = await self._caller.call(run)
             _check_in_time(done, text, command.timeout)
         if command.check and done.exit_code != 0:

@@ -29,6 +29,7 @@ from swegym_env.tasks.task import Task, TaskSet
 __all__ = ["OneCaller", "SplitOutput", "Workbench", "broken_by_agent", "outcome_of", "subshell", "tasks_of"]
 
 _FILES = "/tmp/.swegym-"
+_REMOVE = f"rm -rf {_FILES}*"
 _REMOVE_AFTER = 64  # commands
 _INTERRUPT_AGAIN_S = 1.0
 _Found = TypeVar("_Found")
@@ -123,10 +124,11 @@ class Workbench:
         self.sandbox.close()
 
 
-def subshell(command: str, *, cwd: str, env: Mapping[str, str] | None = None) -> str:
-    """A line for bash that runs `command` in a subshell, from the directory `cwd`, with further variables."""
+def subshell(command: str, *, cwd: str = "", env: Mapping[str, str] | None = None) -> str:
+    """A line for bash that runs `command` in a subshell, with variables, from the directory `cwd` (empty: as it is)."""
+    directory = f"cd -- {shlex.quote(cwd)} || exit; " if cwd else ""
     exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in (env or {}).items())
-    return f"( cd -- {shlex.quote(cwd)} || exit; {exports}eval {shlex.quote(command)} )"
+    return f"( {directory}{exports}eval {shlex.quote(command)} )"
 
 
 class OneCaller:
@@ -204,7 +206,7 @@ class SplitOutput:
         """
         name = f"{_FILES}{secrets.token_hex(8)}"
         source, place = "/dev/null" if data is None else f"{name}-in", f"{name}-err"
-        old = f"rm -rf {_FILES}*; " if next(self._numbers) % _REMOVE_AFTER == 0 and data is None else ""
+        old = f"{_REMOVE}; " if next(self._numbers) % _REMOVE_AFTER == 0 and data is None else ""
         if data is not None:
             sandbox.write(source, data)
         done = sandbox.run(f"{old}{line} <{source} 2>{place}", timeout_s=timeout_s)
@@ -212,6 +214,10 @@ class SplitOutput:
             return done, sandbox.read(place).decode("utf-8", "replace")
         except OSError as error:  # the command removed it, or it is too large
             return done, f"standard error cannot be read: {error}"
+
+    def remove(self, sandbox: Sandbox) -> None:
+        """Remove the files of the commands so far, which costs a command. Raises SandboxError."""
+        sandbox.run(_REMOVE)
 
 
 def broken_by_agent(error: SandboxBrokenError) -> dict[str, Any]:

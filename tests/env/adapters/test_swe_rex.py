@@ -112,7 +112,7 @@ def test_commands_outside_of_the_session_leave_it_alone() -> None:
             await runtime.execute(Command(command="echo bad >&2; false", shell=True, check=True))
         with pytest.raises(CommandTimeoutError):
             await runtime.execute(Command(command=["sleep", "100"], timeout=0.3))
-        after = await runtime.run_in_session(BashAction(command='pwd; echo "${A-none}"; ls /tmp'))
+        after = await runtime.run_in_session(BashAction(command='pwd; echo "${A-none}"; ls -A /tmp'))
         assert after.output == "/testbed\nnone\n"
 
     with_runtime(use)
