@@ -6,8 +6,9 @@ An episode: the environment is made, 20 turns are played in it (reading, searchi
 mini-swe-agent its own agent plays, and the last turn submits: `local` has no sandbox, `singularity` is one `apptainer
 exec` a command on a directory image, which its authors' class builds for each episode; ours takes the patch too, once
 without a verdict on it and once with one. In Harbor and verifiers the commands go through their own interfaces:
-`singularity` is a server in a container, `apptainer` one `apptainer exec` a command in an instance. These two are in an
-environment of their own (`scripts/test_door.sh peers --make`).
+`singularity` is a server in a container, `apptainer` one `apptainer exec` a command in an instance; the bare programs
+without any sandbox are the floor of the latter. These are in an environment of their own (`scripts/test_door.sh peers
+--make`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from swegym_env.adapters.harbor import SwegymEnvironment
 from swegym_env.errors import SandboxError
 from swegym_env.sandbox.linux.processes import descendants
 from tests.env.harbor.conftest import NO_NETWORK, Make, bases, harbor_place, make_task  # noqa: F401 - fixtures
-from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
+from tests.env.sandbox.test_reaping import commands, eventually, gone, sandboxes, users
 from tests.places import own_run_directory
 from tests.programs import ROOT
 
@@ -115,21 +115,12 @@ def test_nothing_is_left_when_harbor_is_killed(make_task: Make, tmp_path: Path) 
     with own_run_directory() as place:
         command = run(tmp_path / "tasks", "oracle", tmp_path / "jobs")
         with subprocess.Popen(command, env=own(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-            assert eventually(lambda: any(b"sleep" in line for line in _commands(process.pid)))
+            assert eventually(lambda: any(b"sleep" in line for line in commands(descendants(process.pid))))
             assert users(place) and sandboxes(place)
             below = descendants(process.pid)
             process.kill()
         assert eventually(lambda: not users(place) and not sandboxes(place))
         assert gone(below)
-
-
-def _commands(pid: int) -> list[bytes]:
-    """The command lines of everything below a process, of those that have not ended meanwhile."""
-    found = []
-    for each in descendants(pid):
-        with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{each}/cmdline").read_bytes())
-    return found
 
 
 @pytest.mark.skipif(MORE is None, reason="no further tasks: $SWEGYM_HARBOR_TASKS")

@@ -29,6 +29,7 @@ from swegym_env.errors import ConfigurationError
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
+from tests.env.sandbox.test_reaping import gone, users
 from tests.places import own_run_directory
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
@@ -176,19 +177,9 @@ def test_nothing_is_left_when_its_process_is_killed() -> None:
         command = [sys.executable, "-c", DYING.format(metadata=METADATA)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
-            assert wait_until(lambda: sleeping(place), 20)
+            assert wait_until(lambda: users(place), 20)
             below = descendants(process.pid)
             os.kill(process.pid, signal.SIGKILL)
-        assert wait_until(lambda: not sleeping(place), 20)
-        assert wait_until(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in below), 20)
+        assert wait_until(lambda: not users(place), 20)
+        assert gone(below)
         assert wait_until(lambda: not [path for path in place.iterdir() if path.is_dir()], 20)
-
-
-def sleeping(place: Path) -> list[str]:
-    """Processes that have a sandbox of this run directory mounted."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if f"{place}/" in Path("/proc", pid, "mountinfo").read_text():
-                found.append(pid)
-    return found

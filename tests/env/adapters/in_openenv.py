@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -33,7 +32,7 @@ from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_examples, load_tasks
-from tests.env.sandbox.test_reaping import sandboxes, users
+from tests.env.sandbox.test_reaping import commands, sandboxes, users
 from tests.places import own_run_directory
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
@@ -143,12 +142,8 @@ def guessing() -> Iterator[Callable[[str], str]]:
 
 def at_work(place: Path) -> bool:
     """Whether there is a sandbox. The image's container, and what reads patches, stay as long as the server."""
-    commands = []
-    for pid in users(place):
-        with contextlib.suppress(OSError):
-            commands.append(Path(f"/proc/{pid}/cmdline").read_bytes())
     return any(name.endswith("-sandbox") for name in sandboxes(place)) or any(
-        b"sleep" in command for command in commands
+        b"sleep" in command for command in commands(users(place))
     )
 
 

@@ -120,57 +120,41 @@ def test_its_batch_command_plays_a_dataset_and_writes_predictions(tmp_path: Path
     assert predictions[second.instance_id]["model_patch"] == ""
 
 
-FAILING = """
+ENDED = """
 import json, os, signal
 from minisweagent.agents.default import DefaultAgent
 from minisweagent.models.test_models import DeterministicModel, make_output
 from swegym_env.adapters.mini_swe_agent import SwegymEnvironment
-from swegym_env.errors import SandboxError
+from swegym_env.errors import SandboxBrokenError, SandboxError
 from swegym_env.sandbox.client import supervisor
 
 environment = SwegymEnvironment(instance="{instance}")
-os.kill(supervisor().pid, signal.SIGKILL)
-model = DeterministicModel(outputs=[make_output(command, [{{"command": command}}]) for command in ("ls", "{submit}")])
+{before}
+model = DeterministicModel(outputs=[make_output(command, [{{"command": command}}]) for command in {commands}])
 agent = DefaultAgent(model, environment, system_template="", instance_template="", cost_limit=0)
 try:
     agent.run()
-except SandboxError:
+except {error}:
     print(json.dumps(agent.serialize()["info"]))
 """
 
 
-def test_a_failure_of_the_machine_ends_its_run_without_a_score(tmp_path: Path) -> None:
-    program = FAILING.format(instance=TASKS[0].instance_id, submit=SUBMIT)
+def ended(tmp_path: Path, before: str, commands: tuple[str, ...], error: str) -> dict[str, Any]:
+    """What its trajectory says of a run that an error of this kind ends."""
+    program = ENDED.format(instance=TASKS[0].instance_id, before=before, commands=commands, error=error)
     ran = run_to_end([sys.executable, "-c", program], variables(tmp_path))
     assert ran.returncode == 0, ran.stderr[-2000:]
-    info = json.loads(ran.stdout.splitlines()[-1])
+    return dict(json.loads(ran.stdout.splitlines()[-1]))
+
+
+def test_a_failure_of_the_machine_ends_its_run_without_a_score(tmp_path: Path) -> None:
+    info = ended(tmp_path, "os.kill(supervisor().pid, signal.SIGKILL)", ("ls", SUBMIT), "SandboxError")
     assert info["exit_status"] == "SandboxError"
     assert info["swegym"].keys() == {"valid", "failure_reason"} and info["swegym"]["valid"] is False
 
 
-BREAKING = """
-import json
-from minisweagent.agents.default import DefaultAgent
-from minisweagent.models.test_models import DeterministicModel, make_output
-from swegym_env.adapters.mini_swe_agent import SwegymEnvironment
-from swegym_env.errors import SandboxBrokenError
-
-environment = SwegymEnvironment(instance="{instance}")
-commands = ("rm -f /bin; kill -9 -1", "ls")
-model = DeterministicModel(outputs=[make_output(command, [{{"command": command}}]) for command in commands])
-agent = DefaultAgent(model, environment, system_template="", instance_template="", cost_limit=0)
-try:
-    agent.run()
-except SandboxBrokenError:
-    print(json.dumps(agent.serialize()["info"]))
-"""
-
-
 def test_an_agent_that_breaks_its_sandbox_has_the_reward_0(tmp_path: Path) -> None:
-    program = BREAKING.format(instance=TASKS[0].instance_id)
-    ran = run_to_end([sys.executable, "-c", program], variables(tmp_path))
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    outcome = json.loads(ran.stdout.splitlines()[-1])["swegym"]
+    outcome = ended(tmp_path, "", ("rm -f /bin; kill -9 -1", "ls"), "SandboxBrokenError")["swegym"]
     assert (outcome["valid"], outcome["reward"], outcome["resolved"]) == (True, 0.0, False)
 
 

@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,15 @@ def eventually(condition: Callable[[], bool]) -> bool:
 def gone(pids: list[int]) -> bool:
     """Whether these processes end soon."""
     return eventually(lambda: not any(Path("/proc", str(pid), "exe").exists() for pid in pids))
+
+
+def commands(pids: Iterable[int]) -> list[bytes]:
+    """The command lines of these processes, but for those that have ended."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/cmdline").read_bytes())
+    return found
 
 
 def directories(place: Path) -> list[str]:
