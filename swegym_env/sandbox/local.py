@@ -651,7 +651,7 @@ class LocalSandbox:
                     _signal(pid, signal.SIGCONT)
 
     def interrupt(self) -> None:
-        """End everything that runs in the sandbox, as if it was killed there; files stay. For any thread."""
+        """See `api.Sandbox.interrupt`."""
         if self._directory is not None:
             with contextlib.suppress(SandboxError):  # the supervisor is gone, and with it what it ran
                 supervisor().send({"do": "end", "id": self._directory.path.name})
