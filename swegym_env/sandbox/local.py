@@ -562,6 +562,12 @@ class LocalSandbox:
             raise
         return snapshot
 
+    def has_written_more_than(self, size_bytes: int, files: int) -> bool:
+        """Whether what was written since the start takes more than either."""
+        self._require_started()
+        sizes, counts = ([getattr(one, name) for one in self._former] for name in ("size_bytes", "inodes"))
+        return self._writable().is_larger_than(size_bytes - sum(sizes), files - sum(counts))
+
     def copy_layers(self, target: Path) -> list[Path]:
         """Copy what was written, as layers: over the same layers they give the same files.
 
