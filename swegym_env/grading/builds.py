@@ -56,7 +56,7 @@ _WORTH_S = 3.0  # a build that is quicker is repeated in each run
 _MOST_BYTES, _MOST_FILES = 1 << 30, 200_000  # of what a build leaves, each run has a copy
 _DEEPEST, _LONGEST_BYTES = 64, 1024  # directories above a product, and its path: programs can reach it on the host
 _EARLIER_NS = 20_000_000  # the clock of files may be behind
-_UNREAD_S = 1  # access time of a file that is watched
+_CANARY = "/tmp/.swegym-canary"
 _ENVIRONMENT = re.compile(r"\s*export\s|\s*[A-Za-z_]\w*=\S*\s*$")
 _MARKS = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
 _FUSE_FILES = ".wh."  # fuse-overlayfs's own files
@@ -108,6 +108,8 @@ class Builds:
     def learn(self, tests: TaskTests, gold: str) -> None:
         """Find out once for the task whether its tests run on kept builds, if its build is worth that.
 
+        This verdict goes on as it has begun: a run can see whether it has built, and would know that it is a later one.
+
         Args:
             gold: what is graded of the gold patch.
         Raises:
@@ -125,7 +127,6 @@ class Builds:
             tests.run("")  # raises where the machine is at fault
         finally:
             self._are_kept = False
-        self._are_kept = are_kept
         self._record.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self._record, json.dumps({"version": _VERSION, "are_kept": are_kept}))
 
@@ -302,42 +303,25 @@ class _Products:
 
 
 def _reads_tests(tests: TaskTests, gold: str, tested: frozenset[str]) -> bool:
-    """Whether the build of the gold patch reads the hidden tests where it finds them; True where nobody can know.
+    """Whether the build of the gold patch opens the hidden tests where it finds them; True where nobody can know.
 
-    Git reads them too, to say whether the repository is changed. It is asked to take them for unchanged.
+    Git opens them too, to say whether the repository is changed. It is asked to take them for unchanged.
     """
-    canary = "/tmp/.swegym-canary"
-    with tests.tested(gold) as (sandbox, problem):
+    known = sorted(path for path in tested if os.path.lexists(tests.workspace.base / path))
+    places = [*(f"/testbed/{path}" for path in sorted(tested)), _CANARY]
+    with tests.tested(gold) as (sandbox, problem), contextlib.suppress(OSError):  # they cannot be watched
         if problem or not isinstance(sandbox, LocalSandbox):
             return True
-        try:
-            sandbox.write(canary, b"canary\n")
-        except OSError:
-            return True
-        known = shlex.join(sorted(path for path in tested if os.path.lexists(tests.workspace.base / path)))
-        places = [f"/testbed/{path}" for path in sorted(tested)]
-        sandbox.run(
-            f"(\ncd /testbed\ngit update-index --assume-unchanged -- {known}\n"
-            f"touch -c -a -h -d @{_UNREAD_S} -- {canary} {shlex.join(places)}\n)"
-        )
-        if _read_ones(sandbox, [canary, *places]):
-            return True
-        result = sandbox.run(f"cd /testbed\n{tests.evaluation.settings}", timeout_s=tests.timeout_s)
-        if result.timed_out or _read_ones(sandbox, [canary, *places]):
-            return True
-        sandbox.run(f"cat {canary}")
-        return _read_ones(sandbox, [canary]) != [canary]
-
-
-def _read_ones(sandbox: LocalSandbox, paths: Sequence[str]) -> list[str]:
-    """Those of the written files that have been read since their access time was set to `_UNREAD_S`, or replaced."""
-    found = []
-    with sandbox.listing() as (upper, _):
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):  # removed by the test patch
-                if os.lstat(upper / path[1:]).st_atime_ns != _UNREAD_S * 10**9:
-                    found.append(path)
-    return found
+        sandbox.write(_CANARY, b"canary\n")
+        if known:
+            sandbox.run(f"(cd /testbed && git update-index --assume-unchanged -- {shlex.join(known)})")
+        with sandbox.watching(places) as is_opened:
+            result = sandbox.run(f"cd /testbed\n{tests.evaluation.settings}", timeout_s=tests.timeout_s)
+            if result.timed_out or is_opened():
+                return True
+            sandbox.run(f": < {_CANARY}")
+            return not is_opened()
+    return True
 
 
 def _leave_repository(layer: Path) -> None:

@@ -477,6 +477,28 @@ class LocalSandbox:
         """See `api.Sandbox.write`; an existing file keeps its mode."""
         self._live().write(posixpath.join(self.spec.workdir, path), content, mode)
 
+    @contextlib.contextmanager
+    def watching(self, paths: Sequence[str]) -> Iterator[Callable[[], bool]]:
+        """Watch files for as long as the same shell runs; the block is given what says whether one was opened.
+
+        Args:
+            paths: absolute, inside; those of no file are left out.
+        Raises:
+            OSError: they cannot be watched.
+        """
+        watch = self._live().watch_opening(paths)
+
+        def is_opened() -> bool:
+            try:
+                return bool(os.read(watch, 1 << 16))
+            except BlockingIOError:
+                return False
+
+        try:
+            yield is_opened
+        finally:
+            os.close(watch)
+
     def door(self) -> Door:
         """See `api.Sandbox.door`."""
         if self._door is None:

@@ -159,8 +159,9 @@ def tests(store: LayerStore, backend: str) -> Iterator[TaskTests]:
     tests = TaskTests(TASK, workspace, "strict", backend, 60.0, builds)
     builds.took(10.0)
     builds.learn(tests, GOLD)
-    yield tests
     builds.close()
+    with contextlib.closing(Builds(TASK, store)) as builds:
+        yield dataclasses.replace(tests, builds=builds)
 
 
 def test_the_tests_run_on_one_build_of_a_patch(tests: TaskTests, commands: list[str]) -> None:
@@ -170,8 +171,7 @@ def test_the_tests_run_on_one_build_of_a_patch(tests: TaskTests, commands: list[
         verdicts = [tests.verdict(tests.run(patch)) for _ in range(2)]
         assert [one.resolved for one in verdicts] == [passes, passes]
         assert verdicts[0].tests.keys() == {"one", "two"}
-        # Gold and base were built to find out whether this can be done.
-        assert builds_of(commands) - before == (patch not in (GOLD, ""))
+        assert builds_of(commands) - before == 1
 
 
 def test_verdicts_are_the_same_and_what_is_known_is_kept(store: LayerStore, backend: str, commands: list[str]) -> None:
@@ -188,6 +188,18 @@ def test_verdicts_are_the_same_and_what_is_known_is_kept(store: LayerStore, back
         official = grade(SLOW, patch, store=store, backend=backend, policy="official")
         assert official.resolved == (passes or patch == PLANTING)  # that policy defends against nothing
         assert builds_of(commands) == 2
+
+
+def test_no_run_of_a_verdict_builds_where_another_does_not(store: LayerStore, backend: str) -> None:
+    """The verdict in which is found out whether builds can be kept goes on as it has begun."""
+    workspace = prepare_locally(TASK, store=store, backend=backend)
+    for are_kept in (False, True):
+        with contextlib.closing(Builds(TASK, store)) as builds:
+            tests = TaskTests(TASK, workspace, "strict", backend, 60.0, builds)
+            builds.took(10.0)
+            builds.learn(tests, GOLD)
+            with builds.layers(tests, GOLD) as layers:
+                assert bool(layers) == are_kept
 
 
 def test_of_a_build_only_its_products_in_the_repository_are_kept(tests: TaskTests) -> None:
@@ -256,7 +268,9 @@ def test_a_patch_that_does_not_build_fails(tests: TaskTests) -> None:
     assert not tests.verdict(run).resolved
 
 
-def test_what_a_build_removes_is_removed_in_the_runs(store: LayerStore, backend: str) -> None:
+def test_what_a_build_removes_is_removed_in_the_runs(
+    store: LayerStore, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {
         **FILES,
         "Makefile": SLOW.files["Makefile"].replace(
@@ -265,16 +279,11 @@ def test_what_a_build_removes_is_removed_in_the_runs(store: LayerStore, backend:
     }
     files["src/tool.h"] = "/* of the repository */\n"
     task = dataclasses.replace(TASK, files=files, setup=("make; git checkout -q . ; touch src/old",))
-    workspace = prepare_locally(task, store=store, backend=backend)
-    builds = Builds(task, store)
-    tests = TaskTests(task, workspace, "strict", backend, 60.0, builds)
-    builds.took(10.0)
-    builds.learn(tests, GOLD)
-    with builds.layers(tests, GOLD) as layers:
-        assert layers
-        with tests.patched(GOLD, layers) as (sandbox, _, _):
+    with kept(task, store, backend, monkeypatch) as tests:
+        assert tests.builds is not None
+        with tests.builds.layers(tests, GOLD) as layers, tests.patched(GOLD, layers) as (sandbox, _, _):
+            assert layers
             found = sandbox.run("cd /testbed && ls src tests && git status --short").output.split()
-    builds.close()
     assert "old" not in found
     assert {"tool.h", "run.sh", "cases.txt"} <= {*found}
 
@@ -366,10 +375,15 @@ LIMITED = {
 }
 
 
-def test_what_the_build_reads_of_the_tests_is_that_of_the_hidden_ones(store: LayerStore, backend: str) -> None:
+@pytest.mark.parametrize("command", ["cp", "mv", "ln -f"])
+def test_what_the_build_reads_of_the_tests_is_that_of_the_hidden_ones(
+    store: LayerStore, backend: str, command: str
+) -> None:
+    """A wrong patch would pass with the limit of the base commit."""
+    makefile = LIMITED["Makefile"].replace("\tsed", f"\t{command} tests/limit.txt src/limit.txt\n\tsed")
     task = dataclasses.replace(
         TASK,
-        files=LIMITED,
+        files={**LIMITED, "Makefile": makefile.replace("/' tests/limit", "/' src/limit")},
         test_patch=TASK.test_patch
         + "diff --git a/tests/limit.txt b/tests/limit.txt\n--- a/tests/limit.txt\n+++ b/tests/limit.txt\n"
         "@@ -1 +1 @@\n-1\n+0\n",
