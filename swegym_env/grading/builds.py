@@ -145,7 +145,8 @@ class Builds:
         try:
             copies = tuple(directory / str(number) for number in range(len(build.layers)))
             try:
-                directory.mkdir(mode=0o755)
+                directory.mkdir()
+                directory.chmod(0o755)
                 for layer, copy in zip(build.layers, copies, strict=True):
                     copy_files(layer, copy)
                     _note_no_access(copy)
@@ -250,6 +251,7 @@ class _Products:
         self, tests: TaskTests, tested: frozenset[str], patched: Sequence[Path], below: Sequence[Path], *, fuse: bool
     ) -> None:
         self._tested, self._excludes, self._fuse = tested, tests.excludes(), fuse
+        self._language, self._root = language_of(tests.task), tests.workspace.base
         self._base = Below([str(tests.workspace.base)])
         self._patched, self._below = (
             Below([str(layer) for layer in reversed(layers)]).child("testbed") for layers in (patched, below)
@@ -299,7 +301,12 @@ class _Products:
         if tracked:
             is_same_kind = tracked.file is not None and stat.S_ISREG(os.lstat(tracked.file).st_mode)
             return is_regular and is_same_kind and not self._excludes(path)
-        return bool(lower) or not self._excludes(_COMPILED.sub(".compiled", path))
+        if lower:
+            return True
+        return not (
+            self._excludes(_COMPILED.sub(".compiled", path))
+            or self._language.shadows_module(path.split("/"), self._root)
+        )
 
 
 def _reads_tests(tests: TaskTests, gold: str, tested: frozenset[str]) -> bool:
@@ -327,19 +334,15 @@ def _reads_tests(tests: TaskTests, gold: str, tested: frozenset[str]) -> bool:
 def _leave_repository(layer: Path) -> None:
     """Remove everything but the repository without `.git` from a copied layer.
 
-    Raises:
-        _NotKeptError: something else is in the repository's place, a link to anywhere for example.
+    What else may be in the repository's place, a link to anywhere for example, is removed too.
     """
     layer.chmod(0o755)
     for entry in list(layer.iterdir()):
-        if entry.name != "testbed":
+        if entry.name == "testbed" and stat.S_ISDIR(entry.lstat().st_mode):
+            entry.chmod(0o755)
+            _remove(entry / ".git")
+        else:
             _remove(entry)
-    root = layer / "testbed"
-    if os.path.lexists(root):
-        if not stat.S_ISDIR(os.lstat(root).st_mode):
-            raise _NotKeptError
-        root.chmod(0o755)
-        _remove(root / ".git")
 
 
 def _remove(path: Path) -> None:

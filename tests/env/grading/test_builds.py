@@ -435,3 +435,51 @@ def test_what_a_build_makes_again_is_kept(store: LayerStore, backend: str, monke
             with tests.builds.layers(tests, patch) as built, tests.patched(patch, built) as (sandbox, _, _):
                 result = sandbox.run("cd /testbed && cmp src/tool.c out/tool.c && ls src/extra.so src/tool.so")
             assert result.exit_code == 0, result.output
+
+
+BUNDLER = """\
+const fs = require("fs");
+const plugin = require("../src/plugin.js");
+fs.mkdirSync("dist", { recursive: true });
+for (const place of process.argv.slice(2))
+  for (const name of fs.readdirSync(place))
+    if (name !== "plugin.js") fs.writeFileSync(`dist/${name}`, plugin(fs.readFileSync(`${place}/${name}`, "utf8")));
+"""
+STEP = 'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
+STEP += 'test("steps", () => assert.strictEqual(require("../dist/step.js")(1), %d));\n'
+BUNDLED = {
+    "tools/bundle.js": BUNDLER,
+    "src/plugin.js": "module.exports = (text) => text;\n",
+    "src/step.js": "module.exports = (number) => number - 1;\n",
+    "check/step.test.js": STEP % 0,
+}
+
+
+@pytest.mark.parametrize("bundled", ["src", "src check"])
+def test_a_bundle_of_the_product_is_kept_and_one_of_the_tests_is_not(
+    store: LayerStore, backend: str, bundled: str
+) -> None:
+    build = f"node tools/bundle.js {bundled}"
+    place = "dist" if "check" in bundled else "check"
+    task = dataclasses.replace(
+        TASK,
+        patch=change("src/step.js", "- 1", "+ 1", BUNDLED),
+        test_patch=change("check/step.test.js", "(1), 0", "(1), 2", BUNDLED),
+        files=BUNDLED,
+        fail_to_pass=("steps",),
+        setup=(build,),
+        eval_script=SCRIPT.replace("make\n", f"{build}\nsleep 3.1\n").replace(
+            "sh tests/run.sh", f"node --test --test-reporter tap {place}/step.test.js"
+        ),
+    )
+    planting = change(
+        "src/plugin.js",
+        "=> text;",
+        '=> (require("fs").writeFileSync("check/step.test.js", ""), text.replace("0)", "2)"));',
+        BUNDLED,
+    )
+    for patch, passes in ((task.patch, True), ("", False), (planting, False)):
+        verdict = grade(task, patch, store=store, backend=backend)
+        assert (verdict.resolved, verdict.valid) == (passes, True)
+    [record] = (store.root.parent / "builds").iterdir()
+    assert json.loads(record.read_text())["are_kept"] == (bundled == "src")
