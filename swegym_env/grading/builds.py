@@ -174,7 +174,8 @@ class Builds:
         return not any(statuses.get(name) in ("PASSED", "XFAIL") for name in self._task.fail_to_pass)
 
     def _tested(self) -> frozenset[str]:
-        return frozenset(touched_paths(self._task.test_patch))
+        """The files that hold the tests, and those that controls rewrite."""
+        return frozenset({*touched_paths(self._task.test_patch), *language_of(self._task).control_files(self._task)})
 
     def _build(self, tests: TaskTests, patch: str) -> _Build:
         with self._building:
@@ -241,7 +242,7 @@ class _Products:
 
     Args:
         tests: of the task.
-        tested: paths of its test patch.
+        tested: paths of its tests.
         patched: copied layers with what the patch changed, bottom first.
         below: the layers of the task, bottom first.
         fuse: whether fuse-overlayfs wrote the layers.
