@@ -156,7 +156,7 @@ def _graded(
 
     tested_at = time.monotonic()
     if verdict.resolved and tests.builds is not None and (scrutiny.chance < 1 or can_be_blind):
-        tests.builds.learn(tests, _gold(tests))  # further runs follow
+        tests.builds.learn(tests, _gold(tests))
     run, verdict, blind = _compared_outside(tests, kept, run, verdict, blind, scrutiny, store, calibrates=can_be_blind)
     if run.compares_itself and by_default and verdict.resolved:
         chance = scrutiny.chance if scrutiny.chance < 1 else max_forgery_chance or CHANCE

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,7 +137,7 @@ class TaskTests:
         try:
             with (
                 self.builds.layers(self, patch) if self.builds is not None else contextlib.nullcontext(()) as built,
-                self._tested(patch, blinded, built) as (sandbox, problem),
+                self.tested(patch, blinded, built) as (sandbox, problem),
             ):
                 if problem:
                     return Run(problem)
@@ -180,7 +180,7 @@ class TaskTests:
 
     def read_files(self, patch: str, paths: tuple[str, ...]) -> Mapping[str, str]:
         """Path → text of the task's test files as they are beside `patch`; no test runs. Raises as `run`."""
-        with self._tested(patch) as (sandbox, problem):
+        with self.tested(patch) as (sandbox, problem):
             return {} if problem else _read(sandbox, paths)
 
     def texts(self, paths: tuple[str, ...]) -> Mapping[str, str] | None:
@@ -266,7 +266,7 @@ class TaskTests:
             sandbox.close()
 
     @contextlib.contextmanager
-    def _tested(
+    def tested(
         self, patch: str, blinded: Blinded | None = None, built: tuple[Path, ...] = ()
     ) -> Iterator[tuple[Sandbox, str]]:
         """A fresh sandbox with both patches applied, and why they do not apply if that is the agent's fault.
@@ -310,19 +310,18 @@ class TaskTests:
         if self.policy == "official":
             return ""
         # The files that did change count, not how the patch was read.
-        task, language = self.task, language_of(self.task)
-        allowed = touched_paths(task.patch)
-        machinery = language.test_machinery(task, self.workspace.base)
-        beyond = [
-            change.path
-            for change in sandbox.changes("/testbed")
-            if change.path not in allowed
-            and (
-                language.is_protected(change.path, self.workspace.base, self.evaluation.tests)
-                or judges(change.path, machinery)
-            )
-        ]
+        excludes = self.excludes()
+        beyond = [change.path for change in sandbox.changes("/testbed") if excludes(change.path)]
         return f"{FORGED}the patch changes {beyond[0]} in disguise" if beyond else ""
+
+    def excludes(self) -> Callable[[str], bool]:
+        """Whether a path is none that an agent's patch may change; see `grading.exclude_paths`."""
+        task, language, command = self.task, language_of(self.task), self.evaluation.tests
+        allowed, machinery = touched_paths(task.patch), language.test_machinery(task, self.workspace.base)
+        return lambda path: (
+            path not in allowed
+            and (language.is_protected(path, self.workspace.base, command) or judges(path, machinery))
+        )
 
     def _apply_by_git(self, sandbox: Sandbox, patch: str) -> str:
         """Apply the agent's patch as the SWE-bench harness does; returns why it does not apply, else ""."""
