@@ -1,7 +1,7 @@
 """MiniGrid in words: `swe_trainers.games.minigrid:MiniGridText-v0`.
 
-The mission is `info["system_prompt"]`. The observation says where the agent looks, and what it sees from there, one thing
-a line: the nearest wall on each side, then every object, as BabyAI-Text does (Carta et al. 2023).
+The mission is `info["system_prompt"]`. The observation says where the agent looks, and what it sees from there, one
+thing a line: the nearest wall on each side, then every object, as BabyAI-Text does (Carta et al. 2023).
 
     facing east
     wall 1 left

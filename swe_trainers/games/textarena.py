@@ -28,13 +28,14 @@ _drawing = threading.RLock()
 class TextArena(gymnasium.Env[str, str]):
     """Plays one of textarena's games for one player.
 
-    The rules are `info["system_prompt"]`. The observation is what the game says since the last action, and at the end why
-    it is over. The reward is the game's own, at its end. An invalid move is answered, with `info["action_error"]`; the
-    second one in a row loses most games.
+    The rules are `info["system_prompt"]`. The observation is what the game says since the last action, and at the end
+    why it is over. The reward is the game's own, at its end. An invalid move is answered, with `info["action_error"]`;
+    the second one in a row loses most games.
 
     Args:
         game: its id in textarena, such as `GuessTheNumber-v0`.
-        actions: `info["legal_actions"]`; by default what the game states after `Available Moves:` and the like, if it does.
+        actions: `info["legal_actions"]`; by default what the game states after `Available Moves:` and the like, if it
+            does.
         rules: give the rules.
         **kwargs: for the game.
 
@@ -99,8 +100,9 @@ class TextArena(gymnasium.Env[str, str]):
         return "\n".join(filter(None, (text, str(end.get("reason", ""))))), float(rewards[0]), True, False, info
 
     def vocabulary(self) -> list[str]:
-        """Words of actions, and of observations in fifty episodes of random actions. There may be others: a model of
-        words needs `model.words`, so that it reads those as unknown.
+        """Words of actions, and of observations in fifty episodes of random actions.
+
+        There may be others: a model of words needs `model.words`, so that it reads those as unknown.
 
         Raises:
             ConfigurationError: the game states no actions, and none are given.

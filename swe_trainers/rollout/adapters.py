@@ -205,9 +205,7 @@ class _Texts:
         return list(self.vocabulary)
 
 
-def _numbers_of(
-    env: gymnasium.Env[Any, Any], bins: int, box_range: Sequence[tuple[float, float]] | None
-) -> _Numbers:
+def _numbers_of(env: gymnasium.Env[Any, Any], bins: int, box_range: Sequence[tuple[float, float]] | None) -> _Numbers:
     """Choose the format for an environment's observations."""
     space = env.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
