@@ -247,7 +247,7 @@ TASKS |= {
     ),
     "minigrid_doorkey": _DOORKEY,
     "textworld_coins": _example("textworld_coins", 0.9, "textworld"),
-    "textarena_guess": _example("textarena", 0.97, "textarena"),
+    "textarena_guess": _example("textarena", 0.95, "textarena"),
 }
 
 COMMON: Config = {

@@ -12,7 +12,14 @@ __all__ = ["PEERS", "peer_return"]
 PEERS = {"minigrid_empty": "MiniGrid-Empty-5x5-v0", "minigrid_doorkey": "MiniGrid-DoorKey-5x5-v0"}
 """Tasks of `benchmarks.learning_tasks`, and the same game with numbers."""
 
-_ZOO = {"n_steps": 128, "batch_size": 64, "n_epochs": 10, "gae_lambda": 0.95, "gamma": 0.99, "learning_rate": 2.5e-4}
+_ZOO: dict[str, Any] = {
+    "n_steps": 128,
+    "batch_size": 64,
+    "n_epochs": 10,
+    "gae_lambda": 0.95,
+    "gamma": 0.99,
+    "learning_rate": 2.5e-4,
+}
 """`ppo.yml` of RL Baselines3 Zoo for MiniGrid: eight environments, normalised, `FlatObsWrapper`, no entropy bonus."""
 _ENVS = 8
 
@@ -32,7 +39,8 @@ def peer_return(task: str, steps: int, seed: int, episodes: int = 200) -> float:
     from stable_baselines3.common.vec_env import VecNormalize
 
     def make() -> gymnasium.Env[Any, Any]:
-        return FlatObsWrapper(gymnasium.make(PEERS[task]))
+        env: gymnasium.Env[Any, Any] = FlatObsWrapper(gymnasium.make(PEERS[task]))
+        return env
 
     envs = VecNormalize(make_vec_env(make, n_envs=_ENVS, seed=seed))
     model = PPO("MlpPolicy", envs, seed=seed, device="cpu", **_ZOO)

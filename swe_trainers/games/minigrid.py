@@ -54,12 +54,14 @@ class MiniGridWords(gymnasium.Wrapper[str, int, Any, int], gymnasium.utils.Recor
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode; `info["system_prompt"]` is the mission."""
-        seen, info = self.env.reset(seed=seed, options=options)
+        inner: gymnasium.Env[Any, int] = self.env
+        seen, info = inner.reset(seed=seed, options=options)
         return _words(seen), {**info, "system_prompt": seen["mission"]}
 
     def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action by its number."""
-        seen, reward, terminated, truncated, info = self.env.step(action)
+        inner: gymnasium.Env[Any, int] = self.env
+        seen, reward, terminated, truncated, info = inner.step(action)
         return _words(seen), float(reward), terminated, truncated, info
 
     def vocabulary(self) -> list[str]:

@@ -162,4 +162,4 @@ def _set(state: Any, numpy_state: Any) -> None:
 
 
 if "TextArena-v0" not in gymnasium.registry:
-    gymnasium.register("TextArena-v0", entry_point=TextArena)
+    gymnasium.register("TextArena-v0", entry_point=f"{__name__}:TextArena")

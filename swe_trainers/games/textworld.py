@@ -69,8 +69,8 @@ class TextWorld(gymnasium.Env[str, str]):
         self._textworld = _textworld()
         self._games = _files(games)
         self._objective, self._verbs = objective, verbs
-        self._loaded, self._game = "", None
-        self._score = 0
+        self._loaded, self._score = "", 0
+        self._game: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start the game that follows from the seed."""
@@ -81,7 +81,7 @@ class TextWorld(gymnasium.Env[str, str]):
             asked = self._textworld.EnvInfos(admissible_commands=True, objective=True, score=True)
             with _parsing, _quiet():
                 self._game, self._loaded = self._textworld.start(path, asked), path
-        state = self._game.reset()  # type: ignore[attr-defined]
+        state = self._game.reset()
         self._score = state.score
         prompt = {"system_prompt": _text(state.objective)} if self._objective else {}
         opening = state.feedback
@@ -99,7 +99,7 @@ class TextWorld(gymnasium.Env[str, str]):
                 False,
                 {"legal_actions": self._legal, "action_error": command},
             )
-        state, score, done = self._game.step(command)  # type: ignore[attr-defined]
+        state, score, done = self._game.step(command)
         reward, self._score = float(score - self._score), score
         return _text(state.feedback), reward, bool(done), False, self._info(state)
 
@@ -232,7 +232,7 @@ def _text(answer: str) -> str:
 
 
 if "TextWorld-v0" not in gymnasium.registry:
-    gymnasium.register("TextWorld-v0", entry_point=TextWorld)
+    gymnasium.register("TextWorld-v0", entry_point=f"{__name__}:TextWorld")
 
 if __name__ == "__main__":
     main()

@@ -322,7 +322,7 @@ def test_the_examples_play_legal_actions_only(
     if name == "textworld_coins":
         folder = request.getfixturevalue("coins")
         options += ["--environment.kwargs.games", str(folder), "--model.sentencepiece.vocab_size", "330"]
-        options += ["--model.sentencepiece.corpus", str(folder / "texts.jsonl")]
+        options += ["--model.sentencepiece.corpus", str(folder / "texts.jsonl"), "--environment.max_new_tokens", "16"]
     assert main([f"examples/configs/{name}.yaml", "--quiet", *options]) == 0
     (path,) = (tmp_path / "run" / "batches").glob("*.jsonl")
     played = list(read_trajectories(path))
