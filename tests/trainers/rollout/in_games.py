@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +161,25 @@ def test_a_coin_is_taken_through_the_commands_that_textworld_admits(coins: Path)
             total += reward
         assert total == 1 and "You pick up the coin" in text
     assert len(rooms) == 2
+    env.close()
+
+
+THREADS = """
+import json, sys
+from concurrent.futures import ThreadPoolExecutor
+from swe_trainers.games.textworld import TextWorld
+envs = [TextWorld(sys.argv[1]) for _ in range(12)]
+with ThreadPoolExecutor(len(envs)) as threads:
+    print(json.dumps(list(threads.map(lambda pair: pair[1].reset(seed=pair[0])[0], enumerate(envs)))))
+"""
+
+
+def test_games_of_textworld_are_loaded_on_threads_as_alone(coins: Path) -> None:
+    """In a process of its own: TextWorld keeps what it has parsed once."""
+    ran = subprocess.run([sys.executable, "-c", THREADS, str(coins)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    env = coin_env(coins)
+    assert json.loads(ran.stdout) == [env.reset(seed=seed)[0] for seed in range(12)]
     env.close()
 
 
