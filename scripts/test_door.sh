@@ -40,7 +40,7 @@ fi
 options=() settings=() tests=tests/env/adapters oldest=10 # of Python 3
 case $door in
     atif) packages=(harbor==0.25.0) options=(--no-deps --ignore-requires-python) ;;
-    games) packages=(minigrid==3.2.0 textworld==1.7.0 textarena==0.7.4) tests=tests/trainers/rollout ;;
+    games) packages=('minigrid>=3.1,<3.3' textworld==1.7.0 textarena==0.7.4) tests=tests/trainers/rollout ;;
     harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
     inspect) packages=(inspect-ai==0.3.285 pytest-asyncio) oldest=11 settings=(-o asyncio_mode=auto) ;;
     # All that it asks for is 1.4 GB, of which its sandbox API uses what .venv has; it asks for Python 3.13.14 and runs on older.
