@@ -190,9 +190,9 @@ TASKS = {
     "higher_lower": Task(
         _game("HigherLower", max_tokens=800),
         0.6,
-        120,
+        160,
         TWO_LAYERS_APART,
-        {"learning_rate": 2e-3, "episodes_per_update": 32, "minibatches": 4, "gamma": 0.95, "entropy_coefficient": 0.01},
+        {"learning_rate": 1e-3, "minibatches": 4, "gamma": 0.95, "entropy_coefficient": 0.01},
         {"episodes": 200},
         {"constrained": True},
     ),
