@@ -227,8 +227,8 @@ class TaskTests:
     def require_named_tests(self, *, empty: bool) -> None:
         """Raise GradingError unless the log of the tests names some without a patch: else they never ran here.
 
-        Where what is tested has to be compiled, tests of something new name none at the base commit either; those of
-        the gold patch count then.
+        Tests of something new may name none at the base commit either: they cannot be compiled, or what runs them
+        refuses a test file as a whole. Those of the gold patch count then.
 
         Args:
             empty: whether the run whose log names no test had no patch either; it then decides.
@@ -237,7 +237,7 @@ class TaskTests:
         if key in _NAMED:
             return
         patient = dataclasses.replace(self, timeout_s=max(self.timeout_s, self.task.test_timeout_s))
-        patches = [*([] if empty else [""]), *([self.task.patch] if language_of(self.task).is_compiled else [])]
+        patches = [*([] if empty else [""]), *([self.task.patch] if self.task.patch else [])]
         if not any(patient.verdict(patient.run(patch)).tests for patch in patches):
             raise GradingError(
                 f"{self.task.instance_id}: the log of the tests names no test, without a patch either: they cannot run "
