@@ -3,13 +3,15 @@
     task × algorithm × seed → the return of random actions, of the model before, and of the model after training
 
 Each run is one of `swe-train`: interrupted runs resume, finished ones are kept. Mutants are the same runs with one
-defect on purpose; they must not learn.
+defect on purpose; they must not learn. Games of other packages need the extra `games`; where Stable-Baselines3 can play
+the same game, it does so for as many steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import importlib.util
 import json
 import os
 import sys
@@ -35,7 +37,8 @@ from benchmarks.learning_tasks import (
 )
 from benchmarks.mlp_cartpole import CleanRL, cartpole_return
 from benchmarks.mutants import broken
-from benchmarks.records import Row, row, write_results
+from benchmarks.records import RESULTS, Row, commit, row, write_results
+from benchmarks.stable_baselines import PEERS, peer_return
 from swe_trainers.experiment import run_experiment
 from swe_trainers.logging import read_metrics
 from swe_trainers.run_config import EvaluationConfig, ModelConfig, RewardConfig, RunConfig
@@ -43,6 +46,12 @@ from swe_trainers.run_config import EvaluationConfig, ModelConfig, RewardConfig,
 SEEDS = 5
 ENOUGH = 0.8  # one of five seeds may end in a local optimum
 MLP = "cartpole_mlp"
+PEER = "stable-baselines3"
+NOISE = 0.02  # of the mean return of 200 episodes
+METRICS = (
+    ("random", "return"), ("before", "return"), ("after", "return"), ("steps", "steps"), ("seconds", "s"),
+    ("processor_seconds", "s"),
+)  # fmt: skip
 CLEANRL = 488.75  # mean return of the last episodes after 500,000 steps, as CleanRL's documentation has it
 
 
@@ -71,6 +80,9 @@ def cases() -> list[Case]:
     pairs += [("frozen_lake", algorithm) for algorithm in ("ppo", "grpo", "reinforce++")]
     pairs += [(task, "ppo") for task in ("cartpole", "taxi", "cliff_walking")]
     pairs += [(task, "ppo") for task in ("coin_collector", "higher_lower", "blackjack")]
+    pairs += [(task, "ppo") for task in ("minigrid_empty", "minigrid_doorkey", "textworld_coins", "textarena_guess")]
+    pairs += [("minigrid_empty", "grpo"), ("textworld_coins", "rloo")]
+    pairs += [(task, PEER) for task in PEERS]
     found = [Case("parity", algorithm, 0, "flipped") for algorithm in online]
     found += [Case("guess", "ppo", 0, mutant) for mutant in ("flipped", "shifted", "displaced")]
     pairs += [(MLP, "ppo")]
@@ -83,6 +95,15 @@ def run_case(case: Case, directory: Path) -> dict[str, float]:
     if case.task == MLP:
         after, before = cartpole_return(CleanRL(seed=case.seed))
         return {"random": 22.0, "before": before, "after": after, "seconds": time.monotonic() - started}
+    if case.algorithm == PEER:
+        ours = json.loads((directory.parents[1] / "ppo" / directory.name / "result.json").read_text())
+        after = peer_return(case.task, int(ours["steps"]), case.seed)
+        own = {key: ours[key] for key in ("random", "before", "steps")}
+        return {**own, "after": after, "seconds": time.monotonic() - started}
+    if case.task == "textworld_coins":
+        from swe_trainers.games.textworld import coin_collectors
+
+        coin_collectors(Path(TASKS[case.task].environment["kwargs"]["games"]), level=105, seeds=range(40))
     anchor, anchored = ANCHORED.get(case.task, (None, None)) if case.algorithm == "reward_model" else (None, None)
     config = configuration(case.task, case.algorithm, case.seed, directory, changes=anchor)
     recorded = directory / "recorded.jsonl"
@@ -93,12 +114,14 @@ def run_case(case: Case, directory: Path) -> dict[str, float]:
         config = against_the_model(case, directory, anchored)
     with broken(case.mutant):
         learner = run_experiment(config, console=False)
-    rows = [found for found in read_metrics(config.output_dir / "metrics.jsonl") if "eval/return" in found]
+    metrics = list(read_metrics(config.output_dir / "metrics.jsonl"))
+    rows = [found for found in metrics if "eval/return" in found]
     return {
         "random": random_return(case.task),
         "before": rows[0]["eval/return"],
         "after": rows[-1]["eval/return"],
         "episodes": float(learner.episodes),
+        "steps": sum(found["episodes"] * found["turns_mean"] for found in metrics if "turns_mean" in found),
         "seconds": time.monotonic() - started,
     }
 
@@ -115,16 +138,41 @@ def against_the_model(case: Case, directory: Path, changes: Config | None) -> Ru
 
 
 def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, float]]:
-    """Rows, and for each group the fraction of seeds that reached the bar (for a mutant: that did not)."""
+    """Rows, and for each group the fraction of seeds that reached the bar (for a mutant: that did not).
+
+    For a game that Stable-Baselines3 has played too, also the fraction of seeds that are not below it.
+    """
     groups: dict[str, list[tuple[Case, dict[str, float]]]] = defaultdict(list)
     for case, measured in done.items():
         groups[case.group].append((case, measured))
     rows, shares = [], {}
     for name, members in groups.items():
-        for metric, unit in (("random", "return"), ("before", "return"), ("after", "return"), ("seconds", "s")):
-            rows.append(row(name, metric, unit, [measured[metric] for _, measured in members]))
-        shares[f"{name}: seeds as wanted"] = sum(as_wanted(case, found) for case, found in members) / len(members)
+        for metric, unit in METRICS:
+            values = [measured[metric] for _, measured in members if metric in measured]
+            rows += [row(name, metric, unit, values)] if values else []
+        if members[0][0].algorithm != PEER:
+            shares[f"{name}: seeds as wanted"] = sum(as_wanted(case, found) for case, found in members) / len(members)
+            continue
+        ours = [done[replace(case, algorithm="ppo")]["after"] for case, _ in members]
+        level = [mine >= found["after"] - NOISE for mine, (_, found) in zip(ours, members, strict=True)]
+        shares[f"{members[0][0].task}/ppo: seeds not below {PEER}"] = sum(level) / len(level)
     return rows, shares
+
+
+def with_earlier(
+    rows: list[Row], shares: dict[str, float], path: Path
+) -> tuple[list[Row], dict[str, float], dict[str, str]]:
+    """Rows and shares, also those of earlier results where a group has not run here, and the commit of each group."""
+    now = str(commit()["commit"])
+    commits = dict.fromkeys((each.case for each in rows), now)
+    if not path.exists():
+        return rows, shares, commits
+    earlier = json.loads(path.read_text())
+    for each in earlier["rows"]:
+        if commits.get(each["case"]) != now:
+            commits[each["case"]] = earlier.get("commits", {}).get(each["case"], earlier["commit"])
+            rows.append(Row(**each))
+    return rows, {**earlier["ratios"], **shares}, commits
 
 
 def as_wanted(case: Case, measured: dict[str, float]) -> bool:
@@ -150,20 +198,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases():
         result = options.runs / case.name / "result.json"
         if not result.exists() and fnmatch.fnmatch(case.name, options.only):
-            if time.monotonic() - started > options.seconds:
+            package = "" if case.task == MLP else TASKS[case.task].package
+            if package and importlib.util.find_spec(package) is None:
+                print(
+                    f"{case.name:44s} not run: {package} is missing. Try: pip install 'swegym-env[games]'", flush=True
+                )
+            if (package and importlib.util.find_spec(package) is None) or time.monotonic() - started > options.seconds:
                 missing += 1
                 continue
+            began = time.process_time()
             measured = run_case(case, result.parent)
+            measured["processor_seconds"] = time.process_time() - began
             result.parent.mkdir(parents=True, exist_ok=True)
             result.write_text(json.dumps(measured))
-            verdict = "" if as_wanted(case, measured) else "   NOT AS WANTED"
+            verdict = "" if case.algorithm == PEER or as_wanted(case, measured) else "   NOT AS WANTED"
             after = f"random {measured['random']:.2f}, before {measured['before']:.2f}, after {measured['after']:.2f}"
             print(f"{case.name:44s} {after}, {measured['seconds']:.0f} s{verdict}", flush=True)
         if result.exists():
             done[case] = json.loads(result.read_text())
-    rows, shares = summarise(done)
+    rows, shares, commits = with_earlier(*summarise(done), options.output or RESULTS / "learning.json")
     path = write_results(
-        "learning", rows, ratios=shares, packages=["torch", "transformers", "gymnasium", "numpy"], path=options.output
+        "learning",
+        rows,
+        ratios=shares,
+        packages=["torch", "transformers", "gymnasium", "numpy"],
+        path=options.output,
+        commits=commits,
     )
     learnt = sum(share >= ENOUGH for share in shares.values())
     print(f"{path}: {len(done)} of {len(cases())} runs, {learnt} of {len(shares)} groups as wanted")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from benchmarks.text_games import random_action
 from swe_trainers.algorithms.grpo import GroupRelative
+from swe_trainers.config import read_config
 from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts
 from swe_trainers.rollout.demonstrations import Demonstration, demonstrated
 from swe_trainers.rollout.rollouts import LocalWorkers
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 Config = dict[str, Any]
+
+_EXAMPLES = Path(__file__).parents[1] / "examples" / "configs"
 
 
 MODEL: Config = {
@@ -70,6 +74,7 @@ class Task:
         trainer: settings for every algorithm.
         evaluation: the section of the configuration.
         rollout: the section of the configuration.
+        package: that the extra `games` brings, which the environment is from; "" for none.
     """
 
     environment: Config
@@ -79,6 +84,7 @@ class Task:
     trainer: Config
     evaluation: Config = field(default_factory=lambda: {"episodes": 200})
     rollout: Config = field(default_factory=dict)
+    package: str = ""
 
 
 def _game(name: str, *, max_tokens: int, max_new_tokens: int = 1) -> Config:
@@ -217,6 +223,33 @@ TASKS = {
     ),
 }
 
+
+def _example(name: str, bar: float, package: str = "") -> Task:
+    """A task that is a file of examples/configs."""
+    values = read_config(_EXAMPLES / f"{name}.yaml")
+    trainer = {key: value for key, value in values["trainer"].items() if key != "algorithm"}
+    return Task(
+        values["environment"],
+        bar,
+        trainer.pop("max_updates"),
+        values["model"],
+        trainer,
+        values["evaluation"],
+        values["rollout"],
+        package,
+    )
+
+
+_DOORKEY = _example("minigrid", 0.9, "minigrid")
+TASKS |= {
+    "minigrid_empty": replace(
+        _DOORKEY, environment={**_DOORKEY.environment, "kwargs": {"game": "MiniGrid-Empty-5x5-v0"}}, updates=30
+    ),
+    "minigrid_doorkey": _DOORKEY,
+    "textworld_coins": _example("textworld_coins", 0.9, "textworld"),
+    "textarena_guess": _example("textarena", 0.95, "textarena"),
+}
+
 COMMON: Config = {
     "learning_rate": 2e-3,
     "decay": "linear",
@@ -265,7 +298,7 @@ def configuration(
     task, algorithm = TASKS[task_name], ALGORITHMS[algorithm_name]
     online = algorithm_name not in OFFLINE
     trainer = {**COMMON, "max_updates": task.updates, **task.trainer, **algorithm} if online else {**algorithm}
-    known = {"critic", "value_clip", "whiten_advantages", "lam"}
+    known = {"critic", "value_clip", "whiten_advantages", "lam"}  # by PPO alone
     if algorithm["algorithm"] != "ppo":
         trainer = {key: value for key, value in trainer.items() if key not in known}
     if "gamma" in trainer and (algorithm["algorithm"] not in GAMMA or "group_size" in algorithm):
@@ -289,6 +322,7 @@ def configuration(
     )
 
 
+@cache
 def random_return(task: str, episodes: int = 400) -> float:
     """The mean return of random legal actions, with the same limits."""
     environment = configuration(task, "ppo", 0, Path("unused")).environment

@@ -6,8 +6,8 @@
 #   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for, and Harbor where
 #                                       there is another one that is
 #
-# Doors: harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker, verifiers, and atif, which is Harbor's schema
-# alone, for any Python. A peer is installed once, into .venv/doors/DOOR: an environment over .venv, which has what the peer
+# Doors: games (MiniGrid, TextWorld and textarena), harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker,
+# verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once, into .venv/doors/DOOR: an environment over .venv, which has what the peer
 # needs besides or in other versions. Where the peer needs a newer Python than .venv has, it is an environment by itself.
 # `peers --make` installs those of the benchmarks `doors` and `tampering`, which have no tests, into one environment.
 set -euo pipefail
@@ -24,12 +24,12 @@ find_python() { # the first interpreter that is new enough and can make virtual 
     return 1
 }
 
-door=${1:?a door: atif, harbor, inspect, nemo_gym, openenv, tinker or verifiers, or peers}
+door=${1:?a door: atif, games, harbor, inspect, nemo_gym, openenv, tinker or verifiers, or peers}
 shift
 if [[ $door == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
-    doors=(atif openenv)
+    doors=(atif games openenv)
     if ((minor >= 11)); then doors+=(inspect nemo_gym tinker verifiers); fi
     if ((minor >= 12)) || oldest=12 find_python >/dev/null 2>&1; then doors+=(harbor); fi
     for door in "${doors[@]}"; do
@@ -40,6 +40,7 @@ fi
 options=() settings=() tests=tests/env/adapters oldest=10 # of Python 3
 case $door in
     atif) packages=(harbor==0.25.0) options=(--no-deps --ignore-requires-python) ;;
+    games) packages=('minigrid>=3.1,<3.3' textworld==1.7.0 textarena==0.7.4) tests=tests/trainers/rollout ;;
     harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
     inspect) packages=(inspect-ai==0.3.285 pytest-asyncio) oldest=11 settings=(-o asyncio_mode=auto) ;;
     # All that it asks for is 1.4 GB, of which its sandbox API uses what .venv has; it asks for Python 3.13.14 and runs on older.
@@ -48,7 +49,7 @@ case $door in
     openenv) packages=(openenv==0.10.0) settings=(-o markers=campaign) ;;
     peers) packages=(harbor==0.24.0 verifiers==0.4.0 swebench==4.1.0) oldest=12 ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
-    *) echo "test_door: no door $door; there are atif, harbor, inspect, nemo_gym, openenv, tinker and verifiers" >&2; exit 2 ;;
+    *) echo "test_door: no door $door; there are atif, games, harbor, inspect, nemo_gym, openenv, tinker and verifiers" >&2; exit 2 ;;
 esac
 
 place=.venv/doors/$door stamp=.venv/doors/$door/.made

@@ -36,7 +36,8 @@ class PPO(Clipped):
         whiten_advantages: normalise advantages to mean 0 and variance 1.
         whiten_over: what they are normalised over: the `batch`, or each `minibatch` by itself as in Stable-Baselines3.
         critic: a value head on the policy's trunk (`shared`), or a model of its own (`separate`).
-        critic_learning_rate: of a separate critic; null takes the policy's.
+        critic_learning_rate: of a separate critic, or of a shared critic's value head, which starts at 0 and moves by
+            steps of this size whatever `value_coefficient` is; null takes the policy's.
         value_coefficient: of the critic's loss.
         value_clip: how far a value may move in one update; null for no limit.
         value_start: what the critic predicts at first: what its head's weights say (`model`; 0 for a new head), or that
@@ -55,8 +56,8 @@ class PPO(Clipped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.critic == "shared" and self.critic_learning_rate is not None:
-            raise ConfigurationError("critic_learning_rate: has no effect on a shared critic. Try: critic separate")
+        if self.critic_learning_rate is not None and not self.value_coefficient:
+            raise ConfigurationError("critic_learning_rate: has no effect with value_coefficient 0")
         if self.whiten_over == "minibatch" and not self.whiten_advantages:
             raise ConfigurationError("whiten_over: has no effect with whiten_advantages false")
 

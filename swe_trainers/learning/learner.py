@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.eight_bit import AdamW8bit, with_float32_moments
 from swe_trainers.learning.forward import Policy
 from swe_trainers.learning.losses import AdaptiveKL
@@ -109,12 +110,21 @@ def adamw(
         betas: decay of the first and second moments, a step.
         epsilon: added to the root of the second moment.
         critic: whose parameters are stepped as well.
-        critic_learning_rate: of those; None is the policy's. Whatever the course of the one, the other keeps its share.
+        critic_learning_rate: of those, or without a critic of the policy's value head; None is the policy's. Whatever
+            the course of the one, the other keeps its share.
         moments: `float32`, or `8bit` (`eight_bit`).
+
+    Raises:
+        ConfigurationError: a learning rate of its own is wanted for a value head that the policy does not have.
     """
+    valuing = [] if critic is None else list(critic.parameters())
+    if critic is None and critic_learning_rate is not None:
+        valuing = _value_head(model)
+    apart = {id(parameter) for parameter in valuing}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in apart]
     groups: list[dict[str, Any]] = []
-    for module, rate in ((model, learning_rate), (critic, critic_learning_rate or learning_rate)):
-        trainable = [] if module is None else [p for p in module.parameters() if p.requires_grad]
+    for parameters, rate in ((others, learning_rate), (valuing, critic_learning_rate or learning_rate)):
+        trainable = [p for p in parameters if p.requires_grad]
         for params, decay in (
             ([p for p in trainable if p.ndim >= 2], weight_decay),
             ([p for p in trainable if p.ndim < 2], 0.0),
@@ -128,6 +138,15 @@ def adamw(
     if all(parameter.device.type == "cuda" for group in groups for parameter in group["params"]):
         options["fused"] = True  # one kernel for all parameters instead of a dozen
     return (MasterAdamW if narrow else torch.optim.AdamW)(groups, **options)
+
+
+def _value_head(model: Policy) -> list[torch.nn.Parameter]:
+    head = getattr(model, "value_head", None)
+    if not isinstance(head, torch.nn.Module):
+        raise ConfigurationError(
+            f"critic_learning_rate: {type(model).__name__} has no module value_head. Try: critic_learning_rate null"
+        )
+    return list(head.parameters())
 
 
 def scheduled(update: int, *, peak: float, warmup: int, decay: Decay, total: int) -> float:

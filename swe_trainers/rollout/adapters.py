@@ -1,4 +1,4 @@
-"""Gymnasium environments with numeric spaces, as text environments."""
+"""Gymnasium environments with discrete actions, as text environments."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
     """Writes an environment's observations as words, and reads one word as the action.
 
     A `Discrete` observation becomes its number; a tuple or a box of integers its numbers separated by spaces; a box of
-    real numbers the number of each entry's bin.
+    real numbers the number of each entry's bin. A text stays as it is.
 
     `info["legal_actions"]` lists the words of the actions that can be taken: those that the environment's own
     `info["action_mask"]` or `info["legal_actions"]` (numbers of actions) leaves, else all. Rollouts sample no others.
 
     Args:
         env: with a `Discrete` action space, and an observation space of `Discrete`, `MultiDiscrete`, `MultiBinary`,
-            `Tuple` of those, or a one-dimensional `Box`.
+            `Tuple` of those, a one-dimensional `Box`, or `Text`. Its `vocabulary()`, if it has one, lists its words.
         actions: the word of each action, in order; `0`, `1`, … by default.
         bins: bins of a real number.
         box_range: (lowest, highest) of each entry, for boxes without bounds or with bounds that are never reached.
@@ -96,7 +96,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
             raise ConfigurationError(f"TextAdapter: {self._n_actions} actions, but the words are {list(self.actions)}")
         if fallback is not None and fallback not in self.actions:
             raise ConfigurationError(f"TextAdapter: fallback {fallback!r} is not one of {', '.join(self.actions)}")
-        self._numbers = _numbers_of(env.observation_space, bins, box_range)
+        self._numbers = _numbers_of(env, bins, box_range)
         self._illegal_penalty, self._fallback, self._last = illegal_penalty, fallback, ""
         self.unconstrained = unconstrained
         self._legal = list(self.actions)
@@ -157,7 +157,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
 
 
 class _Numbers(Protocol):
-    """Writes an observation as integers."""
+    """Writes an observation as text."""
 
     def text(self, observation: Any) -> str: ...
 
@@ -192,8 +192,22 @@ class _Binned:
         return [str(number) for number in range(len(self.edges[0]) + 1)]
 
 
-def _numbers_of(space: spaces.Space[Any], bins: int, box_range: Sequence[tuple[float, float]] | None) -> _Numbers:
-    """Choose the format for a space."""
+@dataclass(frozen=True)
+class _Texts:
+    """Texts, which stay as they are."""
+
+    vocabulary: tuple[str, ...]
+
+    def text(self, observation: Any) -> str:
+        return str(observation)
+
+    def words(self) -> list[str]:
+        return list(self.vocabulary)
+
+
+def _numbers_of(env: gymnasium.Env[Any, Any], bins: int, box_range: Sequence[tuple[float, float]] | None) -> _Numbers:
+    """Choose the format for an environment's observations."""
+    space = env.observation_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         low, high = (np.array(side, dtype=np.float64) for side in (space.low, space.high))
         if box_range is not None:
@@ -211,6 +225,8 @@ def _numbers_of(space: spaces.Space[Any], bins: int, box_range: Sequence[tuple[f
         return _Binned(tuple(np.linspace(a, b, bins + 1)[1:-1] for a, b in zip(low, high, strict=True)))
     if box_range is not None:
         raise ConfigurationError(f"TextAdapter: box_range has no effect on {space}")
+    if isinstance(space, spaces.Text):
+        return _Texts(tuple(env.get_wrapper_attr("vocabulary")()) if env.has_wrapper_attr("vocabulary") else ())
     if isinstance(space, spaces.Discrete):
         return _Whole(((int(space.start), int(space.start + space.n - 1)),))
     if isinstance(space, spaces.MultiDiscrete):

@@ -369,7 +369,7 @@ def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps
         refused += info.get("action_error") is not None
         if terminated or truncated:
             return f"ended after {number + 1} steps; actions {_first(taken)}" + _refusals(refused, number + 1)
-    end = f"it ends after {limit}" if limit else "give the trainer a max_turns"
+    end = f"it ends after {limit}" if limit else "where it does not end by itself, give the trainer a max_turns"
     return f"no end in {max_steps} steps, {end}; actions {_first(taken)}" + _refusals(refused, max_steps)
 
 

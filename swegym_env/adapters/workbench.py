@@ -180,10 +180,10 @@ class OneCaller:
             last.result()
 
     def _interrupt(self) -> None:
-        """End what runs in the sandbox. One on another machine cannot: its server ends commands at their limits."""
-        interrupt = getattr(self._sandbox(), "interrupt", None)
-        if interrupt is not None:
-            interrupt()
+        """End what runs in the sandbox."""
+        sandbox = self._sandbox()
+        if sandbox is not None:
+            sandbox.interrupt()
 
 
 class SplitOutput:

@@ -14,6 +14,7 @@ counts as a solution; languages without controls have none. And a sandbox is not
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import math
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.grading.blind import BlindTests, calibrate, known_blind_tests
+from swegym_env.grading.builds import Builds
 from swegym_env.grading.examination import Copied, examine, examine_given
 from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
 from swegym_env.grading.remote import grade_remotely
@@ -85,10 +87,47 @@ def grade(
             task, patch, server, timeout_s=timeout_s, policy=policy, max_forgery_chance=max_forgery_chance
         )
     begin = time.monotonic()
-    language = language_of(task)
     workspace = prepare_locally(task, repos=repos, store=store, backend=backend)
-    tests = TaskTests(task, workspace, policy, backend, task.test_timeout_s if timeout_s is None else timeout_s)
+    builds = Builds(task, store)
+    with contextlib.closing(builds):
+        tests = TaskTests(
+            task,
+            workspace,
+            policy,
+            backend,
+            task.test_timeout_s if timeout_s is None else timeout_s,
+            builds if policy == "strict" else None,
+        )
+        verdict = _graded(
+            tests,
+            patch,
+            scrutiny,
+            max_forgery_chance,
+            store,
+            lambda part: grade(
+                task,
+                part,
+                repos=repos,
+                backend=backend,
+                store=store,
+                timeout_s=timeout_s,
+                max_forgery_chance=max_forgery_chance,
+            ),
+        )
+    return dataclasses.replace(verdict, duration_s=time.monotonic() - begin)
 
+
+def _graded(
+    tests: TaskTests,
+    patch: str,
+    scrutiny: Scrutiny | None,
+    max_forgery_chance: float | None,
+    store: LayerStore | None,
+    grade_part: Callable[[str], Verdict],
+) -> Verdict:
+    """The verdict on a patch, see `grade`; `grade_part` grades a part of it by itself."""
+    task, workspace, policy = tests.task, tests.workspace, tests.policy
+    language = language_of(task)
     kept, set_aside = exclude_paths(task, patch, workspace.base, policy, tests.evaluation.tests)
     refused = refusal(patch)
     by_default = policy == "strict" and scrutiny is None  # who asks for a number of runs gets these
@@ -116,6 +155,8 @@ def grade(
         tests.require_named_tests(empty=not kept)
 
     tested_at = time.monotonic()
+    if verdict.resolved and tests.builds is not None and (scrutiny.chance < 1 or can_be_blind):
+        tests.builds.learn(tests, _gold(tests))
     run, verdict, blind = _compared_outside(tests, kept, run, verdict, blind, scrutiny, store, calibrates=can_be_blind)
     if run.compares_itself and by_default and verdict.resolved:
         chance = scrutiny.chance if scrutiny.chance < 1 else max_forgery_chance or CHANCE
@@ -123,15 +164,7 @@ def grade(
     suspect = verdict.resolved and by_default and scrutiny.required
     lesser, part = _of_a_part(
         language.without_means(kept, workspace.base, task.patch) if suspect else (),
-        lambda part: grade(
-            task,
-            part,
-            repos=repos,
-            backend=backend,
-            store=store,
-            timeout_s=timeout_s,
-            max_forgery_chance=max_forgery_chance,
-        ),
+        grade_part,
     )
     if lesser is not None:
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
@@ -143,12 +176,7 @@ def grade(
             verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":
         verdict = _without_other_expected_failures(verdict, tests)
-    return dataclasses.replace(
-        verdict,
-        set_aside=set_aside,
-        duration_s=time.monotonic() - begin,
-        control_duration_s=time.monotonic() - tested_at,
-    )
+    return dataclasses.replace(verdict, set_aside=set_aside, control_duration_s=time.monotonic() - tested_at)
 
 
 def _scrutiny_of(tests: TaskTests, patch: str, most: float | None) -> Scrutiny:

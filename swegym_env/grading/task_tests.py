@@ -11,10 +11,12 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from swegym_env.errors import GradingError, InfrastructureError, SandboxBrokenError
+from swegym_env.grading.builds import Builds, environment_lines
 from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.verdict import FORGED, Policy, Verdict, grade_log
 from swegym_env.languages import Blinded, language_of
@@ -96,6 +98,7 @@ class TaskTests:
         policy: decides how patches are applied and logs are read.
         backend: of the sandboxes.
         timeout_s: for the tests.
+        builds: of the patches, where what a build leaves may be kept; None: each run builds.
     """
 
     task: Task
@@ -103,6 +106,7 @@ class TaskTests:
     policy: Policy
     backend: str
     timeout_s: float
+    builds: Builds | None = None
 
     @property
     def evaluation(self) -> Evaluation:
@@ -131,7 +135,10 @@ class TaskTests:
         """
         evaluation = self.evaluation
         try:
-            with self._patched(patch, blinded) as (sandbox, problem):
+            with (
+                self.builds.layers(self, patch) if self.builds is not None else contextlib.nullcontext(()) as built,
+                self.tested(patch, blinded, built) as (sandbox, problem),
+            ):
                 if problem:
                     return Run(problem)
                 files = _read(sandbox, watched)
@@ -139,8 +146,11 @@ class TaskTests:
                     self._write_over_patch(sandbox, f"/testbed/{path}", _encoded((rewritten or {}).get(path, text)))
                 for path, text in ({**blinded.files, **blinded.support} if blinded is not None else {}).items():
                     self._write_over_patch(sandbox, os.path.join("/testbed", path), _encoded(text))
-                if evaluation.settings:
-                    sandbox.run(f"cd /testbed\n{evaluation.settings}", timeout_s=self.timeout_s)  # builds, too
+                settings = environment_lines(evaluation.settings) if built else evaluation.settings
+                if settings:
+                    took = sandbox.run(f"cd /testbed\n{settings}", timeout_s=self.timeout_s)  # builds, too
+                    if self.builds is not None:
+                        self.builds.took(took.duration_s)
                 script = f"(\ncd /testbed\n{evaluation.tests}\n)"
                 result = sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
                 self._require_not_starved(result, "the tests", self.timeout_s)
@@ -170,7 +180,7 @@ class TaskTests:
 
     def read_files(self, patch: str, paths: tuple[str, ...]) -> Mapping[str, str]:
         """Path → text of the task's test files as they are beside `patch`; no test runs. Raises as `run`."""
-        with self._patched(patch) as (sandbox, problem):
+        with self.tested(patch) as (sandbox, problem):
             return {} if problem else _read(sandbox, paths)
 
     def texts(self, paths: tuple[str, ...]) -> Mapping[str, str] | None:
@@ -217,8 +227,8 @@ class TaskTests:
     def require_named_tests(self, *, empty: bool) -> None:
         """Raise GradingError unless the log of the tests names some without a patch: else they never ran here.
 
-        Where what is tested has to be compiled, tests of something new name none at the base commit either; those of
-        the gold patch count then.
+        Tests of something new may name none at the base commit either: they cannot be compiled, or what runs them
+        refuses a test file as a whole. Those of the gold patch count then.
 
         Args:
             empty: whether the run whose log names no test had no patch either; it then decides.
@@ -227,7 +237,7 @@ class TaskTests:
         if key in _NAMED:
             return
         patient = dataclasses.replace(self, timeout_s=max(self.timeout_s, self.task.test_timeout_s))
-        patches = [*([] if empty else [""]), *([self.task.patch] if language_of(self.task).is_compiled else [])]
+        patches = [*([] if empty else [""]), *([self.task.patch] if self.task.patch else [])]
         if not any(patient.verdict(patient.run(patch)).tests for patch in patches):
             raise GradingError(
                 f"{self.task.instance_id}: the log of the tests names no test, without a patch either: they cannot run "
@@ -236,20 +246,36 @@ class TaskTests:
         _NAMED.add(key)
 
     @contextlib.contextmanager
-    def _patched(self, patch: str, blinded: Blinded | None = None) -> Iterator[tuple[Sandbox, str]]:
+    def patched(
+        self, patch: str, built: tuple[Path, ...] = ()
+    ) -> Iterator[tuple[Sandbox, str, Mapping[str, PlainFile] | None]]:
+        """A fresh sandbox with the agent's patch applied; why it does not apply; the changed files, if that is certain.
+
+        Args:
+            patch: what is graded of the agent's patch.
+            built: layers in which it is applied and built.
+        """
+        spec = self.workspace.spec
+        spec = dataclasses.replace(spec, layers=(*spec.layers, *built)) if built else spec
+        sandbox = open_sandbox(spec, backend=self.backend)
+        try:
+            sandbox.start()
+            plain = self._plain_files(patch, {})
+            yield sandbox, "" if built else self._apply_agent_patch(sandbox, patch, plain), plain
+        finally:
+            sandbox.close()
+
+    @contextlib.contextmanager
+    def tested(
+        self, patch: str, blinded: Blinded | None = None, built: tuple[Path, ...] = ()
+    ) -> Iterator[tuple[Sandbox, str]]:
         """A fresh sandbox with both patches applied, and why they do not apply if that is the agent's fault.
 
         Of the test patch, files that `blinded` has are left out.
         """
-        sandbox = open_sandbox(self.workspace.spec, backend=self.backend)
-        try:
-            sandbox.start()
-            apart = frozenset(blinded.files if blinded is not None else ())
-            plain = self._plain_files(patch, {})
-            problem = self._apply_agent_patch(sandbox, patch, plain)
+        apart = frozenset(blinded.files if blinded is not None else ())
+        with self.patched(patch, built) as (sandbox, problem, plain):
             yield sandbox, problem or self._apply_test_patch(sandbox, patch, plain, apart)
-        finally:
-            sandbox.close()
 
     def _plain_files(self, patch: str, changed: Mapping[str, PlainFile]) -> Mapping[str, PlainFile] | None:
         """The files that a patch changes as git would leave them, where that is certain; see `repo.applying`.
@@ -284,19 +310,18 @@ class TaskTests:
         if self.policy == "official":
             return ""
         # The files that did change count, not how the patch was read.
-        task, language = self.task, language_of(self.task)
-        allowed = touched_paths(task.patch)
-        machinery = language.test_machinery(task, self.workspace.base)
-        beyond = [
-            change.path
-            for change in sandbox.changes("/testbed")
-            if change.path not in allowed
-            and (
-                language.is_protected(change.path, self.workspace.base, self.evaluation.tests)
-                or judges(change.path, machinery)
-            )
-        ]
+        excludes = self.excludes()
+        beyond = [change.path for change in sandbox.changes("/testbed") if excludes(change.path)]
         return f"{FORGED}the patch changes {beyond[0]} in disguise" if beyond else ""
+
+    def excludes(self) -> Callable[[str], bool]:
+        """Whether a path is none that an agent's patch may change; see `grading.exclude_paths`."""
+        task, language, command = self.task, language_of(self.task), self.evaluation.tests
+        allowed, machinery = touched_paths(task.patch), language.test_machinery(task, self.workspace.base)
+        return lambda path: (
+            path not in allowed
+            and (language.is_protected(path, self.workspace.base, command) or judges(path, machinery))
+        )
 
     def _apply_by_git(self, sandbox: Sandbox, patch: str) -> str:
         """Apply the agent's patch as the SWE-bench harness does; returns why it does not apply, else ""."""

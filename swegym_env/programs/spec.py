@@ -88,6 +88,8 @@ class AgentSpec:
             raise ConfigurationError(f"agent: name: expected letters, digits, '.', '_' and '-', got {self.name!r}")
         if self.imports is not None:
             _check_imports(self.name, self.imports)
+            if "SWEGYM_START" not in self.command:  # nobody would start the imported copy, and the episode not begin
+                raise ConfigurationError(f"agent {self.name}: imports: the command has to begin with $SWEGYM_START")
 
     def bundle(self) -> Bundle:
         """Its files and how they are installed. What has no folder gets one, which is kept in the store of layers."""

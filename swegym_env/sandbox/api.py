@@ -287,5 +287,11 @@ class Sandbox(Protocol):
     def fork(self) -> Sandbox:
         """A started, independent copy of the current state."""
 
+    def interrupt(self) -> None:
+        """End everything that runs inside, as if it was killed there; files stay. For any thread.
+
+        A command that is running returns, with the exit code 137. The next one runs in a new shell.
+        """
+
     def close(self) -> None:
         """End everything and remove everything; idempotent."""

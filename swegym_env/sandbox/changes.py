@@ -20,7 +20,7 @@ from swegym_env.sandbox.api import Change
 from swegym_env.sandbox.budget import Budget, OverBudgetError
 from swegym_env.sandbox.linux.kernel import open_inside
 
-__all__ = ["MACHINE_ERRORS", "find_changes"]
+__all__ = ["MACHINE_ERRORS", "Below", "find_changes", "is_whiteout"]
 
 MACHINE_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 """Errors of opening or reading a file that no agent can cause by what it does to the file."""
@@ -34,8 +34,11 @@ _CHUNK_BYTES = 1 << 16
 _LONGEST_PATH_BYTES = 4095  # of the kernel; git has no names for longer paths either
 
 
-class _Below:
-    """One path in the layers under the writable one: the directories that merge there, top first, or a file."""
+class Below:
+    """One path in the layers under the writable one: the directories that merge there, top first, or a file.
+
+    No link is followed. It is False where there is nothing.
+    """
 
     def __init__(self, directories: Sequence[str] = (), file: str | None = None) -> None:
         self.directories = directories
@@ -44,7 +47,7 @@ class _Below:
     def __bool__(self) -> bool:
         return bool(self.directories) or self.file is not None
 
-    def child(self, name: str) -> _Below:
+    def child(self, name: str) -> Below:
         """The entry `name` of this directory."""
         directories: list[str] = []
         for directory in self.directories:
@@ -55,16 +58,16 @@ class _Below:
                 if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                     continue
                 raise
-            if _is_whiteout(status):
+            if is_whiteout(status):
                 break
             if not stat.S_ISDIR(status.st_mode):
-                return _Below(directories) if directories else _Below(file=path)
+                return Below(directories) if directories else Below(file=path)
             directories.append(path)
             if _is_opaque(path, _KERNEL_MARKS):
                 break
-        return _Below(directories)
+        return Below(directories)
 
-    def at(self, path: str) -> _Below:
+    def at(self, path: str) -> Below:
         """The entry at a path below this directory."""
         below = self
         for name in filter(None, posixpath.normpath(path).split("/")):
@@ -76,7 +79,7 @@ class _Below:
         return {name for directory in self.directories for name in os.listdir(directory) if self.child(name)}
 
 
-_NOTHING = _Below()
+_NOTHING = Below()
 
 
 def find_changes(
@@ -112,11 +115,11 @@ def find_changes(
     found: list[Change] = []
     for number, layer in enumerate((*lowers[len(base) :], upper), len(base)):
         changes = _changes_in(layer, lowers[:number], root, frozenset(skip), fuse=fuse, budget=budget)
-        found = _merged(found, changes, _Below([str(one) for one in reversed(base)]).at(root)) if found else changes
+        found = _merged(found, changes, Below([str(one) for one in reversed(base)]).at(root)) if found else changes
     return sorted(found, key=lambda change: (os.fsencode(change.path), change.kind != "deleted"))
 
 
-def _merged(former: Sequence[Change], later: Sequence[Change], base: _Below) -> list[Change]:
+def _merged(former: Sequence[Change], later: Sequence[Change], base: Below) -> list[Change]:
     """The changes against `base` that two layers make together.
 
     Args:
@@ -155,7 +158,7 @@ def _changes_in(
     upper: Path, lowers: Sequence[Path], root: str, skip: frozenset[str], *, fuse: bool, budget: Budget | None
 ) -> list[Change]:
     """See `find_changes`; of one layer, unsorted."""
-    below = _Below([str(layer) for layer in reversed(lowers)])
+    below = Below([str(layer) for layer in reversed(lowers)])
     try:
         here = os.open(upper, os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -185,7 +188,7 @@ def _changes_in(
 def _walk(
     root: int,
     host: str,
-    below: _Below,
+    below: Below,
     hidden: bool,
     marks: tuple[str, ...],
     skip: frozenset[str],
@@ -248,10 +251,10 @@ def _names(here: int, prefix_length: int, depth: int, marks: tuple[str, ...], bu
 
 
 def _entry(
-    here: int, name: str, host: str, path: str, status: os.stat_result, below: _Below, budget: Budget | None
+    here: int, name: str, host: str, path: str, status: os.stat_result, below: Below, budget: Budget | None
 ) -> Iterator[Change]:
     """The changes that one entry of the open directory `here` makes, without those in it."""
-    if _is_whiteout(status):
+    if is_whiteout(status):
         if below:
             yield Change(path, "deleted")
     elif stat.S_ISDIR(status.st_mode):
@@ -271,7 +274,8 @@ def _status(here: int, name: str) -> os.stat_result | None:
         return None
 
 
-def _is_whiteout(status: os.stat_result) -> bool:
+def is_whiteout(status: os.stat_result) -> bool:
+    """Whether an entry of a layer marks a deleted one."""
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
+import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,7 +33,6 @@ __all__ = [
 
 _LEASE = "lease.json"
 _NAME = re.compile(r"\.?(\d+)-(\d+)-", re.ASCII)
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,8 @@ def owner_of_name(name: str) -> tuple[int, int] | None:
 def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> Path:
     """Make a directory for a sandbox or snapshot of this process, with its lease in it from the first moment.
 
+    A sandbox sees the names in its list of mounts: they do not say how many were made before.
+
     Args:
         kind: "sandbox" or "snapshot"; the end of its name.
         supervisor: process id of this process's supervisor.
@@ -104,7 +105,7 @@ def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> P
         StorageError: it cannot be made; nothing of it is left.
     """
     parent = parent or run_dir()
-    name = f"{owner_prefix()}{next(_numbers)}-{kind}"
+    name = f"{owner_prefix()}{secrets.token_hex(6)}-{kind}"
     lease = Lease(os.getpid(), _start_of_owner(os.getpid()), supervisor, process_start(supervisor) or 0, boot_id())
     unfinished = parent / f".{name}"
     try:

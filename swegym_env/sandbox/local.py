@@ -477,6 +477,28 @@ class LocalSandbox:
         """See `api.Sandbox.write`; an existing file keeps its mode."""
         self._live().write(posixpath.join(self.spec.workdir, path), content, mode)
 
+    @contextlib.contextmanager
+    def watching(self, paths: Sequence[str]) -> Iterator[Callable[[], bool]]:
+        """Watch files for as long as the same shell runs; the block is given what says whether one was opened.
+
+        Args:
+            paths: absolute, inside; those of no file are left out.
+        Raises:
+            OSError: they cannot be watched.
+        """
+        watch = self._live().watch_opening(paths)
+
+        def is_opened() -> bool:
+            try:
+                return bool(os.read(watch, 1 << 16))
+            except BlockingIOError:
+                return False
+
+        try:
+            yield is_opened
+        finally:
+            os.close(watch)
+
     def door(self) -> Door:
         """See `api.Sandbox.door`."""
         if self._door is None:
@@ -561,6 +583,12 @@ class LocalSandbox:
             snapshot.discard()
             raise
         return snapshot
+
+    def has_written_more_than(self, size_bytes: int, files: int) -> bool:
+        """Whether what was written since the start takes more than either."""
+        self._require_started()
+        sizes, counts = ([getattr(one, name) for one in self._former] for name in ("size_bytes", "inodes"))
+        return self._writable().is_larger_than(size_bytes - sum(sizes), files - sum(counts))
 
     def copy_layers(self, target: Path) -> list[Path]:
         """Copy what was written, as layers: over the same layers they give the same files.
@@ -651,7 +679,7 @@ class LocalSandbox:
                     _signal(pid, signal.SIGCONT)
 
     def interrupt(self) -> None:
-        """End everything that runs in the sandbox, as if it was killed there; files stay. For any thread."""
+        """See `api.Sandbox.interrupt`."""
         if self._directory is not None:
             with contextlib.suppress(SandboxError):  # the supervisor is gone, and with it what it ran
                 supervisor().send({"do": "end", "id": self._directory.path.name})

@@ -34,7 +34,7 @@ import signal
 import socket
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from swegym_env.errors import SandboxBrokenError, SandboxError
@@ -46,6 +46,7 @@ from swegym_env.sandbox.interpreter import shared_interpreter
 from swegym_env.sandbox.limits import EXIT_CODES, reached_limit, were_starved
 from swegym_env.sandbox.linux.cgroups import Counters
 from swegym_env.sandbox.linux.files import read_file, write_file
+from swegym_env.sandbox.linux.kernel import open_inside, watch_opening
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.writable import WritableLayer
 
@@ -356,6 +357,23 @@ class Shell:
         """Write a file at an absolute path inside; an existing file keeps its mode. Raises OSError."""
         assert self._root is not None
         write_file(self._root, path, content, mode, self._user, fuse=self.fuse)
+
+    def watch_opening(self, paths: Iterable[str]) -> int:
+        """See `kernel.watch_opening`.
+
+        Args:
+            paths: absolute, inside; those of nothing are left out.
+        Raises:
+            OSError: they cannot be watched.
+        """
+        assert self._root is not None
+        with contextlib.ExitStack() as stack:
+            files = []
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    files.append(open_inside(self._root, path, os.O_PATH))
+                    stack.callback(os.close, files[-1])
+            return watch_opening(files)
 
     def save_state(self, timeout_s: float) -> None:
         """Write variables, functions and options to `STATE_FILE`. Where bash does not do so, the shell has `ended`."""

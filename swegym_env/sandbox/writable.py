@@ -267,7 +267,11 @@ class WritableLayer:
 
     def _is_over_its_limit(self) -> bool:
         """Measure it, with what its processes have open: an agent may have been faster than the last measurement."""
-        limits = [self.disk_bytes, self.inodes]
+        return self.is_larger_than(self.disk_bytes, self.inodes)
+
+    def is_larger_than(self, size_bytes: int, inodes: int) -> bool:
+        """Whether it takes more than either."""
+        limits = [size_bytes, inodes]
         request = {"do": "measure", "id": self.path.parent.name, "path": str(self.path / "upper"), "limits": limits}
         words = next(self._client.lines(request), "").split()
         sizes = [int(word) for word in words if word.isdigit()]  # none where it is gone

@@ -65,6 +65,7 @@ REQUESTS: Mapping[str, type[BaseModel]] = {
     "/container/snapshot": requests.Snapshot,
     "/container/restore": requests.Restore,
     "/container/fork": requests.Fork,
+    "/container/interrupt": requests.Interrupt,
     "/container/renew": requests.Renew,
     "/container/destroy": requests.Destroy,
     "/snapshot/discard": requests.Discard,

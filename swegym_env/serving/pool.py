@@ -35,6 +35,7 @@ _HELD_S = 20.0  # a request for capacity is held this long before the client mus
 _ABANDONED_S = 15.0  # a ticket stays in the queue this long without its client
 _RENEWAL_S = 2.0  # a renewal waits this long for slow servers; they are renewed nevertheless
 _ENDING = ("/container/destroy", "/snapshot/discard")
+_INTERRUPT = "/container/interrupt"  # a server of an earlier version answers that there is no such path
 _FAILED, _FULL, _STOPPING = 424, 429, 503
 _STORED = 1024
 
@@ -180,7 +181,7 @@ class Pool:
         finally:
             lease.active -= 1
             lease.used = time.monotonic()
-        if status == GONE or (status == 200 and ends):
+        if (status == GONE and path != _INTERRUPT) or (status == 200 and ends):
             self._drop(lease)
         elif status == 200 and makes:
             return status, self._add_lease(lease, incoming, reply)

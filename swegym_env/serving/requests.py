@@ -199,6 +199,10 @@ class Fork(_OfContainer):
     """Start another container in the same state."""
 
 
+class Interrupt(_OfContainer):
+    """End everything that runs in the container."""
+
+
 class Destroy(_OfContainer):
     """End a container."""
 

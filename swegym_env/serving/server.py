@@ -134,7 +134,7 @@ class Server:
         """Do something with a container on a thread, after its running request."""
         container = self._containers.get(name)
         if container is None:
-            return GONE, error_body("SandboxError", f"no container {name}: it was ended, or its lease expired")
+            return _unknown(name)
 
         async def locked() -> Any:
             async with container.lock:
@@ -299,8 +299,21 @@ class Server:
 
         return self._renewed(await self._on(message.container, "fork", incoming, work))
 
+    async def interrupt(self, message: requests.Interrupt, incoming: Incoming) -> Reply:
+        """End what runs in a container: beside its running request, which this ends."""
+        del incoming
+        container = self._containers.get(message.container)
+        if container is None:
+            return _unknown(message.container)
+
+        async def work() -> dict[str, Any]:
+            await self._thread(container.sandbox.interrupt)
+            return {}
+
+        return await _reply(work)
+
     async def destroy(self, message: requests.Destroy, incoming: Incoming) -> Reply:
-        """End a container after its running request. Ending one that is gone is not an error."""
+        """End a container, with what its running request does. Ending one that is gone is not an error."""
         del incoming
         container = self._containers.pop(message.container, None)
         if container is not None:
@@ -310,6 +323,8 @@ class Server:
     def _end(self, container: _Container) -> None:
         async def work() -> None:
             try:
+                if container.lock.locked():
+                    await self._thread(container.sandbox.interrupt)
                 async with container.lock:
                     await self._thread(lambda: _close(container.sandbox))
             finally:
@@ -354,7 +369,7 @@ class Server:
         if message.container is not None:
             container = self._containers.get(message.container)
             if container is None:
-                return GONE, error_body("SandboxError", f"no container {message.container}")
+                return _unknown(message.container)
 
         def work() -> dict[str, Any]:
             if container is not None and container.workspace is not None:
@@ -413,6 +428,10 @@ class Server:
         self.draining = True
         await self._thread(end_all)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _unknown(name: str) -> Reply:
+    return GONE, error_body("SandboxError", f"no container {name}: it was ended, or its lease expired")
 
 
 async def _reply(work: Callable[[], Awaitable[Any]]) -> Reply:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 __all__ = [
     "Filter",
@@ -37,6 +37,7 @@ __all__ = [
     "setns",
     "unmount",
     "unshare",
+    "watch_opening",
     "write_setting",
 ]
 
@@ -52,6 +53,7 @@ CLONE_NEWNET = 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
 _MNT_DETACH = 2
+_IN_ATTRIB, _IN_OPEN = 0x04, 0x20
 _AT_EMPTY_PATH, _AT_RECURSIVE, _AT_FDCWD = 0x1000, 0x8000, -100
 _OPEN_TREE_CLONE = 1
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV, _MOUNT_ATTR_IDMAP = 1, 2, 4, 1 << 20
@@ -341,6 +343,26 @@ def is_of_proc(descriptor: int) -> bool:
     status = ctypes.create_string_buffer(256)
     _checked(_libc.fstatfs(ctypes.c_int(descriptor), status), "fstatfs")
     return bool(struct.unpack_from("@l", status)[0] == _PROC_SUPER_MAGIC)
+
+
+def watch_opening(files: Iterable[int]) -> int:
+    """A descriptor, not blocking, that has something to read once anybody has opened one of these files again.
+
+    Another link to it counts too, since an overlay may have another inode for that, and any other change of its status.
+
+    Args:
+        files: descriptors of them, O_PATH will do.
+    """
+    watch = _checked(_libc.inotify_init1(ctypes.c_int(os.O_NONBLOCK | os.O_CLOEXEC)), "inotify_init1")
+    try:
+        for file in files:
+            place = _path(f"/proc/self/fd/{file}")
+            code = _libc.inotify_add_watch(ctypes.c_int(watch), place, ctypes.c_uint32(_IN_OPEN | _IN_ATTRIB))
+            _checked(code, "inotify_add_watch")
+    except OSError:
+        os.close(watch)
+        raise
+    return watch
 
 
 def keep_capabilities() -> None:

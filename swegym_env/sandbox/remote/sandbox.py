@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -231,6 +232,12 @@ class RemoteSandbox:
         other = RemoteSandbox(self.spec, self._client, create=self._create, with_command=self._with_command)
         other._begin(self.call("/container/fork"))
         return other
+
+    def interrupt(self) -> None:
+        """See `api.Sandbox.interrupt`. If the server cannot be reached, commands end at their limits."""
+        if self._container and not self._closed:
+            with contextlib.suppress(SandboxError):
+                self.call("/container/interrupt", timeout_s=_CLOSE_TIMEOUT_S)
 
     def close(self) -> None:
         """Destroy it; idempotent. If the server cannot be reached, its lease expires."""

@@ -12,6 +12,7 @@ from tests.programs import ROOT
 
 INSTALLED = Path(sys.prefix) / "doors"
 DOORS = [  # with the Python that the peer needs; Harbor's may be another one than ours
+    "games",
     "openenv",
     *(["inspect", "nemo_gym", "tinker", "verifiers"] if sys.version_info >= (3, 11) else []),
     *(["harbor"] if sys.version_info >= (3, 12) or (INSTALLED / "harbor/.made").exists() else []),

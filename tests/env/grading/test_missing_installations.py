@@ -17,6 +17,8 @@ from swegym_env.tasks.adapters import task_from_row
 from swegym_env.tasks.task import Task
 from tests.env.calc import GOLD
 
+from .test_excluded_paths import new_file
+
 EVAL_SCRIPT = """\
 #!/bin/bash
 cd /testbed
@@ -93,6 +95,17 @@ def test_log_without_a_test_is_no_verdict(task: Task, patch: str, policy: str, b
     silent = dataclasses.replace(task, instance_id="silent-1", test_command="echo nothing to do", log_parser="pytest")
     with pytest.raises(GradingError, match="silent-1: the log of the tests names no test, without a patch either"):
         grade(silent, patch, policy=policy, backend=backend)  # type: ignore[arg-type]
+
+
+def test_tests_that_only_a_repair_lets_begin_give_verdicts(task: Task, backend: str) -> None:
+    """As where a model of a hidden test is refused by the checks that Django runs before any test."""
+    gold = GOLD + new_file("calc/more.py", "X = 1\n")
+    command = f"python3 -c 'import calc.more' && {task.test_command}"
+    task = dataclasses.replace(task, instance_id="begins-1", patch=gold, test_command=command)
+    for patch, resolved in (("", False), (new_file("calc/others.py", "X = 1\n"), False), (gold, True)):
+        verdict = grade(task, patch, backend=backend)
+        assert (verdict.valid, verdict.resolved) == (True, resolved)
+        assert resolved or verdict.failure_reason == "the log names no test"
 
 
 def test_patch_that_silences_the_tests_has_failed(task: Task, backend: str) -> None:

@@ -333,7 +333,8 @@ def test_its_work_counts_for_the_limits_of_its_sandbox(make: Make, folder: Path)
 
 
 # Stands in the place of `join`, looks at the process that is about to become the program, and lies to it.
-LIAR = r"""exec python3 -I -S -c '
+LIAR = r""": in place of $SWEGYM_START
+exec python3 -I -S -c '
 import json, socket, struct, sys
 exec(open("/.swegym/imported.py").read().partition("def _main()")[0])
 import resource

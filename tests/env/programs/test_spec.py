@@ -38,6 +38,7 @@ def test_agents_of_the_package_are_complete() -> None:
         ("command: x\nimports: {program: a, unless: .env}", "imports: expected `program`"),
         ("command: x\nimports: {program: a, modules: [1]}", "imports: expected `program`"),
         ("command: x\nimports: {program: a, files: [b]}", "imports: expected `program`"),
+        ("command: x\nimports: {program: a}", r"imports: the command has to begin with \$SWEGYM_START"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, named: str) -> None:

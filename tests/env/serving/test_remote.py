@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import gymnasium
@@ -13,7 +14,7 @@ import swegym_env  # noqa: F401 - registers the environments
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.grading.grading import grade
-from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox
+from swegym_env.sandbox import CommandResult, Sandbox, SandboxSpec, open_sandbox
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.serving.conftest import Served, assert_eventually
 
@@ -126,6 +127,37 @@ def test_the_shell_survives_a_command_timeout(service: Served) -> None:
     assert sandbox.run("echo $kept $PWD").output == "1 /usr\n"
     many = sandbox.run("head -c 100000 /dev/zero | tr '\\0' x", output_limit_bytes=1000)
     assert many.truncated_bytes > 0 and len(many.output) < 2000
+    sandbox.close()
+
+
+def test_a_running_command_is_interrupted_from_another_thread(service: Served) -> None:
+    sandbox = opened(service)
+    sandbox.run("kept=1; echo before > file")
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(sandbox.run, "sleep 600 & sleep 600", timeout_s=600)
+        assert_eventually(lambda: interrupted(sandbox, running), "the command ends")
+    assert running.result().exit_code == 137
+    assert sandbox.run("cat file; pgrep sleep").output == "before\n"
+    sandbox.close()
+    sandbox.interrupt()
+
+
+def interrupted(sandbox: Sandbox, running: Future[CommandResult]) -> bool:
+    """Whether a command has ended after it was interrupted; it may not have begun before."""
+    sandbox.interrupt()
+    return running in wait([running], timeout=1)[0]
+
+
+def test_a_container_that_is_destroyed_does_not_wait_for_its_command(service: Served) -> None:
+    before = service.settled_containers()
+    sandbox = opened(service)
+    container = sandbox._container  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(sandbox.run, "sleep 600", timeout_s=600)
+        assert not wait([running], timeout=1)[0]
+        assert service.ask("/container/destroy", {"container": container})[1] == {"ended": True}
+        assert_eventually(lambda: service.containers() <= before, "the container ends")
+        running.exception()  # whichever came first: the end of the command, or that of the container
     sandbox.close()
 
 

@@ -168,6 +168,50 @@ def own_returns(rewards: list[float], acted: list[bool], offsets: list[int], gam
     return found
 
 
+def after_one_step(**settings: float) -> LanguageModel:
+    """A model after one optimizer step on episodes that all earn 1."""
+    one_step = PPO(learning_rate=1e-4, epochs=1, minibatches=1, lam=1.0, **settings)
+    learner = one_step.start(language_model())
+    one_step.update(learner, with_rewards(random_trajectories(16, vocabulary=12), one_at_the_end))
+    return learner.model
+
+
+def one_at_the_end(rewards: np.ndarray) -> np.ndarray:
+    """A reward of 1 at the last action, which `random_trajectories` rewards."""
+    ends = np.zeros_like(rewards)
+    ends[rewards.nonzero()[0][-1]] = 1.0
+    return ends
+
+
+def test_a_shared_head_moves_by_its_own_learning_rate_alone() -> None:
+    """AdamW's first step is the learning rate, whatever the loss weighs: a coefficient makes no critic faster."""
+    slow = after_one_step(value_coefficient=0.1)
+    weighed = after_one_step(value_coefficient=100.0)
+    fast = after_one_step(value_coefficient=0.1, critic_learning_rate=0.05)
+    for model, expected in ((slow, 1e-4), (weighed, 1e-4), (fast, 0.05)):
+        assert model.value_head.bias.item() == pytest.approx(expected, rel=1e-3)
+        assert model.value_head.weight.abs().max().item() == pytest.approx(expected, rel=1e-3)
+    for (name, one), (_, other) in zip(slow.named_parameters(), fast.named_parameters(), strict=True):
+        assert torch.equal(one, other) == (not name.startswith("value_head")), name
+
+
+def test_a_shared_head_keeps_its_share_of_a_decaying_learning_rate() -> None:
+    """1e-2 and half of it; AdamW's steps of a gradient whose sign does not change are the learning rate."""
+    settings = PPO(learning_rate=1e-5, critic_learning_rate=1e-2, decay="linear", max_updates=2, lam=1.0)
+    settings = replace(settings, epochs=1, minibatches=1, value_clip=None)
+    learner, biases = settings.start(language_model()), [0.0]
+    for _ in range(2):
+        settings.update(learner, with_rewards(random_trajectories(16, vocabulary=12), one_at_the_end))
+        learner.updates += 1
+        biases.append(learner.model.value_head.bias.item())
+    assert np.diff(biases) == pytest.approx([1e-2, 5e-3], rel=0.1)
+
+
+def test_a_learning_rate_for_a_missing_head_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="TinyPolicy has no module value_head"):
+        PPO(critic_learning_rate=1e-3).learner(TinyPolicy())
+
+
 def test_a_critic_without_a_bias_is_refused() -> None:
     settings = PPO(value_start="mean_return")
     learner = settings.learner(TinyPolicy())

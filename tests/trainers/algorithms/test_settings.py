@@ -29,7 +29,7 @@ from swe_trainers.run_config import run_config
         ("reinforce", {"clip_low": 0.1}, "no such setting"),
         ("reinforce_plus_plus", {"group_size": 8, "gamma": 0.9}, "gamma: has no effect"),
         ("reinforce_plus_plus", {"group_size": 7}, "multiple of group_size"),
-        ("ppo", {"critic_learning_rate": 0.1}, "has no effect on a shared critic"),
+        ("ppo", {"critic_learning_rate": 0.1, "value_coefficient": 0.0}, "has no effect with value_coefficient 0"),
         ("ppo", {"group_size": 8}, "no such setting"),
         ("ppo", {"correction_cap": 3.0}, "have no effect with correction none"),
         ("ppo", {"correction": "mask", "correction_cap": 1.0}, "correction_cap: got 1.0, expected a number above 1"),

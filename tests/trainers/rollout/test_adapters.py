@@ -66,6 +66,24 @@ class Fixed(gymnasium.Env[Any, Any]):
         return self.left.pop(0), 0.0, not self.left, False, {}
 
 
+class Spoken(Fixed):
+    """Observes texts, of which it knows all words."""
+
+    def vocabulary(self) -> list[str]:
+        return ["a wall", "a door"]
+
+
+def test_texts_stay_as_they_are_and_their_words_are_in_the_vocabulary() -> None:
+    inner = Spoken(AnyText(), ["a wall", "a door  ahead"])
+    env = TextAdapter(inner, actions=["go", "wait"])
+    assert env.reset()[0] == "a wall"
+    assert env.step("wait")[0] == "a door  ahead" and inner.played == [6]
+    assert {"a wall", "a door", "go", "wait"} <= set(env.vocabulary())
+    assert set(TextAdapter(Fixed(AnyText(), []), actions=["go", "wait"]).vocabulary()) == {"go", "wait", "illegal", " "}
+    with pytest.raises(ConfigurationError, match="box_range has no effect on AnyText"):
+        TextAdapter(inner, box_range=[(0, 1)])
+
+
 @pytest.mark.parametrize(
     ("space", "options", "observation", "text"),
     [

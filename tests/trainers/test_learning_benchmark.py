@@ -1,0 +1,54 @@
+"""What the learning benchmark makes of its runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.learning import PEER, Case, cases, summarise, with_earlier
+from benchmarks.learning_tasks import TASKS
+from benchmarks.records import Row, commit
+
+
+def measured(after: float) -> dict[str, float]:
+    return {"random": 0.1, "before": 0.1, "after": after, "steps": 100.0, "seconds": 1.0}
+
+
+def test_a_seed_is_below_its_peer_where_the_difference_is_more_than_noise() -> None:
+    done = {}
+    for seed, (ours, theirs) in enumerate([(0.95, 0.2), (0.95, 0.96), (0.90, 0.95), (0.5, 0.4)]):
+        done[Case("minigrid_doorkey", "ppo", seed)] = measured(ours)
+        done[Case("minigrid_doorkey", PEER, seed)] = measured(theirs)
+    rows, shares = summarise(done)
+    assert shares == {
+        "minigrid_doorkey/ppo: seeds as wanted": 0.75,
+        f"minigrid_doorkey/ppo: seeds not below {PEER}": 0.75,
+    }
+    (after,) = (row for row in rows if row.case == f"minigrid_doorkey/{PEER}" and row.metric == "after")
+    assert (after.n, after.median) == (4, pytest.approx(0.675))
+
+
+def test_groups_without_a_run_keep_their_earlier_results_and_commit(tmp_path: Path) -> None:
+    row = {"case": "copy/ppo", "metric": "after", "unit": "return", "median": 0.9, "p10": 0.8, "p90": 1.0, "n": 5}
+    earlier = {
+        "commit": "old",
+        "commits": {"guess/ppo": "older"},
+        "rows": [row, row | {"case": "guess/ppo"}, row | {"case": "parity/ppo"}],
+        "ratios": {"copy/ppo: seeds as wanted": 1.0, "parity/ppo: seeds as wanted": 0.2},
+    }
+    (path := tmp_path / "learning.json").write_text(json.dumps(earlier))
+    new = [Row("parity/ppo", "after", "return", 0.95, 0.9, 1.0, 3)]
+    rows, shares, commits = with_earlier(new, {"parity/ppo: seeds as wanted": 1.0}, path)
+    assert [(each.case, each.median) for each in rows] == [("parity/ppo", 0.95), ("copy/ppo", 0.9), ("guess/ppo", 0.9)]
+    assert shares == {"copy/ppo: seeds as wanted": 1.0, "parity/ppo: seeds as wanted": 1.0}
+    assert commits == {"parity/ppo": commit()["commit"], "copy/ppo": "old", "guess/ppo": "older"}
+
+
+def test_a_peer_plays_after_the_runs_whose_steps_it_takes() -> None:
+    names = [case.name for case in cases()]
+    for case in cases():
+        if case.algorithm == PEER:
+            assert names.index(case.name) > names.index(f"{case.task}/ppo/seed{case.seed}")
+            assert TASKS[case.task].package == "minigrid"
