@@ -88,7 +88,8 @@ class AgentSpec:
             raise ConfigurationError(f"agent: name: expected letters, digits, '.', '_' and '-', got {self.name!r}")
         if self.imports is not None:
             _check_imports(self.name, self.imports)
-            if "SWEGYM_START" not in self.command:  # nobody would start the imported copy, and the episode not begin
+            # Nobody would start the imported copy, and the episode would not begin.
+            if not re.search(r"\$\{?SWEGYM_START\b", self.command):
                 raise ConfigurationError(f"agent {self.name}: imports: the command has to begin with $SWEGYM_START")
 
     def bundle(self) -> Bundle:
