@@ -44,6 +44,7 @@ _REPEATABLE = ("changes", "diff", "read")
 _ENCODED_BYTES = 3 << 16  # a multiple of three, as base64 wants
 _STORED_BY_ALL = 1024  # replies to creations and evaluations
 _FULL, _DRAINING = 429, 503
+_INTERRUPT_AGAIN_S = 1.0
 
 
 @dataclass
@@ -321,12 +322,18 @@ class Server:
         return 200, b'{"ended": true}' if container is not None else b'{"ended": false}'
 
     def _end(self, container: _Container) -> None:
+        async def closed() -> None:
+            async with container.lock:
+                await self._thread(lambda: _close(container.sandbox))
+
         async def work() -> None:
+            is_busy, close = container.lock.locked(), asyncio.create_task(closed())
             try:
-                if container.lock.locked():
-                    await self._thread(container.sandbox.interrupt)
-                async with container.lock:
-                    await self._thread(lambda: _close(container.sandbox))
+                while not close.done():
+                    if is_busy:  # with a command that may not have begun yet: it is interrupted again then
+                        await self._thread(container.sandbox.interrupt)
+                    await asyncio.wait([close], timeout=_INTERRUPT_AGAIN_S)
+                close.result()
             finally:
                 self._ending -= 1
 

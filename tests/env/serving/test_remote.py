@@ -148,13 +148,14 @@ def interrupted(sandbox: Sandbox, running: Future[CommandResult]) -> bool:
     return running in wait([running], timeout=1)[0]
 
 
-def test_a_container_that_is_destroyed_does_not_wait_for_its_command(service: Served) -> None:
+@pytest.mark.parametrize("begun_s", [0.0, 0.01, 1.0])
+def test_a_container_that_is_destroyed_does_not_wait_for_its_command(service: Served, begun_s: float) -> None:
     before = service.settled_containers()
     sandbox = opened(service)
     container = sandbox._container  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(sandbox.run, "sleep 600", timeout_s=600)
-        assert not wait([running], timeout=1)[0]
+        assert not wait([running], timeout=begun_s)[0]
         assert service.ask("/container/destroy", {"container": container})[1] == {"ended": True}
         assert_eventually(lambda: service.containers() <= before, "the container ends")
         running.exception()  # whichever came first: the end of the command, or that of the container
