@@ -27,7 +27,6 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ from swegym_env.repo.patches import touched_paths
 from swegym_env.sandbox.changes import Below, is_whiteout
 from swegym_env.sandbox.client import clean_up, supervisor
 from swegym_env.sandbox.images import resolve_image
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, unmark_opaque
 from swegym_env.sandbox.leases import lease_directory, storage_error
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.local import LocalSandbox
@@ -58,7 +57,6 @@ _DEEPEST, _LONGEST_BYTES = 64, 1024  # directories above a product, and its path
 _EARLIER_NS = 20_000_000  # the clock of files may be behind
 _CANARY = "/tmp/.swegym-canary"
 _ENVIRONMENT = re.compile(r"\s*export\s|\s*[A-Za-z_]\w*=\S*\s*$")
-_MARKS = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
 _FUSE_FILES = ".wh."  # fuse-overlayfs's own files
 _FUSE_OPAQUE = ".wh..wh..opq"
 _COMPILED = re.compile(r"\.(o|obj|a|so|so\.[\d.]+|lo|la|d|gch|pch|pcm|node|wasm)$")
@@ -67,13 +65,6 @@ _COMPILED = re.compile(r"\.(o|obj|a|so|so\.[\d.]+|lo|la|d|gch|pch|pcm|node|wasm)
 def environment_lines(settings: str) -> str:
     """The lines of a script that set variables: what is left to do where its build has been done."""
     return "\n".join(line for line in settings.splitlines() if _ENVIRONMENT.match(line))
-
-
-@dataclass(frozen=True)
-class _Build:
-    """One built patch. Attributes: layers: what it leaves, bottom first; none where it cannot be kept."""
-
-    layers: tuple[Path, ...] = ()
 
 
 class Builds:
@@ -90,7 +81,7 @@ class Builds:
         self._lock = threading.Lock()
         self._building = threading.Lock()
         self._directory: Path | None = None
-        self._builds: dict[str, _Build] = {}
+        self._builds: dict[str, tuple[Path, ...]] = {}  # patch → layers that its build left; none if that is not kept
         self._longest_s = 0.0
         self._are_kept = self._known() or False
         self._begun: set[str] = set()  # patches that a run has built
@@ -119,21 +110,15 @@ class Builds:
         """
         if self._longest_s < _WORTH_S or self._known() is not None:
             return
-        are_kept = not self._has_compiled_tests()
         self._begun -= {gold, ""}
         try:
-            are_kept = are_kept and not _reads_tests(tests, gold, self._tested())
-            self._are_kept = are_kept
-            are_kept = are_kept and self._tests_run_alone(tests, gold)
+            self._are_kept = not self._has_compiled_tests() and not _reads_tests(tests, gold, self._tested())
+            self._are_kept = self._are_kept and self._tests_run_alone(tests, gold)
         except (GradingError, SandboxBrokenError):
-            self._are_kept = are_kept = False
-            tests.run("")  # raises where the machine is at fault
-        except BaseException:
             self._are_kept = False
-            raise
-        self._are_kept = are_kept
+            tests.run("")  # raises where the machine is at fault
         self._record.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._record, json.dumps({"version": _VERSION, "are_kept": are_kept}))
+        write_atomically(self._record, json.dumps({"version": _VERSION, "are_kept": self._are_kept}))
 
     @contextlib.contextmanager
     def layers(self, tests: TaskTests, patch: str) -> Iterator[tuple[Path, ...]]:
@@ -143,18 +128,18 @@ class Builds:
             InfrastructureError: as `TaskTests.run`.
         """
         is_kept = self._are_kept and patch not in self._begun
-        build = self._build(tests, patch) if is_kept else _Build()
-        if not build.layers:
+        kept = self._build(tests, patch) if is_kept else ()
+        if not kept:
             self._begun.add(patch)
             yield ()
             return
         directory = self._place() / secrets.token_hex(6)  # a run sees the name
         try:
-            copies = tuple(directory / str(number) for number in range(len(build.layers)))
+            copies = tuple(directory / str(number) for number in range(len(kept)))
             try:
                 directory.mkdir()
                 directory.chmod(0o755)
-                for layer, copy in zip(build.layers, copies, strict=True):
+                for layer, copy in zip(kept, copies, strict=True):
                     copy_files(layer, copy)
                     _note_no_access(copy)
             except OSError as error:
@@ -175,7 +160,7 @@ class Builds:
         return language.is_compiled and any(path.endswith(language.suffixes) for path in self._tested())
 
     def _tests_run_alone(self, tests: TaskTests, gold: str) -> bool:
-        if not tests.verdict(tests.run(gold)).resolved or not self._builds[gold].layers:
+        if not tests.verdict(tests.run(gold)).resolved or not self._builds[gold]:
             return False
         statuses = tests.verdict(tests.run("")).tests
         return not any(statuses.get(name) in ("PASSED", "XFAIL") for name in self._task.fail_to_pass)
@@ -184,7 +169,7 @@ class Builds:
         """The files that hold the tests, and those that controls rewrite."""
         return frozenset({*touched_paths(self._task.test_patch), *language_of(self._task).control_files(self._task)})
 
-    def _build(self, tests: TaskTests, patch: str) -> _Build:
+    def _build(self, tests: TaskTests, patch: str) -> tuple[Path, ...]:
         with self._building:
             if patch not in self._builds:
                 self._builds[patch] = self._built(tests, patch)
@@ -197,7 +182,7 @@ class Builds:
                 self._directory.chmod(0o755)
             return self._directory
 
-    def _built(self, tests: TaskTests, patch: str) -> _Build:
+    def _built(self, tests: TaskTests, patch: str) -> tuple[Path, ...]:
         directory = self._place() / secrets.token_hex(6)
         layers: tuple[Path, ...] = ()
         try:
@@ -209,7 +194,7 @@ class Builds:
         finally:
             if not layers:
                 clean_up({"do": "remove", "directory": str(directory)})
-        return _Build(layers)
+        return layers
 
     def _kept_layers(self, tests: TaskTests, patch: str, directory: Path) -> tuple[Path, ...]:
         """Build a patch; what is kept of that, none where nothing can be.
@@ -285,17 +270,17 @@ class _Products:
                 name = entry.name.removeprefix(_FUSE_FILES)
                 if is_mark and (not self._fuse or entry.name == _FUSE_OPAQUE):
                     if not self._fuse:  # fuse-overlayfs would take it for one of its own
-                        _remove(place)
+                        remove_tree(place)
                     continue
                 tracked, changed, lower = base.child(name), patched.child(name), below.child(name)
                 if is_mark or is_whiteout(status):
                     if tracked or changed or not lower:
-                        _remove(place)
+                        remove_tree(place)
                 elif not stat.S_ISDIR(status.st_mode):
                     if not self._keeps(f"{prefix}{name}", status, tracked, changed, lower):
-                        _remove(place)
+                        remove_tree(place)
                 elif tracked.file is not None or changed.file is not None:
-                    _remove(place)
+                    remove_tree(place)
                 else:
                     if tracked or changed:
                         _remove_marks(place, fuse=self._fuse)
@@ -348,24 +333,14 @@ def _leave_repository(layer: Path) -> None:
     for entry in list(layer.iterdir()):
         if entry.name == "testbed" and stat.S_ISDIR(entry.lstat().st_mode):
             entry.chmod(0o755)
-            _remove(entry / ".git")
+            remove_tree(entry / ".git")
         else:
-            _remove(entry)
-
-
-def _remove(path: Path) -> None:
-    """Remove what is at a path all of whose directories are known to be no links."""
-    if path.is_dir() and not path.is_symlink():
-        remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)
+            remove_tree(entry)
 
 
 def _remove_marks(directory: Path, *, fuse: bool) -> None:
     """Let what lies below a directory be seen again."""
-    for mark in _MARKS:
-        with contextlib.suppress(OSError):  # it has none
-            os.removexattr(directory, mark, follow_symlinks=False)
+    unmark_opaque(directory)
     if fuse:
         (directory / _FUSE_OPAQUE).unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ from swegym_env.grading.builds import Builds
 from swegym_env.grading.examination import Copied, examine, examine_given
 from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
 from swegym_env.grading.remote import grade_remotely
-from swegym_env.grading.task_tests import Run, TaskTests, judges
+from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
 from swegym_env.languages.looks import of_one_patch
@@ -88,16 +88,10 @@ def grade(
         )
     begin = time.monotonic()
     workspace = prepare_locally(task, repos=repos, store=store, backend=backend)
-    builds = Builds(task, store)
-    with contextlib.closing(builds):
-        tests = TaskTests(
-            task,
-            workspace,
-            policy,
-            backend,
-            task.test_timeout_s if timeout_s is None else timeout_s,
-            builds if policy == "strict" else None,
-        )
+    most_s = task.test_timeout_s if timeout_s is None else timeout_s
+    may_build = policy == "strict" and bool(task.eval_script)  # a test command alone has nothing before it
+    with contextlib.closing(Builds(task, store)) if may_build else contextlib.nullcontext() as builds:
+        tests = TaskTests(task, workspace, policy, backend, most_s, builds)
         verdict = _graded(
             tests,
             patch,
@@ -514,19 +508,12 @@ def exclude_paths(
     sections = parse_patch(patch)
     if policy == "official":
         return "".join(section.text for section in sections), ()
-    language = language_of(task)
-    allowed = touched_paths(task.patch)
-    tested = touched_paths(task.test_patch)
-    machinery = language.test_machinery(task, base)
+    tested, excludes = touched_paths(task.test_patch) - touched_paths(task.patch), exclusion(task, base, command)
     kept: list[str] = []
     excluded: set[str] = set()
     for section in sections:
         paths = section.paths
-        bad = {
-            path
-            for path in paths - allowed
-            if path in tested or language.is_protected(path, base, command) or judges(path, machinery)
-        }
+        bad = {path for path in paths if path in tested or excludes(path)}
         if bad or not paths:
             excluded |= bad or {section.header.split("\n", 1)[0]}
         else:

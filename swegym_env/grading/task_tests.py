@@ -28,7 +28,7 @@ from swegym_env.sandbox.images import resolve_image
 from swegym_env.sandbox.leases import storage_error
 from swegym_env.tasks.task import Task
 
-__all__ = ["Run", "TaskTests", "judges"]
+__all__ = ["Run", "TaskTests", "exclusion"]
 
 _LOG_BYTES = 64 << 20
 _PATCH = "/tmp/.swegym-patch"
@@ -315,13 +315,8 @@ class TaskTests:
         return f"{FORGED}the patch changes {beyond[0]} in disguise" if beyond else ""
 
     def excludes(self) -> Callable[[str], bool]:
-        """Whether a path is none that an agent's patch may change; see `grading.exclude_paths`."""
-        task, language, command = self.task, language_of(self.task), self.evaluation.tests
-        allowed, machinery = touched_paths(task.patch), language.test_machinery(task, self.workspace.base)
-        return lambda path: (
-            path not in allowed
-            and (language.is_protected(path, self.workspace.base, command) or judges(path, machinery))
-        )
+        """See `exclusion`."""
+        return exclusion(self.task, self.workspace.base, self.evaluation.tests)
 
     def _apply_by_git(self, sandbox: Sandbox, patch: str) -> str:
         """Apply the agent's patch as the SWE-bench harness does; returns why it does not apply, else ""."""
@@ -401,9 +396,22 @@ class TaskTests:
             )
 
 
-def judges(path: str, machinery: frozenset[str]) -> bool:
-    """Whether the file at `path` belongs to the test machinery (`Language.test_machinery`)."""
-    return path in machinery or any(place.endswith("/") and path.startswith(place) for place in machinery)
+def exclusion(task: Task, base: Path, command: str) -> Callable[[str], bool]:
+    """Whether an agent's patch may not change a path: it could change the verdict, or is test machinery.
+
+    What the gold patch changes stays allowed.
+
+    Args:
+        base: the repository at the base commit.
+        command: what runs the tests.
+    """
+    language, allowed = language_of(task), touched_paths(task.patch)
+    machinery = language.test_machinery(task, base)
+    directories = tuple(place for place in machinery if place.endswith("/"))
+    return lambda path: (
+        path not in allowed
+        and (language.is_protected(path, base, command) or path in machinery or path.startswith(directories))
+    )
 
 
 def _read(sandbox: Sandbox, paths: tuple[str, ...]) -> dict[str, str]:

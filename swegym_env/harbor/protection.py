@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from swegym_env.harbor.image import Built
+from swegym_env.sandbox.changes import is_whiteout
+from swegym_env.sandbox.layers import unmark_opaque
 from swegym_env.sandbox.linux.files import remove_tree
 
 __all__ = ["protect_image", "remove_owners"]
@@ -34,7 +36,6 @@ _LOADED = (
     "home/agent/.bash*", "home/agent/.profile", "root/.config/uv/*", "root/.pydistutils.cfg",
 )  # fmt: skip
 _PROGRAM_DIRECTORIES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
-_OPAQUE = ("user.overlay.opaque", "trusted.overlay.opaque", "user.fuseoverlayfs.opaque")
 _SITES = ("site-packages", "dist-packages")
 _OF_PYTHON = re.compile(r"(?:^|/)python3[^/]*(?:/|$)")
 _IMPORTED = (".py", ".pyc", ".so")
@@ -50,7 +51,7 @@ def remove_owners(layers: Sequence[Path]) -> None:
     """Remove from copied layers what belongs to the owner in a sandbox: tests, logs and solution."""
     for layer in layers:
         for name in _OF_THE_OWNER:
-            _remove(layer / name)
+            remove_tree(layer / name)
 
 
 def protect_image(layers: Sequence[Path], built: Built) -> tuple[str, ...]:
@@ -128,15 +129,15 @@ def _filtered(layer: Path, directory: str, image: _Image) -> Iterator[str]:
         if stat.S_ISDIR(status.st_mode):
             hides = _is_file(below, path)
             if system or leads_there:
-                hides = _make_transparent(layer / path) or hides
+                hides = unmark_opaque(layer / path) or hides
             hides = hides and (system or leads_there) and _is_file(below, path)
             if hides or (system and not _exists(below, path) and image.has_module(directory, name)):
-                _remove(layer / path)
+                remove_tree(layer / path)
                 yield path
             else:
                 yield from _filtered(layer, path, image)
         elif (
-            ((system or leads_there) and (_exists(below, path) or _is_whiteout(status)))
+            ((system or leads_there) and (_exists(below, path) or is_whiteout(status)))
             or any(fnmatch.fnmatchcase(path, pattern) for pattern in _LOADED)
             or (os.path.dirname(path) in image.programs and _shadows(image, name))
             or (system and image.has_module(directory, name))
@@ -212,22 +213,3 @@ def _is_file(below: Sequence[Path], path: str) -> bool:
 def _shadows(image: _Image, name: str) -> bool:
     """Whether the image has a program of this name."""
     return any(_exists(image.below, f"{place}/{name}") for place in image.programs)
-
-
-def _is_whiteout(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
-
-
-def _make_transparent(directory: Path) -> bool:
-    """Let the image's files in a directory be seen again; whether they were hidden."""
-    hidden = [name for name in os.listxattr(directory, follow_symlinks=False) if name in _OPAQUE]
-    for name in hidden:
-        os.removexattr(directory, name, follow_symlinks=False)
-    return bool(hidden)
-
-
-def _remove(path: Path) -> None:
-    if path.is_symlink() or (os.path.lexists(path) and not path.is_dir()):
-        path.unlink()
-    else:
-        remove_tree(path)

@@ -21,6 +21,7 @@ its successor: the lock only saves work, the rename makes the result right.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -43,7 +44,16 @@ from swegym_env.sandbox.linux.files import remove_tree
 if TYPE_CHECKING:
     from swegym_env.sandbox.sharing.api import SharedStore
 
-__all__ = ["TRAVELLING", "LayerRecord", "LayerStore", "Provenance", "layer_name", "mark_opaque", "system_of"]
+__all__ = [
+    "TRAVELLING",
+    "LayerRecord",
+    "LayerStore",
+    "Provenance",
+    "layer_name",
+    "mark_opaque",
+    "system_of",
+    "unmark_opaque",
+]
 
 TRAVELLING = frozenset(
     (
@@ -55,6 +65,7 @@ TRAVELLING = frozenset(
 
 _USE_NOTED_EVERY_S = 24 * 3600.0
 _LEASE_S, _HEARTBEAT_S = 120.0, 15.0  # NFS may show another machine's heartbeat up to a minute late
+_OPAQUE = ("user.overlay.opaque", "user.fuseoverlayfs.opaque", "trusted.overlay.opaque")
 _UNWRITTEN_S = 60.0  # age at which an empty lock file is a crash's, not one that its holder is about to write
 
 
@@ -314,11 +325,22 @@ class LayerStore:
 
 def mark_opaque(directory: Path) -> None:
     """Make `directory` hide the same directory of lower layers, in every overlay that this user can mount."""
-    names = ["user.overlay.opaque", "user.fuseoverlayfs.opaque"]
-    if os.geteuid() == 0:
-        names.append("trusted.overlay.opaque")
-    for name in names:
-        os.setxattr(directory, name, b"y")
+    for name in _OPAQUE:
+        if os.geteuid() == 0 or not name.startswith("trusted."):
+            os.setxattr(directory, name, b"y")
+
+
+def unmark_opaque(directory: Path) -> bool:
+    """Let the same directory of lower layers be seen again; whether it was hidden. No link is followed."""
+    try:
+        marks = [name for name in os.listxattr(directory, follow_symlinks=False) if name in _OPAQUE]
+    except OSError as error:
+        if error.errno != errno.ENOTSUP:  # such a file system has no marks
+            raise
+        return False
+    for name in marks:
+        os.removexattr(directory, name, follow_symlinks=False)
+    return bool(marks)
 
 
 def _make_public(directory: Path) -> None:

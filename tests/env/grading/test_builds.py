@@ -151,8 +151,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def tests(store: LayerStore, backend: str) -> Iterator[TaskTests]:
+@pytest.fixture(name="tests")
+def on_kept_builds(store: LayerStore, backend: str) -> Iterator[TaskTests]:
     """The tests of the task, of which is known that they run on kept builds."""
     workspace = prepare_locally(TASK, store=store, backend=backend)
     with contextlib.closing(Builds(TASK, store)) as builds:
