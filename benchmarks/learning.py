@@ -199,11 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = options.runs / case.name / "result.json"
         if not result.exists() and fnmatch.fnmatch(case.name, options.only):
             package = "" if case.task == MLP else TASKS[case.task].package
-            if package and importlib.util.find_spec(package) is None:
-                print(
-                    f"{case.name:44s} not run: {package} is missing. Try: pip install 'swegym-env[games]'", flush=True
-                )
-            if (package and importlib.util.find_spec(package) is None) or time.monotonic() - started > options.seconds:
+            lacks = bool(package) and importlib.util.find_spec(package) is None
+            if lacks:
+                hint = f"{package} is missing. Try: pip install 'swegym-env[games]'"
+                print(f"{case.name:44s} not run: {hint}", flush=True)
+            if lacks or time.monotonic() - started > options.seconds:
                 missing += 1
                 continue
             began = time.process_time()
