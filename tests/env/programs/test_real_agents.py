@@ -96,7 +96,7 @@ def test_mini_swe_agent_repairs_a_repository_and_its_clients_read_every_protocol
     assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True), info
 
     command = f'exec "$SWEGYM_AGENT/venv/bin/python" -c {shlex.quote(CLIENTS)}'
-    spec = dataclasses.replace(load_agent("mini-swe-agent"), command=command)
+    spec = dataclasses.replace(load_agent("mini-swe-agent"), command=command, imports=None)
     env = make(spec, turn_timeout_s=300)
     _, info = env.reset(seed=0)
     protocols = []
