@@ -33,6 +33,11 @@ from swe_trainers.run_config import run_config
 from swegym_env.tasks.data import mini_edit
 
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # what mini-swe-agent asks for at the end
+# One token each: between blanks, as the model reads them in code, and alone, as it writes them. As JSON the agent shows
+# it `<` and `>` escaped.
+OPERATORS = ["+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!="]
+SEPARATORS = [*"_(|0123456789", *(operator for operator in OPERATORS if len(operator) == 2)]
+SEPARATORS += [f" {operator} ".replace("<", "\\u003c").replace(">", "\\u003e") for operator in OPERATORS]
 SMALL = {
     "model_type": "llama", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3,
     "num_attention_heads": 4, "max_position_embeddings": 1024, "tie_word_embeddings": True,
@@ -73,10 +78,10 @@ def record(agent: str, count: int, parallel: int, path: Path, *, skill: float, s
 def main() -> None:
     parser = argparse.ArgumentParser(description="mini-swe-agent, trained", allow_abbrev=False)
     parser.add_argument("--agent", default="mini-swe-agent", help="a name, or a folder with agent.yaml")
-    parser.add_argument("--recorded", type=int, default=1200, help="episodes to clone")
+    parser.add_argument("--recorded", type=int, default=2400, help="episodes to clone")
     parser.add_argument("--skill", type=float, default=0.45, help="how often the recorded policy repairs rightly")
-    parser.add_argument("--epochs", type=int, default=20, help="of cloning")
-    parser.add_argument("--updates", type=int, default=16, help="of PPO")
+    parser.add_argument("--epochs", type=int, default=10, help="of cloning")
+    parser.add_argument("--updates", type=int, default=10, help="of PPO")
     parser.add_argument("--episodes", type=int, default=192, help="of each update")
     parser.add_argument("--held-out", type=int, default=120, help="episodes of each measurement")
     parser.add_argument("--parallel", type=int, default=8, help="agents at once")
@@ -92,9 +97,10 @@ def main() -> None:
         texts = [message["content"] for messages in whole for message in messages]
         texts += [messages[0]["content"].partition("\n")[0] for messages in part]
         texts += [message["content"] for messages in part for message in messages[1:]]
-        train_sentencepiece(
-            texts, 1500, split_by_whitespace=False, separators="_(|0123456789", max_piece_length=100
-        ).save(tokenizer)
+        learned = train_sentencepiece(
+            texts, 2000, split_by_whitespace=False, separators=SEPARATORS, max_piece_length=100
+        )
+        learned.save(tokenizer)
 
     def stage(split: str, name: str, **settings: Any) -> Any:
         return run_config(
@@ -130,6 +136,7 @@ def main() -> None:
                 "weight_decay": 0.01, "epochs": options.epochs, "minibatch_episodes": 16,
             },
             checkpoint_every=50,
+            threads=2,
         ),
         console=False,
     )  # fmt: skip

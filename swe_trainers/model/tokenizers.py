@@ -373,16 +373,21 @@ class SentencePieceTokenizer:
         Unlike this class, it reads the names of special tokens in a text as special tokens, and of sampled bytes that
         are not UTF-8 it makes one U+FFFD for each byte of their run, also where a part of the run is UTF-8.
         """
-        from tokenizers import Tokenizer, decoders, models, normalizers
+        from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
 
         processor = self._processor
         vocabulary = {processor.id_to_piece(i): i for i in range(self.vocab_size)}
-        # Results of merges: more than one character, and neither special nor a byte.
-        scores = {
-            piece: processor.get_score(i)
+        # Longer than a character, and neither special nor a byte: separators, which come before the bytes, and merges.
+        longer = {
+            piece: i
             for piece, i in vocabulary.items()
             if len(piece) > 1 and not (processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i))
         }
+        first_byte = next((i for i in range(self.vocab_size) if processor.is_byte(i)), 0)
+        # An added token is looked up as it is written, and found in the normalized text, first and longest.
+        separators = {piece: piece.replace(_BLANK, " ") for piece, i in longer.items() if i < first_byte}
+        vocabulary = {separators.get(piece, piece): i for piece, i in vocabulary.items()}
+        scores = {piece: processor.get_score(i) for piece, i in longer.items() if i >= first_byte}
         merges = [
             (piece[:at], piece[at:])
             for piece in sorted(scores, key=lambda piece: -scores[piece])
@@ -395,6 +400,7 @@ class SentencePieceTokenizer:
         inner.normalizer = normalizers.Sequence([normalizers.Replace(old, new) for old, new in swaps])
         back = [decoders.Replace(new, old) for old, new in reversed(swaps)]
         inner.decoder = decoders.Sequence([back[0], decoders.ByteFallback(), decoders.Fuse(), *back[1:]])
+        inner.add_tokens([AddedToken(each, normalized=True, special=False) for each in separators.values()])
         return _with_special_tokens(inner, unk_token=unknown)
 
 
@@ -428,7 +434,7 @@ def train_sentencepiece(
     vocab_size: int,
     *,
     split_by_whitespace: bool = True,
-    separators: str = "",
+    separators: Iterable[str] = "",
     max_piece_length: int = 32,
 ) -> SentencePieceTokenizer:
     """Train a byte-pair tokenizer.
@@ -439,8 +445,9 @@ def train_sentencepiece(
             have too few pairs to merge.
         split_by_whitespace: keep words apart. False lets tokens cross blanks and line ends, so that repeated text
             (headers, prompts) becomes few tokens.
-        separators: characters that are tokens by themselves and that no token crosses: with `_` the parts of an
-            identifier stay apart, with the digits every number is spelled.
+        separators: characters, or longer strings, that are tokens by themselves and that no token crosses: with `_` the
+            parts of an identifier stay apart, with the digits every number is spelled. Of two that begin alike the
+            longer one is taken.
         max_piece_length: in characters.
 
     Returns:
@@ -457,6 +464,8 @@ def train_sentencepiece(
     if not sentences:
         raise ConfigurationError("train_sentencepiece: no text to train on")
 
+    symbols = [*(["\n"] if split_by_whitespace else []), *(each.replace(" ", _BLANK) for each in separators)]
+
     def trained(vocab_size: int) -> bytes:
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
@@ -471,7 +480,7 @@ def train_sentencepiece(
             byte_fallback=True,
             character_coverage=1.0,
             control_symbols=list(SPECIAL_TOKENS),
-            user_defined_symbols=[*(["\n"] if split_by_whitespace else []), *separators],
+            user_defined_symbols=symbols,
             split_by_whitespace=split_by_whitespace,
             split_by_unicode_script=split_by_whitespace,
             split_by_number=split_by_whitespace,
@@ -503,14 +512,14 @@ class SentencePiece:
             `{"text": …}`.
         vocab_size: the largest number of ids, including 256 bytes and the special tokens.
         split_by_whitespace: keep words apart; false lets tokens cross blanks and line ends, for repeated text.
-        separators: characters that are tokens by themselves and that no token crosses.
+        separators: characters, or a list of longer strings, that are tokens by themselves and that no token crosses.
         max_piece_length: in characters.
     """
 
     corpus: Path
     vocab_size: int = 4096
     split_by_whitespace: bool = True
-    separators: str = ""
+    separators: str | tuple[str, ...] = ""
     max_piece_length: int = 32
 
     def __post_init__(self) -> None:

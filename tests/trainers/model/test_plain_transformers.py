@@ -31,6 +31,7 @@ SENTENCES = ["def add(a, b):\n    return a + b\n", "\tself.items.append(item)  #
 TOKENIZERS: dict[str, Tokenizer] = {
     "words": WordTokenizer.from_texts([WORDS]),
     "sentencepiece": train_sentencepiece(SENTENCES, 400, split_by_whitespace=False),
+    "separators": train_sentencepiece(SENTENCES, 400, split_by_whitespace=False, separators=["(", " + ", "+", " +"]),
 }
 MESSAGES = [
     {"role": "user", "content": "go left"},
@@ -71,8 +72,8 @@ def texts_of(kind: str) -> list[str]:
     """Every word, special tokens written as text, and random texts that the tokenizer knows."""
     rng = random.Random(0)
     pieces = [*WORDS.split(" "), " ", *SPECIAL_TOKENS[1:2], "<|end|>", "user"]
-    if kind == "sentencepiece":
-        pieces += ["    ", "\ue001", "\ue0010", "😀", "def add(", "\r\n", "\0", "\u0301"]
+    if kind != "words":
+        pieces += [" + ", "a +b", "    ", "\ue001", "\ue0010", "😀", "def add(", "\r\n", "\0", "\u0301"]
     between = " " if kind == "words" else ""  # two words without a blank are another word
     return [*pieces, *(between.join(rng.choices(pieces, k=12)) for _ in range(200))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -86,6 +87,24 @@ def test_tokens_cross_blanks_only_if_allowed_and_then_compress_repeated_text() -
     apart, crossing = len(TRAINED[True].encode(header)), len(TRAINED[False].encode(header))
     assert crossing * 3 < apart
     assert all(" " not in TRAINED[True].decode([i]).strip() for i in TRAINED[True].encode(header))
+
+
+@given(
+    separators=st.lists(st.sampled_from(["(", ".", " * ", "  =  ", "=", " =", "==", "out", "\n"]), unique=True),
+    text=st.lists(st.sampled_from(["x", " ", "=", "*", "out", "(", ".", "▁", "def scale(xs, k)", "\n"])).map("".join),
+)
+@example(separators=["=", "==", " =", "  =  "], text="x  =  1 == 2 =3")
+@settings(max_examples=100, deadline=None)
+def test_separators_are_tokens_by_themselves_the_longest_first(separators: list[str], text: str) -> None:
+    """Also those of several characters, and in the exported tokenizer."""
+    tokenizer = train_sentencepiece(CODE, 600, split_by_whitespace=False, separators=separators)
+    alternatives = "|".join(re.escape(each) for each in sorted(separators, key=len, reverse=True))
+    parts = [part for part in re.split(f"({alternatives})", text) if part] if separators else [text]
+    ids = tokenizer.encode(text)
+    assert ids == [token for part in parts for token in tokenizer.encode(part)]
+    assert tokenizer.decode(ids) == text
+    assert all(len(tokenizer.encode(each)) == 1 for each in separators)
+    assert HuggingFaceTokenizer(tokenizer.to_hugging_face()).encode(text) == ids
 
 
 def test_a_vocabulary_too_large_is_reduced_and_one_too_small_is_an_error() -> None:
