@@ -80,8 +80,8 @@ def main() -> None:
     parser.add_argument("--agent", default="mini-swe-agent", help="a name, or a folder with agent.yaml")
     parser.add_argument("--recorded", type=int, default=2400, help="episodes to clone")
     parser.add_argument("--skill", type=float, default=0.45, help="how often the recorded policy repairs rightly")
-    parser.add_argument("--epochs", type=int, default=10, help="of cloning")
-    parser.add_argument("--updates", type=int, default=10, help="of PPO")
+    parser.add_argument("--epochs", type=int, default=8, help="of cloning")
+    parser.add_argument("--updates", type=int, default=14, help="of PPO")
     parser.add_argument("--episodes", type=int, default=192, help="of each update")
     parser.add_argument("--held-out", type=int, default=120, help="episodes of each measurement")
     parser.add_argument("--parallel", type=int, default=8, help="agents at once")
@@ -98,7 +98,7 @@ def main() -> None:
         texts += [messages[0]["content"].partition("\n")[0] for messages in part]
         texts += [message["content"] for messages in part for message in messages[1:]]
         learned = train_sentencepiece(
-            texts, 2000, split_by_whitespace=False, separators=SEPARATORS, max_piece_length=100
+            texts, 1500, split_by_whitespace=False, separators=SEPARATORS, max_piece_length=100
         )
         learned.save(tokenizer)
 

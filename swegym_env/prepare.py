@@ -246,7 +246,7 @@ def prepare_locally(
         spec = with_determinism(spec)
     test_command = recipe.tests_of(task) if recipe else ""
     env = {
-        "SWEGYM_TEST_COMMAND": task.test_command or test_command,
+        "SWEGYM_TEST_COMMAND": task.test_command or command_of_all_tests(task, recipe),
         "SWEGYM_TURN_TIMEOUT_S": f"{turn_timeout_s:g}",
     }
     if tools.bundles and language_of(task).grammars and (syntax := syntax_layers(store)):
@@ -254,6 +254,11 @@ def prepare_locally(
         env["SWEGYM_SYNTAX"] = SYNTAX
     spec = add_tools(spec, tools, env=env, backend=backend, store=store)
     return LocalWorkspace(task, spec, repository / "testbed", test_command, backend)
+
+
+def command_of_all_tests(task: Task, recipe: Recipe | None) -> str:
+    """What an agent may know of how tests are run: `tests_of` names the files of the hidden tests."""
+    return recipe.tests_of(dataclasses.replace(task, test_patch="")) if recipe else ""
 
 
 def _require_installation(task: Task, recipe: Recipe | None) -> None:

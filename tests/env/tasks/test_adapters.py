@@ -22,6 +22,7 @@ from swegym_env.languages.python.setup import find_recipe
 from swegym_env.registry import resolve
 from swegym_env.repo.repositories import repository_layer
 from swegym_env.sandbox.layers import LayerStore
+from swegym_env.prepare import command_of_all_tests
 from swegym_env.tasks.adapters import ADAPTERS, Adapter, adapt_row, find_adapter, task_from_row
 from swegym_env.tasks.task import Task
 from tests.env.repo.test_repositories import git
@@ -163,6 +164,7 @@ def test_older_rows_use_the_setup_table_and_published_images() -> None:
     assert recipe is not None
     assert recipe.python == "3.6"
     assert recipe.tests_of(task).endswith("--parallel 1 forms_tests.test_x")
+    assert command_of_all_tests(task, recipe).endswith("--parallel 1")  # agents are not told which tests are hidden
 
 
 def test_swe_gym_rows_name_their_images() -> None:
