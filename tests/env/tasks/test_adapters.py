@@ -19,10 +19,10 @@ from swegym_env.answers.vulnerability import VulnerabilityExample
 from swegym_env.errors import ConfigurationError, TaskFormatError
 from swegym_env.grading.grading import grade
 from swegym_env.languages.python.setup import find_recipe
+from swegym_env.prepare import command_of_all_tests
 from swegym_env.registry import resolve
 from swegym_env.repo.repositories import repository_layer
 from swegym_env.sandbox.layers import LayerStore
-from swegym_env.prepare import command_of_all_tests
 from swegym_env.tasks.adapters import ADAPTERS, Adapter, adapt_row, find_adapter, task_from_row
 from swegym_env.tasks.task import Task
 from tests.env.repo.test_repositories import git
