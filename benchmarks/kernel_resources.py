@@ -32,16 +32,18 @@ ARCHITECTURES = (80, 90, 100)
 ALIGNED = [["tt.divisibility", 16]]
 MATRICES = ("logits", "other", "out", "grad_logits", "grad_other")
 STRIDES = ("row_stride", "out_stride", "stride", "other_stride", "grad_stride", "grad_other_stride")
-ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "cosines", "sines")
+ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "weight", "grad_x", "cosines", "sines")
 DISTANCES = ("x_batch", "x_token", "x_head", "cos_batch", "cos_token", "sin_batch", "sin_token")
 SIZES = ("width", "first", "vocabulary", "share", "blocks", "n", "parts", "temperature_stride", "tokens", "heads")
-FACTORS = ("cap", "scale")
+SIZES += ("tiles",)
+FACTORS = ("cap", "scale", "epsilon")
 LIMIT = 1.05
 """Of a number that may not grow."""
 H200_BYTES, H200_UNITS, LANES = 4.8e12, 132, 128
 """Bytes a second and multiprocessors by the data sheet; lanes that one of them issues an instruction to a cycle."""
 BYTES = {"sums bf16": 2, "sums bf16 final": 2, "gradient bf16": 4, "KL sums bf16": 4, "KL gradient of p bf16": 6,
-         "KL gradient bf16": 8, "SwiGLU bf16": 6, "SwiGLU gradient bf16": 10, "rotation bf16": 8}  # fmt: skip
+         "KL gradient bf16": 8, "SwiGLU bf16": 6, "SwiGLU gradient bf16": 10, "rotation bf16": 8,
+         "norm 128 bf16": 4, "norm 2048 bf16": 4, "norm gradient 128 bf16": 6, "norm gradient 2048 bf16": 6}  # fmt: skip
 """That a pass reads and writes for each logit, activation or pair; of long rows, and of many heads."""
 
 
@@ -117,6 +119,12 @@ def variants() -> Iterator[Variant]:
         block = {"BLOCK": layer.SWIGLU_BLOCK}
         yield Variant(f"SwiGLU {dtype}", layer._swiglu_kernel, dtype, block, layer.SWIGLU_BLOCK)
         yield Variant(f"SwiGLU gradient {dtype}", layer._swiglu_gradient_kernel, dtype, block, layer.SWIGLU_BLOCK)
+        for width in (128, 2048):  # of a head, and of a hidden state
+            norm = {"WIDTH": width, "COLUMNS": width, "ROWS": layer.NORM_BLOCK // width}
+            learnt = {**norm, "OF_X": True, "OF_WEIGHT": True}
+            yield Variant(f"norm {width} {dtype}", layer._norm_kernel, dtype, norm, layer.NORM_BLOCK)
+            name = f"norm gradient {width} {dtype}"
+            yield Variant(name, layer._norm_gradient_kernel, dtype, learnt, layer.NORM_BLOCK)
         rotation = {**head, "INVERSE": False}
         yield Variant(f"rotation {dtype}", layer._rotate_kernel, dtype, rotation, layer.ROTATE_BLOCK)
         if dtype == "bf16":

@@ -2,8 +2,8 @@
 
 Transformers writes root-mean-square norms and rotary positions as many elementary operations, each with several more in
 the backward pass: on a CPU they take as much of a small model's update as its matrix products. The functions here
-compute the same formulas, equal up to rounding, in one forward and one backward function each. On a GPU rotations and
-SwiGLU are kernels (`kernels.triton_layers`).
+compute the same formulas, equal up to rounding, in one forward and one backward function each. On a GPU they are
+kernels (`kernels.triton_layers`).
 
 `last_hidden` runs a trunk for generation, where only the last token of each row is needed, and `hidden_at` for
 training, where only the states that predict an action are.
@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 _SILU = ("SiLU", "SiLUActivation")  # PyTorch's, and that of transformers 5
+_LARGE_NORM = 2**22
+"""Elements from which a GPU saves more by the kernel than the host needs longer to start it than PyTorch's own."""
 _Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of the positions, each (B, T, D); the two halves of D are equal."""
 
@@ -166,8 +168,12 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     Returns:
         (…, D), in the dtype of x · weight.
     """
+    # On a GPU these round once, where the families and `_scaled` round before the gain too.
+    kernels = layer_kernels(x) if x.numel() >= _LARGE_NORM and weight.dtype != torch.float64 else None
+    if kernels is not None:
+        large: Tensor = kernels.rms_norm(x, weight, epsilon)
+        return large
     if x.device.type == "cuda" and x.dtype == weight.dtype and hasattr(torch.ops.aten, "_fused_rms_norm"):
-        # One kernel in each direction. It rounds once, where the families and `_scaled` round before the gain too.
         return torch.nn.functional.rms_norm(x, weight.shape, weight, epsilon)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         normed: Tensor = _RMSNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]

@@ -520,6 +520,63 @@ def test_restricted_rows_have_the_enumerated_distribution(free, soft_cap, option
     check_against_enumeration(AllowedTokens.of, token_logprobs, linear_kl, free=free, soft_cap=soft_cap, **options)
 
 
+def elementary_norm(x, weight):
+    exact = x if x.dtype == torch.float64 else x.float()
+    return (exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight).to(
+        torch.promote_types(x.dtype, weight.dtype)
+    )
+
+
+# Rows shorter than a warp's, a multiple of 16, several in a tile with an incomplete one, longer than a tile, none.
+@pytest.mark.parametrize("shape", [(3, 2), (5, 7), (2, 37, 128), (3, 1536), (2, 5000), (0, 8)])
+@pytest.mark.parametrize("gain", ["same", torch.float32])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norms_and_their_gradients_are_as_exact_as_elementary_operations(shape, gain, dtype):
+    generator = torch.Generator().manual_seed(0)
+    gain = dtype if gain == "same" else gain
+    x, upstream = (torch.randn(shape, generator=generator).mul_(4).to(DEVICE, dtype) for _ in range(2))
+    weight = (torch.rand(shape[-1:], generator=generator) + 0.5).to(DEVICE, gain)
+
+    def run(function, kind, kind_of_gain):
+        inputs = [x.to(kind, copy=True).requires_grad_(), weight.to(kind_of_gain, copy=True).requires_grad_()]
+        out = function(*inputs)
+        return out.detach(), *torch.autograd.grad(out, inputs, upstream.to(out.dtype))
+
+    truth, stock = run(elementary_norm, torch.float64, torch.float64), run(elementary_norm, dtype, gain)
+    found = run(lambda *inputs: triton_layers.rms_norm(*inputs, 1e-3), dtype, gain)
+    assert [part.dtype for part in found] == [torch.promote_types(dtype, gain), dtype, gain]
+    for exact, theirs, own in zip(truth, stock, found, strict=True):
+        assert own.shape == exact.shape
+        if exact.numel():
+            scale, unit = max(float(exact.abs().max()), 1e-30), torch.finfo(own.dtype).eps
+            error, error_of_theirs = (float((x.double() - exact).abs().max()) / scale for x in (own, theirs))
+            # Triton's interpreter truncates float32 to bfloat16 where a GPU rounds.
+            assert error <= max(error_of_theirs * 1.01, 2 * unit), (error, error_of_theirs)
+
+
+@pytest.mark.parametrize("programs", [1, 3, 1000])
+def test_the_gain_of_a_norm_has_the_same_gradient_however_many_programs_sum_it(programs, monkeypatch):
+    monkeypatch.setattr(triton_layers, "NORM_PROGRAMS", programs)
+    monkeypatch.setattr(triton_layers, "_multiprocessors", lambda _: 1)
+    x, upstream = (torch.randn(150, 96, device=DEVICE) for _ in range(2))
+    weight = torch.rand(96, device=DEVICE).requires_grad_()
+    own = torch.autograd.grad(triton_layers.rms_norm(x, weight, 1e-3), weight, upstream)
+    torch.testing.assert_close(own, torch.autograd.grad(elementary_norm(x, weight), weight, upstream))
+
+
+@pytest.mark.parametrize("learns", [(True, False), (False, True), (True, True)])
+def test_a_norm_takes_any_layout_and_computes_only_the_required_gradients(learns):
+    x, upstream = (torch.randn(6, 12, 5, device=DEVICE).transpose(0, 2) for _ in range(2))
+    weight = torch._neg_view(torch.rand(12, 2, device=DEVICE)[:, 1][:6].detach())
+    x, weight = (part.requires_grad_(learn) for part, learn in zip((x, weight), learns, strict=True))
+    needed = [part for part in (x, weight) if part.requires_grad]
+    out = triton_layers.rms_norm(x, weight, 1e-3)
+    truth = elementary_norm(x, weight)
+    torch.testing.assert_close(out, truth)
+    grads = (torch.autograd.grad(each, needed, upstream) for each in (out, truth))
+    torch.testing.assert_close(*grads)
+
+
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 1048), (0, 7)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_swiglu_and_its_gradients_are_as_exact_as_elementary_operations(shape, dtype):
@@ -588,12 +645,16 @@ def test_a_rotation_takes_any_layout():
     )
 
 
+NORM_KERNELS = ["_norm_kernel", "_norm_gradient_kernel"]
+
+
 def test_a_layer_launches_one_kernel_in_each_direction(monkeypatch):
     gate, up, x, cosines, sines = (torch.randn(2, 3, 4, 8, device=DEVICE).requires_grad_() for _ in range(5))
     with Operations(monkeypatch) as calls:
         torch.autograd.grad(triton_layers.swiglu(gate, up), [gate, up], x)
         torch.autograd.grad(triton_layers.rotate(x, cosines[:, :, 0], sines[:, :, 0]), x, gate)
-    assert calls.seen == ["_swiglu_kernel", "_swiglu_gradient_kernel", "_rotate_kernel", "_rotate_kernel"]
+        torch.autograd.grad(triton_layers.rms_norm(x, up.detach()[0, 0, 0], 1e-6), x, gate)
+    assert calls.seen == ["_swiglu_kernel", "_swiglu_gradient_kernel", *["_rotate_kernel"] * 2, *NORM_KERNELS]
 
 
 def test_a_model_computes_the_same_by_kernels_as_by_elementary_operations(monkeypatch):
@@ -601,6 +662,7 @@ def test_a_model_computes_the_same_by_kernels_as_by_elementary_operations(monkey
     ids = torch.randint(4, 40, (2, 13), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     upstream = torch.randn(2, 13, 32, device=DEVICE)
     found, launched = [], []
+    monkeypatch.setattr(fused, "_LARGE_NORM", 1)
     for kernels in (None, triton_layers):
         monkeypatch.setattr(fused, "layer_kernels", lambda *_, kernels=kernels: kernels)
         for parameter in model.causal_lm.parameters():
@@ -613,4 +675,6 @@ def test_a_model_computes_the_same_by_kernels_as_by_elementary_operations(monkey
     layers = len(model.trunk.layers)
     assert launched.count("_swiglu_kernel") == launched.count("_swiglu_gradient_kernel") == layers
     assert launched.count("_rotate_kernel") == 4 * layers
+    norms = sum(isinstance(module, fused.RMSNorm) for module in model.causal_lm.modules())
+    assert [launched.count(kernel) for kernel in NORM_KERNELS] == [norms, norms]
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
