@@ -28,11 +28,12 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
     assert len({row["kernel"] for row in rows}) == len(rows) >= 18
     for row in rows:
         assert row["spilled_bytes"] == 0, row
-        assert row["loop_barriers"] == 0, row
+        # Threads meet in a norm alone: its factor is of the whole row.
+        assert row["loop_barriers"] == 0 or row["kernel"].startswith("norm"), row
         assert row["registers"] <= 80, row  # 6 blocks of 128 threads stay resident on each multiprocessor
         if "merge" in row["kernel"] or "unaligned" in row["kernel"]:
             continue
-        few = "SwiGLU" in row["kernel"] or row["kernel"].startswith("gradient bf16")  # of 16 elements a thread
+        few = row["kernel"].startswith(("SwiGLU", "norm", "gradient bf16"))  # of 16 elements a thread
         assert row["wide_loads"] >= (2 if few else 4), row
         if "gradient" in row["kernel"]:
             assert row["wide_stores"] >= 2, row  # the narrow ones are of the last columns of an odd vocabulary
@@ -40,7 +41,7 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
         counts = {row["kernel"]: row for row in rows}
         assert counts["sums bf16"]["loop_instructions"] <= 8.6 and counts["sums bf16"]["registers"] <= 48
         clocks = [least_clock(row) for row in rows if least_clock(row) is not None]
-        assert len(clocks) == 9 and max(clocks) <= 1.5e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
+        assert len(clocks) == 13 and max(clocks) <= 1.5e9  # an H200 has 1.98 GHz: memory is the limit, not instructions
 
 
 def test_an_h200_must_issue_four_instructions_a_byte_at_1_14_gigahertz():
