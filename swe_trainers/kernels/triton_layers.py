@@ -30,8 +30,9 @@ ROTATE_BLOCK = 32 * 8 * WARPS
 """Pairs of a program at most, all of one token: as many as fit it of heads of a power of two."""
 NORM_BLOCK = 16 * 32 * WARPS
 """Elements that a program holds at once: as many whole rows as fit it, or one longer row in more warps."""
-NORM_PROGRAMS = 8
-"""Of the gradient's kernel, on each multiprocessor: each writes one row of partial sums of the gain's gradient."""
+NORM_PROGRAMS = (6, 8)
+"""Of the gradient's kernel, on each multiprocessor, with one row or several in a tile: as many as its registers leave
+room for, so that all run at once. Each writes one row of partial sums of the gain's gradient."""
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -189,7 +190,7 @@ class _RMSNorm(torch.autograd.Function):
         tiles = triton.cdiv(rows, shape["ROWS"])
         programs, sums = tiles, None
         if of_weight:
-            programs = min(tiles, NORM_PROGRAMS * _multiprocessors(x.device))
+            programs = min(tiles, NORM_PROGRAMS[shape["ROWS"] > 1] * _multiprocessors(x.device))
             sums = torch.empty(programs, len(weight), dtype=torch.float32, device=x.device)
         outputs = (x if grad_x is None else grad_x, weight if sums is None else sums)
         wanted = {"OF_X": of_x, "OF_WEIGHT": of_weight}

@@ -556,7 +556,7 @@ def test_norms_and_their_gradients_are_as_exact_as_elementary_operations(shape, 
 
 @pytest.mark.parametrize("programs", [1, 3, 1000])
 def test_the_gain_of_a_norm_has_the_same_gradient_however_many_programs_sum_it(programs, monkeypatch):
-    monkeypatch.setattr(triton_layers, "NORM_PROGRAMS", programs)
+    monkeypatch.setattr(triton_layers, "NORM_PROGRAMS", (programs, programs))
     monkeypatch.setattr(triton_layers, "_multiprocessors", lambda _: 1)
     x, upstream = (torch.randn(150, 96, device=DEVICE) for _ in range(2))
     weight = torch.rand(96, device=DEVICE).requires_grad_()
