@@ -4,9 +4,10 @@
     python -m benchmarks.gpu rows linear --output runs/bench_gpu
 
 Parts: rows (one pass over logits: forward, backward, divergence), linear (from hidden states, beside the bare
-products), update (PPO and GRPO on 32,768 tokens), generation (8 and 64 sequences), tests. Each writes
-OUTPUT/PART.jsonl, a line as soon as it is measured, and OUTPUT/kernels.json at the end; the same command again measures
-what is missing. `--device cpu` runs everything at tiny sizes under Triton's interpreter, which shows that it runs.
+products), layers (norms, SwiGLU, rotations), update (PPO and GRPO on 32,768 tokens), generation (8 and 64 sequences),
+tests. Each writes OUTPUT/PART.jsonl, a line as soon as it is measured, and OUTPUT/kernels.json at the end; the same
+command again measures what is missing. `--device cpu` runs everything at tiny sizes under Triton's interpreter, which
+shows that it runs.
 
 Exit code: 0 all measured, 1 something failed (the rows say what), 3 the time was over: run it again.
 """
@@ -30,7 +31,14 @@ from benchmarks.gpu.journal import Journal, die_with_parent, read_lines
 from swe_trainers.files import write_whole
 
 ROOT = Path(__file__).parents[2]
-MODULES = {"rows": "rows", "linear": "linear", "update": "update", "generation": "generation", "tests": "suite"}
+MODULES = {
+    "rows": "rows",
+    "linear": "linear",
+    "layers": "layers",
+    "update": "update",
+    "generation": "generation",
+    "tests": "suite",
+}
 FAILED, OUT_OF_TIME, LOST = 1, 3, 70
 MOST_RESTARTS = 20
 

@@ -110,16 +110,16 @@ def test_a_killed_run_keeps_its_rows_and_the_next_one_measures_the_rest(bare, tm
 
 @pytest.mark.campaign
 def test_every_part_runs_on_a_bare_machine(bare, tmp_path):
-    code, shown = finish(start(bare, tmp_path, "linear", "update", "generation", "tests"))
+    code, shown = finish(start(bare, tmp_path, "linear", "layers", "update", "generation", "tests"))
     assert code == 0, shown
     found = json.loads((tmp_path / "kernels.json").read_text())
     absent = next(reason for name, reason in found["absent"].items() if name.endswith(": QuACK (no entropy, sum only)"))
     assert absent == "peer absent: ModuleNotFoundError: No module named 'quack'"
-    assert {run["part"] for run in found["runs"]} == {"linear", "update", "generation", "tests"} and found[
-        "failed"
-    ] == {}
+    assert {run["part"] for run in found["runs"]} == {"linear", "layers", "update", "generation", "tests"}
+    assert found["failed"] == {}
     rows = {(row["part"], row["metric"]): row for row in found["rows"]}
     assert ("linear", "ours, recomputing: rate of 4 bare products") in rows
+    assert ("layers", "ours: of the copy's bandwidth") in rows
     assert ("update", "ppo: tokens") in rows and ("generation", "embedded engine: tokens") in rows
     assert [row["outcome"] for row in found["rows"] if row["part"] == "tests"] == ["passed", "passed"]
 

@@ -93,7 +93,12 @@ def test_on_a_gpu_a_kernel_of_ours_computes_large_norms(monkeypatch: pytest.Monk
     monkeypatch.setattr(triton_layers, "rms_norm", lambda x, *_: x)
     calls = []
     with FakeTensorMode():
-        for rows, gain in ((2**18, torch.bfloat16), (2**18, torch.float32), (2**18, torch.float64), (100, torch.float32)):
+        for rows, gain in (
+            (2**18, torch.bfloat16),
+            (2**18, torch.float32),
+            (2**18, torch.float64),
+            (100, torch.float32),
+        ):
             x = torch.empty(rows, 16, dtype=torch.bfloat16, device="cuda")
             calls.append(rms_norm(x, torch.empty(16, dtype=gain, device="cuda"), 1e-6) is x)
     assert calls == [True, True, False, False]
