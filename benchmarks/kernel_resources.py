@@ -43,7 +43,8 @@ H200_BYTES, H200_UNITS, LANES = 4.8e12, 132, 128
 """Bytes a second and multiprocessors by the data sheet; lanes that one of them issues an instruction to a cycle."""
 BYTES = {"sums bf16": 2, "sums bf16 final": 2, "gradient bf16": 4, "KL sums bf16": 4, "KL gradient of p bf16": 6,
          "KL gradient bf16": 8, "SwiGLU bf16": 6, "SwiGLU gradient bf16": 10, "rotation bf16": 8,
-         "norm 128 bf16": 4, "norm 2048 bf16": 4, "norm gradient 128 bf16": 6, "norm gradient 2048 bf16": 6}  # fmt: skip
+         "norm 128 bf16": 4, "norm 2048 bf16": 4, "norm gradient 128 bf16": 6,
+         "norm gradient 2048 bf16": 6}  # fmt: skip
 """That a pass reads and writes for each logit, activation or pair; of long rows, and of many heads."""
 
 

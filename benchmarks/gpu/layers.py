@@ -83,7 +83,8 @@ def _measure(bench: Bench, case: str, inputs: tuple[Tensor, ...], layers: Mappin
 
     copy = Contender(COPY, lambda: lambda: partial(other.copy_, large[0]))
     for backward in (False, True):
-        moved = len(large) * (2 if backward else 1) + 1  # gradients come in and go out too
+        # Gradients come in and go out; that of a rotation needs no input.
+        moved = (2 * len(large) + (len(inputs) > 1)) if backward else len(large) + 1
         contenders = [copy]
         for name, load in layers.items():
             ratios = (Ratio("of the copy's bandwidth", COPY, moved / 2),)

@@ -7,11 +7,13 @@ rounds. Compilation and autotuning happen before the first round.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
+import signal
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,8 @@ __all__ = ["LOST", "Absent", "Bench", "Call", "Contender", "ContextLostError", "
 
 LEAST_ROUNDS, MOST_ROUNDS = 7, 50
 SECONDS_PER_CASE = 6.0
+SECONDS_TO_PREPARE = 90.0
+"""A peer that takes longer to import, compile and tune itself is a failure of its own; the others are measured."""
 LOST = 70
 """Exit code of a process whose GPU context is lost."""
 _BUSY_CYCLES = 1_500_000
@@ -113,6 +117,7 @@ class Bench:
         deadline: of this invocation.
         with_peers: measure others' implementations beside ours.
         seconds_per_case: the rounds of a case end after this long.
+        seconds_to_prepare: that a peer has until it has run twice.
     """
 
     device: str
@@ -120,6 +125,7 @@ class Bench:
     deadline: Deadline
     with_peers: bool = True
     seconds_per_case: float = SECONDS_PER_CASE
+    seconds_to_prepare: float = SECONDS_TO_PREPARE
 
     @property
     def tiny(self) -> bool:
@@ -189,11 +195,12 @@ class Bench:
                 continue
             self.journal.trying(case, contender.name, peer=contender.peer)
             try:
-                prepare = contender.make()
-                for number in range(1 if self.tiny else 2):
-                    refresh(-number)
-                    result = prepare()()
-                self.synchronize()
+                with _at_most(self.seconds_to_prepare if contender.peer else 0.0):
+                    prepare = contender.make()
+                    for number in range(1 if self.tiny else 2):
+                        refresh(-number)
+                        result = prepare()()
+                    self.synchronize()
                 self.journal.ready(case, contender.name)
                 if contender.error is not None:
                     self.journal.add(case, f"{contender.name}: largest error", "nat", [contender.error(result)])
@@ -347,6 +354,23 @@ class Bench:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError inside the block, in whatever Python code runs then, after some seconds; 0 for never."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError(f"not ready after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    outer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *outer)
 
 
 def _reads_of_values(call: Call) -> float:

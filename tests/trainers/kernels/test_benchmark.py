@@ -113,7 +113,7 @@ def test_every_part_runs_on_a_bare_machine(bare, tmp_path):
     code, shown = finish(start(bare, tmp_path, "linear", "layers", "update", "generation", "tests"))
     assert code == 0, shown
     found = json.loads((tmp_path / "kernels.json").read_text())
-    absent = next(reason for name, reason in found["absent"].items() if name.endswith(": QuACK (no entropy, sum only)"))
+    absent = next(reason for name, reason in found["absent"].items() if "QuACK, not tuned" in name)
     assert absent == "peer absent: ModuleNotFoundError: No module named 'quack'"
     assert {run["part"] for run in found["runs"]} == {"linear", "layers", "update", "generation", "tests"}
     assert found["failed"] == {}
@@ -164,6 +164,23 @@ def test_what_did_not_return_twice_is_not_called_a_third_time(tmp_path):
     assert called == [None, None]
     assert [row["metric"] for row in summarise(tmp_path)["rows"]] == ["ours"]
     assert summarise(tmp_path)["failed"] == {"rows: forward: a peer": "did not return in two invocations"}
+
+
+def test_a_peer_that_is_not_ready_in_time_is_its_own_failure_and_the_others_are_measured(tmp_path):
+    journal = Journal(tmp_path / "rows.jsonl", KEY)
+    journal.begin({"key": KEY})
+    bench = Bench("cpu", journal, Deadline(60), seconds_to_prepare=0.2)
+
+    def tune():
+        while True:
+            time.sleep(1)
+
+    slow = Contender("a peer", lambda: lambda: tune, peer=True)
+    bench.case("forward", [slow, Contender("ours", lambda: lambda: dict)], refresh=lambda _: None)
+    assert not journal.has_failures()
+    journal.close()
+    assert [row["metric"] for row in summarise(tmp_path)["rows"]] == ["ours"]
+    assert summarise(tmp_path)["failed"] == {"rows: forward: a peer": "TimeoutError: not ready after 0 s"}
 
 
 def test_rows_of_other_code_or_another_device_are_measured_again(tmp_path):

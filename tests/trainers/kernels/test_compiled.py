@@ -30,7 +30,8 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
         assert row["spilled_bytes"] == 0, row
         # Threads meet in a norm alone: its factor is of the whole row.
         assert row["loop_barriers"] == 0 or row["kernel"].startswith("norm"), row
-        assert row["registers"] <= 80, row  # 6 blocks of 128 threads stay resident on each multiprocessor
+        # 6 blocks of 128 threads stay resident on each multiprocessor; of the norm's gradient on an A100, 5.
+        assert row["registers"] <= (96 if row["kernel"].startswith("norm gradient") else 80), row
         if "merge" in row["kernel"] or "unaligned" in row["kernel"]:
             continue
         few = row["kernel"].startswith(("SwiGLU", "norm", "gradient bf16"))  # of 16 elements a thread
