@@ -32,6 +32,7 @@ from swegym_env.sandbox import Imports, Limits, Sandbox, SandboxSpec, start_sand
 from swegym_env.sandbox.backends import find_backend, make_backend
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
+from swegym_env.tasks.hidden_tests import command_without_hidden_tests
 from swegym_env.tasks.task import Task, task_to_row
 
 __all__ = [
@@ -246,7 +247,7 @@ def prepare_locally(
         spec = with_determinism(spec)
     test_command = recipe.tests_of(task) if recipe else ""
     env = {
-        "SWEGYM_TEST_COMMAND": task.test_command or command_of_all_tests(task, recipe),
+        "SWEGYM_TEST_COMMAND": command_of_all_tests(task, recipe, repository / "testbed"),
         "SWEGYM_TURN_TIMEOUT_S": f"{turn_timeout_s:g}",
     }
     if tools.bundles and language_of(task).grammars and (syntax := syntax_layers(store)):
@@ -256,8 +257,14 @@ def prepare_locally(
     return LocalWorkspace(task, spec, repository / "testbed", test_command, backend)
 
 
-def command_of_all_tests(task: Task, recipe: Recipe | None) -> str:
-    """What an agent may know of how tests are run: `tests_of` names the files of the hidden tests."""
+def command_of_all_tests(task: Task, recipe: Recipe | None, repository: Path) -> str:
+    """What an agent may know of how tests are run: the task's commands, which do not name the files of hidden tests.
+
+    Args:
+        repository: its files at the base commit, on this machine.
+    """
+    if task.test_command:
+        return command_without_hidden_tests(task, repository)
     return recipe.tests_of(dataclasses.replace(task, test_patch="")) if recipe else ""
 
 
