@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from swegym_env.agent.tools import PROGRAMS, Bundle, ToolSet
-from swegym_env.errors import ConfigurationError, LayerError
+from swegym_env.errors import ConfigurationError, LayerError, RepositoryError
 from swegym_env.languages import Recipe, language_of
 from swegym_env.languages.determinism import with_determinism
 from swegym_env.languages.grammars import SYNTAX, syntax_layers
@@ -27,7 +27,13 @@ from swegym_env.languages.package_index import package_index
 from swegym_env.languages.setup_layers import Setup, build_setup, export_changes
 from swegym_env.repo.capture import capture_patch
 from swegym_env.repo.git import ANY_OWNER
-from swegym_env.repo.repositories import files_layer, image_environment, image_repository_layer, repository_layer
+from swegym_env.repo.repositories import (
+    files_layer,
+    image_environment,
+    image_repository_layer,
+    repository_layer,
+    source_problem,
+)
 from swegym_env.sandbox import Imports, Limits, Sandbox, SandboxSpec, start_sandbox
 from swegym_env.sandbox.backends import find_backend, make_backend
 from swegym_env.sandbox.identity import own
@@ -131,13 +137,16 @@ class RemoteWorkspace:
 
 
 def check_backend(backend: str, repos: str | os.PathLike[str] | None = None) -> None:
-    """Check the name of a back end without a trial, and that `repos` is given only where it has an effect.
+    """Check the name of a back end without a trial, and `repos`, which has no effect on a server.
 
     Raises:
-        ConfigurationError: there is no such back end, or it is a server, which has its own repositories.
+        ConfigurationError: there is no such back end, it is a server, which has its own repositories, or `repos` is
+            neither a directory nor a URL.
     """
     if backend != "auto" and make_backend(backend).server is not None and repos is not None:
         raise ConfigurationError(f"repos: {backend} has its own repositories. Try: swegym serve --repos {repos}")
+    if problem := source_problem(repos):
+        raise ConfigurationError(problem)
 
 
 def prepare(
@@ -214,6 +223,8 @@ def prepare_locally(
         store: of the layers; None: the one in `work_dir()`.
         install: False: the repository alone, without its set-up layers.
     """
+    if problem := source_problem(repos):  # also where every layer is cached: a wrong folder is noticed at once
+        raise RepositoryError(problem)
     store = store or LayerStore()
     recipe = language_of(task).find_recipe(task)
     if install:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from swegym_env import __version__
+from swegym_env.cli.options import require_repos
 from swegym_env.errors import SwegymError
 
 __all__ = ["COMMANDS", "build_parser", "main"]
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
+        require_repos(options)
         code = command(options)
         sys.stdout.flush()
         return code

@@ -278,6 +278,14 @@ def test_missing_git_clone_or_commit_is_named(swegym: Run, place: Path, machine:
     assert _half_made(machine) == []
 
 
+@pytest.mark.parametrize("command", [("run",), ("grade", "--patch", "gold"), ("images", "build", "--for", "mini")])
+def test_missing_folder_of_clones_is_refused_where_no_clone_is_needed(swegym: Run, place: Path, command):
+    dataset = () if "--for" in command else ONE_TASK
+    done = swegym(*command, *dataset, "--repos", str(place / "clons"))
+    assert_refused(done, "--repos: expected a directory of clones", f"'{place / 'clons'}': no such directory")
+    assert done.stdout == ""
+
+
 def test_tasks_with_inline_files_need_neither_git_nor_apptainer(swegym: Run, place: Path):
     done = swegym("grade", *ONE_TASK, "--patch", "gold", "--json", PATH=str(place))
     assert done.returncode == 0, done.stderr
