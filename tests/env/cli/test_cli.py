@@ -358,6 +358,31 @@ def test_end_of_input_before_submission_exits_with_1(swegym: Run, machine: Path)
     assert _half_made(machine) == []
 
 
+def test_commands_of_several_lines_stand_in_execute_tags(swegym: Run):
+    here = "cat > note.txt <<'END'\n  two \\\n\nlines\nEND\nwc -l < note.txt"
+    stdin = f"cd .\n<execute>\n{here}\n</execute>\n<execute>echo one</execute>\n"
+    stdin += "  <execute>echo two &&\necho three</execute> \n"
+    done = swegym("run", *ONE_TASK, "--json", stdin=f"{stdin}echo '<execute>' four\necho five \\\nsubmit\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = [json.loads(line)["observation"].split("\n[exit")[0] for line in done.stdout.splitlines()]
+    assert shown[1:-1] == ["3", "one", "two\nthree", "<execute> four", "five \\"]
+    assert shown[-1] == "Submitted."
+    assert f">>> {here}\n3\n" in swegym("run", *ONE_TASK, stdin=stdin).stdout
+
+
+@pytest.mark.parametrize(
+    ("stdin", "named"),
+    [
+        ("<execute>\necho a\n", "standard input ended before </execute>"),
+        ("<execute>echo a</execute> echo b\nsubmit\n", "expected nothing after </execute>, got 'echo b'"),
+    ],
+)
+def test_command_in_tags_that_is_not_whole_is_refused(swegym: Run, stdin: str, named: str):
+    done = swegym("run", *ONE_TASK, stdin=stdin)
+    assert_refused(done, named)
+    assert ">>>" not in done.stdout
+
+
 def test_input_that_is_not_utf8_is_decoded_with_replacements(swegym: Run):
     done = swegym("run", *ONE_TASK, stdin=b"echo \xff\nsubmit\n")
     assert (done.returncode, done.stderr) == (0, "")
