@@ -25,6 +25,7 @@ from swegym_env.languages.determinism import with_determinism
 from swegym_env.languages.grammars import SYNTAX, syntax_layers
 from swegym_env.languages.package_index import package_index
 from swegym_env.languages.setup_layers import Setup, build_setup, export_changes
+from swegym_env.long_work import long_work
 from swegym_env.repo.capture import capture_patch
 from swegym_env.repo.git import ANY_OWNER
 from swegym_env.repo.repositories import (
@@ -230,21 +231,8 @@ def prepare_locally(
     if install:
         _require_installation(task, recipe)
     source = task.repository or None if repos is None else repos
-    from_image = None
-    if task.files:
-        repository = files_layer(task.files, store)
-    else:
-        from_image = image_repository_layer(
-            task.image, task.base_commit, place=task.image_repository, patch=task.base_patch, store=store
-        )
-        repository = from_image or repository_layer(
-            task.repo, task.base_commit, source=source, patch=task.base_patch, store=store
-        )
-    setup = Setup((), {})
-    if from_image:
-        setup = Setup((), image_environment(task.image))  # the image has everything installed
-    elif recipe is not None and install:
-        setup = build_setup(task, recipe, repository=repository, source=source, store=store, backend=backend)
+    with long_work(task.instance_id, "setting up its environment, which is kept"):
+        repository, setup = _task_layers(task, recipe if install else None, source, store, backend)
     spec = SandboxSpec(
         image=task.image,
         layers=(*setup.layers, repository),
@@ -264,8 +252,31 @@ def prepare_locally(
     if tools.bundles and language_of(task).grammars and (syntax := syntax_layers(store)):
         spec = dataclasses.replace(spec, layers=(*syntax, *spec.layers))
         env["SWEGYM_SYNTAX"] = SYNTAX
-    spec = add_tools(spec, tools, env=env, backend=backend, store=store)
+    with long_work(task.instance_id, "installing the agent's tools, which are kept"):
+        spec = add_tools(spec, tools, env=env, backend=backend, store=store)
     return LocalWorkspace(task, spec, repository / "testbed", test_command, backend)
+
+
+def _task_layers(
+    task: Task, recipe: Recipe | None, source: str | os.PathLike[str] | None, store: LayerStore, backend: str
+) -> tuple[Path, Setup]:
+    """The layer with the task's repository, and its set-up layers: none without a recipe or where the image has all."""
+    from_image = None
+    if task.files:
+        repository = files_layer(task.files, store)
+    else:
+        from_image = image_repository_layer(
+            task.image, task.base_commit, place=task.image_repository, patch=task.base_patch, store=store
+        )
+        repository = from_image or repository_layer(
+            task.repo, task.base_commit, source=source, patch=task.base_patch, store=store
+        )
+    setup = Setup((), {})
+    if from_image:
+        setup = Setup((), image_environment(task.image))  # the image has everything installed
+    elif recipe is not None:
+        setup = build_setup(task, recipe, repository=repository, source=source, store=store, backend=backend)
+    return repository, setup
 
 
 def command_of_all_tests(task: Task, recipe: Recipe | None, repository: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from swegym_env import __version__
+from swegym_env.cli.long_work import show_long_work
 from swegym_env.cli.options import require_repos
 from swegym_env.errors import SwegymError
 
@@ -58,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         require_repos(options)
-        code = command(options)
+        with contextlib.nullcontext() if getattr(options, "json_logs", False) else show_long_work():
+            code = command(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
