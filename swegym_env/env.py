@@ -112,7 +112,8 @@ class TurnResult:
 
     Attributes:
         observation: what the agent reads.
-        exit_code: of the command; -1 where nothing ran.
+        exit_code: of the command; -1 where none ran to an end: an answer that cannot be read, the submission, a sandbox
+            that failed or was broken.
         patch: the git diff so far; one line that begins with "# refused:" where the changes are beyond the limits.
         truncated_chars: characters of the output that the observation does not show.
         action_error: why the action could not be read; None where it could.

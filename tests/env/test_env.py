@@ -76,6 +76,7 @@ def test_an_untouched_repository_is_not_resolved(env):
     env.reset(options={"instance_id": TASK.instance_id})
     observation, reward, terminated, _, info = env.step("submit")
     assert (observation, reward, terminated) == ("Submitted.", 0.0, True)
+    assert info["exit_code"] == -1  # nothing ran
     assert info["resolved"] is False and info["valid"] is True
     assert info["fail_to_pass"] == (0, 1)
     assert info["patch"] == ""
@@ -108,6 +109,7 @@ def test_text_without_an_action_is_an_action_error_and_runs_nothing():
     env = SWEBenchEnv(tasks=[TASK], action_format="execute")
     env.reset(seed=0)
     observation, _, terminated, _, info = env.step("I would like to think about it.")
+    assert info["exit_code"] == -1
     assert observation == info["action_error"]
     assert "<execute>" in observation and not terminated
     assert info["exit_code"] == -1

@@ -450,6 +450,12 @@ def test_run_plays_an_episode_until_it_is_resolved(swegym: Run, machine: Path):
     assert _half_made(machine) == []
 
 
+def test_help_of_grade_states_its_exit_codes(swegym: Run):
+    """0 and 2 are those of the tests of resolved, unresolved and invalid verdicts here."""
+    text = " ".join(swegym("grade", "--help").stdout.split())
+    assert "Exit code: 0 if every verdict is valid, resolved or not; 2 if a patch could not be graded" in text
+
+
 @pytest.mark.parametrize(("patch", "resolved"), [("gold", True), ("empty", False)])
 def test_grade_resolves_the_gold_patch_and_not_the_empty_one(swegym: Run, patch: str, resolved: bool):
     arguments = ("--dataset", "mini", "--instance", "mini__semver-001", "--patch", patch, "--json")
