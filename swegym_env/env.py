@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import copy
 import errno
+import inspect
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ from swegym_env.sandbox.api import Imports, Limits, Sandbox, Snapshot
 from swegym_env.sandbox.pool import WarmPool
 from swegym_env.tasks.adapters import Example
 from swegym_env.tasks.datasets import load_tasks
-from swegym_env.tasks.task import Task, TaskSet
+from swegym_env.tasks.task import Task, TaskSet, nearest
 from swegym_env.vector import ThreadVectorEnv
 
 __all__ = ["EndReason", "EnvSnapshot", "Outcome", "SWEBenchEnv", "TextEpisode", "Timing", "TurnResult", "make_vector"]
@@ -46,6 +48,7 @@ _CLOSING: Mapping[EndReason, str] = {
 }
 
 E = TypeVar("E", bound=Example)
+S = TypeVar("S", bound="TextEpisode[Any]")
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,8 @@ class TurnResult:
 
     Attributes:
         observation: what the agent reads.
-        exit_code: of the command; -1 where nothing ran.
+        exit_code: of the command; -1 where none ran to an end: an answer that cannot be read, the submission, a sandbox
+            that failed or was broken.
         patch: the git diff so far; one line that begins with "# refused:" where the changes are beyond the limits.
         truncated_chars: characters of the output that the observation does not show.
         action_error: why the action could not be read; None where it could.
@@ -161,6 +165,16 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
     """
 
     metadata = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own contract
+
+    def __new__(cls: type[S], *_positional: Any, **named: Any) -> S:
+        """Check the names of the arguments first, of any subclass: Python's own error names no similar one."""
+        known = inspect.signature(cls.__init__).parameters
+        unknown = next((name for name in named if name not in known), None)
+        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+            names = [name for name in known if name != "self"]
+            hint = nearest(unknown, names) or f"; there are {', '.join(names)}"
+            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{hint}")
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -324,6 +338,13 @@ def check_positive(**values: float | None) -> None:
             raise ConfigurationError(f"{name}: expected a positive number, got {value!r}")
 
 
+def check_dataset(dataset: object, instead: str) -> None:
+    """Raise ConfigurationError if `dataset` is not the name of one; tasks themselves are the argument `instead`."""
+    if not isinstance(dataset, (str, os.PathLike)):
+        got = type(dataset).__name__
+        raise ConfigurationError(f"dataset: expected a name or a file, got a {got}. Try: {instead}=")
+
+
 def check_choice(name: str, value: str | None, choices: Sequence[str | None]) -> None:
     """Raise ConfigurationError if `value` is not one of `choices`."""
     if value not in choices:
@@ -420,6 +441,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         render_mode: str | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "tasks", "__class__")}
+        check_dataset(dataset, "tasks")
         check_choice("reward", reward, ("resolved", "none"))
         check_positive(turn_timeout_s=turn_timeout_s)
         if observation_limit < 100:

@@ -19,19 +19,27 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from swegym_env.agent.tools import PROGRAMS, Bundle, ToolSet
-from swegym_env.errors import ConfigurationError, LayerError
+from swegym_env.errors import ConfigurationError, LayerError, RepositoryError
 from swegym_env.languages import Recipe, language_of
 from swegym_env.languages.determinism import with_determinism
 from swegym_env.languages.grammars import SYNTAX, syntax_layers
 from swegym_env.languages.package_index import package_index
 from swegym_env.languages.setup_layers import Setup, build_setup, export_changes
+from swegym_env.long_work import long_work
 from swegym_env.repo.capture import capture_patch
 from swegym_env.repo.git import ANY_OWNER
-from swegym_env.repo.repositories import files_layer, image_environment, image_repository_layer, repository_layer
+from swegym_env.repo.repositories import (
+    files_layer,
+    image_environment,
+    image_repository_layer,
+    repository_layer,
+    source_problem,
+)
 from swegym_env.sandbox import Imports, Limits, Sandbox, SandboxSpec, start_sandbox
 from swegym_env.sandbox.backends import find_backend, make_backend
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
+from swegym_env.tasks.hidden_tests import command_without_hidden_tests
 from swegym_env.tasks.task import Task, task_to_row
 
 __all__ = [
@@ -130,13 +138,16 @@ class RemoteWorkspace:
 
 
 def check_backend(backend: str, repos: str | os.PathLike[str] | None = None) -> None:
-    """Check the name of a back end without a trial, and that `repos` is given only where it has an effect.
+    """Check the name of a back end without a trial, and `repos`, which has no effect on a server.
 
     Raises:
-        ConfigurationError: there is no such back end, or it is a server, which has its own repositories.
+        ConfigurationError: there is no such back end, it is a server, which has its own repositories, or `repos` is
+            neither a directory nor a URL.
     """
     if backend != "auto" and make_backend(backend).server is not None and repos is not None:
         raise ConfigurationError(f"repos: {backend} has its own repositories. Try: swegym serve --repos {repos}")
+    if problem := source_problem(repos):
+        raise ConfigurationError(problem)
 
 
 def prepare(
@@ -213,26 +224,15 @@ def prepare_locally(
         store: of the layers; None: the one in `work_dir()`.
         install: False: the repository alone, without its set-up layers.
     """
+    if problem := source_problem(repos):  # also where every layer is cached: a wrong folder is noticed at once
+        raise RepositoryError(problem)
     store = store or LayerStore()
     recipe = language_of(task).find_recipe(task)
     if install:
         _require_installation(task, recipe)
     source = task.repository or None if repos is None else repos
-    from_image = None
-    if task.files:
-        repository = files_layer(task.files, store)
-    else:
-        from_image = image_repository_layer(
-            task.image, task.base_commit, place=task.image_repository, patch=task.base_patch, store=store
-        )
-        repository = from_image or repository_layer(
-            task.repo, task.base_commit, source=source, patch=task.base_patch, store=store
-        )
-    setup = Setup((), {})
-    if from_image:
-        setup = Setup((), image_environment(task.image))  # the image has everything installed
-    elif recipe is not None and install:
-        setup = build_setup(task, recipe, repository=repository, source=source, store=store, backend=backend)
+    with long_work(task.instance_id, "setting up its environment, which is kept"):
+        repository, setup = _task_layers(task, recipe if install else None, source, store, backend)
     spec = SandboxSpec(
         image=task.image,
         layers=(*setup.layers, repository),
@@ -246,18 +246,47 @@ def prepare_locally(
         spec = with_determinism(spec)
     test_command = recipe.tests_of(task) if recipe else ""
     env = {
-        "SWEGYM_TEST_COMMAND": task.test_command or command_of_all_tests(task, recipe),
+        "SWEGYM_TEST_COMMAND": command_of_all_tests(task, recipe, repository / "testbed"),
         "SWEGYM_TURN_TIMEOUT_S": f"{turn_timeout_s:g}",
     }
     if tools.bundles and language_of(task).grammars and (syntax := syntax_layers(store)):
         spec = dataclasses.replace(spec, layers=(*syntax, *spec.layers))
         env["SWEGYM_SYNTAX"] = SYNTAX
-    spec = add_tools(spec, tools, env=env, backend=backend, store=store)
+    with long_work(task.instance_id, "installing the agent's tools, which are kept"):
+        spec = add_tools(spec, tools, env=env, backend=backend, store=store)
     return LocalWorkspace(task, spec, repository / "testbed", test_command, backend)
 
 
-def command_of_all_tests(task: Task, recipe: Recipe | None) -> str:
-    """What an agent may know of how tests are run: `tests_of` names the files of the hidden tests."""
+def _task_layers(
+    task: Task, recipe: Recipe | None, source: str | os.PathLike[str] | None, store: LayerStore, backend: str
+) -> tuple[Path, Setup]:
+    """The layer with the task's repository, and its set-up layers: none without a recipe or where the image has all."""
+    from_image = None
+    if task.files:
+        repository = files_layer(task.files, store)
+    else:
+        from_image = image_repository_layer(
+            task.image, task.base_commit, place=task.image_repository, patch=task.base_patch, store=store
+        )
+        repository = from_image or repository_layer(
+            task.repo, task.base_commit, source=source, patch=task.base_patch, store=store
+        )
+    setup = Setup((), {})
+    if from_image:
+        setup = Setup((), image_environment(task.image))  # the image has everything installed
+    elif recipe is not None:
+        setup = build_setup(task, recipe, repository=repository, source=source, store=store, backend=backend)
+    return repository, setup
+
+
+def command_of_all_tests(task: Task, recipe: Recipe | None, repository: Path) -> str:
+    """What an agent may know of how tests are run: the task's commands, which do not name the files of hidden tests.
+
+    Args:
+        repository: its files at the base commit, on this machine.
+    """
+    if task.test_command:
+        return command_without_hidden_tests(task, repository)
     return recipe.tests_of(dataclasses.replace(task, test_patch="")) if recipe else ""
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, TypeVar
 from swegym_env.agent.observations import shorten
 from swegym_env.answers.answer import AnswerEnv, Judgement
 from swegym_env.answers.python_tests import runnable_tests
-from swegym_env.env import Outcome, check_choice
+from swegym_env.env import Outcome, check_choice, check_dataset
 from swegym_env.errors import ConfigurationError
 from swegym_env.grading.grading import grade
 from swegym_env.languages.python.parsing import parse
@@ -143,6 +143,7 @@ class OneFileEnv(AnswerEnv[X]):
     ) -> None:
         dataset = self.shipped_dataset if dataset is None else dataset
         arguments = {name: value for name, value in locals().items() if name not in ("self", "examples", "__class__")}
+        check_dataset(dataset, "examples")
         check_choice("reward", reward, ("resolved", "none"))
         check_backend(sandbox)
         self._backend, self._reward = sandbox, reward

@@ -41,7 +41,10 @@ def add_parser(commands: Any) -> None:
         run,
         "run the tests of tasks on patches",
         "swegym grade --dataset x.jsonl --predictions preds.jsonl --repos clones/ -j 4 --output out/",
-        more=", each in a fresh sandbox.",
+        more=(
+            ", each in a fresh sandbox. Exit code: 0 if every verdict is valid, resolved or not; 2 if a patch could "
+            "not be graded or the request is wrong; 130 after Ctrl-C; 141 if standard output is closed."
+        ),
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     add_dataset_arguments(parser)

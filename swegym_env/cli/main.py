@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import logging
@@ -14,6 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from swegym_env import __version__
+from swegym_env.cli.long_work import show_long_work
+from swegym_env.cli.options import require_repos
 from swegym_env.errors import SwegymError
 
 __all__ = ["COMMANDS", "build_parser", "main"]
@@ -56,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
-        code = command(options)
+        require_repos(options)
+        with contextlib.nullcontext() if getattr(options, "json_logs", False) else show_long_work():
+            code = command(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -33,6 +33,7 @@ __all__ = [
     "load_chosen",
     "report_skipped",
     "require_at_least",
+    "require_repos",
     "require_seconds",
     "show_progress",
 ]
@@ -84,6 +85,17 @@ def add_sandbox(parser: argparse.ArgumentParser) -> None:
 def add_repos(parser: argparse.ArgumentParser) -> None:
     """Add --repos."""
     parser.add_argument("--repos", help="source of git repositories: a directory of clones, a clone, or a URL")
+
+
+def require_repos(options: argparse.Namespace) -> None:
+    """Raise ConfigurationError if --repos is given and can be the source of no repository."""
+    source = getattr(options, "repos", None)
+    if source is None:
+        return
+    from swegym_env.repo.repositories import source_problem
+
+    if problem := source_problem(source):
+        raise ConfigurationError(f"--{problem}")
 
 
 def add_test_timeout(parser: argparse.ArgumentParser) -> None:

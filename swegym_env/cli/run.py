@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["add_parser"]
 
 _ANSWER_TIMEOUT_S = 3600.0
+_BEGIN, _END = "<execute>", "</execute>"
 
 
 def add_parser(commands: Any) -> None:
@@ -43,6 +44,7 @@ def add_parser(commands: Any) -> None:
         _run,
         "play one episode, commands from standard input, or by an agent program",
         "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
+        more=". A line of standard input is a command; one of several lines stands between <execute> and </execute>.",
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     parser.add_argument("--split", help=SPLIT)
@@ -89,7 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         if not options.json:
             print(f"{info['system_prompt']}\n\n{observation}")
         asked = [info]
-        for command in _answers(options, asked) if options.model else _lines():
+        for command in _answers(options, asked) if options.model else _lines() if options.agent else _commands():
             observation, reward, terminated, truncated, info = env.step(command)
             asked[0] = info
             if options.json:
@@ -132,6 +134,29 @@ def _lines() -> Iterator[str]:
     """The lines of standard input; bytes that are not UTF-8 are replaced, as in everything that an agent reads."""
     for line in sys.stdin.buffer if sys.stdin is not None else ():
         yield line.decode("utf-8", "replace").rstrip("\n")
+
+
+def _commands() -> Iterator[str]:
+    """The commands of standard input: each a line, or what stands in `<execute>` and `</execute>`, over lines or not.
+
+    Raises:
+        ConfigurationError: a command in tags does not end, or is followed by something on its last line.
+    """
+    lines = _lines()
+    for line in lines:
+        if not line.lstrip().startswith(_BEGIN):
+            yield line
+            continue
+        text = line.lstrip().removeprefix(_BEGIN)
+        while _END not in text:
+            following = next(lines, None)
+            if following is None:
+                raise ConfigurationError(f"standard input ended before {_END}")
+            text += f"\n{following}"
+        command, _, rest = text.partition(_END)
+        if rest.strip():
+            raise ConfigurationError(f"standard input: expected nothing after {_END}, got {rest.strip()[:80]!r}")
+        yield command.removeprefix("\n").removesuffix("\n")
 
 
 def _answers(options: argparse.Namespace, asked: list[dict[str, Any]]) -> Iterator[str]:

@@ -59,6 +59,7 @@ from swegym_env.grading.tables import Tables, count_names, is_name
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict, names_by_outcome
 from swegym_env.languages import Blinded, Expectation, Merged, language_of
+from swegym_env.long_work import begins
 from swegym_env.repo.patches import parse_patch
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task, task_to_row
@@ -658,6 +659,7 @@ def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed
         known = known_blind_tests(tests.task, store, computed=computed)
         if known is not None:
             return known
+        begins()
         found = _calibrated(_alone(tests) if computed else tests, gold, computed=computed)
         pairs = {name: dataclasses.asdict(pair) for name, pair in found.pairs.items()}
         files = dict(found.files) if pairs else {}

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 from swegym_env.errors import GradingError, SandboxBrokenError, SandboxError
 from swegym_env.files import write_atomically
 from swegym_env.languages import language_of
+from swegym_env.long_work import begins
 from swegym_env.paths import large_run_dir
 from swegym_env.repo.patches import touched_paths
 from swegym_env.sandbox.changes import Below, is_whiteout
@@ -110,6 +111,7 @@ class Builds:
         """
         if self._longest_s < _WORTH_S or self._known() is not None:
             return
+        begins()
         self._begun -= {gold, ""}
         try:
             self._are_kept = not self._has_compiled_tests() and not _reads_tests(tests, gold, self._tested())

@@ -35,6 +35,7 @@ from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
 from swegym_env.languages.looks import of_one_patch
+from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, touched_paths
 from swegym_env.sandbox.backends import find_backend
@@ -92,13 +93,9 @@ def grade(
     may_build = policy == "strict" and bool(task.eval_script)  # a test command alone has nothing before it
     with contextlib.closing(Builds(task, store)) if may_build else contextlib.nullcontext() as builds:
         tests = TaskTests(task, workspace, policy, backend, most_s, builds)
-        verdict = _graded(
-            tests,
-            patch,
-            scrutiny,
-            max_forgery_chance,
-            store,
-            lambda part: grade(
+
+        def grade_part(part: str) -> Verdict:
+            return grade(
                 task,
                 part,
                 repos=repos,
@@ -106,8 +103,10 @@ def grade(
                 store=store,
                 timeout_s=timeout_s,
                 max_forgery_chance=max_forgery_chance,
-            ),
-        )
+            )
+
+        with long_work(task.instance_id, "learning how its tests prove a patch, by runs of gold and empty ones"):
+            verdict = _graded(tests, patch, scrutiny, max_forgery_chance, store, grade_part)
     return dataclasses.replace(verdict, duration_s=time.monotonic() - begin)
 
 

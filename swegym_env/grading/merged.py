@@ -34,6 +34,7 @@ from swegym_env.grading.examination import MOST_COPIES, Copied, Examination, Pro
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import NO_TEST, Verdict, names_by_outcome
 from swegym_env.languages import CHANCE, Blinded, Copy, ExpectedValue, Merged, Scrutiny, language_of
+from swegym_env.long_work import begins
 from swegym_env.repo.patches import added_lines
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
@@ -231,6 +232,7 @@ def learn_merged_tests(
             return
         if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
             return  # not UTF-8: would not survive being kept
+        begins()
         merged = _learned(tests, gold, blind, files, names)
         probe = merged.probe
         data = {

@@ -158,5 +158,5 @@ def _environment(record: Record, sandbox: str | None, repos: str | None) -> Any:
             chosen["repos"] = repos
     try:
         return environment(**chosen)
-    except TypeError as error:  # recorded by a version whose environment had other arguments
+    except (TypeError, ConfigurationError) as error:  # of a version with other arguments, or of another machine
         raise ConfigurationError(f"{where}: {error}") from error

@@ -32,6 +32,7 @@ __all__ = [
     "image_repository_layer",
     "is_url",
     "repository_layer",
+    "source_problem",
     "submodule_layer",
 ]
 
@@ -142,6 +143,13 @@ def find_repository(name: str, source: str | os.PathLike[str] | None = None) -> 
     )
 
 
+def source_problem(source: str | os.PathLike[str] | None) -> str:
+    """Why `source`, as in `repository_layer`, can be the source of no repository; empty if it can."""
+    if source is None or is_url(os.fspath(source)) or Path(source).expanduser().is_dir():
+        return ""
+    return f"repos: expected a directory of clones, a clone, or a URL, got {os.fspath(source)!r}: no such directory"
+
+
 def is_url(place: str) -> bool:
     """Whether git takes `place` for an address and not for a path."""
     return bool(_URL.match(place))
@@ -249,7 +257,7 @@ def _export_commit(name: str, location: str, revision: str, patch: str, testbed:
         commit = revision
         if not re.fullmatch(r"[0-9a-f]{40}", revision):
             if is_url(location):
-                location = _fetch_for_lookup(location, revision, scratch, purpose)
+                location = _fetch_for_lookup(name, location, revision, scratch, purpose)
             with _unknown_commit_explained(purpose, location):
                 commit = Git(purpose, location).text("rev-parse", "--verify", f"{revision}^{{commit}}").strip()
         testbed.mkdir()
@@ -265,7 +273,7 @@ def _export_commit(name: str, location: str, revision: str, patch: str, testbed:
             (testbed / ".git" / "shallow").write_text(f"{commit}\n")
         else:
             # For a plain path git ignores --depth and links the whole history.
-            _fetch(git, location if is_url(location) else f"file://{location}", commit, depth=1)
+            _fetch(git, name, location if is_url(location) else f"file://{location}", commit, depth=1)
     git.run("update-ref", "refs/heads/main", commit)
     git.run("read-tree", commit)
     if missing:
@@ -278,7 +286,7 @@ def _export_commit(name: str, location: str, revision: str, patch: str, testbed:
     seal(git, testbed)
 
 
-def _fetch_for_lookup(url: str, revision: str, scratch: str, purpose: str) -> str:
+def _fetch_for_lookup(name: str, url: str, revision: str, scratch: str, purpose: str) -> str:
     """A repository in `scratch` with as much history as resolving `COMMIT~N` needs."""
     commit, _, before = revision.partition("~")
     if len(commit) != 40:
@@ -288,14 +296,20 @@ def _fetch_for_lookup(url: str, revision: str, scratch: str, purpose: str) -> st
         )
     git = Git(purpose, scratch)
     git.run("init", "-q", "--bare", "--template=")
-    _fetch(git, url, commit, depth=1 + int(before or 0))
+    _fetch(git, name, url, commit, depth=1 + int(before or 0))
     return scratch
 
 
-def _fetch(git: Git, url: str, commit: str, *, depth: int) -> None:
+def _fetch(git: Git, name: str, url: str, commit: str, *, depth: int) -> None:
     options = (f"--depth={depth}", "--no-tags", "--no-write-fetch-head")
     with _unknown_commit_explained(git.purpose, url.removeprefix("file://")):
-        git.run("fetch", "-q", *options, url, commit, timeout_s=_FETCH_TIMEOUT_S)
+        try:
+            git.run("fetch", "-q", *options, url, commit, timeout_s=_FETCH_TIMEOUT_S)
+        except RepositoryError as error:
+            if url.startswith("file://"):
+                raise
+            clone = f"git clone --bare {url} FOLDER/{name.replace('/', '+')}"
+            raise RepositoryError(f"{error}. Try: a folder of clones as repos= or --repos: {clone}") from error
 
 
 def _list_objects(purpose: str, location: str, commit: str) -> tuple[list[str], list[str]]:
@@ -322,6 +336,6 @@ def _unknown_commit_explained(purpose: str, location: str) -> Iterator[None]:
             "Needed a single",
         )
         if any(sign in str(error) for sign in signs):
-            message = f"{purpose}: the repository has no such commit. Try: git -C {location} fetch --all"
-            raise RepositoryError(message) from error
+            advice = "" if is_url(location) else f". Try: git -C {location} fetch --all"
+            raise RepositoryError(f"{purpose}: the repository has no such commit{advice}") from error
         raise

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 
 from swegym_env.errors import LayerError
 from swegym_env.files import write_atomically
+from swegym_env.long_work import begins
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import own, sandbox_user
 from swegym_env.sandbox.linux.files import remove_tree
@@ -177,6 +178,8 @@ class LayerStore:
         if not path.is_dir():
             if builder is None and not self.address:
                 return None
+            if builder is not None and provenance is not None:
+                begins()
             try:
                 with self.building(path.name) as temporary:
                     if not path.is_dir():

@@ -9,6 +9,7 @@ from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, UnknownTaskError
 from swegym_env.prepare import prepare
 from swegym_env.tasks.data import mini_edit
+from swegym_env.tasks.task import TaskSet
 
 TASK = mini_edit.generate(0)
 
@@ -75,6 +76,7 @@ def test_an_untouched_repository_is_not_resolved(env):
     env.reset(options={"instance_id": TASK.instance_id})
     observation, reward, terminated, _, info = env.step("submit")
     assert (observation, reward, terminated) == ("Submitted.", 0.0, True)
+    assert info["exit_code"] == -1  # nothing ran
     assert info["resolved"] is False and info["valid"] is True
     assert info["fail_to_pass"] == (0, 1)
     assert info["patch"] == ""
@@ -107,6 +109,7 @@ def test_text_without_an_action_is_an_action_error_and_runs_nothing():
     env = SWEBenchEnv(tasks=[TASK], action_format="execute")
     env.reset(seed=0)
     observation, _, terminated, _, info = env.step("I would like to think about it.")
+    assert info["exit_code"] == -1
     assert observation == info["action_error"]
     assert "<execute>" in observation and not terminated
     assert info["exit_code"] == -1
@@ -264,6 +267,44 @@ def test_a_wrong_argument_is_named_in_one_line(arguments, named):
     with pytest.raises(ConfigurationError, match=named) as caught:
         SWEBenchEnv(**{"dataset": "mini-edit", **arguments})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("SWEBench-v0", {"max_turn": 5}, "SWEBenchEnv: no argument 'max_turn'; did you mean max_turns"),
+        ("SWEAgent-v0", {"agents": "x"}, "SWEAgentEnv: no argument 'agents'; did you mean agent"),
+        ("Harbor-v0", {"dataset": "x", "protection": "none"}, "HarborEnv: no argument 'protection'; did you mean prot"),
+        ("KodCode-v0", {"example": []}, "KodCodeEnv: no argument 'example'; did you mean examples"),
+        ("FileRepair-v0", {"zzzz": 1}, "FileRepairEnv: no argument 'zzzz'; there are dataset, split, strict_rows"),
+        (
+            "SWEBench-v0",
+            {"dataset": TaskSet([TASK])},
+            "dataset: expected a name or a file, got a TaskSet. Try: tasks=",
+        ),
+        ("SWEAgent-v0", {"dataset": [TASK]}, "dataset: expected a name or a file, got a list. Try: tasks="),
+        ("KodCode-v0", {"dataset": TaskSet([TASK])}, "got a TaskSet. Try: examples="),
+        ("VulnerabilityDetection-v0", {"dataset": TaskSet([TASK])}, "got a TaskSet. Try: examples="),
+    ],
+)
+def test_wrong_names_of_arguments_and_tasks_in_place_of_a_dataset_are_answered_by_the_right_ones(name, arguments, said):
+    with pytest.raises(ConfigurationError) as caught:
+        gymnasium.make(name, **arguments)
+    assert said in str(caught.value)
+    with pytest.raises(ConfigurationError) as caught:
+        gymnasium.make_vec(name, num_envs=2, **arguments)
+    assert said in str(caught.value)
+
+
+def test_a_subclass_that_takes_any_argument_gets_what_it_is_given():
+    class Own(SWEBenchEnv):
+        def __init__(self, *, own, **others):
+            super().__init__(**others)
+            self.own = own
+
+    assert Own(own=1, tasks=[TASK]).own == 1
+    with pytest.raises(TypeError, match="owns"):
+        Own(own=1, owns=2, tasks=[TASK])
 
 
 def test_an_unknown_instance_or_option_or_prompt_is_named(env, tmp_path):

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, ImageError, LayerError
 from swegym_env.files import write_atomically
+from swegym_env.long_work import begins
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import sandbox_user
 from swegym_env.sandbox.images.building import PullOptions, Report, make_image
@@ -220,6 +221,7 @@ class ImageStore:
             if (not refresh or (read is not None and read.made > requested)) and (found := self._recorded(record)):
                 return found
             began = time.monotonic()
+            begins()
             make_image(reference, temporary, options, report)
             report("checking")
             content = settle(temporary)

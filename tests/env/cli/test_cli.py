@@ -278,6 +278,14 @@ def test_missing_git_clone_or_commit_is_named(swegym: Run, place: Path, machine:
     assert _half_made(machine) == []
 
 
+@pytest.mark.parametrize("command", [("run",), ("grade", "--patch", "gold"), ("images", "build", "--for", "mini")])
+def test_missing_folder_of_clones_is_refused_where_no_clone_is_needed(swegym: Run, place: Path, command):
+    dataset = () if "--for" in command else ONE_TASK
+    done = swegym(*command, *dataset, "--repos", str(place / "clons"))
+    assert_refused(done, "--repos: expected a directory of clones", f"'{place / 'clons'}': no such directory")
+    assert done.stdout == ""
+
+
 def test_tasks_with_inline_files_need_neither_git_nor_apptainer(swegym: Run, place: Path):
     done = swegym("grade", *ONE_TASK, "--patch", "gold", "--json", PATH=str(place))
     assert done.returncode == 0, done.stderr
@@ -350,6 +358,31 @@ def test_end_of_input_before_submission_exits_with_1(swegym: Run, machine: Path)
     assert _half_made(machine) == []
 
 
+def test_commands_of_several_lines_stand_in_execute_tags(swegym: Run):
+    here = "cat > note.txt <<'END'\n  two \\\n\nlines\nEND\nwc -l < note.txt"
+    stdin = f"cd .\n<execute>\n{here}\n</execute>\n<execute>echo one</execute>\n"
+    stdin += "  <execute>echo two &&\necho three</execute> \n"
+    done = swegym("run", *ONE_TASK, "--json", stdin=f"{stdin}echo '<execute>' four\necho five \\\nsubmit\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = [json.loads(line)["observation"].split("\n[exit")[0] for line in done.stdout.splitlines()]
+    assert shown[1:-1] == ["3", "one", "two\nthree", "<execute> four", "five \\"]
+    assert shown[-1] == "Submitted."
+    assert f">>> {here}\n3\n" in swegym("run", *ONE_TASK, stdin=stdin).stdout
+
+
+@pytest.mark.parametrize(
+    ("stdin", "named"),
+    [
+        ("<execute>\necho a\n", "standard input ended before </execute>"),
+        ("<execute>echo a</execute> echo b\nsubmit\n", "expected nothing after </execute>, got 'echo b'"),
+    ],
+)
+def test_command_in_tags_that_is_not_whole_is_refused(swegym: Run, stdin: str, named: str):
+    done = swegym("run", *ONE_TASK, stdin=stdin)
+    assert_refused(done, named)
+    assert ">>>" not in done.stdout
+
+
 def test_input_that_is_not_utf8_is_decoded_with_replacements(swegym: Run):
     done = swegym("run", *ONE_TASK, stdin=b"echo \xff\nsubmit\n")
     assert (done.returncode, done.stderr) == (0, "")
@@ -415,6 +448,12 @@ def test_run_plays_an_episode_until_it_is_resolved(swegym: Run, machine: Path):
     assert [step["reward"] for step in steps] == [0.0, 1.0]
     assert steps[-1]["info"]["resolved"] is True and steps[-1]["info"]["end_reason"] == "submitted"
     assert _half_made(machine) == []
+
+
+def test_help_of_grade_states_its_exit_codes(swegym: Run):
+    """0 and 2 are those of the tests of resolved, unresolved and invalid verdicts here."""
+    text = " ".join(swegym("grade", "--help").stdout.split())
+    assert "Exit code: 0 if every verdict is valid, resolved or not; 2 if a patch could not be graded" in text
 
 
 @pytest.mark.parametrize(("patch", "resolved"), [("gold", True), ("empty", False)])

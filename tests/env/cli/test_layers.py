@@ -124,7 +124,10 @@ def test_options_without_an_effect_and_empty_stores_are_errors(dataset: Path, tm
         (("layers", "pull", str(tmp_path / "none")), "no such folder"),
         (("layers", "import", str(tmp_path)), "no layers at"),
         (("layers", "import", str(tmp_path), "setup-1"), "setup-1 is not in"),
-        (("layers", "export", str(tmp_path), "--repos", "clones"), "--repos has an effect with --for DATASET only"),
+        (
+            ("layers", "export", str(tmp_path), "--repos", str(tmp_path)),
+            "--repos has an effect with --for DATASET only",
+        ),
         (("images", "build", "a.def", "--layers", "x"), "--layers has an effect with --for DATASET only"),
         (("layers", "push", "ftp://x/y"), "expected the address of a store of layers"),
     ):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 
@@ -133,5 +134,7 @@ def test_record_of_another_environment_is_rejected(tmp_path):
     with pytest.raises(ConfigurationError, match="os:system"):
         replay(other)
     changed = {**record.meta["environment"], "arguments": {"no_such_argument": 1}}
-    with pytest.raises(ConfigurationError, match="no_such_argument"):
+    with pytest.raises(
+        ConfigurationError, match=f"^{re.escape(str(record.place))}: SWEBenchEnv: no argument 'no_such_arg"
+    ):
         replay(dataclasses.replace(record, meta={**record.meta, "environment": changed}))

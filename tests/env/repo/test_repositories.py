@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swegym_env.errors import RepositoryError
+from swegym_env.env import SWEBenchEnv
+from swegym_env.errors import ConfigurationError, RepositoryError
+from swegym_env.grading.grading import grade
+from swegym_env.prepare import prepare_locally
 from swegym_env.repo.git import Git
 from swegym_env.repo.objects import COMMIT_TIME_S, write_repository
 from swegym_env.repo.repositories import files_layer, find_repository, repository_layer, submodule_layer
 from swegym_env.repo.single_commit import check_single_commit
 from swegym_env.sandbox.identity import sandbox_user
 from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
 
 _DATED = {
     f"GIT_{who}_{what}": value
@@ -210,6 +218,68 @@ def test_errors_name_what_is_missing(
     with pytest.raises(RepositoryError, match="git is not installed"):
         repository_layer("some/thing", commits[0], source=clone.parent, store=store)
     assert [entry for entry in store.root.glob("*") if not entry.name.startswith(".")] == []
+
+
+def test_a_missing_folder_of_clones_is_an_error_also_where_the_layer_is_cached(
+    store: LayerStore, history: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    clone, commits = history
+    task = Task("x", "some/thing", commits[0], "It fails.", "", test_command="true")
+    layer = prepare_locally(task, repos=clone.parent, store=store).spec.layers[-1]
+    assert prepare_locally(task, repos="https://example.invalid/some", store=store).spec.layers[-1] == layer
+    missing = f"repos: expected a directory of clones, .*, got '{tmp_path / 'clons'}': no such directory"
+    with pytest.raises(RepositoryError, match=missing):
+        prepare_locally(task, repos=tmp_path / "clons", store=store)
+    with pytest.raises(RepositoryError, match=missing):
+        grade(task, "", repos=tmp_path / "clons", store=store)
+    with pytest.raises(ConfigurationError, match=missing):
+        SWEBenchEnv(tasks=[task], repos=str(tmp_path / "clons"))
+
+
+@pytest.mark.parametrize("commit", ["b" * 40, f"{'b' * 40}~1"])
+def test_a_server_that_cannot_be_reached_is_an_error_that_suggests_clones(store: LayerStore, commit: str) -> None:
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}/some/thing"
+        with pytest.raises(RepositoryError, match="unable to access") as caught:
+            repository_layer("some/thing", commit, source=url, store=store)
+    advice = f"Try: a folder of clones as repos= or --repos: git clone --bare {url} FOLDER/some+thing"
+    assert str(caught.value).endswith(advice)
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port of this machine where nothing listens, and which no one else gets."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def test_a_server_without_the_commit_is_not_advised_to_fetch(
+    store: LayerStore, history: tuple[Path, list[str]], git_server: str
+) -> None:
+    with pytest.raises(RepositoryError, match=r"the repository has no such commit$"):
+        repository_layer("some/thing", "b" * 40, source=f"{git_server}/some+thing", store=store)
+    assert repository_layer("some/thing", history[1][0], source=f"{git_server}/some+thing", store=store).is_dir()
+
+
+@pytest.fixture
+def git_server(history: tuple[Path, list[str]]) -> Iterator[str]:
+    """The address of a `git daemon` that serves the folder of clones."""
+    with closed_port() as port:
+        pass
+    root = history[0].parent
+    options = (f"--base-path={root}", "--export-all", "--reuseaddr", "--listen=127.0.0.1", f"--port={port}")
+    settings = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+    settings |= {"GIT_CONFIG_KEY_1": "uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1": "true"}
+    with subprocess.Popen(["git", "daemon", *options], env={**os.environ, **settings}) as daemon:
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert daemon.poll() is None
+            time.sleep(0.05)
+        yield f"git://127.0.0.1:{port}"
+        daemon.terminate()
 
 
 def test_a_submodule_is_a_layer_with_the_files_of_its_commit(
