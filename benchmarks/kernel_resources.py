@@ -34,8 +34,8 @@ MATRICES = ("logits", "other", "out", "grad_logits", "grad_other")
 STRIDES = ("row_stride", "out_stride", "stride", "other_stride", "grad_stride", "grad_other_stride")
 ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "weight", "grad_x", "cosines", "sines")
 DISTANCES = ("x_batch", "x_token", "x_head", "cos_batch", "cos_token", "sin_batch", "sin_token")
-SIZES = ("width", "first", "vocabulary", "share", "blocks", "n", "parts", "temperature_stride", "tokens", "heads")
-SIZES += ("tiles",)
+SIZES = ("width", "first", "vocabulary", "share", "blocks", "n", "parts", "temperature_stride", "tokens", "heads",
+         "tiles")  # fmt: skip
 FACTORS = ("cap", "scale", "epsilon")
 LIMIT = 1.05
 """Of a number that may not grow."""

@@ -34,8 +34,8 @@ def measure(bench: Bench) -> None:
     angles = torch.randn(1, tokens, WIDTH // 2, device=bench.device)
     rotation = [torch.cat([part, part], -1).to(torch.bfloat16) for part in (angles.cos(), angles.sin())]
     rotations: dict[str, Callable[[], Layer]] = {
-        "ours": lambda: partial(_rotate, triton_layers.rotate, rotation),
-        "torch": lambda: partial(_rotate, partial(fused._rotated, inverse=False), rotation),  # noqa: SLF001
+        "ours": lambda: lambda x: triton_layers.rotate(x, *rotation),
+        "torch": lambda: lambda x: fused._rotated(x, *rotation, inverse=False),  # noqa: SLF001
     }
     _measure(bench, f"rotation ({tokens}, {HEADS}, {WIDTH})", (queries,), rotations)
 
@@ -64,10 +64,6 @@ def _activations() -> dict[str, Callable[[], Layer]]:
         return peers.load("liger_kernel.ops.swiglu", "LigerSiLUMulFunction").apply  # type: ignore[no-any-return]
 
     return {"ours": lambda: triton_layers.swiglu, "torch": torchs, "Liger": ligers}
-
-
-def _rotate(function: Layer, rotation: list[Tensor], x: Tensor) -> Tensor:
-    return function(x, *rotation)
 
 
 def _measure(bench: Bench, case: str, inputs: tuple[Tensor, ...], layers: Mapping[str, Callable[[], Layer]]) -> None:

@@ -195,7 +195,7 @@ class Bench:
                 continue
             self.journal.trying(case, contender.name, peer=contender.peer)
             try:
-                with _at_most(self.seconds_to_prepare if contender.peer else 0.0):
+                with _at_most(self.seconds_to_prepare) if contender.peer else contextlib.nullcontext():
                     prepare = contender.make()
                     for number in range(1 if self.tiny else 2):
                         refresh(-number)
@@ -358,7 +358,7 @@ class Bench:
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raises TimeoutError inside the block, in whatever Python code runs then, after some seconds; 0 for never."""
+    """Raises TimeoutError inside the block, in whatever Python code runs then, after some seconds."""
 
     def end(*_: object) -> None:
         raise TimeoutError(f"not ready after {seconds:.0f} s")

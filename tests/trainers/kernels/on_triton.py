@@ -548,10 +548,11 @@ def test_norms_and_their_gradients_are_as_exact_as_elementary_operations(shape, 
     for exact, theirs, own in zip(truth, stock, found, strict=True):
         assert own.shape == exact.shape
         if exact.numel():
-            scale, unit = max(float(exact.abs().max()), 1e-30), torch.finfo(own.dtype).eps
+            scale = max(float(exact.abs().max()), 1e-30)
+            unit = torch.finfo(own.dtype).eps * (2 if own.dtype == torch.float32 else 1)
             error, error_of_theirs = (float((x.double() - exact).abs().max()) / scale for x in (own, theirs))
             # Triton's interpreter truncates float32 to bfloat16 where a GPU rounds.
-            assert error <= max(error_of_theirs * 1.01, 2 * unit), (error, error_of_theirs)
+            assert error <= max(error_of_theirs * 1.01, unit), (error, error_of_theirs)
 
 
 @pytest.mark.parametrize("programs", [1, 3, 1000])
