@@ -229,7 +229,8 @@ class _Supervisor:
             case "rest" if running is not None:
                 send_event(running.event_pipe, f"used {running.usage.command_ended():.2f}")
             case "end" | "close" if running is not None:
-                running.killed, running.remove = True, request["do"] == "close"
+                running.killed = True
+                running.remove |= request["do"] == "close"  # an "end" may follow: whoever closes also interrupts
                 running.kill()
             case "adopt" if running is not None:
                 running.usage.adopt(request["pid"])

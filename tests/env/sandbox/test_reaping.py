@@ -137,6 +137,18 @@ def test_close_removes_processes_and_directories(opened: Opener, run_directory: 
     assert users(run_directory / mine.pop()) == []
 
 
+def test_an_interruption_while_it_closes_leaves_nothing(opened: Opener, run_directory: Path) -> None:
+    before = set(sandboxes(run_directory))
+    sandbox = opened()
+    os.kill(supervisor().pid, signal.SIGSTOP)  # until both requests wait for it: the sandbox has not ended at the second
+    try:
+        sandbox.close()
+        sandbox.interrupt()
+    finally:
+        os.kill(supervisor().pid, signal.SIGCONT)
+    assert eventually(lambda: before.issuperset(sandboxes(run_directory)))
+
+
 def test_an_exception_in_the_owner_leaves_nothing(backend: str, run_directory: Path) -> None:
     place = private(run_directory, f"exception-{backend}")
     code = OWNER.replace("sandboxes.append(sandbox.fork())", "raise SystemExit(7)")
