@@ -140,7 +140,7 @@ def test_close_removes_processes_and_directories(opened: Opener, run_directory: 
 def test_an_interruption_while_it_closes_leaves_nothing(opened: Opener, run_directory: Path) -> None:
     before = set(sandboxes(run_directory))
     sandbox = opened()
-    os.kill(supervisor().pid, signal.SIGSTOP)  # until both requests wait for it: the sandbox has not ended at the second
+    os.kill(supervisor().pid, signal.SIGSTOP)  # both requests wait: the sandbox has not ended at the second
     try:
         sandbox.close()
         sandbox.interrupt()
