@@ -38,6 +38,7 @@ SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # what mini-swe-agent ask
 OPERATORS = ["+", "-", "*", "//", "%", "<", "<=", ">", ">=", "==", "!="]
 SEPARATORS = [*"_(|0123456789", *(operator for operator in OPERATORS if len(operator) == 2)]
 SEPARATORS += [f" {operator} ".replace("<", "\\u003c").replace(">", "\\u003e") for operator in OPERATORS]
+SEPARATORS += [" from", " *.py"]  # beside names, which are then the same tokens where they are read and written
 SMALL = {
     "model_type": "llama", "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 3,
     "num_attention_heads": 4, "max_position_embeddings": 1024, "tie_word_embeddings": True,
@@ -81,7 +82,7 @@ def main() -> None:
     parser.add_argument("--agent", default="mini-swe-agent", help="a name, or a folder with agent.yaml")
     parser.add_argument("--recorded", type=int, default=2400, help="episodes to clone")
     parser.add_argument("--skill", type=float, default=0.45, help="how often the recorded policy repairs rightly")
-    parser.add_argument("--epochs", type=int, default=8, help="of cloning")
+    parser.add_argument("--epochs", type=int, default=4, help="of cloning")
     parser.add_argument("--updates", type=int, default=14, help="of PPO")
     parser.add_argument("--episodes", type=int, default=192, help="of each update")
     parser.add_argument("--held-out", type=int, default=120, help="episodes of each measurement")
@@ -94,12 +95,12 @@ def main() -> None:
     record(options.agent, options.recorded, options.parallel, recorded, skill=options.skill, seed=options.seed)
     if not any(tokenizer.iterdir()):
         runs = [json.loads(line)["messages"] for line in recorded.read_text().splitlines()]
-        whole, part = runs[:200], runs[200:400]  # the agent's instructions are in each, and weigh no more than the rest
+        whole, part = runs[:200], runs[200:]  # the agent's instructions are in each, and weigh no more than the rest
         texts = [message["content"] for messages in whole for message in messages]
         texts += [messages[0]["content"].partition("\n")[0] for messages in part]
         texts += [message["content"] for messages in part for message in messages[1:]]
         learned = train_sentencepiece(
-            texts, 1500, split_by_whitespace=False, separators=SEPARATORS, max_piece_length=100
+            texts, 1700, split_by_whitespace=False, separators=SEPARATORS, max_piece_length=100
         )
         learned.save(tokenizer)
 
