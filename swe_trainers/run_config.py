@@ -124,8 +124,8 @@ class ModelConfig:
 
     Attributes:
         path: a model's folder, or its name on the hub; null for random weights.
-        architecture: of a model with random weights, in Hugging Face's keys, `model_type` among them. A small one needs
-            `initializer_range` near 1/√`hidden_size`: from the default 0.02 it learns to copy late, or never.
+        architecture: of a model with random weights, in Hugging Face's keys, `model_type` among them. A small one
+            learns to copy sooner from an `initializer_range` near 1/√`hidden_size` than from the default 0.02.
         tokenizer: its folder or name; `words` for exactly the words below; `sentencepiece` for one trained here; null
             for the one kept with the model.
         words: texts whose words make the vocabulary; the text adapter's own words are always in it. Any other word is
