@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from swe_trainers.kernels import triton_layers, triton_rows
+from swe_trainers.kernels import triton_layers, triton_products, triton_rows
 
 ARCHITECTURES = (80, 90, 100)
 # Rows of logits and the distances between them: `linear` makes them multiples of 64 elements.
@@ -61,6 +61,9 @@ class Variant:
             a loop, one program.
         aligned: rows begin at multiples of 16 bytes.
         warps: of a program.
+        stages: tiles that a product copies ahead; None for the compiler's choice.
+        tiles: arguments that are matrices copied tile by tile, and the tiles' shapes.
+        architectures: that the kernel is for.
     """
 
     name: str
@@ -70,6 +73,9 @@ class Variant:
     elements: int
     aligned: bool = True
     warps: int = triton_rows.WARPS
+    stages: int | None = None
+    tiles: dict[str, tuple[int, int]] = field(default_factory=dict)
+    architectures: tuple[int, ...] = ARCHITECTURES
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,34 @@ def variants() -> Iterator[Variant]:
         constants = {**threads, "SECOND": False, "FINAL": final}
         yield Variant(f"merge{' final' if final else ''}", row._merge_kernel, "fp32", constants, triton_rows.THREADS)
     yield Variant("KL merge", row._kl_merge_kernel, "fp32", threads, triton_rows.THREADS)
+    yield from _products()
+
+
+def _products() -> Iterator[Variant]:
+    """The products that keep no logits."""
+    own = triton_products
+    shape = {"ROWS": own.ROWS, "COLUMNS": own.COLUMNS, "DEPTH": own.DEPTH, "CAP": False}
+    factors = {"rows": (own.ROWS, own.DEPTH), "weight": (own.COLUMNS, own.DEPTH)}
+    written = {**factors, "out": (own.ROWS, own.COLUMNS // 2)}
+    sums, gradient = own._sum_product_kernel, own._gradient_product_kernel
+    for name, kernel, schedule, more, tiles in (
+        ("product sums bf16", sums, own.EXACT_SUMS, {"ROUND": False, "SECOND": False}, factors),
+        ("product sums bf16 second", sums, own.EXACT_SUMS, {"ROUND": False, "SECOND": True}, factors),
+        ("product sums bf16 rounded", sums, own.ROUNDED_SUMS, {"ROUND": True, "SECOND": False}, factors),
+        ("product gradient bf16", gradient, own.GRADIENT, {"ROUND": False}, written),
+        ("product gradient bf16 rounded", gradient, own.GRADIENT, {"ROUND": True}, written),
+    ):
+        yield Variant(
+            name,
+            kernel,
+            "bf16",
+            {**shape, **more, "FLATTEN": schedule.flatten},
+            own.ROWS * own.COLUMNS,
+            warps=own.WARPS,
+            stages=schedule.stages,
+            tiles=tiles,
+            architectures=(90,),
+        )
 
 
 def measure(variant: Variant, architecture: int) -> Resources:
@@ -150,16 +184,18 @@ def measure(variant: Variant, architecture: int) -> Resources:
     types = dict.fromkeys((*MATRICES, *ACTIVATIONS), f"*{variant.dtype}")
     types |= dict.fromkeys(STRIDES, "i64") | dict.fromkeys((*DISTANCES, *SIZES), "i32")
     types |= dict.fromkeys(FACTORS, "fp32") | dict.fromkeys(("slot_stride", "sum_stride"), "i64")
-    types |= {"bias": f"*{variant.dtype}", "labels": "*i64"}
-    wide = (*MATRICES, *STRIDES, *ACTIVATIONS, *DISTANCES, "bias") if variant.aligned else ()
+    types |= {"bias": f"*{variant.dtype}", "labels": "*i64", "depth": "i32"}
+    types |= {name: f"tensordesc<{variant.dtype}[{rows},{columns}]>" for name, (rows, columns) in variant.tiles.items()}
+    wide = {*MATRICES, *STRIDES, *ACTIVATIONS, *DISTANCES, "bias", "depth"} if variant.aligned else set()
     source = ASTSource(
         fn=kernel,
         signature={name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in names},
         constexprs={(names.index(name),): value for name, value in variant.constants.items()},
-        attrs={(names.index(name),): ALIGNED for name in wide if name in names},
+        attrs={(names.index(name),): ALIGNED for name in names if name in wide - variant.tiles.keys()},
     )
     target = GPUTarget("cuda", architecture, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": variant.warps})
+    stages = {} if variant.stages is None else {"num_stages": variant.stages}
+    compiled = triton.compile(source, target=target, options={"num_warps": variant.warps, **stages})
     code, registers, spilled = _disassembled(compiled.asm["cubin"], compiled.metadata.name)
     loop = _main_loop(code) or [instruction for _, instruction in code]
     per_thread = variant.elements / (32 * variant.warps)
@@ -255,7 +291,12 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="put the rows of this version of Triton into this file")
     parser.add_argument("--compare", type=Path, help="exit with 1 if a number is 5 %% larger than in this file")
     options = parser.parse_args()
-    rows = [asdict(measure(variant, place)) for place in options.architectures for variant in variants()]
+    rows = [
+        asdict(measure(variant, place))
+        for place in options.architectures
+        for variant in variants()
+        if place in variant.architectures
+    ]
     for row in rows:
         print(
             f"sm_{row['architecture']:<3} {row['kernel']:22} {row['loop_instructions']:6} a logit "

@@ -12,7 +12,7 @@ from torch import Tensor
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.kernels import torch_rows
 
-__all__ = ["BACKENDS", "layer_kernels", "row_kernels"]
+__all__ = ["BACKENDS", "layer_kernels", "product_kernels", "row_kernels"]
 
 BACKENDS = ("triton", "torch", "reference")
 """`triton` needs a GPU, `torch` runs on every device, `reference` is exact in float64, for tests and diagnosis."""
@@ -43,6 +43,19 @@ def row_kernels(backend: str | None, rows: Tensor) -> ModuleType:
     from swe_trainers.kernels import triton_rows
 
     return triton_rows
+
+
+def product_kernels(kernels: ModuleType, rows: Tensor, weight: Tensor) -> ModuleType | None:
+    """`triton_products` where it computes these factors and the row kernels are Triton's; otherwise None.
+
+    Args:
+        kernels: of the rows. rows: (N, D). weight: (V, D).
+    """
+    if kernels is torch_rows:
+        return None
+    from swe_trainers.kernels import triton_products
+
+    return triton_products if triton_products.supports(rows, weight) else None
 
 
 def layer_kernels(*tensors: Tensor) -> ModuleType | None:

@@ -7,7 +7,9 @@ its row kernels; the gradient of the temperature T is
 
 The inner loop is over the vocabulary: the weight's gradient for some columns is then one product over all rows of a
 chunk, accumulated in float32 inside the product, and the hidden states' gradient is summed over tiles in float32. If
-the logits are kept for the backward pass, it needs three matrix products instead of four.
+the logits are kept for the backward pass, it needs three matrix products instead of four. Where they are not kept, a
+Hopper GPU computes and sums them in one kernel, and the same for their gradient (`triton_products`): no logit is in
+memory then.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from swe_trainers.kernels.allowed import AllowedTokens
+from swe_trainers.kernels.choice import product_kernels
 from swe_trainers.kernels.torch_rows import RowStatistics
 
 __all__ = [
@@ -239,8 +242,39 @@ def statistics_of(
     second: bool,
 ) -> tuple[RowStatistics, Tensor | None]:
     """Statistics of the rows (with variances where `second`), and the logits if they are kept."""
-    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     first, vocabulary = (0, len(weight)) if shard is None else (shard.start, shard.vocabulary)
+    products = None if plan.keep or allowed is not None or bias is not None else product_kernels(kernels, rows, weight)
+    kept = None
+    if products is not None:
+        parts = []
+        for columns in _slices(len(weight), plan.columns if weight.dtype != rows.dtype else len(weight)):
+            factors, start = (rows, weight[columns].to(rows.dtype)), first + columns.start
+            rounded = plan.logits_dtype is None
+            given = {"second": second, "rounded": rounded, "first": start, "soft_cap": plan.soft_cap}
+            parts.append(products.sum_product(*factors, ids, temperature, **given))
+        sums = torch.cat(parts) if len(parts) > 1 else parts[0]
+    else:
+        sums, kept = _sums_of_tiles(rows, weight, bias, ids, temperature, plan, kernels, allowed, first, second=second)
+    if shard is not None:
+        sums = _gathered(kernels.merged(sums), shard.group)
+    return kernels.statistics(sums, ids, temperature, vocabulary), kept
+
+
+def _sums_of_tiles(
+    rows: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    ids: Tensor,
+    temperature: Tensor,
+    plan: Plan,
+    kernels: ModuleType,
+    allowed: AllowedTokens | None,
+    first: int,
+    *,
+    second: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Sums of each tile's rows (slots, 4 or 5, N), and the logits if they are kept."""
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     if plan.forward is not None and not plan.keep:
         plan = replace(plan, rows=plan.forward[0], columns=plan.forward[1])
     tiles = Tiles(rows, weight, plan, keep=plan.keep, allowed=allowed, first=first)
@@ -257,9 +291,12 @@ def statistics_of(
         kernels.sum_tile(
             tile, sums_of_part[at : at + slots], *vectors, first=start, bias=part_of_bias, soft_cap=plan.soft_cap
         )
-    if shard is not None:
-        sums = _gathered(kernels.merged(sums), shard.group)
-    return kernels.statistics(sums, ids, temperature, vocabulary), tiles.kept
+    return sums, tiles.kept
+
+
+def _slices(size: int, step: int) -> Iterator[slice]:
+    for start in range(0, size, step):
+        yield slice(start, min(start + step, size))
 
 
 def _gathered(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -354,15 +391,27 @@ def gradients_of(
     rows, weight, bias = head
     first = 0 if shard is None else shard.start
     sums = Gradients(rows, weight, bias, plan, needed, whole=kept is not None)
-    tiles = Tiles(rows, weight, plan, kept=kept, allowed=allowed, first=first)
+    fused = kept is None and allowed is None and bias is None
+    products = product_kernels(kernels, rows, weight) if fused else None
+    rounded = plan.logits_dtype is None
+    if products is not None:  # a tile then holds gradients alone
+        plan = replace(plan, logits_dtype=None)
+    tiles = Tiles(rows, weight, plan, kept=kept, allowed=allowed, first=first, multiply=products is None)
     part, own = None, statistics
     for rows_of_tile, columns, tile in tiles if any(needed) else ():
         if rows_of_tile is not part:
             part, own = rows_of_tile, tuple(x[rows_of_tile] for x in statistics)
-        part_of_bias = None if bias is None else bias[columns]
-        dz = sums.target(tile)
-        kernels.gradient_(tile, *own, part_of_bias, first=first + columns.start, soft_cap=plan.soft_cap, out=dz)
-        sums.add(rows_of_tile, columns, tile if dz is None else dz)
+        options: dict[str, Any] = {"first": first + columns.start, "soft_cap": plan.soft_cap}
+        if products is not None:
+            factors = rows[rows_of_tile], weight[columns].to(rows.dtype)
+            products.gradient_product(*factors, *own, out=tile, rounded=rounded, **options)
+            dz = tile
+        else:
+            part_of_bias = None if bias is None else bias[columns]
+            beside = sums.target(tile)
+            kernels.gradient_(tile, *own, part_of_bias, out=beside, **options)
+            dz = tile if beside is None else beside
+        sums.add(rows_of_tile, columns, dz)
     if sums.rows is not None and shard is not None:  # each process has only its own columns
         dist.all_reduce(sums.rows, group=shard.group)
     return sums.narrowed()
@@ -375,6 +424,7 @@ class Tiles:
         kept: logits kept by the forward pass, (N, V).
         allowed: which tokens each row may choose; the logits of others are −inf.
         first: the column of `allowed` that is the first row of the weight.
+        multiply: compute the logits; without it the tiles' contents are undefined.
     """
 
     def __init__(
@@ -387,10 +437,11 @@ class Tiles:
         kept: Tensor | None = None,
         allowed: AllowedTokens | None = None,
         first: int = 0,
+        multiply: bool = True,
     ) -> None:
         self._allowed, self._first = allowed, first
         self._rows, self._weight = rows, weight
-        self.kept, self._known = kept, kept is not None
+        self.kept, self._known, self._multiplies = kept, kept is not None, multiply
         if keep or self._known:
             # All columns are in memory anyway: one product for all of them.
             plan = replace(plan, columns=weight.shape[0], keep=True)
@@ -420,7 +471,7 @@ class Tiles:
                     tile = self.kept[part, columns]
                 else:
                     tile = shared.tile(part.stop - top, columns.stop - left)
-                if not self._known:
+                if self._multiplies and not self._known:
                     _product(rows, self._weight[columns], tile)
                     if self._allowed is not None:
                         self._allowed.hide_(tile, part, columns, self._first)

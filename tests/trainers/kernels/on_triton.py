@@ -20,6 +20,7 @@ from swe_trainers.kernels import (
     token_logprobs_from_logits,
     top_logprobs,
     triton_layers,
+    triton_products,
     triton_rows,
 )
 from swe_trainers.kernels.triton_rows import launch
@@ -251,6 +252,113 @@ def test_the_projection_is_as_exact_as_plain_torch_with_any_tiles(dtype, vocabul
     assert_no_worse(got, rival, exact, ("logprobs", "entropy", "d hidden", "d weight", "d bias")[: len(got)], dtype)
 
 
+HALF = [torch.float16, torch.bfloat16] if ON_GPU else [torch.float16]  # the interpreter multiplies no bfloat16
+on_hopper = pytest.mark.skipif(
+    ON_GPU and torch.cuda.get_device_capability()[0] != 9, reason="products without logits are for Hopper GPUs"
+)
+"""A part of a block of rows and several blocks, a tile of the vocabulary and several, with rests."""
+PRODUCTS = [(1, 7, 8), (5, 256, 64), (150, 700, 72), (150, 2600, 16)]
+
+
+@on_hopper
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("wide", [None, torch.float32], ids=["rounded", "float32"])
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
+@pytest.mark.parametrize(("rows", "vocabulary", "width"), PRODUCTS)
+def test_products_without_logits_in_memory_are_as_exact(rows, vocabulary, width, soft_cap, wide, dtype):
+    hidden, weight, _, ids, upstream = projection(dtype, rows, vocabulary, width, bias=False)
+    weight *= 3
+    heat = torch.linspace(0.5, 2, rows, device=DEVICE)
+    assert triton_products.supports(hidden, weight)
+
+    def with_temperature(function, dtype):
+        inputs = [x.detach().to(dtype, copy=True).requires_grad_() for x in (hidden, weight)]
+        temperature = heat.to(torch.promote_types(dtype, torch.float32), copy=True).requires_grad_()
+        outputs = function(*inputs, temperature)
+        total = sum((output * part).sum() for output, part in zip(outputs, upstream, strict=True))
+        found = [*outputs, *torch.autograd.grad(total, [*inputs, temperature])]
+        return [value.detach().double().cpu() for value in found]
+
+    def elementary(distribution):
+        def call(hidden, weight, temperature):
+            logits = hidden @ weight.T if wide is None else hidden.float() @ weight.float().T
+            logits = logits.to(temperature.dtype)
+            return distribution(
+                logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap), ids, temperature[:, None]
+            )
+
+        return call
+
+    def mine(hidden, weight, temperature):
+        options = {"logits_dtype": wide, "soft_cap": soft_cap, "backend": "triton", "save_logits": False}
+        return token_logprobs(hidden, weight, ids, temperature=temperature, chunk_columns=1024, **options)
+
+    def precise(hidden, weight, temperature):
+        logits = hidden @ weight.T
+        capped = logits if soft_cap is None else soft_cap * torch.tanh(logits / soft_cap)
+        return truth(capped, ids, temperature[:, None])
+
+    exact = with_temperature(precise, torch.float64)
+    got, rival = with_temperature(mine, dtype), with_temperature(elementary(plain), dtype)
+    unit = torch.finfo(dtype).eps  # of the logits' gradient, which is rounded before its products
+    per_row, of_factors = ("logprobs", "entropy", "d temperature"), ("d hidden", "d weight")
+    for names, places, floor in ((per_row, (0, 1, 4), 1e-5 if wide else unit), (of_factors, (2, 3), unit)):
+        parts = [[found[place] for place in places] for found in (got, rival, exact)]
+        assert_no_worse(*parts, names, dtype, floor=floor)
+    with torch.no_grad():
+        scored = mine(hidden, weight, heat)
+    assert max(errors([x.double().cpu() for x in scored], got[:2])) < 1e-6
+
+
+@on_hopper
+def test_products_without_logits_leave_an_unsound_row_alone():
+    hidden, weight, _, ids, upstream = projection(torch.float16, 6, 300, 64, bias=False)
+    exact = project_with(true_projection, hidden, weight, None, ids, upstream)
+    broken, asked = hidden.clone(), ids.clone()
+    broken[1], asked[3], asked[4] = torch.nan, 300, 2**32 + 5
+
+    def mine(hidden, weight, ids, bias):
+        options = {"backend": "triton", "save_logits": False, "check_values": False}
+        return token_logprobs(hidden, weight, ids, logits_dtype=torch.float32, **options)
+
+    got = project_with(mine, broken, weight, None, asked, upstream)
+    bad = torch.tensor([False, True, False, True, True, False])
+    for a, b in zip(got[:3], exact, strict=False):
+        assert torch.equal(a.isnan().reshape(6, -1).all(1), bad)
+        torch.testing.assert_close(a[~bad], b[~bad], rtol=2e-3, atol=2e-3)
+
+
+@on_hopper
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+def test_products_without_logits_take_any_layout_of_what_they_support(dtype):
+    hidden, weight, _, ids, _ = projection(dtype, 9, 520, 64, bias=False)
+    found = [token_logprobs(hidden, weight, ids, backend="triton", logits_dtype=torch.float32)]
+    wide = torch.full((520, 80), torch.nan, dtype=dtype, device=DEVICE)
+    wide[:, 8:72] = weight
+    backward = torch.cat([weight.T, torch.zeros_like(weight.T)]).contiguous()
+    unsupported = (backward.T[:, :64], torch.cat([weight[:, :1], weight], 1)[:, 1:])
+    for other in (wide[:, 8:72], weight.float(), *unsupported):
+        assert triton_products.supports(hidden, other) == all(other is not x for x in unsupported)
+        found.append(token_logprobs(hidden, other, ids, backend="triton", logits_dtype=torch.float32))
+    for logprobs, entropy in found[1:]:
+        torch.testing.assert_close(logprobs, found[0][0], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(entropy, found[0][1], rtol=1e-4, atol=1e-4)
+    assert not triton_products.supports(hidden[:0], weight)
+    assert not triton_products.supports(hidden.float(), weight)
+
+
+def test_the_programs_of_a_product_keep_a_gpu_busy():
+    """Of 132 multiprocessors, as an H200 has: whatever the sizes, few wait while the last programs end."""
+    for n in (1000, 5000, 8192, 20000, 32768):
+        for vocabulary in (32000, 50257, 151936):
+            blocks, tiles = -(-n // triton_products.ROWS), -(-vocabulary // triton_products.COLUMNS)
+            share = triton_products._share(blocks, tiles, 132)
+            programs = blocks * -(-tiles // share)
+            busy = blocks * tiles / (-(-programs // 132) * 132 * share)
+            assert busy > 0.9, (n, vocabulary, share, busy)
+            assert -(-tiles // share) <= max(triton_products._MOST_PARTS, 132)
+
+
 def test_masked_rows_affect_no_result():
     hidden, weight, _, ids, upstream = projection(torch.float32, 6, 1000, 8, bias=False)
     mask = torch.tensor([True, False, True, True, False, True], device=DEVICE)
@@ -461,7 +569,7 @@ class Operations(TorchDispatchMode):
             original(kernel, *arguments, **constants)
             self._launching = False
 
-        for module in (triton_rows, triton_layers):
+        for module in (triton_rows, triton_layers, triton_products):
             monkeypatch.setattr(module, "launch", recorded)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -490,6 +598,17 @@ def test_a_call_on_hidden_states_launches_products_and_kernels(monkeypatch):
         outputs = token_logprobs(hidden, weight, ids, backend="triton", save_logits=False, check_values=False)
         torch.autograd.grad(outputs, [hidden, weight], list(upstream))
     assert calls.seen == ["full", "mm", "_sums_kernel", "_merge_kernel", "mm", "_gradient_kernel", "mm", "mm"]
+
+
+@on_hopper
+def test_a_call_on_hidden_states_in_half_precision_keeps_no_logits(monkeypatch):
+    hidden, weight, _, ids, upstream = projection(HALF[-1], 4, 136, 8, bias=False)
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    with Operations(monkeypatch) as calls:
+        outputs = token_logprobs(hidden, weight, ids, backend="triton", save_logits=False, check_values=False)
+        torch.autograd.grad(outputs, [hidden, weight], list(upstream))
+    assert calls.seen == ["full", "_sum_product_kernel", "_merge_kernel", "_gradient_product_kernel", "mm", "mm"]
 
 
 def test_kl_is_infinite_where_only_p_is_positive_and_finite_where_only_q_is():
