@@ -33,10 +33,11 @@ def measure(bench: Bench) -> None:
     (queries,) = _inputs(bench, (1, tokens, HEADS, WIDTH))
     angles = torch.randn(1, tokens, WIDTH // 2, device=bench.device)
     rotation = [torch.cat([part, part], -1).to(torch.bfloat16) for part in (angles.cos(), angles.sin())]
-    rotations: dict[str, Callable[[], Layer]] = {
-        "ours": lambda: lambda x: triton_layers.rotate(x, *rotation),
-        "torch": lambda: lambda x: fused._rotated(x, *rotation, inverse=False),  # noqa: SLF001
-    }
+
+    def elementary(x: Tensor) -> Tensor:
+        return fused._rotated(x, *rotation, inverse=False)  # noqa: SLF001
+
+    rotations = _beside(lambda: lambda x: triton_layers.rotate(x, *rotation), elementary)
     _measure(bench, f"rotation ({tokens}, {HEADS}, {WIDTH})", (queries,), rotations)
 
 
@@ -45,25 +46,29 @@ def _inputs(bench: Bench, *shapes: tuple[int, ...]) -> list[Tensor]:
 
 
 def _norms() -> dict[str, Callable[[], Layer]]:
-    def torchs() -> Layer:
-        return lambda x, gain: torch.nn.functional.rms_norm(x, gain.shape, gain, EPSILON)
+    def elementary(x: Tensor, gain: Tensor) -> Tensor:
+        return torch.nn.functional.rms_norm(x, gain.shape, gain, EPSILON)
 
     def ligers() -> Layer:
         function = peers.load("liger_kernel.ops.rms_norm", "LigerRMSNormFunction")
         return lambda x, gain: function.apply(x, gain, EPSILON, 0.0, "llama", False)
 
     ours = partial(triton_layers.rms_norm, epsilon=EPSILON)
-    return {"ours": lambda: ours, "torch": torchs, "Liger": ligers}
+    return _beside(lambda: ours, elementary) | {"Liger": ligers}
 
 
 def _activations() -> dict[str, Callable[[], Layer]]:
-    def torchs() -> Layer:
-        return lambda gate, up: torch.nn.functional.silu(gate) * up
+    def elementary(gate: Tensor, up: Tensor) -> Tensor:
+        return torch.nn.functional.silu(gate) * up
 
     def ligers() -> Layer:
         return peers.load("liger_kernel.ops.swiglu", "LigerSiLUMulFunction").apply  # type: ignore[no-any-return]
 
-    return {"ours": lambda: triton_layers.swiglu, "torch": torchs, "Liger": ligers}
+    return _beside(lambda: triton_layers.swiglu, elementary) | {"Liger": ligers}
+
+
+def _beside(ours: Callable[[], Layer], elementary: Layer) -> dict[str, Callable[[], Layer]]:
+    return {"ours": ours, "torch": lambda: elementary, "torch.compile": lambda: peers.compiled(elementary)}
 
 
 def _measure(bench: Bench, case: str, inputs: tuple[Tensor, ...], layers: Mapping[str, Callable[[], Layer]]) -> None:

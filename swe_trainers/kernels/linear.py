@@ -52,7 +52,7 @@ _GPU_ROWS = 32768
 """Adding up the weight's gradient in float32 takes 190 / 32768 of the product's time with chunks of this many rows."""
 _GPU_FORWARD_ROWS = 2048
 """Of a tile whose logits are only summed: longer rows in as much memory are summed faster."""
-_COLUMN_MULTIPLE = 128
+_COLUMN_MULTIPLE = 256
 _KEEP_FRACTION_OF_FREE_MEMORY = 0.4
 _ADDS_TO_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.10"
 """PyTorch 2.8 and 2.9 have `addmm.dtype_out`, but the sum that is added to must have the dtype of the factors there."""

@@ -94,9 +94,9 @@ def _logits_of_product(
     do_not_specialize=["n", "first", "width", "share", "temperature_stride", "slot_stride", "sum_stride", "cap"]
 )
 def _sum_product_kernel(
+    labels,
     rows,
     weight,
-    labels,
     temperature,
     temperature_stride,
     sums,
@@ -156,10 +156,10 @@ def _sum_product_kernel(
 
 @triton.jit(do_not_specialize=["n", "first", "width", "share", "temperature_stride", "cap"])
 def _gradient_product_kernel(
+    labels,
     rows,
     weight,
     out,
-    labels,
     temperature,
     temperature_stride,
     maxima,
@@ -213,10 +213,10 @@ def supports(rows: Tensor, weight: Tensor) -> bool:
     A weight of another dtype counts as converted. Triton's interpreter multiplies float16, and not bfloat16.
     """
     if rows.is_cuda:
-        dtypes = (torch.bfloat16, torch.float16) if _multiprocessors(rows.device) else ()
+        computed = _multiprocessors(rows.device) > 0 and rows.dtype in (torch.bfloat16, torch.float16)
     else:
-        dtypes = (torch.float16,) if triton.knobs.runtime.interpret else ()
-    if rows.dtype not in dtypes or not rows.numel() or not weight.numel():
+        computed = triton.knobs.runtime.interpret and rows.dtype == torch.float16
+    if not computed or not rows.numel() or not weight.numel():
         return False
     return _fits(rows) and (_fits(weight) if weight.dtype == rows.dtype else weight.shape[1] % 8 == 0)
 
@@ -280,10 +280,10 @@ def sum_product(
     _launch(
         _sum_product_kernel,
         blocks * parts,
+        _vector("labels", labels, rows, n, torch.int64),
         rows,
         weight,
         (
-            _vector("labels", labels, rows, n, torch.int64),
             *_temperature(temperature, rows),
             sums,
             sums.stride(0),
@@ -330,11 +330,11 @@ def gradient_product(
     _launch(
         _gradient_product_kernel,
         blocks * parts,
+        _vector("labels", labels, rows, n, torch.int64),
         rows,
         weight,
         (
             TensorDescriptor.from_tensor(target, [ROWS, COLUMNS // 2]),
-            _vector("labels", labels, rows, n, torch.int64),
             *_temperature(temperature, rows),
             *(_vector(name, x, rows, n, torch.float32) for name, x in zip(names, given, strict=True)),
         ),
@@ -358,6 +358,7 @@ def _grid(rows: Tensor, weight: Tensor) -> tuple[int, int, int, int]:
 def _launch(
     kernel: Any,
     programs: int,
+    labels: Tensor,
     rows: Tensor,
     weight: Tensor,
     tensors: tuple[Any, ...],
@@ -368,6 +369,7 @@ def _launch(
     launch(
         kernel,
         (programs,),
+        labels,
         TensorDescriptor.from_tensor(rows, [ROWS, DEPTH]),
         TensorDescriptor.from_tensor(weight, [COLUMNS, DEPTH]),
         *tensors,

@@ -540,9 +540,9 @@ def _lanes(x: Tensor) -> int:
     return 16 // x.element_size() if x.stride(0) % 16 == 0 and x.data_ptr() % 16 == 0 else 1
 
 
-def launch(kernel: Any, grid: tuple[int, ...], first: Any, *arguments: Any, **constants: Any) -> None:
-    """Run a kernel on the GPU of its first argument, a tensor or its descriptor, which need not be the current GPU."""
-    with torch.cuda.device_of(getattr(first, "base", first)):
+def launch(kernel: Any, grid: tuple[int, ...], first: Tensor, *arguments: Any, **constants: Any) -> None:
+    """Run a kernel on the GPU of its first argument, which need not be the current one."""
+    with torch.cuda.device_of(first):
         kernel[grid](first, *arguments, **constants)
 
 

@@ -113,9 +113,9 @@ def test_tiles_fit_their_budget_and_are_about_equally_wide(n, vocabulary, kind):
     rows, columns = SHAPES[kind](n, vocabulary)
     on_gpu = max(linear._GPU_FRACTION * n * vocabulary * 2, linear._GPU_LEAST_TILE_BYTES)
     most = linear._CPU_TILE_BYTES if kind == "cpu" else on_gpu
-    assert rows * columns * 2 <= max(most, rows * 128 * 2)
+    assert rows * columns * 2 <= max(most, rows * linear._COLUMN_MULTIPLE * 2)
     tiles = -(-vocabulary // columns)
-    assert vocabulary - (tiles - 1) * columns >= columns - 128 * tiles
+    assert vocabulary - (tiles - 1) * columns >= columns - linear._COLUMN_MULTIPLE * tiles
     assert Plan(rows, columns, keep=False).columns <= vocabulary
 
 
