@@ -21,6 +21,7 @@ from torch import Tensor
 
 from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.sampling import Sampling, draw_among
+from swe_trainers.kernels.choice import decoding_kernels
 from swe_trainers.model.attention import to_device
 from swe_trainers.model.fused import is_known_trunk, last_hidden
 from swe_trainers.model.language_model import LanguageModel
@@ -80,6 +81,11 @@ class StaticDecoding:
         # float64 by which its next token is drawn.
         self._inputs = torch.zeros(cache.n_slots, 5, dtype=torch.int64, device=device)
         self._staged = torch.zeros(cache.n_slots, 5, dtype=torch.int64, pin_memory=self._records)
+        trunk: Any = model.trunk
+        self._kernels = None
+        if is_known_trunk(trunk):
+            head_size = max(layer.self_attn.head_dim for layer in trunk.layers)
+            self._kernels = decoding_kernels(device, model.unembedding.weight.dtype, head_size)
         self._graphs: dict[_Step, tuple[Any, _Results]] = {}
         self._pool: Any = None
         self._weights: tuple[int, ...] = ()
@@ -181,8 +187,12 @@ class StaticDecoding:
         rows, length, in_place, sampling = step
         tokens, positions, slots, writes, uniforms = self._inputs[:rows].unbind(1)
         ids, positions = tokens[:, None], positions[:, None]
-        self._cache.plan(slice(0, rows) if in_place else slots, (slice(None), 0), (slots, writes), length)
-        masks = self._model.mask_plan.additive(positions, length, self._model.unembedding.weight.dtype)
+        masks = None
+        if self._kernels is None:
+            self._cache.plan(slice(0, rows) if in_place else slots, (slice(None), 0), (slots, writes), length)
+            masks = self._model.mask_plan.additive(positions, length, self._model.unembedding.weight.dtype)
+        else:
+            self._cache.plan_step(slots, positions[:, 0], writes, length, self._kernels)
         hidden = last_hidden(self._model, ids, positions, masks, torch.zeros_like(tokens), self._cache)
         if sampling is None:
             return hidden, None
