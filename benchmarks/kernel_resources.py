@@ -34,12 +34,13 @@ ALIGNED = [["tt.divisibility", 16]]
 MATRICES = ("logits", "other", "out", "grad_logits", "grad_other")
 STRIDES = ("row_stride", "out_stride", "stride", "other_stride", "grad_stride", "grad_other_stride")
 ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "weight", "grad_x", "cosines", "sines", "query",
-               "keys", "values")  # fmt: skip
+               "keys", "values", "key", "value", "query_gain", "key_gain")  # fmt: skip
 DISTANCES = ("x_batch", "x_token", "x_head", "cos_batch", "cos_token", "sin_batch", "sin_token", "query_row",
-             "query_head", "cache_slot", "cache_head")  # fmt: skip
+             "query_head", "cache_slot", "cache_head", "key_row", "key_head", "value_row", "value_head", "cos_row",
+             "sin_row")  # fmt: skip
 SIZES = ("width", "first", "vocabulary", "share", "blocks", "n", "parts", "temperature_stride", "tokens", "heads",
-         "tiles", "slot_step", "position_step", "window")  # fmt: skip
-INDICES = ("labels", "slots", "positions")
+         "tiles", "slot_step", "position_step", "write_step", "window")  # fmt: skip
+INDICES = ("labels", "slots", "positions", "writes")
 FACTORS = ("cap", "scale", "epsilon")
 LIMIT = 1.05
 """Of a number that may not grow."""
@@ -161,6 +162,9 @@ def _decoding_variants() -> Iterator[Variant]:
                 title = f"attention {width} {name} {more.lower()}".strip()
                 kernel = triton_decoding._attention_kernel
                 yield Variant(title, kernel, name, constants, read, warps=warps, stages=stages)
+        token = triton_decoding.token_shape(2, 128)
+        warps, constants = token.pop("num_warps"), {**token, "NORM": True}
+        yield Variant(f"new token {name}", triton_decoding._token_kernel, name, constants, 4 * 64, warps=warps)
     merged = {"WIDTH": 128, "COLUMNS": 128, "PARTS": 8}
     yield Variant("attention merge", triton_decoding._attention_merge_kernel, "bf16", merged, 8 * 128)
 

@@ -99,24 +99,31 @@ class SlotCache(Cache):
         value: Tensor,
         layer_idx: int,
         *,
+        rotation: tuple[Tensor, Tensor],
+        gains: tuple[Tensor, Tensor] | None,
+        epsilon: float,
         scaling: float | None,
         window: int | None,
     ) -> Tensor:
         """Store a layer's new keys and values; attention to what is then in the slots.
 
         Args:
-            query, key, value: (B, H or fewer, 1, D).
+            query, key, value: (B, 1, H or fewer, D), neither normed nor rotated.
+            rotation: cosines and sines, (B, 1, D) each.
+            gains, epsilon: of the norms of queries and keys, as of `kernels.triton_decoding.store_token`.
             scaling, window: as of `kernels.triton_decoding.attend`.
 
         Returns:
             (B, H, D).
         """
         assert self._kernels is not None
-        keys, values = self._memory(layer_idx, key, value)
-        slots, writes = self._target
-        keys[slots, :, writes], values[slots, :, writes] = key[:, :, 0], value[:, :, 0]
+        keys, values = self._memory(layer_idx, key.transpose(1, 2), value.transpose(1, 2))
+        cosines, sines = rotation
+        new = query[:, 0], key[:, 0], value[:, 0], (cosines[:, 0], sines[:, 0])
+        query = self._kernels.store_token(*new, keys, values, *self._target, gains=gains, epsilon=epsilon)
         options: dict[str, Any] = {"length": self._length, "scaling": scaling, "window": window}
-        attended: Tensor = self._kernels.attend(query[:, :, 0], keys, values, slots, self._positions, **options)
+        slots, _ = self._target
+        attended: Tensor = self._kernels.attend(query, keys, values, slots, self._positions, **options)
         return attended
 
     def _memory(self, layer_idx: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

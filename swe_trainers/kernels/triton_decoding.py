@@ -1,4 +1,4 @@
-"""Kernels of a decoding step in Triton: attention of one new token a row over a cache of keys and values.
+"""Kernels of a decoding step in Triton: one new token a row is written into a cache of keys and values, and attends.
 
 The keys and values are read where they are, and only those that a row sees: which slot of the cache is a row's and how
 far it reaches are in the GPU's memory. A CUDA graph can therefore be replayed for other slots and lengths, a row
@@ -25,7 +25,7 @@ from torch import Tensor
 from swe_trainers.kernels.triton_layers import multiprocessors
 from swe_trainers.kernels.triton_rows import WARPS, launch
 
-__all__ = ["LARGEST_HEAD", "attend", "attention_shape"]
+__all__ = ["LARGEST_HEAD", "attend", "attention_shape", "store_token", "token_shape"]
 
 LARGEST_HEAD = 256
 """D of a head at most: a block of keys and one of values have to fit the memory of a multiprocessor."""
@@ -145,6 +145,151 @@ def _attention_merge_kernel(
     )
     attended = tl.sum(summed * weight[:, None], axis=0) / tl.sum(total * weight, axis=0)
     tl.store(out + head * WIDTH + column, attended.to(out.dtype.element_ty), mask=column < WIDTH)
+
+
+@triton.jit(do_not_specialize=["slot_step", "write_step"], do_not_specialize_on_alignment=["slots", "writes"])
+def _token_kernel(
+    query,
+    query_row,
+    query_head,
+    key,
+    key_row,
+    key_head,
+    value,
+    value_row,
+    value_head,
+    query_gain,
+    key_gain,
+    cosines,
+    cos_row,
+    sines,
+    sin_row,
+    keys,
+    values,
+    cache_slot,
+    cache_head,
+    slots,
+    slot_step,
+    writes,
+    write_step,
+    out,
+    epsilon,
+    SHARING: tl.constexpr,
+    HALF: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    NORM: tl.constexpr,
+):
+    """One key-value head of one row, and the query heads that share it."""
+    row, shared = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    head, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+    inside = column < HALF
+    cos = tl.load(cosines + row * cos_row + column, mask=inside).to(tl.float32)
+    sin = tl.load(sines + row * sin_row + column, mask=inside).to(tl.float32)
+    there = (head < SHARING) & inside
+    first, second = _rotated(
+        query + row * query_row + (shared * SHARING + head) * query_head,
+        query_gain, cos, sin, column, there, epsilon, HALF, NORM,
+    )  # fmt: skip
+    target = out + (row * tl.num_programs(1) * SHARING + shared * SHARING + head) * (2 * HALF) + column
+    tl.store(target, first.to(out.dtype.element_ty), mask=there)
+    tl.store(target + HALF, second.to(out.dtype.element_ty), mask=there)
+
+    slot, write = tl.load(slots + row * slot_step), tl.load(writes + row * write_step)
+    place = slot * cache_slot + shared * cache_head + write * (2 * HALF) + column
+    first, second = _rotated(
+        key + row * key_row + shared * key_head, key_gain, cos, sin, column, inside, epsilon, HALF, NORM
+    )
+    tl.store(keys + place, first.to(keys.dtype.element_ty), mask=inside)
+    tl.store(keys + place + HALF, second.to(keys.dtype.element_ty), mask=inside)
+    source = value + row * value_row + shared * value_head + column
+    tl.store(values + place, tl.load(source, mask=inside), mask=inside)
+    tl.store(values + place + HALF, tl.load(source + HALF, mask=inside), mask=inside)
+
+
+@triton.jit
+def _rotated(x, gain, cos, sin, column, inside, epsilon, HALF: tl.constexpr, NORM: tl.constexpr):
+    """The two halves of heads, normed and rotated."""
+    first = tl.load(x + column, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(x + HALF + column, mask=inside, other=0.0).to(tl.float32)
+    if NORM:
+        squares = tl.sum(first * first + second * second, axis=1)[:, None]
+        scale = tl.rsqrt(squares * (0.5 / HALF) + epsilon)
+        first *= scale * tl.load(gain + column, mask=column < HALF).to(tl.float32)
+        second *= scale * tl.load(gain + HALF + column, mask=column < HALF).to(tl.float32)
+    return first * cos - second * sin, second * cos + first * sin
+
+
+def store_token(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rotation: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    writes: Tensor,
+    *,
+    gains: tuple[Tensor, Tensor] | None = None,
+    epsilon: float = 0.0,
+) -> Tensor:
+    """Norm and rotate the query and the key of one token a row, and write its key and value into the cache.
+
+    Args:
+        query: (B, H, D) floating, not float64. key, value: (B, H or fewer, D).
+        rotation: cosines and sines of the positions, (B, D) each; the two halves of D are equal.
+        keys, values: (slots, H or fewer, P, D) contiguous, of which (slots[b], :, writes[b]) are written.
+        slots, writes: (B,) int64.
+        gains: (D,) of the norms of queries and keys; None for heads that are not normed.
+        epsilon: of the norms; see `triton_layers.rms_norm`.
+
+    Returns:
+        The query (B, H, D) contiguous, in its dtype.
+    """
+    rows, heads, width = query.shape
+    shared = keys.shape[1]
+    query, key, value = (x if x.stride(2) == 1 else x.contiguous() for x in (query, key, value))
+    cosines, sines = (x if x.stride(1) == 1 else x.contiguous() for x in rotation)
+    out = torch.empty((rows, heads, width), dtype=query.dtype, device=query.device)
+    launch(
+        _token_kernel,
+        (rows, shared),
+        query,
+        *query.stride()[:2],
+        key,
+        *key.stride()[:2],
+        value,
+        *value.stride()[:2],
+        *(gains or (query, key)),
+        cosines,
+        cosines.stride(0),
+        sines,
+        sines.stride(0),
+        keys,
+        values,
+        *keys.stride()[:2],
+        slots,
+        slots.stride(0),
+        writes,
+        writes.stride(0),
+        out,
+        epsilon,
+        **token_shape(heads // shared, width),
+        NORM=gains is not None,
+    )
+    return out
+
+
+def token_shape(sharing: int, width: int) -> dict[str, int]:
+    """Constants of the kernel of `store_token`; see `attention_shape`."""
+    columns = triton.next_power_of_2(width // 2)
+    return {
+        "SHARING": sharing,
+        "HALF": width // 2,
+        "ROWS": triton.next_power_of_2(sharing),
+        "COLUMNS": columns,
+        "num_warps": 1,
+    }
 
 
 def attend(

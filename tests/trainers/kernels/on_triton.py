@@ -743,6 +743,38 @@ def test_a_row_is_divided_among_programs_only_where_few_run(monkeypatch):
     assert seen == [first, merge, second, merge, third, merge, whole]
 
 
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("heads", "shared", "width"), HEADS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_token_is_normed_rotated_and_written_as_by_elementary_operations(dtype, heads, shared, width, normed):
+    generator = torch.Generator().manual_seed(0)
+    projected = torch.randn(3, heads + 2 * shared, width, generator=generator).mul_(2).to(DEVICE, dtype)
+    query, key, value = projected.split([heads, shared, shared], 1)  # of one product
+    angles = torch.randn(3, width // 2, generator=generator)
+    rotation = [torch.cat([part, part], -1).to(DEVICE, dtype) for part in (angles.cos(), angles.sin())]
+    gains = [torch.rand(width, generator=generator).add_(0.5).to(DEVICE, dtype) for _ in range(2)]
+    at = torch.tensor([[4, 7], [0, 0], [2, 15]], device=DEVICE)
+    slots, writes = at.unbind(1)
+
+    def elementary(x, gain, kind):
+        x = elementary_norm(x.to(kind), gain.to(kind)) if normed else x.to(kind)
+        return fused._rotated(x[:, None], *(part[:, None].to(kind) for part in rotation), inverse=False)[:, 0]
+
+    keys, values = torch.full((2, 5, shared, 16, width), 7.0, dtype=dtype, device=DEVICE)
+    chosen = {"gains": gains, "epsilon": 1e-3} if normed else {}
+    found = triton_decoding.store_token(query, key, value, rotation, keys, values, slots, writes, **chosen)
+    assert torch.equal(values[slots, :, writes], value)
+    exact, rival = (
+        [elementary(x, gain, kind).double() for x, gain in zip((query, key), gains, strict=True)]
+        for kind in (torch.float64, dtype)
+    )
+    own = [found.double(), keys[slots, :, writes].double()]
+    assert_no_worse(own, rival, exact, ("query", "key"), dtype)
+    for store in (keys, values):  # nothing else
+        store[slots, :, writes] = 7.0
+        assert (store == 7.0).all()
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "mistral-windowed", "qwen2-half-windowed"])
 def test_an_engine_samples_the_same_where_a_kernel_reads_its_cache(family, monkeypatch):
     model, found, launched = tiny_model(family).to(DEVICE), [], []
@@ -757,7 +789,9 @@ def test_an_engine_samples_the_same_where_a_kernel_reads_its_cache(family, monke
                 submit(engine, slot, prompt(10 * turn + slot, 3 + slot), slot, max_new_tokens=4 + slot % 3)
             samples.append(finish(engine))
         found.append(samples)
+        layers = len(model.trunk.layers)
         assert ("_attention_kernel" in launched) is static
+        assert launched.count("_token_kernel") == launched.count("_attention_kernel") >= 10 * layers * static
     for own, expected in zip(*found, strict=True):
         for slot, sample in expected.items():
             assert own[slot].token_ids == sample.token_ids

@@ -29,10 +29,13 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
     for row in rows:
         assert row["spilled_bytes"] == 0, row
         if row["kernel"].startswith("attention"):
-            # 4 blocks of 128 threads stay resident on each multiprocessor, with 164 KB on an A100 and 228 KB later; of
-            # the largest heads in float32, 3.
-            assert row["registers"] <= 128 and row["shared_bytes"] <= (51 if "256 fp32" in row["kernel"] else 43) * 1000
+            # 4 blocks of 128 threads stay resident on each multiprocessor, on an A100 3 of them in float32.
+            assert row["registers"] <= 128, row
+            assert row["shared_bytes"] <= (51_000 if "fp32" in row["kernel"] else 42_000), row
             assert row["wide_loads"] >= 2 and row["narrow_loads"] == 0, row
+            continue
+        if row["kernel"].startswith("new token"):  # a few numbers a thread, and a norm
+            assert row["registers"] <= 48 and row["instructions"] <= 350, row
             continue
         # Threads meet in a norm alone: its factor is of the whole row.
         assert row["loop_barriers"] == 0 or row["kernel"].startswith("norm"), row
