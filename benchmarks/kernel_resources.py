@@ -20,22 +20,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from swe_trainers.kernels import triton_layers, triton_products, triton_rows
+from swe_trainers.kernels import triton_decoding, triton_layers, triton_products, triton_rows
 
 ARCHITECTURES = (80, 90, 100)
 # Rows of logits and the distances between them: `linear` makes them multiples of 64 elements.
 ALIGNED = [["tt.divisibility", 16]]
 MATRICES = ("logits", "other", "out", "grad_logits", "grad_other")
 STRIDES = ("row_stride", "out_stride", "stride", "other_stride", "grad_stride", "grad_other_stride")
-ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "weight", "grad_x", "cosines", "sines")
-DISTANCES = ("x_batch", "x_token", "x_head", "cos_batch", "cos_token", "sin_batch", "sin_token")
+ACTIVATIONS = ("gate", "up", "grad_out", "grad_gate", "grad_up", "x", "weight", "grad_x", "cosines", "sines", "query",
+               "keys", "values", "key", "value", "query_gain", "key_gain")  # fmt: skip
+DISTANCES = ("x_batch", "x_token", "x_head", "cos_batch", "cos_token", "sin_batch", "sin_token", "query_row",
+             "query_head", "cache_slot", "cache_head", "key_row", "key_head", "value_row", "value_head", "cos_row",
+             "sin_row")  # fmt: skip
 SIZES = ("width", "first", "vocabulary", "share", "blocks", "n", "parts", "temperature_stride", "tokens", "heads",
-         "tiles")  # fmt: skip
+         "tiles", "slot_step", "position_step", "write_step", "window")  # fmt: skip
+INDICES = ("labels", "slots", "positions", "writes")
 FACTORS = ("cap", "scale", "epsilon")
 LIMIT = 1.05
 """Of a number that may not grow."""
@@ -57,11 +62,11 @@ class Variant:
         kernel: the function.
         dtype: of the logits.
         constants: values of the compile-time arguments.
-        elements: logits (pairs of logits for a KL or a rotation) that one iteration of the main loop processes; without
-            a loop, one program.
+        elements: logits (pairs of logits for a KL or a rotation; numbers of keys and values) that one iteration of the
+            main loop processes; without a loop, one program.
         aligned: rows begin at multiples of 16 bytes.
         warps: of a program.
-        stages: tiles that a product copies ahead; None for the compiler's choice.
+        stages: of the main loop: blocks that are read ahead; None for Triton's own number.
         tiles: arguments that are matrices copied tile by tile, and the tiles' shapes.
         architectures: that the kernel is for.
     """
@@ -148,6 +153,7 @@ def variants() -> Iterator[Variant]:
         yield Variant(f"merge{' final' if final else ''}", row._merge_kernel, "fp32", constants, triton_rows.THREADS)
     yield Variant("KL merge", row._kl_merge_kernel, "fp32", threads, triton_rows.THREADS)
     yield from _products()
+    yield from _decoding_variants()
 
 
 def _products() -> Iterator[Variant]:
@@ -177,6 +183,24 @@ def _products() -> Iterator[Variant]:
         )
 
 
+def _decoding_variants() -> Iterator[Variant]:
+    """With two query heads for each key-value head."""
+    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        for width in (64, 128, 256):
+            shape = triton_decoding.attention_shape(2, width, dtype)
+            warps, stages, read = shape.pop("num_warps"), shape.pop("num_stages"), 2 * shape["BLOCK"] * width
+            for more in ("WHOLE", "WINDOW") if width == 128 else ("",):
+                constants = {**shape, "WHOLE": more == "WHOLE", "WINDOW": more == "WINDOW"}
+                title = f"attention {width} {name} {more.lower()}".strip()
+                kernel = triton_decoding._attention_kernel
+                yield Variant(title, kernel, name, constants, read, warps=warps, stages=stages)
+        token = triton_decoding.token_shape(2, 128)
+        warps, constants = token.pop("num_warps"), {**token, "NORM": True}
+        yield Variant(f"new token {name}", triton_decoding._token_kernel, name, constants, 4 * 64, warps=warps)
+    merged = {"WIDTH": 128, "COLUMNS": 128, "PARTS": 8}
+    yield Variant("attention merge", triton_decoding._attention_merge_kernel, "bf16", merged, 8 * 128)
+
+
 def measure(variant: Variant, architecture: int) -> Resources:
     """Compile one variant and read its resources."""
     kernel = variant.kernel
@@ -184,9 +208,9 @@ def measure(variant: Variant, architecture: int) -> Resources:
     types = dict.fromkeys((*MATRICES, *ACTIVATIONS), f"*{variant.dtype}")
     types |= dict.fromkeys(STRIDES, "i64") | dict.fromkeys((*DISTANCES, *SIZES), "i32")
     types |= dict.fromkeys(FACTORS, "fp32") | dict.fromkeys(("slot_stride", "sum_stride"), "i64")
-    types |= {"bias": f"*{variant.dtype}", "labels": "*i64", "depth": "i32"}
+    types |= {"bias": f"*{variant.dtype}", "depth": "i32"} | dict.fromkeys(INDICES, "*i64")
     types |= {name: f"tensordesc<{variant.dtype}[{rows},{columns}]>" for name, (rows, columns) in variant.tiles.items()}
-    wide = {*MATRICES, *STRIDES, *ACTIVATIONS, *DISTANCES, "bias", "depth"} if variant.aligned else set()
+    wide = {*MATRICES, *STRIDES, *ACTIVATIONS, *DISTANCES, "bias", "weighted", "depth"} if variant.aligned else set()
     source = ASTSource(
         fn=kernel,
         signature={name: "constexpr" if name.isupper() else types.get(name, "*fp32") for name in names},
@@ -247,7 +271,7 @@ def _main_loop(code: Sequence[tuple[int, str]]) -> list[str] | None:
 
 def _access(instruction: str) -> str:
     """`wide` or `narrow`, and LDG or STG; '' for everything else and for numbers of 32 bits, which are not logits."""
-    found = re.search(r"\b(LDG|STG)((?:\.\w+)*)", instruction)
+    found = re.search(r"\b(LDG|STG)(?:STS)?((?:\.\w+)*)", instruction)  # LDGSTS reads into shared memory
     if not found:
         return ""
     parts = found[2].split(".")

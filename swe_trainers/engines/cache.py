@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ class SlotCache(Cache):
         self._source: tuple[Tensor | slice, Tensor | slice | int] = (slice(0), 0)
         self._target: tuple[Tensor | slice, Tensor | slice] = (torch.empty(0), torch.empty(0))
         self._length = 0
+        self._positions = torch.empty(0)
+        self._kernels: ModuleType | None = None
 
     def plan(
         self,
@@ -57,22 +60,78 @@ class SlotCache(Cache):
             length: how many positions attention reads; None if it needs the new tokens only.
         """
         self._rows, self._source, self._target, self._length = rows, source, target, length or 0
+        self._kernels = None
+
+    def plan_step(self, slots: Tensor, positions: Tensor, writes: Tensor, length: int, kernels: ModuleType) -> None:
+        """Prepare a forward pass of one new token a row, in which every layer calls `attend` instead of `update`.
+
+        Args:
+            slots: (B,) int64, of the rows.
+            positions: (B,) int64, of the new tokens, up to which attention reads.
+            writes: (B,) int64, where their keys and values go: their positions, or one that nothing reads.
+            length: more than every position.
+            kernels: `kernels.triton_decoding`.
+        """
+        self.plan(slots, (slice(None), 0), (slots, writes), length)
+        self._positions, self._kernels = positions, kernels
+
+    @property
+    def attends(self) -> bool:
+        """Whether the forward pass is one of `plan_step`."""
+        return self._kernels is not None
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (B, H, Q, D); return those that attention reads, (B, H, length, D)."""
-        while len(self._keys) <= layer_idx:
-            _, heads, _, _ = key_states.shape
-            for store, like in ((self._keys, key_states), (self._values, value_states)):
-                store.append(like.new_zeros((self.n_slots, heads, self.n_positions, like.shape[-1])))
-        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys, values = self._memory(layer_idx, key_states, value_states)
         (row, column), (slot, position) = self._source, self._target
         keys[slot, :, position] = key_states[row, :, column]  # (N, H, D) on both sides, or (B, H, Q, D)
         values[slot, :, position] = value_states[row, :, column]
         if not self._length:
             return key_states, value_states
         return keys[self._rows, :, : self._length], values[self._rows, :, : self._length]
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layer_idx: int,
+        *,
+        rotation: tuple[Tensor, Tensor],
+        gains: tuple[Tensor, Tensor] | None,
+        epsilon: float,
+        scaling: float | None,
+        window: int | None,
+    ) -> Tensor:
+        """Store a layer's new keys and values; attention to what is then in the slots.
+
+        Args:
+            query, key, value: (B, 1, H or fewer, D), neither normed nor rotated.
+            rotation: cosines and sines, (B, 1, D) each.
+            gains, epsilon: of the norms of queries and keys, as of `kernels.triton_decoding.store_token`.
+            scaling, window: as of `kernels.triton_decoding.attend`.
+
+        Returns:
+            (B, H, D).
+        """
+        assert self._kernels is not None
+        keys, values = self._memory(layer_idx, key.transpose(1, 2), value.transpose(1, 2))
+        cosines, sines = rotation
+        new = query[:, 0], key[:, 0], value[:, 0], (cosines[:, 0], sines[:, 0])
+        query = self._kernels.store_token(*new, keys, values, *self._target, gains=gains, epsilon=epsilon)
+        options: dict[str, Any] = {"length": self._length, "scaling": scaling, "window": window}
+        slots, _ = self._target
+        attended: Tensor = self._kernels.attend(query, keys, values, slots, self._positions, **options)
+        return attended
+
+    def _memory(self, layer_idx: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of a layer; new keys and values (B, H, Q, D) show what memory it needs."""
+        while len(self._keys) <= layer_idx:
+            for store, like in ((self._keys, key), (self._values, value)):
+                store.append(like.new_zeros((self.n_slots, like.shape[1], self.n_positions, like.shape[-1])))
+        return self._keys[layer_idx], self._values[layer_idx]
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one slot to another."""

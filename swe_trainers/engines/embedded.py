@@ -233,8 +233,7 @@ class EmbeddedEngine:
                 reads = bool(waiting) and len(waiting) * 8 >= len(decoding)
                 chosen = self._prefill_batch(waiting) if reads else sorted(decoding)
                 n_read = sum(self._slots[index].n_pending for index in chosen)
-                hidden = self._prefill(chosen) if reads else self._decode(chosen)
-                finished = self._sample(chosen, hidden)
+                finished = self._sample(chosen, self._prefill(chosen)) if reads else self._decode(chosen)
             self._count(n_read if reads else 0, len(chosen), time.monotonic() - started)
             return finished
         finally:
@@ -333,12 +332,24 @@ class EmbeddedEngine:
             masks = plan.additive(positions, length or width, self._model.unembedding.weight.dtype)
         return last_hidden(self._model, ids, positions, masks, sizes.to(device) - 1, self._cache, self._angles)
 
-    def _decode(self, chosen: list[int]) -> Tensor:
+    def _decode(self, chosen: list[int]) -> list[Sample]:
+        """Sample one more token for each running slot; return the finished requests."""
+        static = self._static
+        if static is None or not self._replays:
+            return self._sample(chosen, self._last_states(chosen))
+        slots, requests = [self._slots[index] for index in chosen], [self._request(index) for index in chosen]
+        inputs = chosen, [slot.token_ids[slot.length] for slot in slots], [slot.length for slot in slots]
+        (sampling, *others), restricted = _groups(requests), any(request.legal is not None for request in requests)
+        if others or restricted or not static.samples(sampling):
+            return self._sample(chosen, static.run(*inputs))
+        uniforms = [request.random.random() for request in requests]
+        ids, logprobs, kept = static.sample(*inputs, sampling, uniforms)
+        return self._take_all(chosen, ids, logprobs, kept)
+
+    def _last_states(self, chosen: list[int]) -> Tensor:
         """Forward pass of the last sampled token of each running slot; hidden states (N, D)."""
         slots = [self._slots[index] for index in chosen]
         lengths = [slot.length for slot in slots]
-        if self._static is not None and self._replays:
-            return self._static.run(chosen, [slot.token_ids[slot.length] for slot in slots], lengths)
         device = self._model.device
         # Mostly running: compute every row up to the last in place, idle ones included. Mostly idle: copy the running
         # rows.
@@ -367,25 +378,20 @@ class EmbeddedEngine:
         if any(node is not None for node in legal):
             masks = self._legal_masks.of([None if node is None else node.allowed for node in legal], logits)
             logits = logits.masked_fill(~masks, -torch.inf)
-        groups: dict[Sampling, list[int]] = {}
-        first = requests[0].sampling
-        if all(request.sampling is first for request in requests):
-            groups[first] = list(range(len(chosen)))
-        else:
-            for row, request in enumerate(requests):
-                groups.setdefault(request.sampling, []).append(row)
         finished = []
-        for sampling, members in groups.items():
+        for sampling, members in _groups(requests).items():
             uniforms = [requests[row].random.random() for row in members]
             part = logits if len(members) == len(chosen) else logits[members]
             numbers = torch.tensor(uniforms, dtype=torch.float64, device=logits.device)
             ids, logprobs, kept = draw_among(part, numbers, sampling)
-            sets = [None] * len(members) if kept is None else _sets(kept)
-            for row, token, logprob, among in zip(members, ids.tolist(), logprobs.tolist(), sets, strict=True):
-                sample = self._take(chosen[row], token, logprob, among)
-                if sample is not None:
-                    finished.append(sample)
+            finished += self._take_all([chosen[row] for row in members], ids.tolist(), logprobs.tolist(), kept)
         return finished
+
+    def _take_all(self, chosen: list[int], ids: list[int], logprobs: list[float], kept: Tensor | None) -> list[Sample]:
+        """`_take` of some slots; `kept` is what `draw_among` returns."""
+        sets = [None] * len(chosen) if kept is None else _sets(kept)
+        taken = [self._take(*each) for each in zip(chosen, ids, logprobs, sets, strict=True)]
+        return [sample for sample in taken if sample is not None]
 
     def _request(self, index: int) -> _Request:
         request = self._slots[index].request
@@ -427,6 +433,17 @@ class EmbeddedEngine:
         slot.request = None
         versions, allowed = tuple(request.versions), tuple(request.allowed)
         return Sample(index, tuple(request.token_ids), tuple(request.logprobs), end, versions, allowed)
+
+
+def _groups(requests: Sequence[_Request]) -> dict[Sampling, list[int]]:
+    """The rows of the requests that are sampled alike."""
+    first = requests[0].sampling
+    if all(request.sampling is first for request in requests):
+        return {first: list(range(len(requests)))}
+    groups: dict[Sampling, list[int]] = {}
+    for row, request in enumerate(requests):
+        groups.setdefault(request.sampling, []).append(row)
+    return groups
 
 
 def _sets(kept: Tensor) -> list[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -119,6 +120,6 @@ def _truncate(logits: Tensor, sampling: Sampling) -> Tensor:
         drop = torch.zeros_like(order, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
         logits = logits.masked_fill(drop, dropped)
     if sampling.min_p > 0:
-        floor = logits.max(dim=-1, keepdim=True).values + torch.tensor(sampling.min_p, device=logits.device).log()
+        floor = logits.max(dim=-1, keepdim=True).values + math.log(sampling.min_p)
         logits = logits.masked_fill(logits < floor, dropped)
     return logits

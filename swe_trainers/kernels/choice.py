@@ -12,7 +12,7 @@ from torch import Tensor
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.kernels import torch_rows
 
-__all__ = ["BACKENDS", "layer_kernels", "product_kernels", "row_kernels"]
+__all__ = ["BACKENDS", "decoding_kernels", "layer_kernels", "product_kernels", "row_kernels"]
 
 BACKENDS = ("triton", "torch", "reference")
 """`triton` needs a GPU, `torch` runs on every device, `reference` is exact in float64, for tests and diagnosis."""
@@ -71,6 +71,15 @@ def layer_kernels(*tensors: Tensor) -> ModuleType | None:
     from swe_trainers.kernels import triton_layers
 
     return triton_layers
+
+
+def decoding_kernels(device: torch.device, dtype: torch.dtype, head_size: int) -> ModuleType | None:
+    """`triton_decoding` where it computes a model with these heads: on a GPU, in at most float32."""
+    if device.type != "cuda" or not _has_triton() or dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        return None
+    from swe_trainers.kernels import triton_decoding
+
+    return triton_decoding if head_size <= triton_decoding.LARGEST_HEAD else None
 
 
 @cache

@@ -190,7 +190,7 @@ class _RMSNorm(torch.autograd.Function):
         tiles = triton.cdiv(rows, shape["ROWS"])
         programs, sums = tiles, None
         if of_weight:
-            programs = min(tiles, NORM_PROGRAMS[shape["ROWS"] > 1] * _multiprocessors(x.device))
+            programs = min(tiles, NORM_PROGRAMS[shape["ROWS"] > 1] * multiprocessors(x.device))
             sums = torch.empty(programs, len(weight), dtype=torch.float32, device=x.device)
         outputs = (x if grad_x is None else grad_x, weight if sums is None else sums)
         wanted = {"OF_X": of_x, "OF_WEIGHT": of_weight}
@@ -319,7 +319,7 @@ def _norm_shape(x: Tensor) -> tuple[int, dict[str, int]]:
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
     """Of a GPU; a CPU's interpreter runs one program after another."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 

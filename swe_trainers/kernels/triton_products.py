@@ -213,7 +213,7 @@ def supports(rows: Tensor, weight: Tensor) -> bool:
     A weight of another dtype counts as converted. Triton's interpreter multiplies float16, and not bfloat16.
     """
     if rows.is_cuda:
-        computed = _multiprocessors(rows.device) > 0 and rows.dtype in (torch.bfloat16, torch.float16)
+        computed = _hopper_multiprocessors(rows.device) > 0 and rows.dtype in (torch.bfloat16, torch.float16)
     else:
         computed = triton.knobs.runtime.interpret and rows.dtype == torch.float16
     if not computed or not rows.numel() or not weight.numel():
@@ -228,7 +228,7 @@ def _fits(x: Tensor) -> bool:
 
 
 @functools.cache
-def _multiprocessors(device: torch.device) -> int:
+def _hopper_multiprocessors(device: torch.device) -> int:
     """Of a Hopper GPU; 0 of others, whose matrix units are programmed in another way or not measured."""
     properties = torch.cuda.get_device_properties(device)
     return int(properties.multi_processor_count) if properties.major == 9 else 0
@@ -351,7 +351,7 @@ def _grid(rows: Tensor, weight: Tensor) -> tuple[int, int, int, int]:
     """Rows, blocks of them, tiles of a program, and programs that divide a row among them."""
     n = len(rows)
     blocks, tiles = triton.cdiv(n, ROWS), triton.cdiv(len(weight), COLUMNS)
-    share = _share(blocks, tiles, _multiprocessors(rows.device) if rows.is_cuda else 3)
+    share = _share(blocks, tiles, _hopper_multiprocessors(rows.device) if rows.is_cuda else 3)
     return n, blocks, share, triton.cdiv(tiles, share)
 
 

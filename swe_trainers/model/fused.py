@@ -134,6 +134,22 @@ class Attention(nn.Module):
             project(hidden_states).view(*hidden_states.shape[:-1], -1, own.head_dim)
             for project in (own.k_proj, own.v_proj)
         )
+        # Qwen sets the window by layer, Mistral for the whole model.
+        window = own.sliding_window if hasattr(self, "sliding_window") else getattr(own.config, "sliding_window", None)
+        if getattr(past_key_values, "attends", False):
+            normed = hasattr(self, "q_norm")
+            attended = past_key_values.attend(
+                query,
+                key,
+                value,
+                own.layer_idx,
+                rotation=position_embeddings,
+                gains=(own.q_norm.weight, own.k_norm.weight) if normed else None,
+                epsilon=own.q_norm.variance_epsilon if normed else 0.0,
+                scaling=own.scaling,
+                window=window,
+            )
+            return own.o_proj(attended.reshape(*shape, -1)), None
         if hasattr(self, "q_norm"):
             query, key = own.q_norm(query), own.k_norm(key)
         query, key = rotate(query, cosines, sines).transpose(1, 2), rotate(key, *position_embeddings).transpose(1, 2)
@@ -141,8 +157,6 @@ class Attention(nn.Module):
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, own.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS[own.config._attn_implementation]  # noqa: SLF001 - where the families look it up
-        # Qwen sets the window by layer, Mistral for the whole model.
-        window = own.sliding_window if hasattr(self, "sliding_window") else getattr(own.config, "sliding_window", None)
         attended, weights = attend(
             self, query, key, value, attention_mask, scaling=own.scaling, sliding_window=window, **options
         )

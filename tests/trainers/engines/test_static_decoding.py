@@ -10,8 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from swe_trainers.engines import decoding
+from swe_trainers.engines.action_trie import ActionTrie
 from swe_trainers.engines.decoding import StaticDecoding, rounded_length, rounded_rows
 from swe_trainers.engines.embedded import EmbeddedEngine
+from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
 from tests.trainers.engines.test_embedded import finish, play, prompt, submit
 from tests.trainers.model.test_attention import WAITS
@@ -53,16 +56,18 @@ class Recorded(StaticDecoding):
         super().__init__(*arguments)
         self._records, self.replays = True, 0
 
-    def _record(self, rows: int, length: int, in_place: bool) -> tuple[Any, torch.Tensor]:
+    def _record(self, step: Any) -> tuple[Any, Any]:
         with Recording() as graph:
-            hidden = self.compute(rows, length, in_place)
-        hidden.fill_(torch.nan)  # as after a capture, nothing is computed before the first replay
+            results = self.compute(step)
+        for result in results:  # as after a capture, nothing is computed before the first replay
+            if result is not None:
+                result.fill_(torch.nan)
 
         def counted() -> None:
             self.replays += 1
             graph.replay()
 
-        return SimpleNamespace(replay=counted), hidden
+        return SimpleNamespace(replay=counted), results
 
 
 def recorded_engine(model: Any, **options: Any) -> tuple[EmbeddedEngine, Recorded]:
@@ -99,7 +104,8 @@ def test_a_recorded_step_is_replayed_for_other_slots_tokens_and_lengths(family: 
             samples.append({slot: (s.token_ids, s.end) for slot, s in finish(each).items()})
         found.append(samples)
     assert found[0] == found[1]
-    assert set(static._graphs) == {(6, 64, True), (2, 64, False), (1, 64, False)}
+    alike = Sampling()
+    assert set(static._graphs) == {(6, 64, True, alike), (2, 64, False, alike), (1, 64, False, alike)}
     assert static.replays == 5 + 5 + 5  # the first token of each turn is drawn while its prompt is read
 
 
@@ -141,7 +147,157 @@ def test_where_nothing_can_be_recorded_steps_are_computed_and_a_warning_says_why
         submit(each, each.open(), prompt(1, 9), 3, stop_ids=())
     with pytest.warns(UserWarning, match="without CUDA graphs, which is slower: operation not permitted") as warned:
         found = [finish(each)[0].token_ids for each in (plain, engine)]
-    assert found[0] == found[1] and len(warned) == 1
+    assert found[0] == found[1]
+    assert [str(each.message).partition(" ")[0] for each in warned] == ["sampling", "decoding"]
+
+
+ALIKE = [
+    Sampling(),
+    Sampling(temperature=0.7, top_p=0.9),
+    Sampling(temperature=0.0),
+    Sampling(temperature=1.3, top_k=9, min_p=0.05),
+]
+
+
+def sampled_by(engine: EmbeddedEngine, samplings: list[Sampling], legal: dict[int, Any] | None = None) -> Any:
+    """What six slots sample, of which the last two are closed after it and the first four go on."""
+    found = []
+    slots = [engine.open() for _ in range(6)]
+    for turn in range(2):
+        for slot in slots[: 6 - 2 * turn]:
+            changes = {"sampling": samplings[slot % len(samplings)], "legal": (legal or {}).get(slot)}
+            random = 10 * turn + slot
+            submit(engine, slot, prompt(random, 3 + slot), random, max_new_tokens=4 + slot % 3, **changes)
+        found.append(finish(engine))
+        if not turn:
+            engine.close(slots[4])
+            engine.close(slots[5])
+    return found
+
+
+def assert_equal_samples(found: Any, expected: Any) -> None:
+    for samples, others in zip(found, expected, strict=True):
+        assert samples.keys() == others.keys()
+        for slot, other in others.items():
+            own = samples[slot]
+            assert (own.token_ids, own.end, own.allowed) == (other.token_ids, other.end, other.allowed)
+            torch.testing.assert_close(
+                torch.tensor(own.logprobs), torch.tensor(other.logprobs), rtol=1e-4, atol=1e-5, equal_nan=False
+            )
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("sampling", ALIKE, ids=str)
+def test_a_step_whose_rows_are_sampled_alike_ends_with_their_tokens(
+    sampling: Sampling, recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, options = tiny_model("qwen3"), {"n_slots": 6, "max_tokens": 60}
+    engine = EmbeddedEngine(model, static_shapes=True, **options)
+    static = engine._static
+    if recorded:
+        engine, static = recorded_engine(model, **options)
+    calls: list[Any] = []
+    assert static is not None
+    compute = static.compute
+
+    def counted(step: Any) -> Any:
+        calls.append(step)
+        return compute(step)
+
+    monkeypatch.setattr(static, "compute", counted)
+    expected = sampled_by(EmbeddedEngine(model, static_shapes=False, **options), [sampling])
+    assert_equal_samples(sampled_by(engine, [sampling]), expected)
+    assert calls and all(step.sampling == sampling for step in calls)
+    if sampling.truncates:
+        assert all(sample.allowed for samples in expected for sample in samples.values())
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_where_rows_are_sampled_differently_a_step_ends_with_hidden_states(recorded: bool) -> None:
+    model, options = tiny_model("llama"), {"n_slots": 6, "max_tokens": 60}
+    mixtures = {
+        "samplings": (ALIKE, {}),
+        "one restricted": ([Sampling()], {2: ActionTrie.of({"a": [3, 9, 4], "b": [3, 8], "c": [6, 6, 6]}, {7})}),
+    }
+    for samplings, legal in mixtures.values():
+        engine = EmbeddedEngine(model, static_shapes=True, **options)
+        if recorded:
+            engine, static = recorded_engine(model, **options)
+        expected = sampled_by(EmbeddedEngine(model, static_shapes=False, **options), samplings, legal)
+        assert_equal_samples(sampled_by(engine, samplings, legal), expected)
+        if recorded:  # both kinds: some slots finish before others
+            assert {step.sampling is None for step in static._graphs} == {True, False}
+
+
+def test_recordings_are_kept_of_few_samplings_and_of_one_that_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_LASTING", 5)
+    engine, static = recorded_engine(tiny_model("llama"), n_slots=1, max_tokens=60)
+    plain = EmbeddedEngine(tiny_model("llama"), n_slots=1, max_tokens=60)
+    slots = engine.open(), plain.open()
+
+    def decode(temperature: float, tokens: int) -> set[Any]:
+        found = []
+        for each, slot in zip((engine, plain), slots, strict=True):
+            changes: Any = {"max_new_tokens": tokens + 1, "stop_ids": (), "sampling": Sampling(temperature)}
+            each.rewind(slot, 0)
+            submit(each, slot, prompt(1, 4), 5, **changes)
+            found.append(finish(each)[slot].token_ids)
+        assert found[0] == found[1]
+        return {step.sampling and step.sampling.temperature for step in static._graphs}
+
+    for temperature in (0.5, 0.6, 0.7, 0.8):
+        decode(temperature, 1)
+    assert decode(0.5, 1) == {0.5, 0.6, 0.7, 0.8}
+    for _ in range(3):  # changing at every step, they are recorded without the sampling
+        assert decode(0.9, 1) == decode(1.0, 1) == {0.5, 0.6, 0.7, 0.8, None}
+    assert decode(1.1, 4) == {0.5, 0.6, 0.7, 0.8, None}
+    assert decode(1.1, 1) == {0.5, 0.7, 0.8, 1.1, None}  # 0.5 was used after 0.6
+
+
+def test_where_a_sampling_cannot_be_recorded_the_rest_of_the_step_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama")
+    engine, static = recorded_engine(model, n_slots=6, max_tokens=60)
+    record = static._record
+
+    def refuse(step: Any) -> Any:
+        if step.sampling is not None:
+            raise RuntimeError("out of memory\nmore")
+        return record(step)
+
+    monkeypatch.setattr(static, "_record", refuse)
+    expected = sampled_by(EmbeddedEngine(model, n_slots=6, max_tokens=60), [ALIKE[1]])
+    with pytest.warns(UserWarning, match=r"^sampling .*top_p=0\.9.* without CUDA graphs.*: out of memory$") as warned:
+        assert_equal_samples(sampled_by(engine, [ALIKE[1]]), expected)
+    assert len(warned) == 1 and static.replays > 0 and {step.sampling for step in static._graphs} == {None}
+
+
+def test_what_idle_slots_hold_affects_no_other_row() -> None:
+    model, found = tiny_model("qwen3"), []
+    for spoilt in (False, True):
+        engine = EmbeddedEngine(model, n_slots=3, max_tokens=60, static_shapes=True)
+        slots = [engine.open() for _ in range(3)]
+        for slot in slots:
+            submit(engine, slot, prompt(slot, 4), slot, max_new_tokens=2)
+        finish(engine)
+        if spoilt:
+            with torch.inference_mode():
+                for store in engine._cache._values:
+                    store[1] = torch.nan
+        for slot in (slots[0], slots[2]):
+            submit(engine, slot, prompt(slot, 4), slot, max_new_tokens=6)
+        found.append(finish(engine))
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("sampling", ALIKE, ids=str)
+def test_graphs_that_end_with_tokens_give_the_same_samples(sampling: Sampling) -> None:
+    model, found = tiny_model("qwen3").to("cuda"), []
+    for static in (False, None):
+        engine = EmbeddedEngine(model, n_slots=6, max_tokens=60, static_shapes=static)
+        found.append(sampled_by(engine, [sampling]))
+    assert_equal_samples(found[1], found[0])
+    assert engine._static is not None and {step.sampling for step in engine._static._graphs} == {sampling}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -11,6 +11,8 @@ import torch
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from swe_trainers.engines import decoding
+from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.errors import ShapeError, TrainerError
 from swe_trainers.kernels import (
     AllowedTokens,
@@ -19,12 +21,14 @@ from swe_trainers.kernels import (
     token_logprobs,
     token_logprobs_from_logits,
     top_logprobs,
+    triton_decoding,
     triton_layers,
     triton_products,
     triton_rows,
 )
 from swe_trainers.kernels.triton_rows import launch
 from swe_trainers.model import fused
+from tests.trainers.engines.test_embedded import finish, prompt, submit
 from tests.trainers.kernels.allowed import check_against_enumeration
 from tests.trainers.kernels.layouts import CASES, assert_no_layout_matters, laid_out
 from tests.trainers.tiny import tiny_model
@@ -677,7 +681,7 @@ def test_norms_and_their_gradients_are_as_exact_as_elementary_operations(shape, 
 @pytest.mark.parametrize("programs", [1, 3, 1000])
 def test_the_gain_of_a_norm_has_the_same_gradient_however_many_programs_sum_it(programs, monkeypatch):
     monkeypatch.setattr(triton_layers, "NORM_PROGRAMS", (programs, programs))
-    monkeypatch.setattr(triton_layers, "_multiprocessors", lambda _: 1)
+    monkeypatch.setattr(triton_layers, "multiprocessors", lambda _: 1)
     x, upstream = (torch.randn(150, 96, device=DEVICE) for _ in range(2))
     weight = torch.rand(96, device=DEVICE).requires_grad_()
     own = torch.autograd.grad(triton_layers.rms_norm(x, weight, 1e-3), weight, upstream)
@@ -798,3 +802,116 @@ def test_a_model_computes_the_same_by_kernels_as_by_elementary_operations(monkey
     norms = sum(isinstance(module, fused.RMSNorm) for module in model.causal_lm.modules())
     assert [launched.count(kernel) for kernel in NORM_KERNELS] == [norms, norms]
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+HEADS = [(4, 4, 16), (4, 2, 64), (8, 2, 128), (2, 1, 80), (6, 2, 256)]
+
+
+def cached(heads, shared, width, dtype, seed=0):
+    """Queries, and a cache of seven slots of which every position that no query sees is NaN."""
+    generator = torch.Generator().manual_seed(seed)
+    slots, positions = torch.tensor([3, 0, 6, 1, 4]), torch.tensor([0, 303, 130, 16, 255])
+    query = torch.randn(5, heads, width, generator=generator)
+    keys, values = torch.randn(2, 7, shared, 304, width, generator=generator)
+    unseen = torch.full((7,), -1).index_copy(0, slots, positions)[:, None] < torch.arange(304)
+    for store in (keys, values):
+        store.transpose(1, 2)[unseen] = torch.nan
+    return query.to(DEVICE, dtype), keys.to(DEVICE, dtype), values.to(DEVICE, dtype), slots, positions
+
+
+def attended_by(query, keys, values, slots, positions, scaling, window, precision):
+    """Softmax attention row by row in plain PyTorch."""
+    rows, repeats = [], query.shape[1] // keys.shape[1]
+    for q, slot, position in zip(query.to(precision), slots.tolist(), positions.tolist(), strict=True):
+        first = 0 if window is None else max(0, position + 1 - window)
+        k, v = (x[slot, :, first : position + 1].to(precision).repeat_interleave(repeats, 0) for x in (keys, values))
+        weights = ((k @ q[:, :, None]).squeeze(2) * scaling).softmax(-1)
+        rows.append((weights[:, None] @ v).squeeze(1))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("programs", [1, 10_000])  # the positions of a row are not divided, or as often as possible
+@pytest.mark.parametrize("window", [None, 1, 100])
+@pytest.mark.parametrize(("heads", "shared", "width"), HEADS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_attention_over_a_cache_is_as_exact_as_plain_torch(dtype, heads, shared, width, window, programs, monkeypatch):
+    monkeypatch.setattr(triton_decoding, "_PROGRAMS", programs)
+    monkeypatch.setattr(triton_decoding, "multiprocessors", lambda _: 1)
+    inputs = cached(heads, shared, width, dtype)
+    query, keys, values, slots, positions = inputs
+    at = torch.stack([slots, positions], 1).to(DEVICE)  # as columns of a table
+    found = triton_decoding.attend(
+        query, keys, values, at[:, 0], at[:, 1], length=304, scaling=0.3 * width**-0.5, window=window
+    )
+    assert found.dtype == dtype and found.shape == query.shape
+    exact, rival = (attended_by(*inputs, 0.3 * width**-0.5, window, kind) for kind in (torch.float64, dtype))
+    assert_no_worse([found.double()], [rival.double()], [exact], ["attention"], dtype)
+
+
+def test_a_row_is_divided_among_programs_only_where_few_run(monkeypatch):
+    query, keys, values, slots, positions = cached(4, 2, 64, torch.float32)
+    monkeypatch.setattr(triton_decoding, "_PROGRAMS", 2)
+    seen = []
+    monkeypatch.setattr(triton_decoding, "launch", lambda kernel, grid, *_, **__: seen.append((kernel.__name__, grid)))
+    for units, window in ((132, None), (132, 70), (10, None), (9, None)):
+        monkeypatch.setattr(triton_decoding, "multiprocessors", lambda _, units=units: units)
+        triton_decoding.attend(query, keys, values, slots, positions, length=304, window=window)
+    merge = ("_attention_merge_kernel", (20,))
+    # A block has 64 positions: 304 are at most 5 parts, and 70 two; 20 programs are two for each of 10.
+    first, second, third, whole = (("_attention_kernel", (5, 2, parts)) for parts in (5, 2, 2, 1))
+    assert seen == [first, merge, second, merge, third, merge, whole]
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("heads", "shared", "width"), HEADS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_token_is_normed_rotated_and_written_as_by_elementary_operations(dtype, heads, shared, width, normed):
+    generator = torch.Generator().manual_seed(0)
+    projected = torch.randn(3, heads + 2 * shared, width, generator=generator).mul_(2).to(DEVICE, dtype)
+    query, key, value = projected.split([heads, shared, shared], 1)  # of one product
+    angles = torch.randn(3, width // 2, generator=generator)
+    rotation = [torch.cat([part, part], -1).to(DEVICE, dtype) for part in (angles.cos(), angles.sin())]
+    gains = [torch.rand(width, generator=generator).add_(0.5).to(DEVICE, dtype) for _ in range(2)]
+    at = torch.tensor([[4, 7], [0, 0], [2, 15]], device=DEVICE)
+    slots, writes = at.unbind(1)
+
+    def elementary(x, gain, kind):
+        x = elementary_norm(x.to(kind), gain.to(kind)) if normed else x.to(kind)
+        return fused._rotated(x[:, None], *(part[:, None].to(kind) for part in rotation), inverse=False)[:, 0]
+
+    keys, values = torch.full((2, 5, shared, 16, width), 7.0, dtype=dtype, device=DEVICE)
+    chosen = {"gains": gains, "epsilon": 1e-3} if normed else {}
+    found = triton_decoding.store_token(query, key, value, rotation, keys, values, slots, writes, **chosen)
+    assert torch.equal(values[slots, :, writes], value)
+    exact, rival = (
+        [elementary(x, gain, kind).double() for x, gain in zip((query, key), gains, strict=True)]
+        for kind in (torch.float64, dtype)
+    )
+    own = [found.double(), keys[slots, :, writes].double()]
+    assert_no_worse(own, rival, exact, ("query", "key"), dtype)
+    for store in (keys, values):  # nothing else
+        store[slots, :, writes] = 7.0
+        assert (store == 7.0).all()
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "mistral-windowed", "qwen2-half-windowed"])
+def test_an_engine_samples_the_same_where_a_kernel_reads_its_cache(family, monkeypatch):
+    model, found, launched = tiny_model(family).to(DEVICE), [], []
+    monkeypatch.setattr(decoding, "decoding_kernels", lambda *_: triton_decoding)
+    monkeypatch.setattr(triton_decoding, "launch", lambda *a, **k: (launched.append(a[0].__name__), launch(*a, **k)))
+    for static in (False, True):
+        engine, samples = EmbeddedEngine(model, n_slots=5, max_tokens=60, static_shapes=static), []
+        for _ in range(5):
+            engine.open()
+        for turn, slots in enumerate(([0, 1, 2, 3, 4], [0, 2, 4], [4])):  # with idle rows, and with copied ones
+            for slot in slots:
+                submit(engine, slot, prompt(10 * turn + slot, 3 + slot), slot, max_new_tokens=4 + slot % 3)
+            samples.append(finish(engine))
+        found.append(samples)
+        layers = len(model.trunk.layers)
+        assert ("_attention_kernel" in launched) is static
+        assert launched.count("_token_kernel") == launched.count("_attention_kernel") >= 10 * layers * static
+    for own, expected in zip(*found, strict=True):
+        for slot, sample in expected.items():
+            assert own[slot].token_ids == sample.token_ids
+            assert own[slot].logprobs == pytest.approx(sample.logprobs, rel=1e-4, abs=1e-5)

@@ -1,4 +1,4 @@
-"""The kernels compiled for A100, H100 and B200: no spills, no barriers in loops, wide accesses, and no growth."""
+"""The kernels compiled for A100, H100 and B200: no spills, few barriers in loops, wide accesses, and no growth."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
     assert len({row["kernel"] for row in rows}) == len(rows) >= 18
     for row in rows:
         assert row["spilled_bytes"] == 0, row
+        if row["kernel"].startswith("attention"):
+            # 4 blocks of 128 threads stay resident on each multiprocessor, on an A100 3 of them in float32.
+            assert row["registers"] <= 128, row
+            assert row["shared_bytes"] <= (51_000 if "fp32" in row["kernel"] else 42_000), row
+            assert row["wide_loads"] >= 2 and row["narrow_loads"] == 0, row
+            continue
+        if row["kernel"].startswith("new token"):  # a few numbers a thread, and a norm
+            assert row["registers"] <= 48 and row["instructions"] <= 350, row
+            continue
         # Threads meet in a norm alone: its factor is of the whole row.
         assert row["loop_barriers"] == 0 or row["kernel"].startswith("norm"), row
         # 6 blocks of 128 threads stay resident on each multiprocessor; of the norm's gradient on an A100, 5.

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from swe_trainers.engines.cache import SlotCache
-from swe_trainers.kernels import triton_layers
-from swe_trainers.kernels.choice import layer_kernels
+from swe_trainers.kernels import triton_decoding, triton_layers
+from swe_trainers.kernels.choice import decoding_kernels, layer_kernels
 from swe_trainers.model.attention import SegmentLayout
 from swe_trainers.model.fused import MLP, RMSNorm, fuse_layers, is_known_trunk, last_hidden, rms_norm, rotate
 from swe_trainers.model.language_model import LanguageModel
@@ -109,6 +109,12 @@ def test_on_a_gpu_layers_are_kernels_where_they_compute_these_numbers() -> None:
         low, exact = (torch.empty(4, 6, dtype=dtype, device="cuda") for dtype in (torch.bfloat16, torch.float64))
         assert layer_kernels(low, low) is triton_layers
         assert [layer_kernels(*pair) for pair in ((exact,), (low, low.float()), (low.cpu(),))] == [None] * 3
+
+
+def test_on_a_gpu_a_kernel_attends_to_the_cache_of_heads_that_it_supports() -> None:
+    gpu, cpu, low = torch.device("cuda"), torch.device("cpu"), torch.bfloat16
+    chosen = [(gpu, low, 128), (gpu, torch.float32, 256), (gpu, torch.float64, 128), (gpu, low, 257), (cpu, low, 128)]
+    assert [decoding_kernels(*case) is triton_decoding for case in chosen] == [True, True, False, False, False]
 
 
 def test_mlps_with_another_activation_are_not_changed() -> None:
