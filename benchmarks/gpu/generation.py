@@ -114,7 +114,8 @@ class _Generation:
 
         dtype = self.model.unembedding.weight.dtype
         config = AutoConfig.for_model(**models.shape(tiny=self.bench.tiny), vocab_size=self.model.tokenizer.vocab_size)
-        stock = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype).to(self.bench.device)
+        with torch.device(self.bench.device):  # a CPU would draw the random weights for half a minute
+            stock = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=dtype)
         stock.eval()
         exactly = {"max_new_tokens": self.new, "min_new_tokens": self.new, "pad_token_id": 0}
 

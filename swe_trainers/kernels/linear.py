@@ -33,6 +33,7 @@ __all__ = [
     "Plan",
     "Tiles",
     "VocabularyShard",
+    "busiest_width",
     "default_plan",
     "forward_shape",
     "gradients_of",
@@ -53,6 +54,8 @@ _GPU_ROWS = 32768
 _GPU_FORWARD_ROWS = 2048
 """Of a tile whose logits are only summed: longer rows in as much memory are summed faster."""
 _COLUMN_MULTIPLE = 256
+_ADDITION = 1.6e-4
+"""Time to add a number to a sum in memory, in units of a block's product with one row on a multiprocessor of an H200."""
 _KEEP_FRACTION_OF_FREE_MEMORY = 0.4
 _ADDS_TO_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.10"
 """PyTorch 2.8 and 2.9 have `addmm.dtype_out`, but the sum that is added to must have the dtype of the factors there."""
@@ -142,6 +145,9 @@ def default_plan(
     forward = None
     if rows.is_cuda and chunk_rows is None and chunk_columns is None:
         forward = forward_shape(n, vocabulary, size_bytes)
+        if not keep:
+            processors = torch.cuda.get_device_properties(rows.device).multi_processor_count
+            width = busiest_width(width, height, rows.shape[1], vocabulary, processors)
     return Plan(height, width, keep, logits_dtype, soft_cap, forward)
 
 
@@ -151,6 +157,35 @@ def forward_shape(n: int, vocabulary: int, size_bytes: int) -> tuple[int, int]:
     rows = min(n, _GPU_FORWARD_ROWS)
     budget = max(int(_GPU_FRACTION * n * vocabulary * size_bytes), _GPU_LEAST_TILE_BYTES)
     return rows, min(_equal_width(budget // (rows * size_bytes), vocabulary), vocabulary)
+
+
+def busiest_width(most: int, n: int, hidden: int, vocabulary: int, multiprocessors: int) -> int:
+    """Columns of a tile whose three products keep a GPU busiest, from half of `most` to `most`.
+
+    A multiprocessor computes a block of 128 × 256 of a product's result at a time. The blocks of the logits
+    (n, columns), of the weight's gradient (columns, D) and of the hidden states' (n, D) are hundreds, and often not
+    nearly a multiple of the multiprocessors: the last of them then leave most of the GPU idle, for as long as a block
+    takes.
+
+    Args:
+        most: columns that fit the memory.
+        n, hidden: rows and width D of the hidden states.
+        vocabulary: columns in all.
+        multiprocessors: of the GPU.
+    """
+
+    def turns(height: int, width: int) -> int:
+        return -(-(-(-height // 128) * -(-width // 256)) // multiprocessors)
+
+    def time(width: int) -> float:
+        """A column's, in units of a block's product with one row."""
+        products = turns(n, width) * hidden + turns(width, hidden) * n + turns(n, hidden) * width
+        return (products + _ADDITION * n * hidden) / width
+
+    if most >= vocabulary or most < 2 * _COLUMN_MULTIPLE:
+        return most
+    largest = most // _COLUMN_MULTIPLE * _COLUMN_MULTIPLE
+    return min(range(largest, most // 2, -_COLUMN_MULTIPLE), key=time)
 
 
 def tile_shape(

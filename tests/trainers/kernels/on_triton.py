@@ -845,7 +845,8 @@ def test_attention_over_a_cache_is_as_exact_as_plain_torch(dtype, heads, shared,
     )
     assert found.dtype == dtype and found.shape == query.shape
     exact, rival = (attended_by(*inputs, 0.3 * width**-0.5, window, kind) for kind in (torch.float64, dtype))
-    assert_no_worse([found.double()], [rival.double()], [exact], ["attention"], dtype)
+    floor = max(4e-6, torch.finfo(dtype).eps / 2)  # half a unit in the last place of the result
+    assert_no_worse([found.double()], [rival.double()], [exact], ["attention"], dtype, floor=floor)
 
 
 def test_a_row_is_divided_among_programs_only_where_few_run(monkeypatch):

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from swe_trainers.kernels import linear, triton_rows
-from swe_trainers.kernels.linear import Plan, forward_shape, tile_shape
+from swe_trainers.kernels.linear import Plan, busiest_width, forward_shape, tile_shape
 
 triton = pytest.importorskip("triton")
 PACKAGE = Path(triton_rows.__file__).parents[1]
@@ -117,6 +117,19 @@ def test_tiles_fit_their_budget_and_are_about_equally_wide(n, vocabulary, kind):
     tiles = -(-vocabulary // columns)
     assert vocabulary - (tiles - 1) * columns >= columns - linear._COLUMN_MULTIPLE * tiles
     assert Plan(rows, columns, keep=False).columns <= vocabulary
+
+
+@pytest.mark.parametrize("hidden", [1024, 2048, 4096])
+def test_tiles_of_a_gradient_keep_an_h200_busy(hidden):
+    """The blocks of each product's result are nearly a multiple of its 132 multiprocessors, where that can be."""
+    _, most = tile_shape(8192, 151_936, 2, gpu=True, sum_bytes=2 * hidden)
+    columns = busiest_width(most, 8192, hidden, 151_936, 132)
+    assert most / 2 < columns <= most and columns % linear._COLUMN_MULTIPLE == 0
+    for height, width in ((8192, columns), (columns, hidden)):
+        blocks = -(-height // 128) * -(-width // 256)
+        assert blocks / (-(-blocks // 132) * 132) > 0.9
+    assert busiest_width(500, 8192, hidden, 500, 132) == 500
+    assert busiest_width(300, 8192, hidden, 151_936, 132) == 300
 
 
 def test_every_kernel_is_launched_on_the_gpu_of_its_tensors():
