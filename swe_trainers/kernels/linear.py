@@ -55,7 +55,7 @@ _GPU_FORWARD_ROWS = 2048
 """Of a tile whose logits are only summed: longer rows in as much memory are summed faster."""
 _COLUMN_MULTIPLE = 256
 _ADDITION = 1.6e-4
-"""Time to add a number to a sum in memory, in units of a block's product with one row on a multiprocessor of an H200."""
+"""Time to add a number to a sum in memory; 1 is the time of a block's product with a row on a multiprocessor (H200)."""
 _KEEP_FRACTION_OF_FREE_MEMORY = 0.4
 _ADDS_TO_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.10"
 """PyTorch 2.8 and 2.9 have `addmm.dtype_out`, but the sum that is added to must have the dtype of the factors there."""
