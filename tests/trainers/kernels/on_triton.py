@@ -333,20 +333,42 @@ def test_products_without_logits_leave_an_unsound_row_alone():
 
 
 @on_hopper
+@pytest.mark.parametrize("low", [slice(200, 201), slice(110, 600)], ids=["one", "all of a tile"])
+def test_a_logit_below_the_range_of_float16_has_probability_0(low):
+    hidden, weight, _, ids, upstream = projection(torch.float16, 6, 700, 64, bias=False)
+    hidden, ids, others = hidden.abs() + 1, ids % 100, torch.ones(700, dtype=torch.bool, device=DEVICE)
+    weight[low], others[low] = -4096.0, False  # 64 products of at most -4096
+
+    def mine(hidden, weight, ids, bias):
+        return token_logprobs(hidden, weight, ids, backend="triton", save_logits=False)
+
+    got, expected = (project_with(mine, hidden, each, None, ids, upstream) for each in (weight, weight[others]))
+    for own, other in zip(got[:3], expected[:3], strict=True):
+        torch.testing.assert_close(own, other, rtol=2e-3, atol=2e-3)
+
+
+@on_hopper
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 def test_products_without_logits_take_any_layout_of_what_they_support(dtype):
     hidden, weight, _, ids, _ = projection(dtype, 9, 520, 64, bias=False)
-    found = [token_logprobs(hidden, weight, ids, backend="triton", logits_dtype=torch.float32)]
+    found, gradients = [token_logprobs(hidden, weight, ids, backend="triton", logits_dtype=torch.float32)], []
     wide = torch.full((520, 80), torch.nan, dtype=dtype, device=DEVICE)
     wide[:, 8:72] = weight
     backward = torch.cat([weight.T, torch.zeros_like(weight.T)]).contiguous()
     unsupported = (backward.T[:, :64], torch.cat([weight[:, :1], weight], 1)[:, 1:])
-    for other in (wide[:, 8:72], weight.float(), *unsupported):
+    for other in (wide[:, 8:72], weight.float(), weight.float().T.contiguous().T, *unsupported):
         assert triton_products.supports(hidden, other) == all(other is not x for x in unsupported)
         found.append(token_logprobs(hidden, other, ids, backend="triton", logits_dtype=torch.float32))
+        if other.dtype == torch.float32:
+            learnt = [hidden.clone().requires_grad_(), other.detach().requires_grad_()]
+            options = {"backend": "triton", "save_logits": False, "chunk_columns": 300}
+            outputs = token_logprobs(*learnt, ids, **options)
+            gradients.append(torch.autograd.grad(sum(output.sum() for output in outputs), learnt))
     for logprobs, entropy in found[1:]:
         torch.testing.assert_close(logprobs, found[0][0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(entropy, found[0][1], rtol=1e-4, atol=1e-4)
+    for own, other in zip(*gradients, strict=True):
+        assert torch.equal(own, other)
     assert not triton_products.supports(hidden[:0], weight)
     assert not triton_products.supports(hidden.float(), weight)
 
