@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from swe_trainers.engines import decoding
 from swe_trainers.engines.embedded import EmbeddedEngine
@@ -938,3 +939,27 @@ def test_an_engine_samples_the_same_where_a_kernel_reads_its_cache(family, monke
         for slot, sample in expected.items():
             assert own[slot].token_ids == sample.token_ids
             assert own[slot].logprobs == pytest.approx(sample.logprobs, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("change", ["hook", "no norms", "other attention"])
+def test_heads_that_are_computed_in_another_way_are_left_to_pytorch(change, monkeypatch):
+    model, found = tiny_model("qwen3").to(DEVICE), []
+    monkeypatch.setattr(decoding, "decoding_kernels", lambda *_: triton_decoding)
+
+    def narrow(module, query, *rest, **options):
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, 0.3 * query, *rest, **options)
+
+    engines = [EmbeddedEngine(model, n_slots=2, max_tokens=40, static_shapes=static) for static in (False, True)]
+    if change == "other attention":
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "narrow", narrow)
+        monkeypatch.setattr(model.trunk.config, "_attn_implementation", "narrow")
+    for layer in model.trunk.layers:
+        if change == "hook":
+            layer.self_attn.k_norm.register_forward_hook(lambda module, inputs, output: 1.5 * output)
+        elif change == "no norms":
+            layer.self_attn.q_norm, layer.self_attn.k_norm = torch.nn.Identity(), torch.nn.Identity()
+    for engine in engines:
+        submit(engine, engine.open(), prompt(1, 5), 1, max_new_tokens=6)
+        found.append(finish(engine)[0])
+    assert found[0].token_ids == found[1].token_ids
+    assert found[0].logprobs == pytest.approx(found[1].logprobs, rel=1e-4, abs=1e-5)
