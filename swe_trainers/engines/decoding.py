@@ -13,6 +13,7 @@ no mask shows.
 from __future__ import annotations
 
 import warnings
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,7 +24,7 @@ from swe_trainers.engines.cache import SlotCache
 from swe_trainers.engines.sampling import Sampling, draw_among
 from swe_trainers.kernels.choice import decoding_kernels
 from swe_trainers.model.attention import to_device
-from swe_trainers.model.fused import is_known_trunk, last_hidden
+from swe_trainers.model.fused import has_plain_heads, is_known_trunk, last_hidden
 from swe_trainers.model.language_model import LanguageModel
 
 __all__ = ["StaticDecoding", "rounded_length", "rounded_rows"]
@@ -81,11 +82,7 @@ class StaticDecoding:
         # float64 by which its next token is drawn.
         self._inputs = torch.zeros(cache.n_slots, 5, dtype=torch.int64, device=device)
         self._staged = torch.zeros(cache.n_slots, 5, dtype=torch.int64, pin_memory=self._records)
-        trunk: Any = model.trunk
-        self._kernels = None
-        if is_known_trunk(trunk):
-            head_size = max(layer.self_attn.head_dim for layer in trunk.layers)
-            self._kernels = decoding_kernels(device, model.unembedding.weight.dtype, head_size)
+        self._kernels = self._supported_kernels()
         self._graphs: dict[_Step, tuple[Any, _Results]] = {}
         self._pool: Any = None
         self._weights: tuple[int, ...] = ()
@@ -100,11 +97,20 @@ class StaticDecoding:
         return is_known_trunk(trunk) and isinstance(kind, str) and "dynamic" not in kind and kind != "longrope"
 
     def check(self) -> None:
-        """Forget the recordings if the parameters are in other memory than when they were made."""
+        """Forget the recordings if the parameters are in other memory, or heads computed in another way, than then."""
         weights = tuple(parameter.data_ptr() for parameter in self._model.causal_lm.parameters())
-        if weights != self._weights:
-            self._weights = weights
+        kernels = self._supported_kernels()
+        if weights != self._weights or kernels is not self._kernels:
+            self._weights, self._kernels = weights, kernels
             self._graphs.clear()
+
+    def _supported_kernels(self) -> ModuleType | None:
+        """Of attention to the cache; None where PyTorch computes it, with masks."""
+        trunk: Any = self._model.trunk
+        if not is_known_trunk(trunk) or not has_plain_heads(trunk):
+            return None
+        head_size = max(layer.self_attn.head_dim for layer in trunk.layers)
+        return decoding_kernels(self._model.device, self._model.unembedding.weight.dtype, head_size)
 
     def samples(self, sampling: Sampling) -> bool:
         """Whether `sample` is for this sampling: it has recordings, or is worth making them. Call it once a step."""

@@ -283,7 +283,7 @@ def statistics_of(
     if products is not None:
         parts = []
         for columns in _slices(len(weight), plan.columns if weight.dtype != rows.dtype else len(weight)):
-            factors, start = (rows, weight[columns].to(rows.dtype)), first + columns.start
+            factors, start = (rows, _converted(weight[columns], rows.dtype)), first + columns.start
             rounded = plan.logits_dtype is None
             given = {"second": second, "rounded": rounded, "first": start, "soft_cap": plan.soft_cap}
             parts.append(products.sum_product(*factors, ids, temperature, **given))
@@ -332,6 +332,11 @@ def _sums_of_tiles(
 def _slices(size: int, step: int) -> Iterator[slice]:
     for start in range(0, size, step):
         yield slice(start, min(start + step, size))
+
+
+def _converted(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight in another dtype, with contiguous rows as the products read them; otherwise as it is."""
+    return weight if weight.dtype == dtype else weight.to(dtype, memory_format=torch.contiguous_format)
 
 
 def _gathered(sums: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -438,7 +443,7 @@ def gradients_of(
             part, own = rows_of_tile, tuple(x[rows_of_tile] for x in statistics)
         options: dict[str, Any] = {"first": first + columns.start, "soft_cap": plan.soft_cap}
         if products is not None:
-            factors = rows[rows_of_tile], weight[columns].to(rows.dtype)
+            factors = rows[rows_of_tile], _converted(weight[columns], rows.dtype)
             products.gradient_product(*factors, *own, out=tile, rounded=rounded, **options)
             dz = tile
         else:

@@ -48,7 +48,7 @@ def _product(a, b, sums, WIDEN: tl.constexpr):
 
 @triton.jit(
     do_not_specialize=["slot_step", "position_step", "window"],
-    do_not_specialize_on_alignment=["slots", "positions"],
+    do_not_specialize_on_alignment=["slots", "positions", "totals"],
 )
 def _attention_kernel(
     query,
@@ -128,7 +128,7 @@ def _attention_kernel(
         tl.store(target, summed, mask=there[:, None] & (column[None, :] < WIDTH))
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["parts"], do_not_specialize_on_alignment=["totals"])
 def _attention_merge_kernel(
     weighted, maxima, totals, out, parts, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, PARTS: tl.constexpr
 ):

@@ -25,7 +25,10 @@ from swe_trainers.kernels.triton_rows import (
     _LN_2,
     _LOG2_E,
     _NOTHING,
+    _SIZES,
+    _VECTORS,
     _bounded,
+    _finite,
     _temperature,
     _vector,
     launch,
@@ -90,9 +93,7 @@ def _logits_of_product(
     return x
 
 
-@triton.jit(
-    do_not_specialize=["n", "first", "width", "share", "temperature_stride", "slot_stride", "sum_stride", "cap"]
-)
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_VECTORS)
 def _sum_product_kernel(
     labels,
     rows,
@@ -135,9 +136,14 @@ def _sum_product_kernel(
         if (tile + 1) * COLUMNS > width:
             x = tl.where(columns < width - tile * COLUMNS, x, _IMPOSSIBLE / c[:, None])
         larger = tl.maximum(maximum, tl.max(x, axis=1) * c)
-        shift = _bounded(maximum - larger)
+        base = larger
+        if ROUND and rows.dtype == tl.float16:  # a logit below its range is −inf
+            base = _finite(larger)
+        shift = _bounded(maximum - base)
         shrink = tl.exp2(shift)
-        centred = x * c[:, None] - larger[:, None]
+        centred = x * c[:, None] - base[:, None]
+        if ROUND and rows.dtype == tl.float16:
+            centred = _bounded(centred)
         p = tl.exp2(centred)
         weighted = p * centred
         if SECOND:
@@ -154,7 +160,7 @@ def _sum_product_kernel(
         tl.store(place + 4 * sum_stride, second, mask=inside)
 
 
-@triton.jit(do_not_specialize=["n", "first", "width", "share", "temperature_stride", "cap"])
+@triton.jit(do_not_specialize=_SIZES, do_not_specialize_on_alignment=_VECTORS)
 def _gradient_product_kernel(
     labels,
     rows,
@@ -231,7 +237,7 @@ def _fits(x: Tensor) -> bool:
 def _hopper_multiprocessors(device: torch.device) -> int:
     """Of a Hopper GPU; 0 of others, whose matrix units are programmed in another way or not measured."""
     properties = torch.cuda.get_device_properties(device)
-    return int(properties.multi_processor_count) if properties.major == 9 else 0
+    return int(properties.multi_processor_count) if properties.major == 9 and torch.version.hip is None else 0
 
 
 @functools.lru_cache(maxsize=1024)

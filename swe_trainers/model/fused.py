@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from swe_trainers.kernels.choice import layer_kernels
-from swe_trainers.model.attention import LayerMasks, SegmentLayout
+from swe_trainers.model.attention import SEGMENT_ATTENTION, LayerMasks, SegmentLayout
 
 if TYPE_CHECKING:
     from swe_trainers.model.language_model import LanguageModel
@@ -29,6 +29,7 @@ __all__ = [
     "Attention",
     "RMSNorm",
     "fuse_layers",
+    "has_plain_heads",
     "hidden_at",
     "is_known_trunk",
     "last_hidden",
@@ -331,6 +332,15 @@ def is_known_trunk(trunk: nn.Module) -> bool:
     return _is_bare(trunk) and all(
         type(layer) is layer_type and type(layer.self_attn) is Attention and _is_bare(layer) for layer in layers
     )
+
+
+def has_plain_heads(trunk: nn.Module) -> bool:
+    """Whether a kernel may compute the heads of a known trunk: norms that are bare or absent, and our own attention."""
+    layers: Any = trunk.layers
+    norms = [vars(layer.self_attn)["_modules"].get(name) for layer in layers for name in ("q_norm", "k_norm")]
+    own = all(norm is None or (type(norm) is RMSNorm and _is_bare(norm)) for norm in norms)
+    config: Any = trunk.config
+    return own and config._attn_implementation.startswith(SEGMENT_ATTENTION)  # noqa: SLF001
 
 
 def _is_bare(module: nn.Module) -> bool:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from swe_trainers.engines import decoding
 from swe_trainers.engines.embedded import EmbeddedEngine
@@ -333,20 +334,42 @@ def test_products_without_logits_leave_an_unsound_row_alone():
 
 
 @on_hopper
+@pytest.mark.parametrize("low", [slice(200, 201), slice(110, 600)], ids=["one", "all of a tile"])
+def test_a_logit_below_the_range_of_float16_has_probability_0(low):
+    hidden, weight, _, ids, upstream = projection(torch.float16, 6, 700, 64, bias=False)
+    hidden, ids, others = hidden.abs() + 1, ids % 100, torch.ones(700, dtype=torch.bool, device=DEVICE)
+    weight[low], others[low] = -4096.0, False  # 64 products of at most -4096
+
+    def mine(hidden, weight, ids, bias):
+        return token_logprobs(hidden, weight, ids, backend="triton", save_logits=False)
+
+    got, expected = (project_with(mine, hidden, each, None, ids, upstream) for each in (weight, weight[others]))
+    for own, other in zip(got[:3], expected[:3], strict=True):
+        torch.testing.assert_close(own, other, rtol=2e-3, atol=2e-3)
+
+
+@on_hopper
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 def test_products_without_logits_take_any_layout_of_what_they_support(dtype):
     hidden, weight, _, ids, _ = projection(dtype, 9, 520, 64, bias=False)
-    found = [token_logprobs(hidden, weight, ids, backend="triton", logits_dtype=torch.float32)]
+    found, gradients = [token_logprobs(hidden, weight, ids, backend="triton", logits_dtype=torch.float32)], []
     wide = torch.full((520, 80), torch.nan, dtype=dtype, device=DEVICE)
     wide[:, 8:72] = weight
     backward = torch.cat([weight.T, torch.zeros_like(weight.T)]).contiguous()
     unsupported = (backward.T[:, :64], torch.cat([weight[:, :1], weight], 1)[:, 1:])
-    for other in (wide[:, 8:72], weight.float(), *unsupported):
+    for other in (wide[:, 8:72], weight.float(), weight.float().T.contiguous().T, *unsupported):
         assert triton_products.supports(hidden, other) == all(other is not x for x in unsupported)
         found.append(token_logprobs(hidden, other, ids, backend="triton", logits_dtype=torch.float32))
+        if other.dtype == torch.float32:
+            learnt = [hidden.clone().requires_grad_(), other.detach().requires_grad_()]
+            options = {"backend": "triton", "save_logits": False, "chunk_columns": 300}
+            outputs = token_logprobs(*learnt, ids, **options)
+            gradients.append(torch.autograd.grad(sum(output.sum() for output in outputs), learnt))
     for logprobs, entropy in found[1:]:
         torch.testing.assert_close(logprobs, found[0][0], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(entropy, found[0][1], rtol=1e-4, atol=1e-4)
+    for own, other in zip(*gradients, strict=True):
+        assert torch.equal(own, other)
     assert not triton_products.supports(hidden[:0], weight)
     assert not triton_products.supports(hidden.float(), weight)
 
@@ -916,3 +939,27 @@ def test_an_engine_samples_the_same_where_a_kernel_reads_its_cache(family, monke
         for slot, sample in expected.items():
             assert own[slot].token_ids == sample.token_ids
             assert own[slot].logprobs == pytest.approx(sample.logprobs, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("change", ["hook", "no norms", "other attention"])
+def test_heads_that_are_computed_in_another_way_are_left_to_pytorch(change, monkeypatch):
+    model, found = tiny_model("qwen3").to(DEVICE), []
+    monkeypatch.setattr(decoding, "decoding_kernels", lambda *_: triton_decoding)
+
+    def narrow(module, query, *rest, **options):
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, 0.3 * query, *rest, **options)
+
+    engines = [EmbeddedEngine(model, n_slots=2, max_tokens=40, static_shapes=static) for static in (False, True)]
+    if change == "other attention":
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "narrow", narrow)
+        monkeypatch.setattr(model.trunk.config, "_attn_implementation", "narrow")
+    for layer in model.trunk.layers:
+        if change == "hook":
+            layer.self_attn.k_norm.register_forward_hook(lambda module, inputs, output: 1.5 * output)
+        elif change == "no norms":
+            layer.self_attn.q_norm, layer.self_attn.k_norm = torch.nn.Identity(), torch.nn.Identity()
+    for engine in engines:
+        submit(engine, engine.open(), prompt(1, 5), 1, max_new_tokens=6)
+        found.append(finish(engine)[0])
+    assert found[0].token_ids == found[1].token_ids
+    assert found[0].logprobs == pytest.approx(found[1].logprobs, rel=1e-4, abs=1e-5)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from swe_trainers.kernels import linear, triton_rows
+from swe_trainers.kernels import linear, triton_decoding, triton_products, triton_rows
 from swe_trainers.kernels.linear import Plan, busiest_width, forward_shape, tile_shape
 
 triton = pytest.importorskip("triton")
@@ -42,13 +43,13 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(triton.runtime.driver, "_active", Hopper())
     monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", hook)
-    for kernel in vars(triton_rows).values():
-        if isinstance(kernel, triton.runtime.JITFunction):
-            kernel.device_caches.clear()
+    members = [vars(module).values() for module in (triton_decoding, triton_products, triton_rows)]
+    kernels = [member for each in members for member in each if isinstance(member, triton.runtime.JITFunction)]
+    for kernel in kernels:
+        kernel.device_caches.clear()
     yield found
-    for kernel in vars(triton_rows).values():
-        if isinstance(kernel, triton.runtime.JITFunction):
-            kernel.device_caches.clear()
+    for kernel in kernels:
+        kernel.device_caches.clear()
 
 
 def tiles_of(n, vocabulary, dtype, shape):
@@ -97,6 +98,38 @@ def test_rows_of_logits_of_any_number_compile_four_times_at_most(compiled):
         triton_rows.row_statistics(logits, ids, torch.ones(()).expand(n), second=False)
         triton_rows.row_statistics(logits[:, :40_001], ids, torch.ones(()).expand(n), second=False)
     assert len(compiled) <= 4, compiled
+
+
+def test_products_without_logits_of_any_number_of_rows_compile_once_each(compiled):
+    weight = torch.empty(1000, 64, dtype=torch.bfloat16)
+    for n in range(1, 40):
+        rows, labels, temperature = weight[:n], torch.zeros(n + 1, dtype=torch.int64), torch.ones(()).expand(n)
+        triton_products.sum_product(rows, weight, labels[1:], temperature, second=False, rounded=True)
+        given = rows, weight, labels[1:], temperature, *torch.empty(5, n)
+        triton_products.gradient_product(*given, out=torch.empty(n, 1000, dtype=torch.bfloat16), rounded=True)
+    assert len(compiled) == 2, len(compiled)
+
+
+@pytest.mark.parametrize(("hip", "major", "found"), [(None, 9, 132), (None, 10, 0), ("6.4", 9, 0)])
+def test_products_without_logits_are_for_nvidias_hopper_gpus(hip, major, found, monkeypatch):
+    properties = SimpleNamespace(major=major, multi_processor_count=132)  # an MI300's major is 9 too
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert triton_products._hopper_multiprocessors.__wrapped__(torch.device("cuda", 0)) == found
+
+
+def test_decoding_steps_of_any_number_of_rows_compile_three_kernels_once_each(compiled):
+    keys, values = torch.empty(2, 40, 1, 512, 64, dtype=torch.bfloat16)
+    table = torch.zeros(40, 5, dtype=torch.int64)  # of slots and positions, as `StaticDecoding` has them
+    for n in range(1, 40):
+        query, key = (torch.empty(n, heads, 64, dtype=torch.bfloat16) for heads in (3, 1))
+        slots, positions = table[:n, 2], table[:n, 1]
+        rotation = torch.empty(2, n, 64, dtype=torch.bfloat16)
+        triton_decoding.store_token(query, key, key, tuple(rotation), keys, values, slots, positions)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(triton_decoding, "multiprocessors", lambda _, n=n: n)
+            triton_decoding.attend(query, keys, values, slots, positions, length=384)  # 3 programs divide each row
+    assert len(compiled) == 3, sorted(name for name, _ in compiled)
 
 
 SHAPES = {
