@@ -14,6 +14,7 @@ memory then.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -159,6 +160,7 @@ def forward_shape(n: int, vocabulary: int, size_bytes: int) -> tuple[int, int]:
     return rows, min(_equal_width(budget // (rows * size_bytes), vocabulary), vocabulary)
 
 
+@functools.lru_cache(maxsize=1024)
 def busiest_width(most: int, n: int, hidden: int, vocabulary: int, multiprocessors: int) -> int:
     """Columns of a tile whose three products keep a GPU busiest, from half of `most` to `most`.
 
@@ -442,16 +444,17 @@ def gradients_of(
         if rows_of_tile is not part:
             part, own = rows_of_tile, tuple(x[rows_of_tile] for x in statistics)
         options: dict[str, Any] = {"first": first + columns.start, "soft_cap": plan.soft_cap}
+        converted = None
         if products is not None:
-            factors = rows[rows_of_tile], _converted(weight[columns], rows.dtype)
-            products.gradient_product(*factors, *own, out=tile, rounded=rounded, **options)
+            converted = _converted(weight[columns], rows.dtype)
+            products.gradient_product(rows[rows_of_tile], converted, *own, out=tile, rounded=rounded, **options)
             dz = tile
         else:
             part_of_bias = None if bias is None else bias[columns]
             beside = sums.target(tile)
             kernels.gradient_(tile, *own, part_of_bias, out=beside, **options)
             dz = tile if beside is None else beside
-        sums.add(rows_of_tile, columns, dz)
+        sums.add(rows_of_tile, columns, dz, converted)
     if sums.rows is not None and shard is not None:  # each process has only its own columns
         dist.all_reduce(sums.rows, group=shard.group)
     return sums.narrowed()
@@ -578,15 +581,22 @@ class Gradients:
             self._beside = _Buffer(tile, len(tile), tile.shape[1], dtype)
         return self._beside.tile(len(tile), tile.shape[1])
 
-    def add(self, part: slice, columns: slice, dz: Tensor) -> None:
-        """Add the gradient of one tile of logits, (n, w)."""
+    def add(self, part: slice, columns: slice, dz: Tensor, converted: Tensor | None = None) -> None:
+        """Add the gradient of one tile of logits, (n, w).
+
+        Args:
+            part, columns: of the tile.
+            dz: the gradient.
+            converted: these columns of the weight in the dtype of the rows; None converts them.
+        """
         rows, weight = self._operands
         if self.bias is not None:
             self.bias[columns] += dz.sum(0)
         dz = dz.to(rows.dtype)
         direct_rows, direct_weight = self._direct
         if self.rows is not None:
-            _add_product(self.rows[part], dz, weight[columns].to(rows.dtype), direct=direct_rows)
+            factor = weight[columns].to(rows.dtype) if converted is None else converted
+            _add_product(self.rows[part], dz, factor, direct=direct_rows)
         if self.weight is not None:
             _add_product(self.weight[columns], dz.T, rows[part], direct=direct_weight)
 
