@@ -77,7 +77,7 @@ def decoding_kernels(device: torch.device, dtype: torch.dtype, head_size: int) -
     """`triton_decoding` where it computes a model with these heads: in at most float32, on a GPU that has bfloat16."""
     if device.type != "cuda" or not _has_triton() or dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return None
-    if torch.cuda.get_device_capability(device) < (8, 0):
+    if torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0):
         return None
     from swe_trainers.kernels import triton_decoding
 

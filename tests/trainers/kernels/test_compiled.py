@@ -37,6 +37,10 @@ def test_no_kernel_grows_spills_or_waits_and_accesses_are_16_bytes_wide(architec
         if row["kernel"].startswith("new token"):  # a few numbers a thread, and a norm
             assert row["registers"] <= 48 and row["instructions"] <= 350, row
             continue
+        if row["kernel"].startswith("product"):  # one program on a multiprocessor, whose loop waits for copies
+            assert row["registers"] <= 255 and row["shared_bytes"] <= 232_448, row
+            assert row["loop_instructions"] <= 16 and row["loop_barriers"] <= 36, row
+            continue
         # Threads meet in a norm alone: its factor is of the whole row.
         assert row["loop_barriers"] == 0 or row["kernel"].startswith("norm"), row
         # 6 blocks of 128 threads stay resident on each multiprocessor; of the norm's gradient on an A100, 5.
