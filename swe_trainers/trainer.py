@@ -60,6 +60,8 @@ _BLIND_NATS = 0.05
 """With less information about observations, and half of the spread lost, a policy is reported as blind."""
 _SEEING = 0.2
 """Only a policy whose spread was above can be reported: with small random weights all states are alike at first."""
+_MISMATCH_NATS = 0.3
+"""An engine that differs more from the trainer, a token on average, does not do so by rounding or few bits."""
 
 
 class Trainer:
@@ -189,7 +191,7 @@ class Trainer:
         self._failures = Failures(
             self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
         )
-        self._widest, self._blind = 0.0, False
+        self._widest, self._blind, self._mismatched = 0.0, False, False
         self.stopped = False
 
     def train(self, updates: int | None = None) -> Learner:
@@ -276,6 +278,7 @@ class Trainer:
         if "tokens" in metrics:
             metrics["tokens_per_second"] = metrics["tokens"] / max(updated - started, 1e-9)
         self._warn_of_blindness(metrics)
+        self._warn_of_mismatch(metrics)
         if comparison is not None:
             metrics |= {f"kernels/{name}_error": error for name, error in comparison.errors.items()}
         if self.demonstrations is None:
@@ -391,6 +394,21 @@ class Trainer:
                 f"{information:.3f} nats about them. Try: legal actions (adapter: text, or rollout.constrained), or a "
                 "smaller learning_rate"
             )
+
+    def _warn_of_mismatch(self, metrics: Mapping[str, Any]) -> None:
+        """Log once where the engine recorded other log-probabilities than those of the policy that is trained.
+
+        A policy can learn in spite of it: with masks one token off, most tokens of a long action are still trained.
+        """
+        gap, stale = metrics.get("logprob_gap", 0.0), self.rollouts is not None and self._rollout.max_staleness > 0
+        if self._log is None or self._mismatched or stale or not gap > _MISMATCH_NATS:
+            return
+        self._mismatched = True
+        self._log.warning(
+            f"update {self.learner.updates + 1}: the log-probabilities that the engine recorded are {gap:.2f} nats a "
+            "token from the trainer's: masks or tokens are displaced, or the two differ in weights, chat template or "
+            "temperature. Try: swe-train doctor with this run's directory"
+        )
 
     def _resume(self, checkpoints: Checkpoints, run: Run) -> None:
         """Continue from the newest checkpoint, if there is one."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import swe_trainers
+from benchmarks.mutants import broken
 from swe_trainers import GRPO, PPO, Cloning, EvaluationConfig, LanguageModel, TextAdapter, Trainer, WordTokenizer
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.logging import read_metrics
@@ -142,3 +143,21 @@ def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(tmp_path
     log = (run / "training.log").read_text()
     assert log.count("the policy hardly sees its observations any more") == 1
     assert "update 3: " in log
+
+
+@pytest.mark.parametrize(("mutant", "reports"), [("", 0), ("shifted", 1)])
+def test_log_probabilities_of_other_tokens_are_reported_once(mutant, reports, tmp_path):
+    """With masks one token off a policy may learn all the same."""
+
+    def lake():
+        return TextAdapter(gymnasium.make("FrozenLake-v1", is_slippery=False), unconstrained=True)
+
+    words = WordTokenizer.from_texts(lake().vocabulary())
+    model = LanguageModel.from_config({**SHAPE, "initializer_range": 0.3}, words)
+    settings, run = {**SMALL, "episodes_per_update": 8}, tmp_path / "run"
+    with broken(mutant):
+        Trainer(model, lake, PPO(**settings), output_dir=run, console=False, **LIMITS).train(3)
+    gaps = [row["logprob_gap"] for row in read_metrics(run / "metrics.jsonl")]
+    assert (min(gaps) > 0.3) if reports else (max(gaps) < 1e-4)
+    log = (run / "training.log").read_text()
+    assert log.count("the log-probabilities that the engine recorded are") == reports
