@@ -280,7 +280,7 @@ def statistics_of(
 ) -> tuple[RowStatistics, Tensor | None]:
     """Statistics of the rows (with variances where `second`), and the logits if they are kept."""
     first, vocabulary = (0, len(weight)) if shard is None else (shard.start, shard.vocabulary)
-    products = None if plan.keep or allowed is not None or bias is not None else product_kernels(kernels, rows, weight)
+    products = None if plan.keep else _products_for(kernels, rows, weight, bias, allowed)
     kept = None
     if products is not None:
         parts = []
@@ -329,6 +329,13 @@ def _sums_of_tiles(
             tile, sums_of_part[at : at + slots], *vectors, first=start, bias=part_of_bias, soft_cap=plan.soft_cap
         )
     return sums, tiles.kept
+
+
+def _products_for(
+    kernels: ModuleType, rows: Tensor, weight: Tensor, bias: Tensor | None, allowed: AllowedTokens | None
+) -> ModuleType | None:
+    """The kernels that keep no logits; None where there are none, or the logits have a bias or are restricted."""
+    return None if bias is not None or allowed is not None else product_kernels(kernels, rows, weight)
 
 
 def _slices(size: int, step: int) -> Iterator[slice]:
@@ -433,8 +440,7 @@ def gradients_of(
     rows, weight, bias = head
     first = 0 if shard is None else shard.start
     sums = Gradients(rows, weight, bias, plan, needed, whole=kept is not None)
-    fused = kept is None and allowed is None and bias is None
-    products = product_kernels(kernels, rows, weight) if fused else None
+    products = None if kept is not None else _products_for(kernels, rows, weight, bias, allowed)
     rounded = plan.logits_dtype is None
     if products is not None:  # a tile then holds gradients alone
         plan = replace(plan, logits_dtype=None)

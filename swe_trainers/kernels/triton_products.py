@@ -29,6 +29,7 @@ from swe_trainers.kernels.triton_rows import (
     _VECTORS,
     _bounded,
     _finite,
+    _gradient_vectors,
     _temperature,
     _vector,
     launch,
@@ -331,8 +332,6 @@ def gradient_product(
     target = out
     if not _fits(out):
         target = out.new_empty(n, -(-len(weight) // 8) * 8)[:, : len(weight)]
-    given = (maxima, log_totals, entropies, grad_logprobs, grad_entropies)
-    names = ("maxima", "log_totals", "entropies", "grad_logprobs", "grad_entropies")
     _launch(
         _gradient_product_kernel,
         blocks * parts,
@@ -342,7 +341,7 @@ def gradient_product(
         (
             TensorDescriptor.from_tensor(target, [ROWS, COLUMNS // 2]),
             *_temperature(temperature, rows),
-            *(_vector(name, x, rows, n, torch.float32) for name, x in zip(names, given, strict=True)),
+            *_gradient_vectors(rows, maxima, log_totals, entropies, grad_logprobs, grad_entropies),
         ),
         (n, rows.shape[1], first, len(weight), share, soft_cap or 0.0),
         GRADIENT,

@@ -506,9 +506,7 @@ def gradient_(
     n, columns = tile.shape
     if n == 0 or columns == 0:
         return
-    given = (maxima, log_totals, entropies, grad_logprobs, grad_entropies)
-    names = ("maxima", "log_totals", "entropies", "grad_logprobs", "grad_entropies")
-    vectors = [_vector(name, x, tile, n, torch.float32) for name, x in zip(names, given, strict=True)]
+    vectors = _gradient_vectors(tile, maxima, log_totals, entropies, grad_logprobs, grad_entropies)
     target = _target("tile" if out is None else "out", tile if out is None else out, tile)
     tile = target if out is None else _matrix(tile)
     blocks = triton.cdiv(columns, GRADIENT_BLOCK)
@@ -562,6 +560,12 @@ def _vector(name: str, x: Tensor, tile: Tensor, size: int, dtype: torch.dtype | 
     if x.dtype == (dtype or x.dtype) and x.is_contiguous() and not x.is_neg():
         return x  # as nearly always: each of the calls below takes the host a microsecond or more
     return x.resolve_neg().to(dtype or x.dtype).contiguous()
+
+
+def _gradient_vectors(tile: Tensor, *given: Tensor) -> list[Tensor]:
+    """What a gradient's kernel reads of each row of the tile: statistics, and the two upstream gradients."""
+    names = ("maxima", "log_totals", "entropies", "grad_logprobs", "grad_entropies")
+    return [_vector(name, x, tile, len(tile), torch.float32) for name, x in zip(names, given, strict=True)]
 
 
 def _temperature(x: Tensor, tile: Tensor) -> tuple[Tensor, int]:

@@ -261,8 +261,8 @@ HALF = [torch.float16, torch.bfloat16] if ON_GPU else [torch.float16]  # the int
 on_hopper = pytest.mark.skipif(
     ON_GPU and torch.cuda.get_device_capability()[0] != 9, reason="products without logits are for Hopper GPUs"
 )
-"""A part of a block of rows and several blocks, a tile of the vocabulary and several, with rests."""
 PRODUCTS = [(1, 7, 8), (5, 256, 64), (150, 700, 72), (150, 2600, 16)]
+"""A part of a block of rows and several blocks, a tile of the vocabulary and several, with rests."""
 
 
 @on_hopper
