@@ -70,6 +70,17 @@ _MOST_PARTS = 64
 
 
 @triton.jit
+def _rows_of_program(labels, n, first, width, ROWS: tl.constexpr):
+    """Its first row, its share of the vocabulary, its rows, which of them exist, and their labels; -1 for no column."""
+    blocks = tl.cdiv(n, ROWS)
+    top, part = tl.program_id(0) % blocks * ROWS, tl.program_id(0) // blocks
+    row = top + tl.arange(0, ROWS)
+    inside = row < n
+    label = tl.load(labels + row, mask=inside, other=-1) - first
+    return top, part, row, inside, tl.where((label >= 0) & (label < width), label, -1).to(tl.int32)
+
+
+@triton.jit
 def _logits_of_product(
     rows,
     weight,
@@ -118,12 +129,7 @@ def _sum_product_kernel(
     ROUND: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    blocks = tl.cdiv(n, ROWS)
-    top, part = tl.program_id(0) % blocks * ROWS, tl.program_id(0) // blocks
-    row = top + tl.arange(0, ROWS)
-    inside = row < n
-    label = tl.load(labels + row, mask=inside, other=-1) - first
-    label = tl.where((label >= 0) & (label < width), label, -1).to(tl.int32)
+    top, part, row, inside, label = _rows_of_program(labels, n, first, width, ROWS)
     c = 1.0 / tl.load(temperature + row * temperature_stride, mask=inside, other=1.0) * _LOG2_E
     maximum = tl.full([ROWS], _NOTHING, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -187,12 +193,7 @@ def _gradient_product_kernel(
     ROUND: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    blocks = tl.cdiv(n, ROWS)
-    top, part = tl.program_id(0) % blocks * ROWS, tl.program_id(0) // blocks
-    row = top + tl.arange(0, ROWS)
-    inside = row < n
-    label = tl.load(labels + row, mask=inside, other=-1) - first
-    label = tl.where((label >= 0) & (label < width), label, -1).to(tl.int32)
+    top, part, row, inside, label = _rows_of_program(labels, n, first, width, ROWS)
     scale = 1.0 / tl.load(temperature + row * temperature_stride, mask=inside, other=1.0)
     g = tl.load(grad_logprobs + row, mask=inside, other=0.0) * scale
     h = tl.load(grad_entropies + row, mask=inside, other=0.0) * scale
