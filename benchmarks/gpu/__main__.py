@@ -37,6 +37,7 @@ MODULES = {
     "layers": "layers",
     "update": "update",
     "generation": "generation",
+    "learning": "learning",
     "tests": "suite",
 }
 FAILED, OUT_OF_TIME, LOST = 1, 3, 70
