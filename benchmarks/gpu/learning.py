@@ -30,7 +30,9 @@ ROOT = Path(__file__).parents[2]
 _METRICS = {
     "eval/return": "1",
     "logprob_gap": "nats",
-    "tokens_per_second": "1/s",
+    "seconds/rollout": "s",
+    "seconds/update": "s",
+    "engine/read_tokens_per_second": "1/s",
     "engine/sampled_tokens_per_second": "1/s",
 }
 """Of the last row that has them, with their units; missing ones are left out."""
@@ -92,7 +94,7 @@ def measure(bench: Bench) -> None:
             time.sleep(0.2)
     except OutOfTimeError:
         for run, process in running.items():
-            print(f"{_case(run)}: out of time after {_updates(Path(str(process.args[-1])))} updates")  # type: ignore[index]
+            print(f"{_case(run)}: out of time after {_rows(Path(str(process.args[-1])))[-1:]}", flush=True)  # type: ignore[index]
         raise
     finally:
         for process in running.values():
