@@ -4,7 +4,7 @@
 #
 #   scripts/bench_gpu.sh [PART ...] [--output DIR] [--wheels DIR] [--minutes M] [--peers none] [--seconds S] [--device cpu]
 #
-#   PART       rows, linear, layers, update, generation, tests; all if none is given
+#   PART       rows, linear, layers, update, generation, learning, tests; all if none is given
 #   --output   folder of the results (default $OUT, else runs/bench_gpu): PART.jsonl, a line as soon as it is measured,
 #              and kernels.json; the same command again measures what is missing
 #   --wheels   folder with wheels of peers and of what they need; a peer that is not there is a row "peer absent"

@@ -5,9 +5,9 @@
 
 Parts: rows (one pass over logits: forward, backward, divergence), linear (from hidden states, beside the bare
 products), layers (norms, SwiGLU, rotations), update (PPO and GRPO on 32,768 tokens), generation (8 and 64 sequences),
-tests. Each writes OUTPUT/PART.jsonl, a line as soon as it is measured, and OUTPUT/kernels.json at the end; the same
-command again measures what is missing. `--device cpu` runs everything at tiny sizes under Triton's interpreter, which
-shows that it runs.
+learning (whole runs of swe-train), tests. Each writes OUTPUT/PART.jsonl, a line as soon as it is measured, and
+OUTPUT/kernels.json at the end; the same command again measures what is missing. `--device cpu` runs everything at tiny
+sizes under Triton's interpreter, which shows that it runs.
 
 Exit code: 0 all measured, 1 something failed (the rows say what), 3 the time was over: run it again.
 """

@@ -1,4 +1,4 @@
-"""Whole runs of `swe-train` on the GPU, from random weights: whether everything between a game and its score works there.
+"""Whole runs of `swe-train` on the GPU, from random weights: whether all between a game and its score works there.
 
 FrozenLake in words, by PPO and GRPO, with a tiny model in float32 and bfloat16, one of them killed and resumed, and
 with the model of about 1 B parameters of `update`. All runs at once, so their seconds are not comparable with others'.
@@ -57,7 +57,7 @@ class _Run:
 
 _LARGE = {
     "model": {"dtype": "bfloat16", "architecture": models.shape(tiny=False)},
-    "trainer": {"learning_rate": 2e-5, "warmup_updates": 5, "max_updates": 60},
+    "trainer": {"learning_rate": 2e-5, "warmup_updates": 5, "max_updates": 40},
 }
 RUNS = (
     _Run("PPO", "frozen_lake"),

@@ -934,7 +934,7 @@ def test_an_engine_samples_the_same_where_a_kernel_reads_its_cache(family, monke
         found.append(samples)
         layers = len(model.trunk.layers)
         assert ("_attention_kernel" in launched) is static
-        steps = 1 if DEVICE == "cuda" else 10  # a recorded step launches its kernels when it is recorded, not when replayed
+        steps = 1 if DEVICE == "cuda" else 10  # a recorded step launches when it is recorded
         assert launched.count("_token_kernel") == launched.count("_attention_kernel") >= steps * layers * static
     for own, expected in zip(*found, strict=True):
         for slot, sample in expected.items():

@@ -27,17 +27,10 @@ KEY = ["source", "device"]
 def bare(tmp_path):
     """A copy of the source without .git and .venv, and an environment without git and without a network's settings."""
     copy, programs = tmp_path / "copy", tmp_path / "bin"
-    for folder in ("benchmarks", "swe_trainers", "tests/trainers/kernels", "scripts"):
+    for folder in ("benchmarks", "swe_trainers", "examples/configs", "tests/trainers", "scripts"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in (
-        "pyproject.toml",
-        "tests/__init__.py",
-        "tests/conftest.py",
-        "tests/browser.py",
-        "tests/trainers/tiny.py",
-    ):
+    for file in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/browser.py", "tests/warm.py"):
         shutil.copy(ROOT / file, copy / file)
-    (copy / "tests/trainers/__init__.py").touch()
     programs.mkdir()
     for name in PROGRAMS:
         (programs / name).symlink_to(shutil.which(name))
@@ -110,17 +103,19 @@ def test_a_killed_run_keeps_its_rows_and_the_next_one_measures_the_rest(bare, tm
 
 @pytest.mark.campaign
 def test_every_part_runs_on_a_bare_machine(bare, tmp_path):
-    code, shown = finish(start(bare, tmp_path, "linear", "layers", "update", "generation", "tests"))
+    parts = ["linear", "layers", "update", "generation", "learning", "tests"]
+    code, shown = finish(start(bare, tmp_path, *parts))
     assert code == 0, shown
     found = json.loads((tmp_path / "kernels.json").read_text())
     absent = next(reason for name, reason in found["absent"].items() if "QuACK, not tuned" in name)
     assert absent == "peer absent: ModuleNotFoundError: No module named 'quack'"
-    assert {run["part"] for run in found["runs"]} == {"linear", "layers", "update", "generation", "tests"}
+    assert {run["part"] for run in found["runs"]} == set(parts)
     assert found["failed"] == {}
     rows = {(row["part"], row["metric"]): row for row in found["rows"]}
     assert ("linear", "ours, recomputing: rate of 4 bare products") in rows
     assert ("layers", "ours: of the copy's bandwidth") in rows
     assert ("update", "ppo: tokens") in rows and ("generation", "embedded engine: tokens") in rows
+    assert ("learning", "eval/return") in rows
     assert [row["outcome"] for row in found["rows"] if row["part"] == "tests"] == ["passed", "passed"]
 
 
