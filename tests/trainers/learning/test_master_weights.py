@@ -281,6 +281,12 @@ def test_two_ranks_move_bfloat16_weights_as_one_process_does_in_float32(
     assert_same_direction(torch.load(tmp_path / "moved.pt", weights_only=True), in_float32(width))
 
 
+def test_one_rank_of_ddp_moves_bfloat16_weights_too(tmp_path: Path) -> None:
+    """Torchrun with one process: Accelerate wraps the model in DDP, and its own `no_sync` does nothing."""
+    on_ranks(1, tmp_path, train_on_ranks, ScaleConfig(accelerate="ddp"), SETTINGS, 32)
+    assert_same_direction(torch.load(tmp_path / "moved.pt", weights_only=True), in_float32())
+
+
 def assert_precision_of_shards(folder: Path) -> None:
     model = started(torch.bfloat16)
     sharded = shard(model.copy(), ScaleConfig(fsdp=True))
