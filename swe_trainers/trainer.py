@@ -305,7 +305,7 @@ class Trainer:
                     attempt=attempt,
                     episodes_per_start=plan.episodes_per_start,
                     branching=plan.branching,
-                    ahead=min(staleness, plan.updates - 1 - update) if staleness else None,
+                    ahead=min(staleness, max(0, plan.updates - 1 - update)) if staleness else None,
                 )
             # Groups of different rounds are different groups.
             first = 1 + max((trajectory.group for trajectory in played), default=-1)
