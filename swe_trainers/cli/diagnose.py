@@ -19,7 +19,7 @@ from swe_trainers.errors import ConfigurationError
 from swe_trainers.experiment import make_players
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.trajectory import read_trajectories
-from swe_trainers.run_config import RunConfig, run_config
+from swe_trainers.run_config import RunConfig, of_trained_weights, run_config
 
 __all__ = ["examine_run", "replay_file", "side_by_side"]
 
@@ -112,8 +112,7 @@ def _finished(run: Path) -> RunConfig:
     """The configuration of a finished run, with its trained model."""
     _model(run)
     values = read_config(run / "config.yaml")
-    kept = {key: value for key, value in values["model"].items() if key in ("chat", "dtype", "device", "attention")}
-    return run_config({**values, "model": {**kept, "path": str((run / "model").absolute())}})
+    return run_config({**values, "model": of_trained_weights(values["model"], run / "model")})
 
 
 def _model(run: Path) -> Path:
