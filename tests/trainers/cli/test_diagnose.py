@@ -10,13 +10,19 @@ from typing import Any
 
 import gymnasium
 import pytest
+import torch
+import yaml
 
+from swe_trainers.cli.diagnose import examine_run
 from swe_trainers.cli.main import main
+from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.conformance import Finding, check_env
-from swe_trainers.rollout.trajectory import read_trajectories
+from swe_trainers.rollout.trajectory import read_trajectories, write_trajectories
 from tests.trainers.cli.test_train import CONFIG
+from tests.trainers.diagnosis.test_mismatch import played
 from tests.trainers.rollout.test_tree import Forgetful, Keeping, Walk
+from tests.trainers.tiny import tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +40,20 @@ def test_the_doctor_finds_no_gap_in_a_correct_run(run: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["cause"] == "none"
     assert main(["doctor", str(run), "--batch", str(run / "batches" / "00000000.jsonl")]) in (0, 1)
     assert "likely cause" in capsys.readouterr().out  # the batch was sampled before the last update: a gap is possible
+
+
+def test_the_doctor_computes_a_saved_batch_in_the_precision_of_its_run(tmp_path: Path) -> None:
+    """Against float32 the rounding of bfloat16 weights' log-probabilities would pass for other weights."""
+    model = tiny_model().to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    config = yaml.safe_load(CONFIG)
+    config["model"] |= {"dtype": "bfloat16", "device": "cpu"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    write_trajectories(
+        tmp_path / "batch.jsonl", played(model=LanguageModel.from_pretrained(tmp_path / "model", dtype=torch.bfloat16))
+    )
+    found = examine_run(tmp_path, episodes=1, batch=tmp_path / "batch.jsonl")
+    assert found.cause in ("none", "rounding") and found.tokens > 50
 
 
 def test_a_batch_is_replayed_by_several_algorithms(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
