@@ -263,7 +263,7 @@ class Bench:
         if contender.tokens:
             self.journal.add(case, f"{name}: tokens", "1/s", [contender.tokens / s for s in times[name]], **more)
         for ratio in contender.ratios:
-            if ratio.reference in times:
+            if times.get(ratio.reference):  # it may have failed in its first round
                 pairs = zip(times[ratio.reference], times[name], strict=False)  # the last round may be incomplete
                 values = [ratio.factor * reference / own for reference, own in pairs]
                 self.journal.add(case, f"{name}: {ratio.metric}", "1", values, **more)
