@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.gpu.__main__ import _blame, summarise
 from benchmarks.gpu.journal import Journal, read_lines
-from benchmarks.gpu.timing import Bench, Contender, Deadline, Ratio
+from benchmarks.gpu.timing import Bench, Contender, Deadline, Ratio, returned_bytes
 from benchmarks.records import commit
 
 ROOT = Path(__file__).parents[3]
@@ -189,6 +190,13 @@ def test_a_reference_that_fails_when_it_is_timed_costs_its_ratios_and_nothing_el
     assert "failed" in rows.pop("reference") and set(rows) == {"ours"}
     assert journal.is_done("one")
     journal.close()
+
+
+def test_a_gradient_that_overwrites_the_logits_is_no_new_memory():
+    logits = torch.zeros(3, 40, dtype=torch.bfloat16)
+    new = torch.zeros(3)
+    assert returned_bytes((logits.detach()[:2], [new]), (logits,)) == new.nbytes
+    assert returned_bytes(logits.clone(), (logits,)) == logits.nbytes
 
 
 def test_rows_of_other_code_or_another_device_are_measured_again(tmp_path):
