@@ -376,6 +376,18 @@ def test_full_disk_is_reported_and_files_are_complete(tmp_path, free_kib):
         assert {f"{folder}/{name}" for name in ("traj.json", "patch.diff", "meta.json")} <= set(left)
 
 
+def test_an_evaluation_that_is_replaced_leaves_no_file_behind(tmp_path: Path):
+    from swe_trainers.evaluation.records import EvaluationFolder
+
+    names = ("results.jsonl", "summary.json", "report.html", "errors.log", "predictions.jsonl", "predictions.1.jsonl")
+    for name in (*names, "notes.md", "predictions.gold.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    with EvaluationFolder(tmp_path, {"samples": 1}, resume=False, replace=True):
+        kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {".lock", "settings.json", "results.jsonl", "notes.md", "predictions.gold.jsonl"}
+    assert (tmp_path / "results.jsonl").read_text() == ""
+
+
 def test_results_folder_is_locked(evaluate, tmp_path):
     from swe_trainers.errors import ConfigurationError
     from swe_trainers.evaluation.records import EvaluationFolder
