@@ -94,6 +94,19 @@ def test_invalid_requests_are_rejected_and_the_server_continues(server, path, bo
     assert client(server).post("/v1/completions", {"prompt": "w1", "max_tokens": 1})["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "value_head.safetensors"])
+def test_weights_that_were_cut_off_are_not_reloaded_and_the_server_goes_on(server: ModelServer, name: str) -> None:
+    file = server.folder / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    try:
+        with pytest.raises(RefusedError, match="not reloaded"):
+            client(server).post("/collective_rpc", {"method": "reload_weights"})
+    finally:
+        file.write_bytes(whole)
+    client(server).post("/collective_rpc", {"method": "reload_weights"})
+
+
 def test_requests_without_the_key_are_rejected(server: ModelServer) -> None:
     for path in ("/v1/completions", "/collective_rpc"):
         for key in (None, "wrong"):
