@@ -196,7 +196,11 @@ def agent_began_s(program: str) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if f"/{program}\0".encode() in words and b"/.swegym/imported.py" not in words and not words.startswith(b"/bin/bash"):
+        if (
+            f"/{program}\0".encode() in words
+            and b"/.swegym/imported.py" not in words
+            and not words.startswith(b"/bin/bash")
+        ):
             began.append(int(fields[19]) / os.sysconf("SC_CLK_TCK"))
     if not began:
         raise SystemExit(f"there is no process of {program}")

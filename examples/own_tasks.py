@@ -47,7 +47,9 @@ def test_spread():
 
 
 def small_repository(folder: Path) -> Path:
-    """A git repository with one module and its tests."""
+    """A git repository with one module and its tests; one that an earlier run created is kept."""
+    if folder.exists():
+        return folder
     (folder / "tests").mkdir(parents=True)
     (folder / "figures.py").write_text(SOURCE)
     (folder / "tests/test_figures.py").write_text(TESTS)

@@ -374,7 +374,9 @@ def make_env(config: EnvironmentConfig, *, training: bool = False) -> gymnasium.
     return make_text_env(config.id, config.kwargs, wrapped, hint="--environment.adapter text")
 
 
-def make_model(config: ModelConfig, env: gymnasium.Env[str, str], *, seed: int, training: bool = True) -> LanguageModel:
+def make_model(
+    config: ModelConfig, env: gymnasium.Env[str, str] | None, *, seed: int, training: bool = True
+) -> LanguageModel:
     """A model by path, or of random weights.
 
     Args:

@@ -36,6 +36,7 @@ __all__ = [
     "ScaleConfig",
     "TinkerConfig",
     "WrapperConfig",
+    "of_trained_weights",
     "run_config",
 ]
 
@@ -512,6 +513,17 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
         ConfigurationError: as `build`, and where a setting belongs to another algorithm.
     """
     return build(RunConfig, values)
+
+
+def of_trained_weights(model: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The section `model` of a run, for the weights that the run has trained.
+
+    Args:
+        model: the section, as `read_config` gives it.
+        folder: of the weights.
+    """
+    kept = ("chat", "dtype", "device", "attention", "float32_logits")
+    return {**{key: value for key, value in model.items() if key in kept}, "path": str(folder.absolute())}
 
 
 def _default(of: Field[Any]) -> Any:

@@ -81,7 +81,7 @@ class Trainer:
         demonstrations: episodes for an algorithm that trains on recorded ones.
         play: plays the episodes of an update instead of the environment.
         rewards: replaces the rewards of played episodes before the update, such as `partial(judged, judge=…)`; see
-            `swe_trainers.learning.rewards`.
+            `swe_trainers.learning.rewards`. Where an algorithm plays several rounds, it is called after each.
         evaluation: how many episodes evaluate the policy, and when; by default no evaluation during training.
         evaluate: measures the policy instead of playing episodes in the environment.
         output_dir: where metrics, a log, the settings and checkpoints are written; None for nowhere.
@@ -288,11 +288,12 @@ class Trainer:
         return metrics
 
     def play(self) -> list[Trajectory]:
-        """The episodes of the next update, played by the policy as it is now."""
-        plan, update, played = self.algorithm.rollout_plan, self.learner.updates, list[Trajectory]()
+        """The next update's episodes, played by the policy as it is now, with the rewards that it is trained on."""
+        plan, update = self.algorithm.rollout_plan, self.learner.updates
         assert plan is not None
+        played, rewarded = list[Trajectory](), list[Trajectory]()
         attempt = 0
-        while not attempt or self.algorithm.wants_more(played, attempt):
+        while not attempt or self.algorithm.wants_more(rewarded, attempt):
             if self._play is not None:
                 found = self._play(update, attempt)
             else:
@@ -305,15 +306,17 @@ class Trainer:
                     attempt=attempt,
                     episodes_per_start=plan.episodes_per_start,
                     branching=plan.branching,
-                    ahead=min(staleness, plan.updates - 1 - update) if staleness else None,
+                    ahead=min(staleness, max(0, plan.updates - 1 - update)) if staleness else None,
                 )
             # Groups of different rounds are different groups.
             first = 1 + max((trajectory.group for trajectory in played), default=-1)
-            played += [replace(each, group=each.group + first) for each in found] if first else found
+            new = [replace(each, group=each.group + first) for each in found]
+            played += new
+            rewarded += new if self._rewards is None or not any(each.valid for each in new) else self._rewards(new)
             attempt += 1
         self.episodes = played
         self._check_failures(f"update {update}", played)
-        return played if self._rewards is None else self._rewards(played)
+        return rewarded
 
     def evaluate(self, episodes: int | None = None) -> dict[str, float]:
         """Evaluate the policy as it is now.

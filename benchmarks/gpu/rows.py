@@ -131,7 +131,12 @@ class _Rows:
 
             return prepare
 
-        return Contender(name, make, self._of_copy(2), memory_of=self.size_bytes, peer=peers.is_peer(name))
+        return self._gradients_of(name, make, 2)
+
+    def _gradients_of(self, name: str, make: Callable[[], Callable[[], Call]], matrices_moved: int) -> Contender:
+        """A contender whose result, the gradient, may overwrite the copy of the logits."""
+        ratios, inputs, peer = self._of_copy(matrices_moved), (self.logits, self.other), peers.is_peer(name)
+        return Contender(name, make, ratios, memory_of=self.size_bytes, inputs=inputs, peer=peer)
 
     def _both(self, name: str, load: Callable[[], RowFunction], inplace: bool) -> Contender:
         def make() -> Callable[[], Call]:
@@ -148,7 +153,7 @@ class _Rows:
 
             return prepare
 
-        return Contender(name, make, self._of_copy(3), memory_of=self.size_bytes, peer=peers.is_peer(name))
+        return self._gradients_of(name, make, 3)
 
     def _divergence(self, name: str, load: Callable[[], RowFunction]) -> Contender:
         def make() -> Callable[[], Call]:

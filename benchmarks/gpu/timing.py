@@ -23,7 +23,18 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.machine import clocks
 
-__all__ = ["LOST", "Absent", "Bench", "Call", "Contender", "ContextLostError", "Deadline", "OutOfTimeError", "Ratio"]
+__all__ = [
+    "LOST",
+    "Absent",
+    "Bench",
+    "Call",
+    "Contender",
+    "ContextLostError",
+    "Deadline",
+    "OutOfTimeError",
+    "Ratio",
+    "returned_bytes",
+]
 
 LEAST_ROUNDS, MOST_ROUNDS = 7, 50
 SECONDS_PER_CASE = 6.0
@@ -72,6 +83,7 @@ class Contender:
             timed call, not timed itself, and returns the call, on data of its own if it overwrites them.
         ratios: rows beside the time.
         memory_of: size in bytes that the call's peak memory is compared with; 0 does not measure it.
+        inputs: where the call may leave its result: memory that was there before it.
         tokens: of one call, for a row of tokens per second; 0 for none.
         peer: whether a failure is the peer's own and no failure of the benchmark.
         error: largest error of a call's result on the present data, for a row that shows that it computes the same.
@@ -81,6 +93,7 @@ class Contender:
     make: Callable[[], Callable[[], Call]]
     ratios: tuple[Ratio, ...] = ()
     memory_of: int = 0
+    inputs: Sequence[torch.Tensor] = ()
     tokens: int = 0
     peer: bool = False
     error: Callable[[Any], float] | None = None
@@ -263,12 +276,13 @@ class Bench:
         if contender.tokens:
             self.journal.add(case, f"{name}: tokens", "1/s", [contender.tokens / s for s in times[name]], **more)
         for ratio in contender.ratios:
-            if ratio.reference in times:
+            if times.get(ratio.reference):  # it may have failed in its first round
                 pairs = zip(times[ratio.reference], times[name], strict=False)  # the last round may be incomplete
                 values = [ratio.factor * reference / own for reference, own in pairs]
                 self.journal.add(case, f"{name}: {ratio.metric}", "1", values, **more)
         if contender.memory_of and not few:
-            self.attempt(case, f"{name}: extra memory", lambda: self.peak_bytes(prepare()) / contender.memory_of)
+            size, inputs = contender.memory_of, contender.inputs
+            self.attempt(case, f"{name}: extra memory", lambda: self.peak_bytes(prepare(), inputs) / size)
 
     def _time(self, prepare: Callable[[], Call]) -> tuple[float, float]:
         """Seconds of one call on the device, and of the host until the call returned."""
@@ -289,14 +303,14 @@ class Bench:
         del result
         return begin.elapsed_time(end) / 1000, host
 
-    def peak_bytes(self, call: Call) -> float:
-        """Peak memory during a call, beyond what was allocated before it and the elements of what it returns."""
+    def peak_bytes(self, call: Call, inputs: Sequence[torch.Tensor] = ()) -> float:
+        """Peak memory during a call, beyond what was allocated before it and what it returns outside its inputs."""
         if self.device == "cpu":
             raise Absent("needs a GPU, which counts allocations")
         self.tidy()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        returned = sum(x.nbytes for x in tree_leaves(call()) if isinstance(x, torch.Tensor))
+        returned = returned_bytes(call(), inputs)
         torch.cuda.synchronize()
         return float(torch.cuda.max_memory_allocated() - before - returned)
 
@@ -354,6 +368,13 @@ class Bench:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
+
+
+def returned_bytes(result: Any, inputs: Sequence[torch.Tensor]) -> int:
+    """Size of the tensors of a result that lie in no memory of the inputs."""
+    before = {x.untyped_storage().data_ptr() for x in inputs}
+    tensors = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+    return sum(x.nbytes for x in tensors if x.untyped_storage().data_ptr() not in before)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,10 @@ from swe_trainers.config import build, nearest, read_config
 from swe_trainers.diagnosis.mismatch import Mismatch, find_mismatch
 from swe_trainers.diagnosis.replay import replay_batch
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.experiment import make_players
+from swe_trainers.experiment import make_model, make_players
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.trajectory import read_trajectories
-from swe_trainers.run_config import RunConfig, run_config
+from swe_trainers.run_config import RunConfig, of_trained_weights, run_config
 
 __all__ = ["examine_run", "replay_file", "side_by_side"]
 
@@ -38,16 +38,15 @@ def examine_run(run: Path, *, episodes: int, batch: Path | None = None) -> Misma
     plan = config.trainer.rollout_plan
     temperature = 1.0 if plan is None else plan.temperature
     if batch is not None:
-        return find_mismatch(
-            LanguageModel.from_pretrained(_model(run)), read_trajectories(batch), temperature=temperature
-        )
+        model = make_model(config.model, None, seed=config.seed, training=False)
+        return find_mismatch(model, read_trajectories(batch), temperature=temperature)
     if plan is None:
         raise ConfigurationError(f"{run}: {config.algorithm} plays no episodes. Try: --batch FILE")
     with ExitStack() as stack:
-        model, rollouts = make_players(config, stack, training=False)
-        assert isinstance(model, LanguageModel)  # of the folder that `_finished` names
+        played, rollouts = make_players(config, stack, training=False)
+        assert isinstance(played, LanguageModel)  # of the folder that `_finished` names
         trajectories = rollouts.play(episodes, config.rollout.sampling(temperature), update=0)
-    return find_mismatch(model, trajectories, temperature=temperature)
+    return find_mismatch(played, trajectories, temperature=temperature)
 
 
 def replay_file(file: Path, run: Path, names: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -68,7 +67,8 @@ def replay_file(file: Path, run: Path, names: Sequence[str]) -> dict[str, dict[s
         if name not in ALGORITHMS:
             raise ConfigurationError(f"--loss {name!r}: no such algorithm{nearest(name, ALGORITHMS)}")
         algorithms[name] = _configured(name, own, same=name == config.algorithm, episodes=len(trajectories))
-    model = LanguageModel.from_pretrained(_model(run))
+    assert config.model.path is not None
+    model = LanguageModel.from_pretrained(config.model.path)  # float32, in which a small step is not rounded away
     return replay_batch(model, trajectories, algorithms, seed=config.seed)
 
 
@@ -110,13 +110,7 @@ def _configured(name: str, own: Mapping[str, Any], *, same: bool, episodes: int)
 
 def _finished(run: Path) -> RunConfig:
     """The configuration of a finished run, with its trained model."""
-    _model(run)
-    values = read_config(run / "config.yaml")
-    kept = {key: value for key, value in values["model"].items() if key in ("chat", "dtype", "device", "attention")}
-    return run_config({**values, "model": {**kept, "path": str((run / "model").absolute())}})
-
-
-def _model(run: Path) -> Path:
     if not (run / "model").is_dir():
         raise ConfigurationError(f"{run}: not a finished run: no folder `model`. Try: the output_dir of a run")
-    return (run / "model").absolute()
+    values = read_config(run / "config.yaml")
+    return run_config({**values, "model": of_trained_weights(values["model"], run / "model")})

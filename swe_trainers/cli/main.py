@@ -210,12 +210,10 @@ def _measure_run(arguments: Sequence[str]) -> int:
         check_keys(values)
         from swe_trainers.evaluation.evaluate import evaluate_run
         from swe_trainers.evaluation.table import summary_lines
-        from swe_trainers.run_config import run_config
+        from swe_trainers.run_config import of_trained_weights, run_config
 
         if run.is_dir():
-            kept = {key: value for key, value in values["model"].items() if key in ("chat", "dtype", "device")}
-            weights = run / "model" if (run / "model").is_dir() else run
-            values["model"] = {**kept, "path": str(weights.absolute())}
+            values["model"] = of_trained_weights(values["model"], run / "model" if (run / "model").is_dir() else run)
         config = run_config(values)
         output = options.output or (run / "evaluation" if run.is_dir() else Path("evaluation"))
         episodes = options.episodes or config.evaluation.episodes or 100

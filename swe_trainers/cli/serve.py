@@ -73,13 +73,7 @@ def _serve(options: argparse.Namespace) -> None:
     except ModuleNotFoundError as error:
         extra = "tinker" if options.tinker else "serve"
         raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[{extra}]'") from error
-    from swe_trainers.model.chat import CompactChat, TemplateChat
-    from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
-
-    def chat(tokenizer: Tokenizer) -> CompactChat | TemplateChat:
-        if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.inner.chat_template:
-            return TemplateChat(tokenizer)
-        return CompactChat(tokenizer)
+    from swe_trainers.model.chat import chat_format
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -94,7 +88,7 @@ def _serve(options: argparse.Namespace) -> None:
     if options.tinker:
         server = TinkerServer(options.folder, states=options.states, **shared)
     else:
-        server = ModelServer(options.folder, chat, **shared)
+        server = ModelServer(options.folder, chat_format, **shared)
     with server:
         print(f"swe-serve: {server.name} at {server.url}", flush=True)
         server.wait()

@@ -98,6 +98,7 @@ class EngineConfig:
             raise ConfigurationError("engine.device: a server has its own. Try: engine.gpus, or kind embedded")
         if self.url is None:
             raise ConfigurationError(f"engine.url: kind {self.kind} needs the server's address")
+        JsonClient(self.url)  # refuses what is no address
         transports = _api(self.kind).transports
         if self.transport not in transports:
             ways = " or ".join(sorted(transports))

@@ -107,8 +107,7 @@ class JsonClient:
         pace: Pace | None = None,
         option: str = "engine.url",
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(url):
             raise ConfigurationError(f"{option}: got {url!r}, expected http://HOST:PORT")
         self.url = url.rstrip("/")
         self._timeout_s, self._tries, self._pause_s = timeout_s, tries, pause_s
@@ -189,6 +188,14 @@ class JsonClient:
 
 class _GarbledError(EngineError):
     """The response is not an answer of the API; most likely a proxy's page."""
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number from 0 to 65535, or an IPv6 address without its end
+        return False
 
 
 def _seconds(retry_after: str) -> float | None:

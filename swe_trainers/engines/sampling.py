@@ -13,6 +13,8 @@ from swe_trainers.errors import ConfigurationError
 __all__ = ["Sampling", "draw", "draw_among"]
 
 _BLOCK = 64  # tokens of the vocabulary that are summed at once
+_LEAST_TEMPERATURE = 1e-6
+"""Logits that are divided by much less are infinite, and their probabilities no numbers."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Sampling:
     """How tokens are sampled. The truncations apply in the order of the fields, each to the result of the one before.
 
     Attributes:
-        temperature: divides the logits; 0 takes the most likely token.
+        temperature: divides the logits; 0 takes the most likely token, and what is above is at least 1e-6.
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose probability reaches p.
         min_p: keep tokens at least min_p times as likely as the most likely one.
@@ -32,8 +34,8 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.temperature >= 0:
-            raise ConfigurationError(f"temperature must be at least 0, got {self.temperature}")
+        if not (self.temperature == 0 or self.temperature >= _LEAST_TEMPERATURE):
+            raise ConfigurationError(f"temperature must be 0 or at least {_LEAST_TEMPERATURE}, got {self.temperature}")
         if self.top_k < 0:
             raise ConfigurationError(f"top_k must be at least 0, got {self.top_k}")
         if not 0 < self.top_p <= 1:

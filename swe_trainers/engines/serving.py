@@ -224,7 +224,7 @@ class ModelServer:
                 stop_ids=job.stop_ids,
                 stop_strings=job.stop_strings,
                 sampling=job.sampling,
-                random=np.random.default_rng(job.seed),
+                random=np.random.default_rng(job.seed % (1 << 64)),  # NumPy takes no negative seeds
                 legal=job.legal,
             )
         except TrainerError as error:

@@ -17,14 +17,12 @@ from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.model.tokenizers import HuggingFaceTokenizer
 from swe_trainers.rollout.settings import EpisodeSettings, Limits
-from swe_trainers.run_config import ModelConfig
+from swe_trainers.run_config import ModelConfig, of_trained_weights
 
 __all__ = ["Policy", "open_folder"]
 
 _MAX_TOKENS = 32_768
 """Default limit of a conversation, if the model accepts more: its cache must fit into memory."""
-_KEPT = ("chat", "dtype", "device", "attention")
-"""Settings of a run's model that also apply when it is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,7 @@ def open_folder(
     config = _configuration(folder, dtype, device, chat)
     weights_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     model = LanguageModel.from_pretrained(str(config.path), dtype=weights_dtype, attention=config.attention)
+    model.float32_logits = config.float32_logits
     try:
         model = model.to(config.device).eval()
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA raises an AssertionError
@@ -101,17 +100,18 @@ def open_folder(
 
 def _configuration(folder: Path, dtype: str | None, device: str | None, chat: str | None) -> ModelConfig:
     """The model's folder, dtype and device."""
-    settings: dict[str, object] = {}
+    section = None
     if (folder / "model").is_dir():
         folder = folder / "model"
         written = folder.parent / "config.yaml"
         section = read_config(written).get("model") if written.is_file() else None
-        if isinstance(section, dict):
-            settings = {key: value for key, value in section.items() if key in _KEPT}
+    settings = of_trained_weights(section if isinstance(section, dict) else {}, folder)
     chosen = {"dtype": dtype, "device": device, "chat": chat}
     settings |= {key: value for key, value in chosen.items() if value is not None}
     if settings.get("device", "auto") == "auto":
         settings["device"] = "cuda" if torch.cuda.is_available() else "cpu"
     if "dtype" not in settings:
         settings["dtype"] = "float32" if settings["device"] == "cpu" else "bfloat16"
-    return build(ModelConfig, settings | {"path": str(folder.absolute())}, f"--model {folder}")
+    if settings["dtype"] == "float32":
+        settings.pop("float32_logits", None)  # it has no effect there
+    return build(ModelConfig, settings, f"--model {folder}")

@@ -48,7 +48,7 @@ class Record:
         item: the planned episode.
         instance_id: the environment's name of the task.
         started_at: ISO date.
-        began: `time.monotonic()` at the reset.
+        began: `time.monotonic()` at the reset; where no environment could be made, when the record was.
         prompt, system_prompt, tools, notice: of the reset.
         environment: `kind`, `id` and `arguments`, from which an equal one can be made.
         task: the environment's description of the task; None if it has none.
@@ -63,7 +63,7 @@ class Record:
     item: Item | None = None
     instance_id: str = ""
     started_at: str = ""
-    began: float = 0.0
+    began: float = field(default_factory=time.monotonic)
     prompt: str = ""
     system_prompt: str = ""
     tools: Any = ()
@@ -124,7 +124,7 @@ class RecordedEnv(gymnasium.Wrapper[str, str, str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Start an episode and its record."""
-        record = self.record = Record(started_at=datetime.now(timezone.utc).isoformat(), began=time.monotonic())
+        record = self.record = Record(started_at=datetime.now(timezone.utc).isoformat())
         observation, given = checked_reset(self.env.reset(seed=seed, options=options))
         info = dict(given)
         kind = type(self.env.unwrapped)

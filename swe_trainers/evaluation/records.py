@@ -67,7 +67,8 @@ class EvaluationFolder:
     def __enter__(self) -> EvaluationFolder:
         kept, results = self.place / "settings.json", self.place / "results.jsonl"
         begun = results.is_file() and results.stat().st_size > 0  # one without a single episode can be overwritten
-        if begun and self._replace and not self._resume:
+        replaced = begun and self._replace and not self._resume
+        if replaced:
             begun = False
         elif begun and not self._resume:
             raise ConfigurationError(
@@ -82,6 +83,8 @@ class EvaluationFolder:
             if not begun:
                 shutil.rmtree(self.place / "episodes", ignore_errors=True)
                 results.unlink(missing_ok=True)
+                for file in self._written() if replaced else ():
+                    file.unlink(missing_ok=True)
                 write_output(kept, json.dumps({"format": FORMAT, **self._settings}, indent=2) + "\n")
             for leftover in (self.place / "episodes").glob(".partial-*"):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -158,6 +161,11 @@ class EvaluationFolder:
             name = f"predictions.{number}.jsonl" if number or self._several else "predictions.jsonl"
             written.append(write_output(self.place / name, "".join(lines)))
         return written
+
+    def _written(self) -> list[Path]:
+        """Where an evaluation writes what it finds, apart from its episodes and their results."""
+        names = ("summary.json", "report.html", "errors.log", "predictions.jsonl")
+        return [*(self.place / name for name in names), *self.place.glob("predictions.[0-9]*.jsonl")]
 
     def _refuse_differences(self, kept: Path) -> None:
         try:

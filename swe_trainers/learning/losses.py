@@ -246,7 +246,7 @@ class AdaptiveKL:
     Attributes:
         coefficient: the current one.
         target: the divergence wanted, nats a token; None keeps the coefficient as it is.
-        horizon: episodes over which the coefficient changes by its full step of 20 %.
+        horizon: episodes over which the coefficient changes by its full step of 20 %, the most that it changes at once.
     """
 
     coefficient: float
@@ -257,4 +257,4 @@ class AdaptiveKL:
         """Move the coefficient after an update that measured `divergence` on `episodes` episodes."""
         if self.target is not None:
             error = min(0.2, max(-0.2, divergence / self.target - 1))
-            self.coefficient *= 1 + error * episodes / self.horizon
+            self.coefficient *= 1 + error * min(1.0, episodes / self.horizon)

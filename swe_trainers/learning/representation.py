@@ -25,7 +25,7 @@ def representation(model: Policy, batch: Batch, *, max_tokens: int, temperature:
     """Spread and information of the states from which the first tokens of actions are sampled.
 
     Contexts are taken from all over the batch: at most 64 different ones, the shortest first, with at most a
-    thirty-second of the batch's tokens in all.
+    thirty-second of the batch's tokens in all, or 256 where that is more.
 
     Args:
         model: the policy, on this process alone.

@@ -34,5 +34,9 @@ def start_json_logs() -> None:
 
 class _ToLoguru(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        level = record.levelno if record.levelname.startswith("Level ") else record.levelname
+        level: int | str = record.levelname
+        try:
+            logger.level(record.levelname)
+        except ValueError:  # a library's own level, which loguru does not know
+            level = record.levelno
         logger.opt(exception=record.exc_info).log(level, "{}", record.getMessage())

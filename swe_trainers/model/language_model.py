@@ -68,11 +68,15 @@ class ValueHead(nn.Module):
         """Load the weights from a file.
 
         Raises:
-            CheckpointError: they have another shape.
+            CheckpointError: it cannot be read, or they have another shape.
         """
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        weights = load_file(path)
+        try:
+            weights = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
         expected = {name: tuple(tensor.shape) for name, tensor in self.state_dict().items()}
         got = {name: tuple(tensor.shape) for name, tensor in weights.items()}
         if got != expected:
@@ -229,6 +233,8 @@ class LanguageModel(nn.Module):
         Raises:
             ConfigurationError: there is no such model, it cannot be read, or this machine cannot quantise weights.
         """
+        from safetensors import SafetensorError
+
         folder = Path(source)
         if folder.is_absolute() and not folder.is_dir():
             raise ConfigurationError(f"{folder}: no such model folder")
@@ -237,6 +243,8 @@ class LanguageModel(nn.Module):
                 model = load_causal_lm(source, dtype, bits)
         except ConfigurationError:
             raise
+        except SafetensorError as error:
+            raise ConfigurationError(f"{source}: its weights cannot be read: {error}") from error
         except (OSError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ConfigurationError(

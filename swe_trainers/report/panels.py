@@ -61,13 +61,7 @@ PANELS = (
         "Spread of the hidden states over different observations, and nats that an action's first token has about "
         "them. If both fall towards 0, the policy no longer sees what it observes.",
     ),
-    PanelRow(
-        "Clip fraction",
-        ("clip_fraction", "value_clip_fraction"),
-        "Tokens whose gradient is clipped.",
-        fraction=True,
-        overview=True,
-    ),
+    PanelRow("Clip fraction", ("clip_fraction",), "Tokens whose gradient is clipped.", fraction=True, overview=True),
     PanelRow(
         "Explained variance",
         ("explained_variance",),
@@ -75,7 +69,6 @@ PANELS = (
         overview=True,
     ),
     PanelRow("Gradient norm", ("grad_norm", "critic_grad_norm"), "Before clipping.", overview=True),
-    PanelRow("Preference accuracy", ("accuracy",), "Pairs whose preferred answer scores higher.", fraction=True),
     PanelRow("Tokens per episode", ("length/tokens", "length/action_tokens", "length/tokens_max"), section=EPISODES),
     PanelRow("Turns per episode", ("turns_mean",), section=EPISODES),
     PanelRow("End reasons", ("environment/end_reason/",), "Fraction of the episodes.", fraction=True, section=EPISODES),

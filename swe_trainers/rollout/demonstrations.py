@@ -95,8 +95,9 @@ def read_conversations(path: str | Path, chat: ChatFormat, tokenizer: Tokenizer)
 
 
 def _conversation(messages: Sequence[dict[str, Any]]) -> Demonstration:
-    system = messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
-    turns = messages[1:] if system else messages
+    begins_with_system = bool(messages) and messages[0]["role"] == "system"
+    system = messages[0]["content"] if begins_with_system else ""
+    turns = messages[1:] if begins_with_system else messages
     for place, message in enumerate(turns):
         expected = ("user", "assistant")[place % 2]
         if message["role"] != expected or not isinstance(message["content"], str):

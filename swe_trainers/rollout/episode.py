@@ -157,7 +157,7 @@ class Episode:
         parts = info.get("reward")
         if self.turns and isinstance(parts, Mapping):
             names = [*self.reward_parts, *(name for name in parts if name not in self.reward_parts)]
-            self.reward_parts = {name: self.reward_parts.get(name, 0.0) + parts.get(name, 0.0) for name in names}
+            self.reward_parts = {name: self.reward_parts.get(name, 0.0) + float(parts.get(name, 0.0)) for name in names}
         self.info = {**info, "reward": self.reward_parts} if self.reward_parts else info
 
     def observe(self, observation: str, ids: Sequence[int]) -> None:

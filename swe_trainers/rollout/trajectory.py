@@ -163,7 +163,7 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
             row["allowed"] = tuple(row.get("allowed", ()))
             row["allowed_sets"] = tuple(map(_unpacked, row.get("allowed_sets", ())))
             found.append(Trajectory(**row))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, zlib.error) as error:
             raise ConfigurationError(
                 f"{path}, line {number}: no trajectory: {type(error).__name__}: {error}"
             ) from error

@@ -6,7 +6,7 @@ What is learnt is what one process learns, as with FSDP2. Parameters stay whole 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -163,7 +163,8 @@ class AcceleratedSteps(torch.optim.Optimizer):
         elif last and not self._adds_up:
             yield self._backward
         else:
-            with self._accelerator.no_sync(self._engine):
+            # Not Accelerate's own `no_sync`: with one process it does nothing, and DDP would add up all the same.
+            with getattr(self._engine, "no_sync", nullcontext)():
                 yield self._backward
 
     def clipped_step(self, max_norm: float) -> float:

@@ -36,6 +36,7 @@ from swe_trainers.checkpoint import (
 from swe_trainers.errors import CheckpointError
 from swe_trainers.files import checksum, sync
 from swe_trainers.learning.learner import Learner
+from swe_trainers.learning.master_weights import stepped
 from swe_trainers.ranks import broadcast, gathered, n_ranks, rank
 
 __all__ = ["ShardedCheckpoints", "prime"]
@@ -245,13 +246,13 @@ def _names(plain: Mapping[str, Any]) -> set[str]:
 
 def prime(optimizer: torch.optim.Optimizer) -> None:
     """Have an optimiser make its state, by a step at learning rate 0, which changes nothing else."""
-    if optimizer.state:
+    if any("step" in state for state in optimizer.state.values()):
         return
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
+        for parameter in map(stepped, group["params"]):
+            parameter.grad = torch.zeros_like(parameter, dtype=getattr(parameter, "grad_dtype", None))
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

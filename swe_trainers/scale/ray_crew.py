@@ -96,7 +96,7 @@ class RayCrew:
 
 
 class _Player:
-    """One manner of playing on all workers; see `BackgroundPlay`, which each of them has."""
+    """One manner of playing on all workers; see `BackgroundPlayer`, which each of them has."""
 
     def __init__(self, join: Callable[[], Dispatcher], manner: EpisodeSettings) -> None:
         self._join = join

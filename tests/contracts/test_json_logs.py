@@ -114,3 +114,15 @@ def test_libraries_are_logged_alike_with_their_tracebacks(capsys: pytest.Capture
     assert levels_and_messages(text) == expected
     raised = [json.loads(line).get("exception") for line in text.splitlines()]
     assert raised[0] is None and all(each.endswith("ValueError: wrong\n") for each in raised[1:])
+
+
+def test_own_levels_of_a_library_are_logged_by_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    start_json_logs()
+    logging.addLevelName(35, "NOTICE")
+    for level in (35, 33):
+        logging.getLogger("a.library").log(level, "of level %d", level)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(line["level"], line["message"]) for line in lines] == [
+        ("Level 35", "of level 35"),
+        ("Level 33", "of level 33"),
+    ]

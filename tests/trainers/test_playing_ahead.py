@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
@@ -20,6 +22,7 @@ from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import staleness, staleness_statistics
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.run_config import EnvironmentConfig, ModelConfig, RolloutConfig, RunConfig, run_config
+from swe_trainers.trainer import Trainer
 from tests.trainers.learning.tiny import trajectory
 from tests.trainers.tiny import TINY, full_logprobs
 
@@ -59,6 +62,20 @@ def played_over_updates(
     finally:
         rollouts.close()
     return found, weights, metrics
+
+
+def test_training_may_go_on_after_the_configured_updates() -> None:
+    env = make_env(ECHO)
+    model = make_model(MODEL, env, seed=0)
+    chat, rollout = make_chat(MODEL, model.tokenizer), RolloutConfig(max_staleness=1)
+    with ExitStack() as stack:
+        generation = connect(
+            EngineConfig(), model, stack, n_slots=1, max_tokens=64, folder=Path(), training=True, ahead=True
+        )
+        rollouts = make_rollouts(LocalWorkers(generation, chat, [env], [env]), ECHO, rollout, 7)
+        stack.callback(rollouts.close)
+        algorithm = PPO(max_updates=2, episodes_per_update=4, epochs=1, correction="truncate")
+        assert Trainer(model, rollouts, algorithm, rollout=rollout).train(updates=4).updates == 4
 
 
 @pytest.mark.parametrize(("bound", "partial"), [(1, False), (1, True), (3, True)])

@@ -20,6 +20,7 @@ from tests.trainers.tiny import lake_run
         ({"scale": {"fsdp": True, "sequence_parallel": 0}}, "scale.sequence_parallel: got 0"),
         ({"scale": {"fsdp": True, "accelerate": "ddp"}}, "scale.accelerate: instead of fsdp"),
         ({"environment": {"parallel": 0}}, "environment.parallel: got 0"),
+        ({"engine": {"kind": "vllm", "url": "http://localhost:80000"}}, "engine.url: got 'http://localhost:80000'"),
         ({"reward": {}}, "reward.model: exactly one of model and judge"),
     ],
 )

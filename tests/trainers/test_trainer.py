@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import gymnasium
@@ -14,8 +15,9 @@ import torch
 
 import swe_trainers
 from benchmarks.mutants import broken
-from swe_trainers import GRPO, PPO, Cloning, EvaluationConfig, LanguageModel, TextAdapter, Trainer, WordTokenizer
+from swe_trainers import DAPO, GRPO, PPO, Cloning, EvaluationConfig, LanguageModel, TextAdapter, Trainer, WordTokenizer
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.learning.rewards import judged
 from swe_trainers.logging import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -99,6 +101,20 @@ def test_incompatible_arguments_are_rejected(model):
             Trainer(model, lake, PPO(), **wrong)
     with pytest.raises(ConfigurationError, match="parallel: have no effect"):
         Trainer(model, algorithm=PPO(), play=lambda update, attempt: [], parallel=2)
+
+
+def test_groups_are_replaced_by_the_rewards_that_they_are_trained_on(model):
+    """In three turns nobody reaches the goal: by the environment's rewards no group has a signal, by these each has."""
+
+    def judge(trajectories):
+        return [[float(number)] * len(each.turns) for number, each in enumerate(trajectories)]
+
+    algorithm = DAPO(episodes_per_update=4, group_size=2, minibatches=1, resampling=3)
+    for rewards, played in ((None, 16), (partial(judged, judge=judge), 4)):
+        trainer = Trainer(model, lake, algorithm, rewards=rewards, **LIMITS)
+        (metrics,) = trainer.iterate(1)
+        assert metrics["episodes_played"] == played
+        assert metrics["groups_with_signal"] == (0 if rewards is None else 2)
 
 
 def code_lines(text):

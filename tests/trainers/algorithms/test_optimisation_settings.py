@@ -225,7 +225,8 @@ def test_an_orthogonal_head_makes_tokens_nearly_equally_likely() -> None:
     model.initialise_head(0.01, seed=3)
     assert torch.equal(torch.get_rng_state(), state)
     weight = model.unembedding.weight.detach()
-    torch.testing.assert_close(weight @ weight.T, 1e-4 * torch.eye(len(weight)))
+    rows = weight / 0.01  # of length 1, and orthogonal
+    torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), rtol=0, atol=1e-5)
     probabilities = model.logits(torch.randn(8, 32)).softmax(-1)
     torch.testing.assert_close(probabilities, torch.full_like(probabilities, 1 / len(weight)), rtol=0.1, atol=0)
     other = language_model()

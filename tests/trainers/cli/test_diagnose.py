@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -10,13 +11,19 @@ from typing import Any
 
 import gymnasium
 import pytest
+import torch
+import yaml
 
+from swe_trainers.cli.diagnose import examine_run
 from swe_trainers.cli.main import main
+from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.conformance import Finding, check_env
-from swe_trainers.rollout.trajectory import read_trajectories
+from swe_trainers.rollout.trajectory import read_trajectories, write_trajectories
 from tests.trainers.cli.test_train import CONFIG
+from tests.trainers.diagnosis.test_mismatch import played
 from tests.trainers.rollout.test_tree import Forgetful, Keeping, Walk
+from tests.trainers.tiny import tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +39,37 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_doctor_finds_no_gap_in_a_correct_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", str(run), "--episodes", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cause"] == "none"
-    assert main(["doctor", str(run), "--batch", str(run / "batches" / "00000000.jsonl")]) in (0, 1)
-    assert "likely cause" in capsys.readouterr().out  # the batch was sampled before the last update: a gap is possible
+    batch = str(run / "batches" / "00000001.jsonl")  # before the last update, whose steps of 1e-5 are below the limit
+    assert main(["doctor", str(run), "--batch", batch]) == 0
+    assert "likely cause: none" in capsys.readouterr().out
+
+
+def test_the_doctor_finds_other_weights_than_those_of_a_batch(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = LanguageModel.from_pretrained(run / "model")
+    with torch.no_grad():
+        for number, parameter in enumerate(other.causal_lm.parameters()):
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
+    shutil.copytree(run, tmp_path / "other")
+    other.save_pretrained(tmp_path / "other" / "model")
+    batch = str(run / "batches" / "00000001.jsonl")
+    assert main(["doctor", str(tmp_path / "other"), "--batch", batch, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["cause"] == "weights"
+
+
+def test_the_doctor_computes_a_saved_batch_in_the_precision_of_its_run(tmp_path: Path) -> None:
+    """Against float32 the rounding of bfloat16 weights' log-probabilities would pass for other weights."""
+    model = tiny_model().to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    config = yaml.safe_load(CONFIG)
+    config["model"] |= {"dtype": "bfloat16", "device": "cpu"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    write_trajectories(
+        tmp_path / "batch.jsonl", played(model=LanguageModel.from_pretrained(tmp_path / "model", dtype=torch.bfloat16))
+    )
+    found = examine_run(tmp_path, episodes=1, batch=tmp_path / "batch.jsonl")
+    assert found.cause in ("none", "rounding") and found.tokens > 50
 
 
 def test_a_batch_is_replayed_by_several_algorithms(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

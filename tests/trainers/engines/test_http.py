@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -148,6 +149,7 @@ def test_api_key_is_removed_from_messages():
         assert "sk-secret-1" not in str(raised.value)
 
 
-def test_invalid_url_is_named_with_its_option():
-    with pytest.raises(ConfigurationError, match="--base-url: got 'localhost:1', expected http"):
-        JsonClient("localhost:1", option="--base-url")
+@pytest.mark.parametrize("url", ["localhost:1", "http://localhost:80000/v1", "http://localhost:v1", "http://[::1/v1"])
+def test_invalid_url_is_named_with_its_option(url):
+    with pytest.raises(ConfigurationError, match=re.escape(f"--base-url: got {url!r}, expected http")):
+        JsonClient(url, option="--base-url")

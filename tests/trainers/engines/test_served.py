@@ -196,8 +196,10 @@ def test_server_without_token_ids_or_logprobs_is_rejected(bare, answer, training
 
 def test_token_ids_without_logprobs_suffice_for_evaluation(bare) -> None:
     url, kind = bare
+    engine = engine_at(url)
     kind.answers.append((200, {"choices": [{"text": "Hello", "token_ids": [3]}]}))
-    check_server(engine_at(url), training=False)
+    check_server(engine, training=False)
+    assert not engine.scored and len(kind.asked) == 1
 
 
 def test_busy_server_is_retried_and_client_error_is_final(bare) -> None:

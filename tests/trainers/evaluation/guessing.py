@@ -1,6 +1,7 @@
 """A text environment that is cheap to play: an instance is an addition, an action its result.
 
 Guess-v0      names its instances, reports `resolved`, and can announce that the next turn is the last
+Scarce-v0     the same, of which one alone can be made
 Nameless-v0   rewards only: no instances, no verdict, no limit of its own
 """
 
@@ -13,7 +14,7 @@ import gymnasium
 
 from swe_trainers.rollout.adapters import AnyText
 
-__all__ = ["GuessEnv", "NamelessEnv", "right_answer"]
+__all__ = ["GuessEnv", "NamelessEnv", "ScarceEnv", "right_answer"]
 
 
 def right_answer(prompt: str) -> str:
@@ -64,6 +65,20 @@ class GuessEnv(gymnasium.Env[str, str]):
         return "Right." if resolved else "Wrong.", float(resolved), over, False, info
 
 
+class ScarceEnv(GuessEnv):
+    """Raises when another one is made before the first is closed."""
+
+    _one = threading.Lock()
+
+    def __init__(self, dataset: str = "8", max_turns: int = 3) -> None:
+        if not self._one.acquire(blocking=False):
+            raise RuntimeError("no sandbox is left")
+        super().__init__(dataset, max_turns)
+
+    def close(self) -> None:
+        self._one.release()
+
+
 class NamelessEnv(gymnasium.Env[str, str]):
     """Every step earns 1 if the action is the parity of the seed; it never ends by itself."""
 
@@ -80,4 +95,5 @@ class NamelessEnv(gymnasium.Env[str, str]):
 
 
 gymnasium.register(id="Guess-v0", entry_point=GuessEnv)
+gymnasium.register(id="Scarce-v0", entry_point=ScarceEnv)
 gymnasium.register(id="Nameless-v0", entry_point=NamelessEnv)

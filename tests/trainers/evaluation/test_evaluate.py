@@ -21,6 +21,7 @@ from tests.trainers.evaluation.scripted import Body, say, serving
 
 ROOT = Path(__file__).parents[3]
 NAMELESS = "tests.trainers.evaluation.guessing:Nameless-v0"
+SCARCE = "tests.trainers.evaluation.guessing:Scarce-v0"
 
 
 def _prompt(body: Body) -> str:
@@ -163,6 +164,16 @@ def test_environment_failure_makes_an_episode_invalid(evaluate, results, tmp_pat
     assert rows[2]["resolved"] is None and rows[2]["episode"] is None
     log = (tmp_path / "out" / "errors.log").read_text()
     assert log.count("Traceback (most recent call last)") == 1 and "in step" in log
+
+
+def test_environment_that_cannot_be_made_makes_an_episode_invalid_that_took_no_time(evaluate, results):
+    with serving(_even_right) as served:
+        code, _, _ = evaluate(served.url, "--dataset", "3", "--max-invalid-fraction", "1", env=SCARCE)
+    rows, summary = results()
+    lost = [row for row in rows if not row["valid"]]
+    assert code == 1 and lost and len(lost) < 3
+    assert {row["failure_reason"] for row in lost} == {"RuntimeError: no sandbox is left"}
+    assert max(row["seconds"] for row in lost) < 60 and summary["episode_seconds"] < 180
 
 
 def test_environment_that_hangs_makes_an_episode_invalid_and_is_replaced(evaluate, results):
@@ -363,6 +374,18 @@ def test_full_disk_is_reported_and_files_are_complete(tmp_path, free_kib):
         name.rpartition("/")[0] for name in left if name.startswith("out/episodes/") and name.count("/") == 3
     }:
         assert {f"{folder}/{name}" for name in ("traj.json", "patch.diff", "meta.json")} <= set(left)
+
+
+def test_an_evaluation_that_is_replaced_leaves_no_file_behind(tmp_path: Path):
+    from swe_trainers.evaluation.records import EvaluationFolder
+
+    names = ("results.jsonl", "summary.json", "report.html", "errors.log", "predictions.jsonl", "predictions.1.jsonl")
+    for name in (*names, "notes.md", "predictions.gold.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    with EvaluationFolder(tmp_path, {"samples": 1}, resume=False, replace=True):
+        kept = {path.name for path in tmp_path.iterdir()}
+    assert kept == {".lock", "settings.json", "results.jsonl", "notes.md", "predictions.gold.jsonl"}
+    assert (tmp_path / "results.jsonl").read_text() == ""
 
 
 def test_results_folder_is_locked(evaluate, tmp_path):

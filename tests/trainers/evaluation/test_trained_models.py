@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from swe_trainers.cli.main import main, main_eval
+from swe_trainers.evaluation.policies import open_folder
 from swe_trainers.model.tokenizers import train_sentencepiece
 from swe_trainers.provenance import read_provenance, write_provenance
 from swe_trainers.run_config import EnvironmentConfig
@@ -116,3 +118,15 @@ def test_description_of_a_newer_version_is_refused(tmp_path: Path, capsys: pytes
     (tmp_path / "environment.yaml").write_text("format: 2\nenvironment: {id: FrozenLake-v1}\n")
     assert main_eval(["--model", str(tmp_path)]) == 2
     assert "environment.yaml: of format 2, this version reads 1" in capsys.readouterr().err
+
+
+def test_weights_are_evaluated_in_the_precision_that_they_were_trained_in(tmp_path: Path) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+    trained = {"dtype": "bfloat16", "float32_logits": True, "attention": "math", "lora": None, "path": "elsewhere"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"model": trained}))
+    asked: dict[str, Any] = {"device": "cpu", "threads": None, "n_parallel": 1, "temperature": 1.0}
+    for dtype, exact in ((None, True), ("bfloat16", True), ("float32", False)):
+        policy = open_folder(tmp_path, dtype=dtype, max_new_tokens=2, max_tokens=32, **asked)
+        model = policy.engine._model
+        assert model.float32_logits is exact and model._attention == "math"
+        assert model.unembedding.weight.dtype == (torch.bfloat16 if exact else torch.float32)

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.gpu.__main__ import _blame, summarise
 from benchmarks.gpu.journal import Journal, read_lines
-from benchmarks.gpu.timing import Bench, Contender, Deadline
+from benchmarks.gpu.timing import Bench, Contender, Deadline, Ratio, returned_bytes
 from benchmarks.records import commit
 
 ROOT = Path(__file__).parents[3]
@@ -176,6 +177,26 @@ def test_a_peer_that_is_not_ready_in_time_is_its_own_failure_and_the_others_are_
     journal.close()
     assert [row["metric"] for row in summarise(tmp_path)["rows"]] == ["ours"]
     assert summarise(tmp_path)["failed"] == {"rows: forward: a peer": "TimeoutError: not ready after 0 s"}
+
+
+def test_a_reference_that_fails_when_it_is_timed_costs_its_ratios_and_nothing_else(tmp_path):
+    journal = Journal(tmp_path / "rows.jsonl", KEY)
+    journal.begin({"key": KEY})
+    calls = iter([lambda: None])  # it is ready, and fails from its first round on
+    reference = Contender("reference", lambda: lambda: next(calls))
+    ours = Contender("ours", lambda: lambda: lambda: None, (Ratio("of the reference", "reference"),))
+    Bench("cpu", journal, Deadline(60)).case("one", [reference, ours], refresh=lambda number: None)
+    rows = {line["metric"]: line for line in read_lines(journal.path) if "metric" in line}
+    assert "failed" in rows.pop("reference") and set(rows) == {"ours"}
+    assert journal.is_done("one")
+    journal.close()
+
+
+def test_a_gradient_that_overwrites_the_logits_is_no_new_memory():
+    logits = torch.zeros(3, 40, dtype=torch.bfloat16)
+    new = torch.zeros(3)
+    assert returned_bytes((logits.detach()[:2], [new]), (logits,)) == new.nbytes
+    assert returned_bytes(logits.clone(), (logits,)) == logits.nbytes
 
 
 def test_rows_of_other_code_or_another_device_are_measured_again(tmp_path):

@@ -176,6 +176,15 @@ def test_adaptive_kl_coefficient_changes_by_at_most_a_fifth():
     assert fixed.coefficient == 1.0
 
 
+def test_more_episodes_than_the_horizon_do_not_turn_the_penalty_into_a_reward() -> None:
+    """A factor of 1 − 0.2 · 64 / 10 is negative; 20 % is the most that one update changes."""
+    control = AdaptiveKL(1.0, target=0.1, horizon=10)
+    control.observe(0.0, 64)
+    assert control.coefficient == pytest.approx(0.8)
+    control.observe(10.0, 64)
+    assert control.coefficient == pytest.approx(0.8 * 1.2)
+
+
 def _enumerated(policy, reference, temperature):
     """KL(policy ‖ reference) after each token of [[3, 1, 4]], by the sum over the vocabulary in float64."""
     ids = torch.tensor([[3, 1, 4]])

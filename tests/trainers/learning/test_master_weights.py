@@ -22,8 +22,8 @@ from swe_trainers.learning.learner import Learner, adamw
 from swe_trainers.learning.master_weights import MasterAdamW, MasterAdamW8bit, Masters, halves, joined
 from swe_trainers.learning.update import TokenLoss, accumulate, take_step
 from swe_trainers.model.lora import LoRA
-from swe_trainers.scale.accelerated import accelerate
-from swe_trainers.scale.checkpoints import ShardedCheckpoints
+from swe_trainers.scale.accelerated import AcceleratedCheckpoints, accelerate
+from swe_trainers.scale.checkpoints import ShardedCheckpoints, prime
 from swe_trainers.scale.sharding import ScaleConfig, shard
 from tests.trainers.learning.tiny import trajectory
 from tests.trainers.ranks import on_ranks
@@ -281,6 +281,12 @@ def test_two_ranks_move_bfloat16_weights_as_one_process_does_in_float32(
     assert_same_direction(torch.load(tmp_path / "moved.pt", weights_only=True), in_float32(width))
 
 
+def test_one_rank_of_ddp_moves_bfloat16_weights_too(tmp_path: Path) -> None:
+    """Torchrun with one process: Accelerate wraps the model in DDP, and its own `no_sync` does nothing."""
+    on_ranks(1, tmp_path, train_on_ranks, ScaleConfig(accelerate="ddp"), SETTINGS, 32)
+    assert_same_direction(torch.load(tmp_path / "moved.pt", weights_only=True), in_float32())
+
+
 def assert_precision_of_shards(folder: Path) -> None:
     model = started(torch.bfloat16)
     sharded = shard(model.copy(), ScaleConfig(fsdp=True))
@@ -363,6 +369,38 @@ def load_eight_bits(folder: Path) -> None:
         for name, value in expected.items():
             assert whole(own[name]).dtype == value.dtype and torch.equal(whole(own[name]), value), name
     assert all(moved.isfinite().all() for moved in trained(learner, 1).values())
+
+
+def resume_eight_bits_of_ddp(folder: Path) -> None:
+    def begun() -> tuple[Learner, AcceleratedCheckpoints]:
+        learner = EIGHT_BITS.learner(started(torch.bfloat16, 128))
+        accelerate(learner, "ddp", max_grad_norm=1.0)
+        return learner, AcceleratedCheckpoints(folder / "checkpoints", learner)
+
+    learner, checkpoints = begun()
+    trained(learner, 2)
+    checkpoints.save(1, {"learner": learner.state_dict()})
+    straight = trained(learner, 2)
+    again, checkpoints = begun()
+    again.load_state_dict(checkpoints.load()["learner"])
+    resumed = trained(again, 2)
+    assert all(torch.equal(moved, resumed[name]) for name, moved in straight.items())
+    assert any(moved.any() for moved in straight.values())
+
+
+def test_eight_bit_training_by_accelerate_resumes_where_it_was(tmp_path: Path) -> None:
+    on_ranks(2, tmp_path, resume_eight_bits_of_ddp)
+
+
+@pytest.mark.parametrize("by_hooks", [False, True])
+@pytest.mark.parametrize("kind", [MasterAdamW, MasterAdamW8bit])
+def test_state_is_made_before_it_is_read_and_no_weight_changes(kind: type, by_hooks: bool) -> None:
+    weight = torch.nn.Parameter(torch.randn(64, 128, generator=torch.Generator().manual_seed(0)).bfloat16())
+    before, optimizer = weight.detach().clone(), kind([{"params": [weight]}], by_hooks=by_hooks, lr=1e-3)
+    prime(optimizer)
+    (state,) = optimizer.state.values()
+    assert {"step", "exp_avg", "exp_avg_sq"} <= state.keys() and not state["exp_avg"].any()
+    assert torch.equal(weight, before) and optimizer.param_groups[0]["lr"] == 1e-3
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

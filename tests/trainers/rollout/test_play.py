@@ -89,6 +89,11 @@ def test_reward_parts_are_summed_over_turns() -> None:
     assert (counted["reward/step"], counted["reward/resolved"]) == (-1.0, 2.0)
 
 
+def test_reward_parts_that_are_numbers_of_numpy_are_recorded_too() -> None:
+    (trajectory,) = play([Counting(info={"reward": {"step": np.float32(-0.5), "bonus": np.int64(2)}})], [0])
+    assert trajectory.info["reward"] == {"step": -0.5, "bonus": 2.0}
+
+
 def test_trajectory_is_the_conversation_token_by_token() -> None:
     env = Counting()
     (trajectory,) = play([env], [2])

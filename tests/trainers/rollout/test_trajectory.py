@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -42,7 +43,10 @@ def test_invalid_line_is_named(tmp_path):
     path = tmp_path / "t.jsonl"
     write_trajectories(path, recorded())
     whole = path.read_text()
-    for broken in ("{", "[]", '{"token_ids": [1]}', whole.splitlines()[0].replace('"seed"', '"sed"')):
+    first = json.loads(whole.split("\n")[0])
+    damaged = [first | change for change in ({"allowed_sets": ["AAAA"]}, {"token_ids": [2**70]})]
+    unknown = whole.split("\n")[0].replace('"seed"', '"sed"')
+    for broken in ("{", "[]", '{"token_ids": [1]}', unknown, *map(json.dumps, damaged)):
         path.write_text(whole + broken + "\n")
         with pytest.raises(ConfigurationError, match=r"t\.jsonl, line 3: no trajectory") as caught:
             read_trajectories(path)
