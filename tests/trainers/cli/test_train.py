@@ -77,6 +77,9 @@ def test_missing_argument_is_a_one_line_error(swe_train: Run, tmp_path: Path):
     ("overrides", "named"),
     [
         ("--trainer.learning_rat 1", ("trainer.learning_rat", "no such setting", "'learning_rate'")),
+        ("--learning_rate 1", ("learning_rate", "no such setting", "'trainer.learning_rate'")),
+        ("--episods 4", ("episods", "no such setting", "'evaluation.episodes'")),
+        ("--model.max_turns 4", ("model.max_turns", "no such setting", "'environment.max_turns'")),
         ("--trainer.gamma 2", ("trainer.gamma", "2.0", "from 0 to 1")),
         ("--environment.id FrozenLaki-v1", ("environment FrozenLaki-v1", "FrozenLake")),
         ("loose", ("'loose'", "--section.key value")),
