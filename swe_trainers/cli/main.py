@@ -265,7 +265,8 @@ def _check_env(arguments: Sequence[str]) -> int:
 
         adapter = {"adapter": options.adapter, "adapter_kwargs": options.adapter_kwargs}
         config = EnvironmentConfig(id=options.id, kwargs=options.kwargs, **adapter)
-        made_within(lambda: make_env(config), options.timeout).close()  # what cannot be made is a one-line error
+        # What cannot be made is a one-line error.
+        made_within(lambda: make_env(config, hint="--adapter text"), options.timeout).close()
         marks = {True: "ok", False: "FAILED", None: "-"}
 
         def show(finding: Finding) -> None:
