@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,8 @@ def test_tasks_made_from_a_repository_resolve_with_gold_only(play, place):
         "sound": 2,
         "resolved_by_doing_nothing": False,
     }
+    small_repository = runpy.run_path(str(ROOT / "examples" / "own_tasks.py"))["small_repository"]
+    assert small_repository(place / "figures") == place / "figures"  # a second run takes the one of the first
 
 
 def test_custom_tool_is_called_and_an_invalid_call_is_refused(play):
