@@ -74,6 +74,17 @@ def test_missing_argument_is_a_one_line_error(swe_train: Run, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("given", "hint"),
+    [("config", "; did you mean config.yaml?"), ("chekc-env", "; did you mean check-env?"), ("x/y.yaml", "")],
+)
+def test_a_configuration_that_is_not_there_names_the_nearest(tmp_path, monkeypatch, capsys, given, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    assert main([given]) == 2
+    assert capsys.readouterr().err == f"swe-train: {given}: no such file{hint}\n"
+
+
+@pytest.mark.parametrize(
     ("overrides", "named"),
     [
         ("--trainer.learning_rat 1", ("trainer.learning_rat", "no such setting", "'learning_rate'")),
@@ -247,7 +258,7 @@ def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatc
         (["nowhere"], ("nowhere", "No such file")),
         (["config.yaml", "--episodes", "0"], ("--episodes", "positive")),
         (["config.yaml", "--evaluation.temperature", "-1"], ("temperature", "0 or more")),
-        (["empty"], ("config.yaml", "No such file")),
+        (["empty"], ("empty: neither a run of swe-train nor the folder of a model. Try: the output_dir of a run",)),
     ],
 )
 def test_wrong_evaluation_arguments_are_one_line_errors(tmp_path, monkeypatch, capsys, arguments, named):
