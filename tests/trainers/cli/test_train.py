@@ -217,10 +217,10 @@ def test_interrupted_run_resumes(tmp_path: Path):
 
 def test_debug_option_shows_the_traceback(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["nothing.yaml", "--debug"]) == 2
+    assert main([".", "--debug"]) == 2
     error = capsys.readouterr().err
     assert "Traceback (most recent call last)" in error and "read_config" in error
-    assert error.splitlines()[-1].startswith("swe-train: nothing.yaml: cannot be read")
+    assert error.splitlines()[-1].startswith("swe-train: .: cannot be read")
 
 
 def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatch, capsys):
