@@ -1,7 +1,7 @@
 """Your own repository as a task set: git repository → tasks → dataset → episode.
 
     python examples/own_tasks.py                       # a small repository, created by this script
-    python examples/own_tasks.py ~/src/project --count 20 --output made/project
+    python examples/own_tasks.py ~/src/project --count 20 --output runs/made/project
 
 The same as `swegym make-tasks`, `swegym grade --predictions gold` and `gymnasium.make(…, dataset="…/tasks.jsonl")`.
 """
@@ -47,8 +47,8 @@ def test_spread():
 
 
 def small_repository(folder: Path) -> Path:
-    """A git repository with one module and its tests; one that an earlier run created is kept."""
-    if folder.exists():
+    """A git repository with one module and its tests; one that is there already is used again."""
+    if (folder / ".git").is_dir():
         return folder
     (folder / "tests").mkdir(parents=True)
     (folder / "figures.py").write_text(SOURCE)
@@ -66,14 +66,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="your own repository as a task set")
     parser.add_argument("repository", nargs="?", help="default: create a small one")
     parser.add_argument("--count", type=int, default=3)
-    parser.add_argument("--output", type=Path, default=Path("made/own"))
+    parser.add_argument("--output", type=Path, default=Path("runs/made/own"))
     options = parser.parse_args()
 
     source = options.repository or str(small_repository(options.output.with_name("figures")))
     install = () if options.repository else ("true",)  # the small one needs no installation
     settings = MakeSettings(count=options.count, install=install, requires=("pytest",))
+    print(f"making tasks of {source}: each bug that is tried runs the tests", flush=True)
     made = make_tasks(read_source(source), options.output, settings)
-    print(f"{len(made.tasks)} tasks, from {made.tests} stable tests; refused: {dict(made.refused)}")
+    print(f"{len(made.tasks)} tasks, from {made.tests} stable tests; bugs refused: {dict(made.refused)}")
 
     dataset = str(options.output / "tasks.jsonl")
     tasks = load_tasks(dataset)

@@ -356,12 +356,15 @@ def make_envs(config: RunConfig, stack: ExitStack) -> tuple[EnvPool, EnvPool]:
     return played, envs(training=False) if apart else played
 
 
-def make_env(config: EnvironmentConfig, *, training: bool = False) -> gymnasium.Env[str, str]:
+def make_env(
+    config: EnvironmentConfig, *, training: bool = False, hint: str = "--environment.adapter text"
+) -> gymnasium.Env[str, str]:
     """An environment with its wrappers.
 
     Args:
         config: the environment's section.
         training: put the wrappers for training around it too.
+        hint: what the error suggests if the observation space is not text.
     Raises:
         ConfigurationError: no such environment or wrapper, arguments that it does not take, or one that speaks no text.
     """
@@ -371,7 +374,7 @@ def make_env(config: EnvironmentConfig, *, training: bool = False) -> gymnasium.
             env = named(wrapper.name, "wrapper")(env, **wrapper.kwargs)
         return TextAdapter(env, **config.adapter_kwargs) if config.adapter == "text" else env
 
-    return make_text_env(config.id, config.kwargs, wrapped, hint="--environment.adapter text")
+    return make_text_env(config.id, config.kwargs, wrapped, hint=hint)
 
 
 def make_model(

@@ -142,6 +142,8 @@ class Trainer:
     ) -> None:
         if algorithm is None:
             raise ConfigurationError("algorithm: missing. Try: PPO()")
+        if not isinstance(algorithm, Algorithm):
+            raise ConfigurationError(f"algorithm: got {algorithm!r}, expected an object such as PPO()")
         plays = algorithm.rollout_plan is not None
         if plays == (demonstrations is not None):
             raise ConfigurationError("demonstrations: needed by algorithms that play no episodes, and by no others")
@@ -153,7 +155,7 @@ class Trainer:
             if value < 1:
                 raise ConfigurationError(f"{setting}: got {value}, expected at least 1")
         if plays and env is None and play is None:
-            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as CartPole-v1")
+            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as FrozenLake-v1")
         self.model, self.algorithm, self.callbacks = model, algorithm, tuple(callbacks)
         self.name = name or name_of(algorithm)
         self._rollout, self._evaluation = rollout or RolloutConfig(), evaluation or EvaluationConfig()

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def check_keys(values: Mapping[str, Any]) -> None:
         known = {"algorithm"}.union(*(keys_of(place) for place in BUILT_IN.values()))
         unknown += [(f"trainer.{key}", str(key), sorted(known)) for key in trainer if key not in known]
     for dotted, key, names in unknown:
-        raise ConfigurationError(f"{dotted}: no such setting{nearest(key, names)}")
+        raise ConfigurationError(f"{dotted}: no such setting{_elsewhere(key, names) or nearest(key, names)}")
     for dotted in _missing(values, _RUN, ""):
         raise ConfigurationError(f"{dotted}: missing, and it has no default")
     wrong = list(_wrong(values, _RUN, ""))
@@ -71,6 +72,17 @@ def check_keys(values: Mapping[str, Any]) -> None:
         wrong += _wrong(trainer, BUILT_IN[name], "trainer.")
     for dotted, value, expected in wrong:
         raise ConfigurationError(f"{dotted}: got {value!r}, expected {expected}")
+
+
+def _elsewhere(key: str, names: Sequence[str]) -> str:
+    """`. Did you mean SECTION.KEY?`, where no key of its own section is near and one of another section is."""
+    if get_close_matches(key, names, n=1):
+        return ""
+    sections = {name: each.section for name, each in keys_of(_RUN).items() if each.section}
+    dotted = {name: f"{section}.{name}" for section, place in sections.items() for name in keys_of(place)}
+    dotted |= {name: f"trainer.{name}" for place in BUILT_IN.values() for name in keys_of(place)}
+    close = get_close_matches(key, dotted, n=1)
+    return f". Did you mean {dotted[close[0]]!r}?" if close else ""
 
 
 @cache

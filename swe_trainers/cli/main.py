@@ -13,13 +13,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion, settings_of
 from swe_trainers.cli.evaluate import JSON_LOGS
-from swe_trainers.errors import TrainerError
+from swe_trainers.errors import ConfigurationError, TrainerError
 
 __all__ = ["main", "main_eval"]
 
@@ -134,6 +135,10 @@ def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
     from swe_trainers.cli.keys import check_keys
     from swe_trainers.config import read_config
 
+    if not Path(path).exists():
+        folder = Path(path).parent
+        near = get_close_matches(str(path), [*_COMMANDS, *map(str, folder.glob("*.yaml"))], n=1)
+        raise ConfigurationError(f"{path}: no such file{f'; did you mean {near[0]}?' if near else ''}")
     values = read_config(path, overrides)
     check_keys(values)
     return values
@@ -239,6 +244,10 @@ def _run_values(run: Path, overrides: Sequence[str]) -> dict[str, Any]:
             values = read_config(folder / "environment.yaml", overrides)
             values.pop("format", None)
             return {"trainer": {"algorithm": "ppo"}, **values}  # which is not used
+    if not written.is_file():
+        raise ConfigurationError(
+            f"{run}: neither a run of swe-train nor the folder of a model. Try: the output_dir of a run"
+        )
     return read_config(written, overrides)
 
 
@@ -263,7 +272,8 @@ def _check_env(arguments: Sequence[str]) -> int:
 
         adapter = {"adapter": options.adapter, "adapter_kwargs": options.adapter_kwargs}
         config = EnvironmentConfig(id=options.id, kwargs=options.kwargs, **adapter)
-        made_within(lambda: make_env(config), options.timeout).close()  # what cannot be made is a one-line error
+        # What cannot be made is a one-line error.
+        made_within(lambda: make_env(config, hint="--adapter text"), options.timeout).close()
         marks = {True: "ok", False: "FAILED", None: "-"}
 
         def show(finding: Finding) -> None:

@@ -220,11 +220,12 @@ def whiten(x: Tensor, mask: Tensor, *, returns: Tensor) -> Tensor:
         mask: (...) bool.
         returns: (S,) float32 of the episodes that the entries are from.
     """
-    kept = x[mask]
+    kept = x[mask].double()  # the mean of equal numbers is that number
     result = torch.zeros_like(x)
     if kept.numel():
         deviation = kept.std(correction=0) + 1e-8
-        result[mask] = (kept - kept.mean()) / (deviation if _differ(returns) else deviation.clamp_min(1.0))
+        scale = deviation if _differ(returns) else deviation.clamp_min(1.0)
+        result[mask] = ((kept - kept.mean()) / scale).to(x.dtype)
     return result
 
 

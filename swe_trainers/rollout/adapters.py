@@ -220,7 +220,9 @@ def _numbers_of(env: gymnasium.Env[Any, Any], bins: int, box_range: Sequence[tup
             return _Whole(tuple(zip(low.astype(int).tolist(), high.astype(int).tolist(), strict=True)))
         if bins < 2 or not (np.isfinite(low) & np.isfinite(high) & (low < high)).all():
             raise ConfigurationError(
-                f"TextAdapter: {space} needs a finite box_range for each entry and at least 2 bins (got {bins})"
+                f"TextAdapter: {space} needs finite bounds for each entry and at least 2 bins (got {bins}). "
+                f"Try: box_range=[(LOW, HIGH), …], {space.shape[0]} pairs; in YAML adapter_kwargs: "
+                "{box_range: [[LOW, HIGH], …]}"
             )
         return _Binned(tuple(np.linspace(a, b, bins + 1)[1:-1] for a, b in zip(low, high, strict=True)))
     if box_range is not None:

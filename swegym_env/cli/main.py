@@ -8,6 +8,7 @@ import importlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import traceback
@@ -18,6 +19,7 @@ from swegym_env import __version__
 from swegym_env.cli.long_work import show_long_work
 from swegym_env.cli.options import require_repos
 from swegym_env.errors import SwegymError
+from swegym_env.tasks.task import nearest
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -56,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # otherwise each of its retries prints a line
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # tasks contain characters that a terminal may not have
-    options = build_parser().parse_args(arguments)
+    options, unread = build_parser().parse_known_args(arguments)
+    if unread:
+        options.parser.error(f"unrecognized arguments: {' '.join(unread)}")
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         require_repos(options)
@@ -100,11 +104,16 @@ def _flush_output() -> None:
         os.close(nowhere)
 
 
+_CHOICE = re.compile(r"invalid choice: '(?P<got>.*)' \(choose from (?P<known>.*)\)$")  # of argparse
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong argument in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}. Try: {self.prog} --help\n")
+        if choice := _CHOICE.search(message):
+            message += nearest(choice["got"], re.findall(r"[^\s',]+", choice["known"]))
+        self.exit(2, f"{self.prog}: {message}{'' if message.endswith('?') else '.'} Try: {self.prog} --help\n")
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -63,7 +63,7 @@ def add_command(
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}{more}", epilog=f"example: {example}"
     )
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, parser=parser)
     return parser
 
 

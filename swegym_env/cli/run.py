@@ -104,8 +104,9 @@ def _run(options: argparse.Namespace) -> int:
                     print(f"swegym: {info['failure_reason']}", file=sys.stderr)
                     return 2
                 if not options.json:
-                    tests = f"tests passed: {info['fail_to_pass']} {info['pass_to_pass']}"
-                    print(f"\nresolved: {info['resolved']}  {tests}\n{info['patch']}")
+                    counts = {name: info[name.lower()] for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+                    tests = "".join(f"  {name} {each[0]}/{each[1]}" for name, each in counts.items() if each)
+                    print(f"\nresolved: {info['resolved']}{tests}\n{info['patch']}")
                 return 0
     finally:
         env.close()

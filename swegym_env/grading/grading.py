@@ -169,6 +169,9 @@ def _graded(
             verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":
         verdict = _without_other_expected_failures(verdict, tests)
+    if patch.strip() and not kept and not set_aside and not (verdict.resolved or verdict.failure_reason):
+        reason = "the patch changes no file: expected a diff in the format of git"
+        verdict = dataclasses.replace(verdict, failure_reason=reason)
     return dataclasses.replace(verdict, set_aside=set_aside, control_duration_s=time.monotonic() - tested_at)
 
 

@@ -94,6 +94,9 @@ def test_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before_and_
 def test_incompatible_arguments_are_rejected(model):
     with pytest.raises(ConfigurationError, match="env: missing"):
         Trainer(model, algorithm=PPO())
+    for no_algorithm in ("ppo", PPO):
+        with pytest.raises(ConfigurationError, match=r"algorithm: got .*, expected an object such as PPO\(\)"):
+            Trainer(model, lake, no_algorithm)
     with pytest.raises(ConfigurationError, match="demonstrations: needed by"):
         Trainer(model, lake, Cloning())
     for wrong in ({"checkpoint_every": 0}, {"log_every": 0}, {"keep_checkpoints": 0}, {"parallel": 0}):

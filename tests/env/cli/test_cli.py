@@ -136,8 +136,11 @@ def _rows(place: Path, *rows: dict[str, object]) -> tuple[str, str]:
     ("arguments", "named"),
     [
         ((), ("COMMAND", "--help")),
-        (("rum",), ("'rum'", "run", "--help")),
-        (("run", "--sed", "1"), ("--sed", "--help")),
+        (("rum",), ("'rum'", "; did you mean run? Try: swegym --help")),
+        (("tools", "chek"), ("'chek'", "; did you mean check? Try: swegym tools --help")),
+        (("run", "--sed", "1"), ("--sed", "Try: swegym run --help")),
+        (("tasks", "mini"), ("swegym tasks: unrecognized arguments: mini. Try: swegym tasks --help",)),
+        (("tools", "check", "a", "b"), ("swegym tools check: unrecognized arguments: b",)),
         (("run", "--seed", "x"), ("--seed", "'x'", "swegym run --help")),
         (("run", "--seed", "-1"), ("--seed", "at least 0", "-1")),
         (("run", "--sandbox", "docker"), ("'docker'", f"auto, {', '.join(BACKENDS)}")),
@@ -386,7 +389,7 @@ def test_command_in_tags_that_is_not_whole_is_refused(swegym: Run, stdin: str, n
 def test_input_that_is_not_utf8_is_decoded_with_replacements(swegym: Run):
     done = swegym("run", *ONE_TASK, stdin=b"echo \xff\nsubmit\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "resolved: False" in done.stdout
+    assert "resolved: False  FAIL_TO_PASS 0/1  PASS_TO_PASS " in done.stdout
 
 
 def _runs(pid: int, name: bytes) -> bool:

@@ -43,6 +43,15 @@ def test_gold_resolves_and_an_empty_patch_does_not(task: Task, store: LayerStore
     assert empty.tests["tests.test_add.AddTest.test_add"] == "FAILED"
 
 
+def test_text_that_is_no_patch_is_not_resolved_and_says_why(task: Task, store: LayerStore) -> None:
+    words = grade(task, "I have changed the operator.\n", store=store)
+    assert (words.resolved, words.valid, words.pass_to_pass) == (False, True, (2, 2))
+    assert words.failure_reason == "the patch changes no file: expected a diff in the format of git"
+    assert [
+        grade(task, patch, store=store).failure_reason for patch in ("", "\n", new_file("tests/test_x.py", "x = 1"))
+    ] == [""] * 3
+
+
 def edit(new_body: str) -> str:
     """A patch that puts `new_body` (lines) in the place of the wrong line of `add`."""
     lines = new_body.splitlines()

@@ -97,7 +97,7 @@ def test_a_batch_is_replayed_by_several_algorithms(run: Path, capsys: pytest.Cap
         (["replay-batch", "no.jsonl", "--run", "{run}", "--loss", "pppo"], "no.jsonl"),
         (["replay-batch", "{run}/batches/00000000.jsonl", "--run", "{run}", "--loss", "pppo"], "Did you mean 'ppo'?"),
         (["check-env", "NoSuch-v0"], "NoSuch"),
-        (["check-env", "FrozenLake-v1"], "--environment.adapter text"),
+        (["check-env", "FrozenLake-v1"], "Try: --adapter text"),
     ],
 )
 def test_errors_have_one_line(

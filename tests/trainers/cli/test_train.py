@@ -74,9 +74,23 @@ def test_missing_argument_is_a_one_line_error(swe_train: Run, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("given", "hint"),
+    [("config", "; did you mean config.yaml?"), ("chekc-env", "; did you mean check-env?"), ("x/y.yaml", "")],
+)
+def test_a_configuration_that_is_not_there_names_the_nearest(tmp_path, monkeypatch, capsys, given, hint):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    assert main([given]) == 2
+    assert capsys.readouterr().err == f"swe-train: {given}: no such file{hint}\n"
+
+
+@pytest.mark.parametrize(
     ("overrides", "named"),
     [
         ("--trainer.learning_rat 1", ("trainer.learning_rat", "no such setting", "'learning_rate'")),
+        ("--learning_rate 1", ("learning_rate", "no such setting", "'trainer.learning_rate'")),
+        ("--episods 4", ("episods", "no such setting", "'evaluation.episodes'")),
+        ("--model.max_turns 4", ("model.max_turns", "no such setting", "'environment.max_turns'")),
         ("--trainer.gamma 2", ("trainer.gamma", "2.0", "from 0 to 1")),
         ("--environment.id FrozenLaki-v1", ("environment FrozenLaki-v1", "FrozenLake")),
         ("loose", ("'loose'", "--section.key value")),
@@ -203,10 +217,10 @@ def test_interrupted_run_resumes(tmp_path: Path):
 
 def test_debug_option_shows_the_traceback(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["nothing.yaml", "--debug"]) == 2
+    assert main([".", "--debug"]) == 2
     error = capsys.readouterr().err
     assert "Traceback (most recent call last)" in error and "read_config" in error
-    assert error.splitlines()[-1].startswith("swe-train: nothing.yaml: cannot be read")
+    assert error.splitlines()[-1].startswith("swe-train: .: cannot be read")
 
 
 def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatch, capsys):
@@ -244,7 +258,7 @@ def test_evaluation_of_a_finished_run_uses_its_last_weights(tmp_path, monkeypatc
         (["nowhere"], ("nowhere", "No such file")),
         (["config.yaml", "--episodes", "0"], ("--episodes", "positive")),
         (["config.yaml", "--evaluation.temperature", "-1"], ("temperature", "0 or more")),
-        (["empty"], ("config.yaml", "No such file")),
+        (["empty"], ("empty: neither a run of swe-train nor the folder of a model. Try: the output_dir of a run",)),
     ],
 )
 def test_wrong_evaluation_arguments_are_one_line_errors(tmp_path, monkeypatch, capsys, arguments, named):

@@ -154,7 +154,7 @@ def test_adapter_passes_gymnasium_check_env() -> None:
         (lambda: TextAdapter(gymnasium.make("FrozenLake-v1"), actions=("a", "b", "c", "a")), "4 actions"),
         (lambda: frozen_lake(fallback="sideways"), "'sideways' is not one of left"),
         (lambda: frozen_lake(box_range=[(0, 1)]), "no effect"),
-        (lambda: TextAdapter(gymnasium.make("CartPole-v1")), "box_range"),
+        (lambda: TextAdapter(gymnasium.make("CartPole-v1")), r"Try: box_range=\[\(LOW, HIGH\), …\], 4 pairs"),
         (lambda: TextAdapter(gymnasium.make("CartPole-v1"), box_range=[(0, 1)]), "1 entries, the observation 4"),
         (lambda: TextAdapter(gymnasium.make("Pendulum-v1")), "expected Discrete"),
         (lambda: TextAdapter(Fixed(spaces.Dict({"a": spaces.Discrete(2)}), [])), "is not supported"),
