@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
