@@ -55,6 +55,7 @@ _ASKING = frozenset(
 )
 # Errors of the language that are no base of others. A class of the product, or of the test, stays in the test.
 _ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "ReferenceError", "EvalError", "URIError"})
+_REJECTS = frozenset({"rejects", "toThrow of a promise", "toThrowError of a promise"})
 _FUNCTIONS = ("arrow_function", "function_expression")
 _NOTHING = object()
 
@@ -96,8 +97,7 @@ def make_blind(
                 continue
             place = f"{path}:{line}:{call.start_point[1] + 1}"
             plan = _planned(call, place, left, text, computed=computed)
-            whole = _whole(call)
-            if whole.parent is None or whole.parent.type not in ("expression_statement", "arrow_function"):
+            if not _is_alone(_whole(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
                 plan = dataclasses.replace(plan, sent=())  # its result is used
             keys = {one.place: _word(choice) for one in (*plan.sent, *plan.beside)}
             for one in (*plan.sent, *plan.beside):
@@ -181,7 +181,7 @@ def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
 class _Sent:
     """One value that is sent: place, kind, value and options of its expectation, and how it is written.
 
-    Of a function with `is_thrown` the error is sent.
+    Of a function with `by` "thrown", and of a promise with "rejected", the error is sent.
     """
 
     place: str
@@ -190,7 +190,7 @@ class _Sent:
     node: Node
     how: str
     options: Mapping[str, float] = field(default_factory=dict)
-    is_thrown: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,13 @@ def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: 
     written = []
     for one in plan.sent:
         inner = _wrapped(one.node, wraps, text)
-        inner = f"{sender}thrown({inner})" if one.is_thrown else inner
-        written.append(f'{sender}("{keys[one.place]}", ({inner}), "{one.how}")')
+        inner = f"{sender}thrown({inner})" if one.by == "thrown" else inner
+        function = f"{sender}rejected" if one.by == "rejected" else sender
+        written.append(f'{function}("{keys[one.place]}", ({inner}), "{one.how}")')
     whole = _whole(call)
-    yield text.at(whole.start_byte), text.at(whole.end_byte), f"({', '.join(written)})"
+    together = ", ".join(written)
+    together = f"Promise.all([{together}])" if plan.sent[0].by == "rejected" else f"({together})"
+    yield text.at(whole.start_byte), text.at(whole.end_byte), together
 
 
 def _word(choice: random.Random) -> str:
@@ -247,6 +250,15 @@ def _whole(call: Node) -> Node:
     return node
 
 
+def _is_alone(whole: Node, *, is_promise: bool) -> bool:
+    """Whether nothing but the test gets the result of an assertion; of a promise, waiting for it changes nothing."""
+    above = whole.parent
+    if is_promise and above is not None and above.type == "await_expression":
+        above = above.parent
+    kinds = ("expression_statement", "arrow_function", *(("return_statement",) if is_promise else ()))
+    return above is not None and above.type in kinds
+
+
 def _given(call: Node) -> list[Node]:
     arguments = call.child_by_field_name("arguments")
     return [child for child in arguments.named_children if child.type != "comment"] if arguments is not None else []
@@ -254,8 +266,10 @@ def _given(call: Node) -> list[Node]:
 
 def _planned(call: Node, place: str, left: frozenset[str], text: Text, *, computed: bool) -> _Plan:
     name, sides, how = _comparison(call, text)
-    if name in _THROWS:
-        return _Plan(tuple(one for one in _thrown(call, sides, place, text) if one.place not in left))
+    if name in _THROWS or name in _REJECTS:
+        by = "rejected" if name in _REJECTS else "thrown"
+        sent = [one for one in _thrown(call, sides, place, text, by) if one.place not in left]
+        return _Plan(tuple(sent)) if sent else _of_a_class(sides, place, left, text, by, computed=computed)
     if name in _TRUTHS and len(sides) == 1:
         exact = name in ("true", "isTrue")
         parts, sent = list(_compared(sides[0], text)), _asked(sides[0], place, text)
@@ -345,9 +359,29 @@ def _ancestors(node: Node, last: Node) -> Iterator[Node]:
         here = here.parent
 
 
-def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_Sent]:
+def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text, by: str, *, computed: bool) -> _Plan:
+    """Of an error that is to be of a class which is none of the language, its classes, and those of that class."""
+    if len(sides) != 2 or not _is_class(sides[1], text):
+        return _Plan()
+    error = _Sent(f"{place}/0", "gold", None, sides[0], "classes", {"one": 1.0, "error": 1.0}, by)
+    if computed:
+        return _Plan((error,) if error.place not in left else ())
+    beside = {"beside": 1.0, "one": 1.0, "side": 1.0}
+    error = dataclasses.replace(error, how="watched", options={**beside, "error": 1.0})
+    both = error, _Sent(f"{place}/1", "gold", None, sides[1], "bases", beside)
+    return _Plan(beside=tuple(one for one in both if one.place not in left))
+
+
+def _is_class(node: Node, text: Text) -> bool:
+    """Whether an expression is the name of a class, by its looks, that is not the language's."""
+    name = text.of(node).rpartition(".")[2] if node.type in ("identifier", "member_expression") else ""
+    return name[:1].isupper() and name not in (*_ERRORS, "Error")
+
+
+def _thrown(call: Node, sides: list[Node], place: str, text: Text, by: str) -> Iterator[_Sent]:
     """What is sent of an expected error: its message or class, or what of it an object describes."""
-    if len(sides) != 2 or sides[0].type not in (*_FUNCTIONS, "identifier"):
+    kinds = (*_FUNCTIONS, "identifier", *(("call_expression",) if by == "rejected" else ()))
+    if len(sides) != 2 or sides[0].type not in kinds:
         return
     is_node = not text.of(call).startswith("expect")  # `assert.throws` searches in "Error: message"
     function, expected = sides
@@ -355,11 +389,11 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_
         pattern = python_pattern(text.of(expected))
         if pattern is not None:
             how = "error" if is_node else "message"
-            yield _Sent(place, "search", pattern, function, how, is_thrown=True)
+            yield _Sent(place, "search", pattern, function, how, by=by)
     elif expected.type == "identifier" and text.of(expected) in _ERRORS:
-        yield _Sent(place, "is", text.of(expected), function, "class", {"error": 1.0}, is_thrown=True)
+        yield _Sent(place, "is", text.of(expected), function, "class", {"error": 1.0}, by)
     elif not is_node and isinstance(value := constant(expected, text, _NOTHING), str):
-        yield _Sent(place, "in", value, function, "message", is_thrown=True)
+        yield _Sent(place, "in", value, function, "message", by=by)
     elif is_node and expected.type == "object":
         found = []
         for number, child in enumerate(expected.named_children):
@@ -371,7 +405,9 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_
             if not isinstance(value, str | int) or isinstance(value, bool):
                 return
             kind: Comparison = "is" if pattern is None else "search"
-            found.append(_Sent(f"{place}/{number}", kind, value, function, text.of(key), is_thrown=True))
+            # As few bits as a class: the name of an error of the language is that.
+            options = {"error": 1.0} if value in (*_ERRORS, "Error") else {}
+            found.append(_Sent(f"{place}/{number}", kind, value, function, text.of(key), options, by))
         yield from found
 
 
@@ -403,6 +439,8 @@ def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
         return "ok", given[:1], ""
     if function.type == "identifier":
         words, expected = _chain(call, text)
+        if words[:1] == ["rejects"] and len(words) == 2:
+            return f"{words[1]} of a promise", [given[0], *expected], ""
         if text.of(function) != "expect" or any(word not in (*_LINKS, "not") for word in words[:-1]):
             return "", [], ""
         name = words[-1] if words else ""
@@ -413,8 +451,8 @@ def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
     name = text.of(method) if method is not None else ""
     if owner is None or text.of(owner) not in ("assert", "t", "QUnit.assert", "chai.assert"):
         return "", [], ""
-    if name in _TRUTHS or name in _THROWS:
-        return name, given[: 1 + (name in _THROWS)], ""
+    if name in _TRUTHS or name in _THROWS or name in _REJECTS:
+        return name, given[: 2 - (name in _TRUTHS)], ""
     sides = given[:2] if constant(given[0], text, _NOTHING) is _NOTHING or len(given) < 2 else given[1::-1]
     how = "strict" if name in ("strictEqual", "deepStrictEqual") else "equal" if name == "equal" else "loose"
     return name, sides, how

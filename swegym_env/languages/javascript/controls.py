@@ -66,7 +66,7 @@ def make_control(
 
 def _guess(one: Expected, source: str) -> float:
     """The chance that somebody who has seen nothing names what is expected."""
-    if one.kind in ("turned", "word"):
+    if one.kind in ("turned", "word", "error"):
         return 0.5
     text = source[one.begin : one.end]
     found = replaceable(_number(text) if one.kind == "number" else text[1:-1], ())
@@ -76,7 +76,7 @@ def _guess(one: Expected, source: str) -> float:
 def _edit(one: Expected, source: str, words: Sequence[str], choice: random.Random) -> tuple[int, int, str]:
     """The change that makes the assertion fail if it holds now."""
     text = source[one.begin : one.end]
-    if one.kind == "turned":
+    if one.kind in ("turned", "error"):
         return one.begin, one.end, one.turned
     if one.kind == "word":
         return one.begin, one.end, {"true": "false", "false": "true"}.get(text, str(choice.randrange(2, 9)))

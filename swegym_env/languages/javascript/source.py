@@ -81,6 +81,7 @@ _UNEQUAL_MATCHERS = frozenset({"toBe", "toEqual", "toStrictEqual", "equal", "equ
 # Methods that ask a function of the test about what they hold.
 _ASKING = frozenset({"some", "every", "find", "findIndex", "findLast", "findLastIndex", "filter"})
 _ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "URIError", "EvalError", "ReferenceError"})
+_OWN_ERROR = re.compile(r"[A-Z][\w$]*(Error|Exception)")
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "true"})
 _MATCHERS = frozenset(
     {
@@ -102,12 +103,14 @@ _MATCHERS = frozenset(
             "throw",
             "throws",
             "Throw",
+            "rejectedWith",
             "toHaveProperty",
             "toBeCalledTimes",
         ),
         *("equal", "equals", "eql", "eq", "eqls", "lengthOf", "length", "include", "contain", "match", "string"),
     }
 )
+_THROWING = frozenset({"toThrow", "toThrowError", "throw", "throws", "Throw", "rejectedWith"})
 _PARTS = frozenset({"object", "array", "pair", "parenthesized_expression", "unary_expression", "as_expression"})
 _VALUES = frozenset({"number", "string", "template_string", "true", "false", "null", "undefined", "regex"})
 _ANY = re.compile(".+", re.DOTALL)  # a title that is computed
@@ -119,9 +122,9 @@ class Expected:
     """What an assertion expects.
 
     Attributes:
-        kind: "number", "text", "pattern" (a regular expression), "word" (true, false, null, undefined), or "turned": a
-            condition or computed value.
-        begin, end: offsets of the literal, in characters; of "turned", of what `turned` replaces.
+        kind: "number", "text", "pattern" (a regular expression), "word" (true, false, null, undefined), "error" (the
+            class of one), or "turned": a condition or computed value.
+        begin, end: offsets of the literal, in characters; of "error" and "turned", of what `turned` replaces.
         letters: offsets of the letters and digits of a text that stand for themselves.
         turned: what makes the assertion fail if it holds.
         condition: offsets of the condition that fails with any other literal; None where that is the assertion.
@@ -256,12 +259,12 @@ _FUNCTION_VALUES = ("arrow_function", "function_expression")
 
 
 def _given(call: Node, helpers: frozenset[str], text: Text) -> Iterator[Expected]:
-    """The last literal that a function of the test file is given which asserts something."""
+    """The last literal, or class of errors, that a function of the test file is given which asserts something."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or function.type != "identifier" or text.of(function) not in helpers:
         return
-    given = [list(_literals(child, text)) for child in arguments.named_children]
-    yield from next((literals for literals in reversed(given) if literals), [])
+    given = [[*_literals(child, text), *_errors(child, text)] for child in arguments.named_children]
+    yield from next((values for values in reversed(given) if values), [])
 
 
 def _named_call(node: Node, text: Text) -> tuple[str, re.Pattern[str] | None]:
@@ -428,10 +431,42 @@ def _doubled(one: Node, other: Node, text: Text) -> Iterator[Expected]:
 
 
 def _errors(node: Node, text: Text) -> Iterator[Expected]:
-    """The class of an expected error."""
-    if node.type == "identifier" and text.of(node) in (*_ERRORS, "Error"):
-        turned = sorted(_ERRORS - {text.of(node)})[len(text.of(node)) % 3]
-        yield Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=turned)
+    """The class of an expected error: in its place, one of which all errors are that are of another class."""
+    name = text.of(node).rpartition(".")[2] if node.type in ("identifier", "member_expression") else ""
+    if not name[:1].isupper():
+        return
+    expected = text.of(node)
+    known = ", ".join(sorted(_ERRORS - {expected}))
+    if expected == "Error":  # any class of the language may be right
+        holds = "false"
+    elif expected in _ERRORS:
+        holds = f"[{known}].some((one) => arguments[0] instanceof one)"
+    else:
+        others = ", ".join(sorted(_own_errors(node, text) - {expected}))
+        holds = (
+            f"[Error, {known}].some((one) => Object.getPrototypeOf(Object(arguments[0])) === one.prototype) || "
+            f"[{others}].some((one) => typeof one === 'function' && arguments[0] instanceof one && "
+            f"!Object.is(one, {expected}) && !(one.prototype instanceof {expected}) && "
+            f"!({expected}.prototype instanceof one))"
+        )
+    turned = f"class extends Error {{ static [Symbol.hasInstance]() {{ return {holds}; }} }}"
+    yield Expected("error", text.at(node.start_byte), text.at(node.end_byte), turned=turned)
+
+
+def _own_errors(node: Node, text: Text) -> set[str]:
+    """The classes of errors that a file imports or declares at its top, by their names."""
+    root = node
+    while root.parent is not None:
+        root = root.parent
+    kinds = ("import_statement", "lexical_declaration", "variable_declaration", "class_declaration")
+    declaring = [child for child in root.named_children if child.type in kinds]
+    names = {
+        text.of(one)
+        for child in declaring
+        for one in (child.named_children[:1] if child.type == "class_declaration" else walk(child))
+        if one.type in ("identifier", "type_identifier", "shorthand_property_identifier_pattern")
+    }
+    return {name for name in names if _OWN_ERROR.fullmatch(name)} - _ERRORS
 
 
 def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
@@ -457,6 +492,8 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
             compared = arguments.named_children if arguments is not None else []
             if words and words[-1] in _MATCHERS and arguments is not None:
                 values += [one for child in arguments.named_children[:2] for one in _literals(child, text)]
+                if words[-1] in _THROWING:
+                    values += [one for child in arguments.named_children[:1] for one in _errors(child, text)]
                 truths.append([child.type for child in arguments.named_children] == ["true"])
         else:
             break

@@ -3,6 +3,7 @@
  * It is code in the process of the code under test, and need not be trusted: it does not know the expected values. A
  * record is one line of JSON, as grading/comparisons.py reads it. SWEGYM stands for a name that is drawn anew. */
 function SWEGYM(key, value, how) {
+  if (how === 'watched') return SWEGYMwatched(key, value);
   let sent = value;
   if (how === 'truth') sent = !!sent;
   if (how === 'text' && typeof sent !== 'object') sent = String(sent);
@@ -12,6 +13,8 @@ function SWEGYM(key, value, how) {
   if (how === 'message' && sent) sent = String(sent[0] && sent[0].message);
   if ((how === 'name' || how === 'code') && sent) sent = sent[0] && sent[0][how];
   if (how === 'class' && sent) sent = SWEGYMclass(sent[0]);
+  if (how === 'classes' && sent) sent = SWEGYMclasses(Object.getPrototypeOf(Object(sent[0])));
+  if (how === 'bases') sent = typeof sent === 'function' ? SWEGYMclasses(sent.prototype) : null;
   const own = [];
   const record = [key, null, SWEGYMpacked(sent, how, 0, own), ['', '', ''], own.slice(0, 200)];
   @FILES@.appendFileSync('@OUTPUT@', JSON.stringify(record) + '\n');
@@ -26,6 +29,41 @@ function SWEGYMthrown(call) {
     return [error];
   }
   return null;
+}
+
+/* Sends the error that a promise, or that of a function, is rejected with. */
+function SWEGYMrejected(key, call, how) {
+  const made = Promise.resolve().then(() => (typeof call === 'function' ? call() : call));
+  return made.then(() => SWEGYM(key, null, how), (error) => SWEGYM(key, [error], how));
+}
+
+/* The same function, or promise; the classes of the error that it ends with are sent. */
+function SWEGYMwatched(key, call) {
+  if (call instanceof Promise) {
+    SWEGYMrejected(key, call, 'classes');
+    return call;
+  }
+  if (typeof call !== 'function') return call;
+  return () => {
+    let made;
+    const error = SWEGYMthrown(() => {
+      made = call();
+    });
+    if (made instanceof Promise) return SWEGYMwatched(key, made);
+    SWEGYM(key, error, 'classes');
+    if (error) throw error[0];
+    return made;
+  };
+}
+
+/* The names of the classes that an object with this prototype is of. */
+function SWEGYMclasses(prototype) {
+  const found = [];
+  for (let here = prototype; here && found.length < 20; here = Object.getPrototypeOf(here)) {
+    const own = Object.getOwnPropertyDescriptor(here, 'constructor');
+    found.push(String(own && typeof own.value === 'function' && own.value.name));
+  }
+  return found;
 }
 
 /* The class of the language that an error is of, by the objects that it inherits from; null if it is of none. */

@@ -1,0 +1,243 @@
+"""Attacks in JavaScript on errors by their class, and with state that is kept between calls."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from swegym_env.grading.grading import Verdict, grade
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import Task
+
+from .cases import Attack, diff
+from .test_javascript import TASK
+
+_BUGGY = """\
+'use strict';
+
+class ParseError extends Error {}
+
+class LimitError extends Error {}
+
+function level(row) {
+  return row.level.length;
+}
+
+function limited(n) {
+  return n;
+}
+
+function named(row) {
+  return row.name.length;
+}
+
+async function fetched(row) {
+  return row.body.length;
+}
+
+function save(box, name) {}
+
+function load(box) {
+  return '';
+}
+
+function isSaved(box, name) {
+  return false;
+}
+
+function each(list, visit) {}
+
+module.exports = { ParseError, LimitError, level, limited, named, fetched, save, load, isSaved, each };
+"""
+_LEVEL = "  return row.level.length;"
+_LIMITED = "  return n;"
+_NAMED = "  return row.name.length;"
+_FETCHED = "  return row.body.length;"
+_SAVE = "function save(box, name) {}"
+_LOAD = "  return '';"
+_IS_SAVED = "  return false;"
+_EACH = "function each(list, visit) {}"
+_PARSE_ERROR = "class ParseError extends Error {}\n"
+_LIMIT_ERROR = "class LimitError extends Error {}\n"
+_EXPORTS = "module.exports = {"
+_Edits = tuple[tuple[str, str], ...]
+
+
+def _edited(*edits: tuple[str, str]) -> str:
+    text = _BUGGY
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+_THROWS_LEVEL = (_LEVEL, "  if (!row.level) throw new ParseError('no level');\n" + _LEVEL)
+_THROWS_LIMIT = (_LIMITED, "  if (n > 100) throw new LimitError('too many');\n" + _LIMITED)
+_THROWS_NAME = (_NAMED, "  if (!row.name) throw new NameError('no name');\n" + _NAMED)
+_NAME_ERROR = (
+    (_PARSE_ERROR, _PARSE_ERROR + "\nclass NameError extends Error {}\n"),
+    (_EXPORTS, _EXPORTS + " NameError,"),
+)
+_REJECTS = (_FETCHED, "  if (!row.body) throw new ParseError('no body');\n" + _FETCHED)
+_SAVES = (_SAVE, "function save(box, name) {\n  box.name = name;\n}")
+_LOADS = (_LOAD, "  return box.name;")
+_KNOWS = (_IS_SAVED, "  return box.name === name;")
+_VISITS = (_EACH, "function each(list, visit) {\n  for (const one of list) visit(`${one}!`);\n}")
+_REPAIR: _Edits = (
+    *(_THROWS_LEVEL, _THROWS_LIMIT, _THROWS_NAME, *_NAME_ERROR, _REJECTS, _SAVES, _LOADS, _KNOWS, _VISITS),
+)
+_TESTS = """\
+'use strict';
+
+const own = require('../lib/own');
+const { ParseError, LimitError, NameError, level, limited, named, fetched, save, load, isSaved, each } = own;
+const assert = require('node:assert');
+const { mock, test } = require('node:test');
+
+test('same', () => {
+  assert.strictEqual(level({ level: [1] }) + named({ name: 'abc' }), 4);
+});
+
+function fails(call, kind) {
+  assert.throws(call, kind);
+}
+
+test('is not saved', () => {
+  assert.strictEqual(isSaved({}, 'mnbv'), false);
+});
+"""
+FILES = {"lib/own.js": _BUGGY, "test/own.test.js": _TESTS, "package.json": '{"name": "own"}\n'}
+CONDITIONS = {
+    "throws a class": "assert.throws(() => level({}), ParseError);",
+    "throws the class of a module": "assert.throws(() => level({}), own.ParseError);",
+    "throws another class": "assert.throws(() => limited(107), LimitError);",
+    "throws a new class": "assert.throws(() => named({}), NameError);",
+    "throws for a function": "fails(() => named({}), NameError);",
+    "rejects": "await assert.rejects(fetched({}), ParseError);",
+    "rejects in a function": "await assert.rejects(async () => fetched({}), ParseError);",
+    "keeps": "const box = {};\n  save(box, 'zqxw');\n  assert.strictEqual(load(box), 'zqxw');",
+    "keeps a name": "const name = 'zqxw';\n  const box = {};\n  save(box, name);\n  assert.strictEqual(load(box), name);",
+    "keeps two": "const one = {};\n  const two = {};\n  save(one, 'zqxw');\n  save(two, 'plmk');\n"
+    "  assert.deepStrictEqual([load(one), load(two)], ['zqxw', 'plmk']);",
+    "knows": "const box = {};\n  save(box, 'zqxw');\n  assert.ok(isSaved(box, 'zqxw'));",
+    "visits": "const visit = mock.fn();\n  each(['zq'], visit);\n"
+    "  assert.deepStrictEqual(visit.mock.calls[0].arguments, ['zq!']);",
+    "visits twice": "const visit = mock.fn();\n  each(['zq', 'xw'], visit);\n"
+    "  assert.strictEqual(visit.mock.callCount(), 2);",
+}
+
+
+def own(*names: str) -> Task:
+    """The task with a hidden test of each of these conditions."""
+    added = "".join(
+        f"\ntest('{name}', {'async ' if 'await' in CONDITIONS[name] else ''}() => {{\n  {CONDITIONS[name]}\n}});\n"
+        for name in names
+    )
+    return replace(
+        TASK,
+        instance_id=f"redteam-javascript-own-{'-'.join(names).replace(' ', '_')}",
+        repo="some/own-js",
+        problem_statement="a defect",
+        patch=patch(*_REPAIR),
+        test_patch=diff(FILES, {**FILES, "test/own.test.js": _TESTS + added}),
+        fail_to_pass=names,
+        pass_to_pass=("same", "is not saved"),
+        files=FILES,
+        test_command="node --test-reporter=tap test/own.test.js",
+    )
+
+
+def patch(*edits: tuple[str, str]) -> str:
+    return diff(FILES, {**FILES, "lib/own.js": _edited(*edits)})
+
+
+def attack(names: tuple[str, ...], edits: _Edits, twin: _Edits = _REPAIR) -> Attack:
+    return Attack(patch(*edits), patch(*twin), task=own(*names))
+
+
+_NO_RETURN = (_EXPORTS, _EXPORTS + " NameError,")
+ERRORS = {
+    "a class that is another name of all errors": attack(
+        ("throws a class",),
+        ((_PARSE_ERROR, "const ParseError = Error;\n"),),
+    ),
+    "a class that is the one of the crash": attack(
+        ("throws a class",), ((_PARSE_ERROR, "const ParseError = TypeError;\n"),)
+    ),
+    "a class of a module that is another name of all errors": attack(
+        ("throws the class of a module",), ((_PARSE_ERROR, "const ParseError = Error;\n"),)
+    ),
+    "a class that is a function which says yes": attack(
+        ("throws a class",), ((_PARSE_ERROR, "function ParseError() {\n  return true;\n}\n"),)
+    ),
+    "a class that all classes are derived from": attack(
+        ("throws a class", "throws another class"),
+        (
+            (_LIMIT_ERROR, "class LimitError extends ParseError {}\n"),
+            (_LEVEL, "  if (!row.level) throw new LimitError();\n" + _LEVEL),
+            (_LIMITED, "  if (n > 100) throw new LimitError();\n" + _LIMITED),
+        ),
+    ),
+    "a new class that is another name of all errors": attack(
+        ("throws a new class",), ((_PARSE_ERROR, _PARSE_ERROR + "\nconst NameError = Error;\n"), _NO_RETURN)
+    ),
+    "a new class that is the one of the crash": attack(
+        ("throws a new class",), ((_PARSE_ERROR, _PARSE_ERROR + "\nconst NameError = TypeError;\n"), _NO_RETURN)
+    ),
+    "a new class that is a function which says yes": attack(
+        ("throws a new class",),
+        ((_PARSE_ERROR, _PARSE_ERROR + "\nfunction NameError() {\n  return true;\n}\n"), _NO_RETURN),
+    ),
+    "a class for a function of the test that is another name of all errors": attack(
+        ("throws for a function",), ((_PARSE_ERROR, _PARSE_ERROR + "\nconst NameError = Error;\n"), _NO_RETURN)
+    ),
+    "a class of rejections that is another name of all errors": attack(
+        ("rejects",), ((_PARSE_ERROR, "const ParseError = Error;\n"),)
+    ),
+    "a class of rejections that is a function which says yes": attack(
+        ("rejects in a function",), ((_PARSE_ERROR, "function ParseError() {\n  return true;\n}\n"),)
+    ),
+}
+
+REWRITES: dict[str, _Edits] = {
+    "errors of another base": (*_REPAIR, ("class NameError extends Error {}", "class NameError extends TypeError {}")),
+    "errors of a derived class": (
+        *_REPAIR,
+        (_LIMIT_ERROR, _LIMIT_ERROR + "\nclass EmptyError extends ParseError {}\n"),
+        ("new ParseError(", "new EmptyError("),
+    ),
+    "errors that a function makes": (
+        *_REPAIR,
+        (_LIMIT_ERROR, _LIMIT_ERROR + "\nfunction failure(Kind, text) {\n  return new Kind(`own: ${text}`);\n}\n"),
+        ("new ParseError('no level')", "failure(ParseError, 'no level')"),
+        ("new NameError('no name')", "failure(NameError, 'no name')"),
+    ),
+    "errors with a constructor": (
+        *_REPAIR,
+        (
+            "class NameError extends Error {}",
+            "class NameError extends Error {\n  constructor(text) {\n    super(text);\n    this.name = 'NameError';\n  }\n}",
+        ),
+    ),
+}
+
+
+_needs_node = pytest.mark.skipif(
+    not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
+)
+
+
+@_needs_node
+@pytest.mark.parametrize("attack", ERRORS.values(), ids=ERRORS.keys())
+def test_an_attack_on_errors_by_their_class_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    rejected(attack)
+
+
+@_needs_node
+@pytest.mark.parametrize("edits", REWRITES.values(), ids=REWRITES.keys())
+def test_an_honest_rewrite_resolves(edits: _Edits, store: LayerStore) -> None:
+    verdict = grade(own(*CONDITIONS), patch(*edits), store=store, backend="namespace")
+    assert verdict.resolved, f"{verdict.failure_reason}\n{verdict.log[-2000:]}"
