@@ -119,7 +119,8 @@ CONDITIONS = {
     "rejects": "await assert.rejects(fetched({}), ParseError);",
     "rejects in a function": "await assert.rejects(async () => fetched({}), ParseError);",
     "keeps": "const box = {};\n  save(box, 'zqxw');\n  assert.strictEqual(load(box), 'zqxw');",
-    "keeps a name": "const name = 'zqxw';\n  const box = {};\n  save(box, name);\n  assert.strictEqual(load(box), name);",
+    "keeps a name": "const name = 'zqxw';\n  const box = {};\n  save(box, name);\n"
+    "  assert.strictEqual(load(box), name);",
     "keeps two": "const one = {};\n  const two = {};\n  save(one, 'zqxw');\n  save(two, 'plmk');\n"
     "  assert.deepStrictEqual([load(one), load(two)], ['zqxw', 'plmk']);",
     "knows": "const box = {};\n  save(box, 'zqxw');\n  assert.ok(isSaved(box, 'zqxw'));",
@@ -202,6 +203,207 @@ ERRORS = {
     ),
 }
 
+_LAST = (_SAVE, "let last = '';\n\nfunction save(box, name) {\n  last = name;\n}")
+STATE = {
+    "the last text": attack(("keeps",), (_LAST, (_LOAD, "  return last;"))),
+    "the last text, which has a name": attack(("keeps a name",), (_LAST, (_LOAD, "  return last;"))),
+    "the last text, as a property of a function": attack(
+        ("keeps",),
+        ((_SAVE, "function save(box, name) {\n  save.last = name;\n}"), (_LOAD, "  return save.last;")),
+    ),
+    "the first text, in a list": attack(
+        ("keeps",),
+        (
+            (_SAVE, "const texts = [];\n\nfunction save(box, name) {\n  texts.push(name);\n}"),
+            (_LOAD, "  return texts[0];"),
+        ),
+    ),
+    "the last text, in a closure": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+const memory = (() => {
+  let last = '';
+  return { set: (text) => (last = text), get: () => last };
+})();
+
+function save(box, name) {
+  memory.set(name);
+}""",
+            ),
+            (_LOAD, "  return memory.get();"),
+        ),
+    ),
+    "the last text, in a class": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+class Memory {
+  static keep(text) {
+    this.text = text;
+  }
+}
+
+function save(box, name) {
+  Memory.keep(name);
+}""",
+            ),
+            (_LOAD, "  return Memory.text;"),
+        ),
+    ),
+    "the last text, in a generator": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+function* remembering() {
+  let last = '';
+  for (;;) last = (yield last) || last;
+}
+
+const memory = remembering();
+memory.next();
+
+function save(box, name) {
+  memory.next(name);
+}""",
+            ),
+            (_LOAD, "  return memory.next().value;"),
+        ),
+    ),
+    "the last text, in a map": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+const texts = new Map();
+
+function save(box, name) {
+  texts.set('', name);
+}""",
+            ),
+            (_LOAD, "  return texts.get('');"),
+        ),
+    ),
+    "the last text, as the default of a parameter": attack(
+        ("keeps",),
+        (
+            (_SAVE, "function save(box, name, memory = save) {\n  memory.last = name;\n}"),
+            (_LOAD, "  return save.last;"),
+        ),
+    ),
+    "the last text, by an assignment in a pattern": attack(
+        ("keeps",),
+        ((_SAVE, "let last;\n\nfunction save(box, name) {\n  [last] = [name];\n}"), (_LOAD, "  return last;")),
+    ),
+    "the last text, in the order of the calls": attack(
+        ("keeps two",),
+        (
+            (_SAVE, "const texts = [];\n\nfunction save(box, name) {\n  texts.push(name);\n}"),
+            (_LOAD, "  return texts.shift();"),
+        ),
+    ),
+    "the last text, in an object of a class": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+class Memory {
+  hold(text) {
+    this.text = text;
+  }
+}
+
+const memory = new Memory();
+
+function save(box, name) {
+  memory.hold(name);
+}""",
+            ),
+            (_LOAD, "  return memory.text;"),
+        ),
+    ),
+    "the last text, in an object that a class has": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+class Memory {
+  static one = new Memory();
+
+  hold(text) {
+    this.text = text;
+  }
+}
+
+function save(box, name) {
+  Memory.one.hold(name);
+}""",
+            ),
+            (_LOAD, "  return Memory.one.text;"),
+        ),
+    ),
+    "the last text, by a method that is bound": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+const texts = [];
+const keep = texts.unshift.bind(texts);
+
+function save(box, name) {
+  keep(name);
+}""",
+            ),
+            (_LOAD, "  return texts[0];"),
+        ),
+    ),
+    "the last text, by what all functions share": attack(
+        ("keeps",),
+        (
+            ("'use strict';\n\n", ""),
+            (_SAVE, "function save(box, name) {\n  this.saved = name;\n}"),
+            (_LOAD, "  return this.saved;"),
+        ),
+    ),
+    "the last text, given to a function that a function makes": attack(
+        ("keeps",),
+        (
+            (
+                _SAVE,
+                """\
+function remembering(wrap) {
+  let last = '';
+  return [wrap((text) => (last = text)), () => last];
+}
+
+const [keep, kept] = remembering((one) => one);
+
+function save(box, name) {
+  keep(name);
+}""",
+            ),
+            (_LOAD, "  return kept();"),
+        ),
+    ),
+    "the last text, in what was matched last": attack(
+        ("keeps",),
+        ((_SAVE, "function save(box, name) {\n  /.*/.test(name);\n}"), (_LOAD, "  return RegExp.lastMatch;")),
+    ),
+    "whether it is the last text": attack(("knows",), (_LAST, (_IS_SAVED, "  return last === name;"))),
+    "a count of the calls": attack(
+        ("knows",), ((_IS_SAVED, "  calls += 1;\n  return calls > 1;"), (_SAVE, f"let calls = 0;\n\n{_SAVE}"))
+    ),
+}
 REWRITES: dict[str, _Edits] = {
     "errors of another base": (*_REPAIR, ("class NameError extends Error {}", "class NameError extends TypeError {}")),
     "errors of a derived class": (
@@ -215,11 +417,99 @@ REWRITES: dict[str, _Edits] = {
         ("new ParseError('no level')", "failure(ParseError, 'no level')"),
         ("new NameError('no name')", "failure(NameError, 'no name')"),
     ),
+    "a store beside the objects": (
+        *_REPAIR[:-4],
+        (
+            _SAVE,
+            """\
+const names = new WeakMap();
+
+function save(box, name) {
+  names.set(box, name);
+}""",
+        ),
+        (_LOAD, "  return names.get(box);"),
+        (_IS_SAVED, "  return names.get(box) === name;"),
+        _VISITS,
+    ),
+    "a store of a class": (
+        *_REPAIR[:-4],
+        (
+            _SAVE,
+            """\
+class Store {
+  constructor() {
+    this.names = new Map();
+  }
+
+  put(box, name) {
+    this.names.set(box, name);
+  }
+}
+
+const store = new Store();
+
+function save(box, name) {
+  store.put(box, name);
+}""",
+        ),
+        (_LOAD, "  return store.names.get(box) ?? '';"),
+        (_IS_SAVED, "  return store.names.get(box) === name;"),
+        _VISITS,
+    ),
+    "a cache, and a count": (
+        *_REPAIR[:-4],
+        (
+            _SAVE,
+            """\
+const saved = new Map();
+let count = 0;
+
+function save(box, name) {
+  count += 1;
+  saved.set(box, { name, count });
+}""",
+        ),
+        (_LOAD, "  return saved.get(box).name;"),
+        (_IS_SAVED, "  return saved.has(box) && saved.get(box).name === name;"),
+        _VISITS,
+    ),
+    "a symbol and helpers": (
+        *_REPAIR[:-4],
+        (
+            _SAVE,
+            """\
+const NAME = Symbol('name');
+
+function save(box, name) {
+  Object.assign(box, { [NAME]: name });
+}""",
+        ),
+        (_LOAD, "  return box[NAME];"),
+        (_IS_SAVED, "  const own = box[NAME];\n  return own === name;"),
+        (
+            _EACH,
+            """\
+function each(list, visit) {
+  let at = 0;
+  list.forEach((one) => {
+    at += 1;
+    visit(`${one}!`, ...[].slice(at));
+  });
+}""",
+        ),
+    ),
     "errors with a constructor": (
         *_REPAIR,
         (
             "class NameError extends Error {}",
-            "class NameError extends Error {\n  constructor(text) {\n    super(text);\n    this.name = 'NameError';\n  }\n}",
+            """\
+class NameError extends Error {
+  constructor(text) {
+    super(text);
+    this.name = 'NameError';
+  }
+}""",
         ),
     ),
 }
@@ -233,6 +523,12 @@ _needs_node = pytest.mark.skipif(
 @_needs_node
 @pytest.mark.parametrize("attack", ERRORS.values(), ids=ERRORS.keys())
 def test_an_attack_on_errors_by_their_class_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    rejected(attack)
+
+
+@_needs_node
+@pytest.mark.parametrize("attack", STATE.values(), ids=STATE.keys())
+def test_an_attack_with_state_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 
 

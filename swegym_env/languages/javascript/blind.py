@@ -30,7 +30,7 @@ from swegym_env.languages.javascript.source import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["make_blind", "python_pattern"]
+__all__ = ["arguments_of", "chain_of", "judges", "make_blind", "python_pattern", "whole_of"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
@@ -84,7 +84,7 @@ def make_blind(
         helpers = _helpers(root, spans, text)
         for call in (node for node in walk(root) if node.type == "call_expression"):
             function = call.child_by_field_name("function")
-            if not _judges(call, text) or (function is not None and text.of(function) in helpers):
+            if not judges(call, text) or (function is not None and text.of(function) in helpers):
                 continue
             line = call.start_point[0] + 1
             inside = [names for first, last, names in spans if first <= line <= last]
@@ -97,7 +97,7 @@ def make_blind(
                 continue
             place = f"{path}:{line}:{call.start_point[1] + 1}"
             plan = _planned(call, place, left, text, computed=computed)
-            if not _is_alone(_whole(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
+            if not _is_alone(whole_of(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
                 plan = dataclasses.replace(plan, sent=())  # its result is used
             keys = {one.place: _word(choice) for one in (*plan.sent, *plan.beside)}
             for one in (*plan.sent, *plan.beside):
@@ -170,7 +170,7 @@ def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
     for call in (one for one in walk(root) if one.type == "call_expression"):
         function = call.child_by_field_name("function")
         for number in unused.get(text.of(function), ()) if function is not None else ():
-            given = _given(call)
+            given = arguments_of(call)
             if number < len(given) and constant(given[number], text, _NOTHING) is not _NOTHING:
                 empty = {"string": "''", "template_string": "''", "number": "0"}.get(given[number].type, "null")
                 edits.append((text.at(given[number].start_byte), text.at(given[number].end_byte), empty))
@@ -215,7 +215,7 @@ def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: 
         inner = f"{sender}thrown({inner})" if one.by == "thrown" else inner
         function = f"{sender}rejected" if one.by == "rejected" else sender
         written.append(f'{function}("{keys[one.place]}", ({inner}), "{one.how}")')
-    whole = _whole(call)
+    whole = whole_of(call)
     together = ", ".join(written)
     together = f"Promise.all([{together}])" if plan.sent[0].by == "rejected" else f"({together})"
     yield text.at(whole.start_byte), text.at(whole.end_byte), together
@@ -225,7 +225,7 @@ def _word(choice: random.Random) -> str:
     return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz", k=11))
 
 
-def _judges(call: Node, text: Text) -> bool:
+def judges(call: Node, text: Text) -> bool:
     """Whether a call is an assertion, known or not: of a chain of `expect`, its innermost call."""
     function = call.child_by_field_name("function")
     if function is None:
@@ -239,7 +239,7 @@ def _judges(call: Node, text: Text) -> bool:
     return re.search(r"(^|\.)(t|assert|should)$", name) is not None or _JUDGING.search(text.of(method)) is not None
 
 
-def _whole(call: Node) -> Node:
+def whole_of(call: Node) -> Node:
     """The chain that begins with this call: `expect(a).to.equal(1)`."""
     node = call
     while node.parent is not None and (
@@ -259,7 +259,8 @@ def _is_alone(whole: Node, *, is_promise: bool) -> bool:
     return above is not None and above.type in kinds
 
 
-def _given(call: Node) -> list[Node]:
+def arguments_of(call: Node) -> list[Node]:
+    """What a call is given."""
     arguments = call.child_by_field_name("arguments")
     return [child for child in arguments.named_children if child.type != "comment"] if arguments is not None else []
 
@@ -345,7 +346,7 @@ def _receivers(node: Node, text: Text) -> Iterator[Node]:
         method = function.child_by_field_name("property") if function is not None else None
         if owner is None or method is None or text.of(method) not in _ASKING:
             continue
-        if not any(_is_function(given) for given in _given(call)) or any(_receivers(owner, text)):
+        if not any(_is_function(given) for given in arguments_of(call)) or any(_receivers(owner, text)):
             continue
         if constant(owner, text, _NOTHING) is _NOTHING and not any(_is_function(one) for one in _ancestors(call, node)):
             yield owner
@@ -361,11 +362,16 @@ def _ancestors(node: Node, last: Node) -> Iterator[Node]:
 
 def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text, by: str, *, computed: bool) -> _Plan:
     """Of an error that is to be of a class which is none of the language, its classes, and those of that class."""
-    if len(sides) != 2 or not _is_class(sides[1], text):
+    if len(sides) != 2 or sides[1].type not in ("identifier", "member_expression"):
         return _Plan()
+    is_class = _is_class(sides[1], text)
     error = _Sent(f"{place}/0", "gold", None, sides[0], "classes", {"one": 1.0, "error": 1.0}, by)
-    if computed:
-        return _Plan((error,) if error.place not in left else ())
+    if computed:  # what has another name may be a function that reads the message
+        message = _Sent(f"{place}/1", "gold", None, sides[0], "message", {"one": 1.0}, by)
+        parts = (error,) if is_class else (error, message)
+        return _Plan(parts if not any(one.place in left for one in parts) else ())
+    if not is_class:
+        return _Plan()
     beside = {"beside": 1.0, "one": 1.0, "side": 1.0}
     error = dataclasses.replace(error, how="watched", options={**beside, "error": 1.0})
     both = error, _Sent(f"{place}/1", "gold", None, sides[1], "bases", beside)
@@ -374,7 +380,7 @@ def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text,
 
 def _is_class(node: Node, text: Text) -> bool:
     """Whether an expression is the name of a class, by its looks, that is not the language's."""
-    name = text.of(node).rpartition(".")[2] if node.type in ("identifier", "member_expression") else ""
+    name = text.of(node).rpartition(".")[2]
     return name[:1].isupper() and name not in (*_ERRORS, "Error")
 
 
@@ -432,13 +438,13 @@ def python_pattern(source: str) -> str | None:
 
 def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
     """The name of an assertion, what it compares (what is computed first), and how it is sent."""
-    function, given = call.child_by_field_name("function"), _given(call)
+    function, given = call.child_by_field_name("function"), arguments_of(call)
     if function is None or not given:
         return "", [], ""
     if function.type == "identifier" and text.of(function) == "assert":
         return "ok", given[:1], ""
     if function.type == "identifier":
-        words, expected = _chain(call, text)
+        words, expected = chain_of(call, text)
         if words[:1] == ["rejects"] and len(words) == 2:
             return f"{words[1]} of a promise", [given[0], *expected], ""
         if text.of(function) != "expect" or any(word not in (*_LINKS, "not") for word in words[:-1]):
@@ -467,7 +473,7 @@ def _searched(actual: Node, expected: Node, place: str, text: Text) -> list[_Sen
     return [_Sent(place, "search", pattern, actual, "strict")] if pattern is not None else []
 
 
-def _chain(call: Node, text: Text) -> tuple[list[str], list[Node]]:
+def chain_of(call: Node, text: Text) -> tuple[list[str], list[Node]]:
     """The words after `expect(…)`, and the arguments of the last of them."""
     words: list[str] = []
     expected: list[Node] = []
@@ -480,7 +486,7 @@ def _chain(call: Node, text: Text) -> tuple[list[str], list[Node]]:
         elif above.type == "call_expression" and above.child_by_field_name("function") == node:
             if expected:
                 return [], []
-            expected = _given(above)
+            expected = arguments_of(above)
         else:
             break
         node = above
@@ -533,7 +539,7 @@ def _method(call: Node, text: Text) -> str:
 
 
 def _asked_by_call(call: Node, place: str, text: Text) -> list[_Sent]:
-    function, given = call.child_by_field_name("function"), _given(call)
+    function, given = call.child_by_field_name("function"), arguments_of(call)
     owner = function.child_by_field_name("object") if function is not None else None
     if owner is None or len(given) != 1:
         return []
@@ -567,7 +573,7 @@ def _compared(condition: Node, text: Text) -> Iterator[Node]:
         owner = function.child_by_field_name("object") if function is not None else None
         if owner is None:
             return
-        arguments = _given(condition)
+        arguments = arguments_of(condition)
         if owner.type == "regex" and arguments:
             yield arguments[0]
         elif _method(condition, text) in _ASKING or any(one.type == "regex" for one in arguments):

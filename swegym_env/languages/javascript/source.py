@@ -145,6 +145,7 @@ class Test:
     Attributes:
         title: of the suites and the test, outermost first; a pattern where a part is computed.
         first_line, last_line: counted from 1.
+        begin: offset of the call, in bytes.
         expected: all that its assertions expect, in order.
     """
 
@@ -153,6 +154,7 @@ class Test:
     title: tuple[re.Pattern[str], ...]
     first_line: int
     last_line: int
+    begin: int
     expected: tuple[Expected, ...]
 
     def has_path(self, name: str) -> bool:
@@ -236,7 +238,8 @@ def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Itera
                 expected = tuple(
                     one for call in inner_calls for one in (*_expected(call, text), *_given(call, helpers, text))
                 )
-                yield Test((*titles, title), node.start_point[0] + 1, node.end_point[0] + 1, expected)
+                lines = node.start_point[0] + 1, node.end_point[0] + 1
+                yield Test((*titles, title), *lines, node.start_byte, expected)
                 continue
         left.extend((child, inner) for child in reversed(node.children))
 
