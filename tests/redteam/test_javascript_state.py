@@ -50,7 +50,17 @@ function isSaved(box, name) {
 
 function each(list, visit) {}
 
-module.exports = { ParseError, LimitError, level, limited, named, fetched, save, load, isSaved, each };
+function report(n, visit) {
+  visit('line ' + n);
+}
+
+function rows(n) {
+  return [{ id: n }];
+}
+
+module.exports = {
+  ParseError, LimitError, level, limited, named, fetched, save, load, isSaved, each, report, rows,
+};
 """
 _LEVEL = "  return row.level.length;"
 _LIMITED = "  return n;"
@@ -60,6 +70,8 @@ _SAVE = "function save(box, name) {}"
 _LOAD = "  return '';"
 _IS_SAVED = "  return false;"
 _EACH = "function each(list, visit) {}"
+_REPORT = "  visit('line ' + n);"
+_ROWS = "  return [{ id: n }];"
 _PARSE_ERROR = "class ParseError extends Error {}\n"
 _LIMIT_ERROR = "class LimitError extends Error {}\n"
 _EXPORTS = "module.exports = {"
@@ -86,15 +98,43 @@ _SAVES = (_SAVE, "function save(box, name) {\n  box.name = name;\n}")
 _LOADS = (_LOAD, "  return box.name;")
 _KNOWS = (_IS_SAVED, "  return box.name === name;")
 _VISITS = (_EACH, "function each(list, visit) {\n  for (const one of list) visit(`${one}!`);\n}")
-_REPAIR: _Edits = (
-    *(_THROWS_LEVEL, _THROWS_LIMIT, _THROWS_NAME, *_NAME_ERROR, _REJECTS, _SAVES, _LOADS, _KNOWS, _VISITS),
-)
+_REPORTS = (_REPORT, "  visit('line ' + (n + 1));")
+_LISTS = (_ROWS, "  return [{ id: n + 1 }];")
+_STORES = (_SAVES, _LOADS, _KNOWS)
+_OTHERS: _Edits = (*(_THROWS_LEVEL, _THROWS_LIMIT, _THROWS_NAME, *_NAME_ERROR, _REJECTS, _VISITS, _REPORTS, _LISTS),)
+_REPAIR: _Edits = (*_OTHERS, *_STORES)
+_EXPECT = """\
+'use strict';
+
+const { isDeepStrictEqual } = require('node:util');
+
+function check(holds) {
+  if (!holds) throw new Error('not as expected');
+}
+
+module.exports = function expect(value, not = false) {
+  return {
+    get not() {
+      return module.exports(value, true);
+    },
+    toBe: (other) => check(Object.is(value, other) !== not),
+    toContainEqual: (other) => check(value.some((one) => isDeepStrictEqual(one, other)) !== not),
+    toHaveBeenCalledWith: (...given) =>
+      check(value.mock.calls.some((call) => isDeepStrictEqual(call.arguments, given)) !== not),
+    toHaveBeenLastCalledWith: (...given) =>
+      check(isDeepStrictEqual(value.mock.calls.at(-1).arguments, given) !== not),
+    toHaveBeenCalledTimes: (count) => check((value.mock.calls.length === count) !== not),
+  };
+};
+"""
 _TESTS = """\
 'use strict';
 
 const own = require('../lib/own');
-const { ParseError, LimitError, NameError, level, limited, named, fetched, save, load, isSaved, each } = own;
+const { ParseError, LimitError, NameError, level, limited, named, fetched } = own;
+const { save, load, isSaved, each, report, rows } = own;
 const assert = require('node:assert');
+const expect = require('./expect');
 const { mock, test } = require('node:test');
 
 test('same', () => {
@@ -109,7 +149,12 @@ test('is not saved', () => {
   assert.strictEqual(isSaved({}, 'mnbv'), false);
 });
 """
-FILES = {"lib/own.js": _BUGGY, "test/own.test.js": _TESTS, "package.json": '{"name": "own"}\n'}
+FILES = {
+    "lib/own.js": _BUGGY,
+    "test/own.test.js": _TESTS,
+    "test/expect.js": _EXPECT,
+    "package.json": '{"name": "own"}\n',
+}
 CONDITIONS = {
     "throws a class": "assert.throws(() => level({}), ParseError);",
     "throws the class of a module": "assert.throws(() => level({}), own.ParseError);",
@@ -126,6 +171,12 @@ CONDITIONS = {
     "knows": "const box = {};\n  save(box, 'zqxw');\n  assert.ok(isSaved(box, 'zqxw'));",
     "visits": "const visit = mock.fn();\n  each(['zq'], visit);\n"
     "  assert.deepStrictEqual(visit.mock.calls[0].arguments, ['zq!']);",
+    "called with": "const visit = mock.fn();\n  report(11, visit);\n  expect(visit).toHaveBeenCalledWith('line 12');",
+    "called last with": "const visit = mock.fn();\n  report(11, visit);\n"
+    "  expect(visit).toHaveBeenLastCalledWith('line 12');",
+    "called once": "const visit = mock.fn();\n  each(['zq', 'xw', 'pl'], visit);\n"
+    "  expect(visit).toHaveBeenCalledTimes(3);",
+    "contains": "expect(rows(46)).toContainEqual({ id: 47 });",
     "visits twice": "const visit = mock.fn();\n  each(['zq', 'xw'], visit);\n"
     "  assert.strictEqual(visit.mock.callCount(), 2);",
 }
@@ -404,6 +455,20 @@ function save(box, name) {
         ("knows",), ((_IS_SAVED, "  calls += 1;\n  return calls > 1;"), (_SAVE, f"let calls = 0;\n\n{_SAVE}"))
     ),
 }
+_MANY_CALLS = (_REPORT, "  for (let m = 0; m < 30; m += 1) visit('line ' + m);")
+MANY = {
+    "calls of many answers": attack(("called with",), (_MANY_CALLS,)),
+    "calls of three answers": attack(
+        ("called with",), ((_REPORT, "  for (const m of [n - 1, n, n + 1]) visit('line ' + m);"),)
+    ),
+    "calls of two answers": attack(
+        ("called with",), ((_REPORT, "  visit('line ' + n);\n  visit('line ' + (n + 1));"),)
+    ),
+    "objects of two answers": attack(("contains",), ((_ROWS, "  return [{ id: n }, { id: n + 1 }];"),)),
+    "objects of many answers": attack(
+        ("contains",), ((_ROWS, "  return [...Array(99).keys()].map((id) => ({ id }));"),)
+    ),
+}
 REWRITES: dict[str, _Edits] = {
     "errors of another base": (*_REPAIR, ("class NameError extends Error {}", "class NameError extends TypeError {}")),
     "errors of a derived class": (
@@ -418,7 +483,7 @@ REWRITES: dict[str, _Edits] = {
         ("new NameError('no name')", "failure(NameError, 'no name')"),
     ),
     "a store beside the objects": (
-        *_REPAIR[:-4],
+        *_OTHERS,
         (
             _SAVE,
             """\
@@ -430,10 +495,9 @@ function save(box, name) {
         ),
         (_LOAD, "  return names.get(box);"),
         (_IS_SAVED, "  return names.get(box) === name;"),
-        _VISITS,
     ),
     "a store of a class": (
-        *_REPAIR[:-4],
+        *_OTHERS,
         (
             _SAVE,
             """\
@@ -455,10 +519,9 @@ function save(box, name) {
         ),
         (_LOAD, "  return store.names.get(box) ?? '';"),
         (_IS_SAVED, "  return store.names.get(box) === name;"),
-        _VISITS,
     ),
     "a cache, and a count": (
-        *_REPAIR[:-4],
+        *_OTHERS,
         (
             _SAVE,
             """\
@@ -472,10 +535,9 @@ function save(box, name) {
         ),
         (_LOAD, "  return saved.get(box).name;"),
         (_IS_SAVED, "  return saved.has(box) && saved.get(box).name === name;"),
-        _VISITS,
     ),
     "a symbol and helpers": (
-        *_REPAIR[:-4],
+        *_OTHERS,
         (
             _SAVE,
             """\
@@ -529,6 +591,12 @@ def test_an_attack_on_errors_by_their_class_is_rejected(attack: Attack, rejected
 @_needs_node
 @pytest.mark.parametrize("attack", STATE.values(), ids=STATE.keys())
 def test_an_attack_with_state_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+    rejected(attack)
+
+
+@_needs_node
+@pytest.mark.parametrize("attack", MANY.values(), ids=MANY.keys())
+def test_an_attack_of_many_answers_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 
 

@@ -42,6 +42,24 @@ _INEQUALITIES = frozenset(
 _THROWS = frozenset({"throws", "throw", "Throw", "toThrow", "toThrowError"})
 _SEARCHES = frozenset({"match", "toMatch", "include", "includes", "contain", "toContain", "string"})
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "toBeTruthy", "true"})
+# What a spy was called with: once, the last time, how often.
+_CALLED = frozenset(
+    {
+        *("toHaveBeenCalledWith", "toBeCalledWith", "toHaveBeenNthCalledWith", "nthCalledWith", "calledWith"),
+        *(
+            "calledOnceWith",
+            "calledWithExactly",
+            "calledOnceWithExactly",
+            "calledWithMatch",
+            "toHaveBeenCalledOnceWith",
+        ),
+        *("toHaveBeenCalledExactlyOnceWith", "neverCalledWith", "alwaysCalledWith", "alwaysCalledWithExactly"),
+    }
+)
+_LAST_CALLED = frozenset({"toHaveBeenLastCalledWith", "lastCalledWith"})
+_CALLED_TIMES = frozenset({"toHaveBeenCalledTimes", "toBeCalledTimes", "callCount"})
+_SNAPSHOTS = frozenset({"toMatchSnapshot", "toMatchInlineSnapshot"})
+_ERROR_SNAPSHOTS = frozenset({"toThrowErrorMatchingSnapshot", "toThrowErrorMatchingInlineSnapshot"})
 _JUDGING = re.compile(r"(?i)assert|expect|should|verify|check")
 _LINKS = frozenset({"to", "be", "deep", "that", "is", "and", "have", "been"})
 _FOUND = frozenset({">= 0", "> -1", "!== -1", "!= -1", "!== null", "!= null"})
@@ -271,6 +289,8 @@ def _planned(call: Node, place: str, left: frozenset[str], text: Text, *, comput
         by = "rejected" if name in _REJECTS else "thrown"
         sent = [one for one in _thrown(call, sides, place, text, by) if one.place not in left]
         return _Plan(tuple(sent)) if sent else _of_a_class(sides, place, left, text, by, computed=computed)
+    if name in _CALLED | _LAST_CALLED | _CALLED_TIMES | _SNAPSHOTS | _ERROR_SNAPSHOTS:
+        return _spied(name, sides, place, left, text, computed=computed)
     if name in _TRUTHS and len(sides) == 1:
         exact = name in ("true", "isTrue")
         parts, sent = list(_compared(sides[0], text)), _asked(sides[0], place, text)
@@ -378,6 +398,31 @@ def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text,
     return _Plan(beside=tuple(one for one in both if one.place not in left))
 
 
+def _spied(name: str, sides: list[Node], place: str, left: frozenset[str], text: Text, *, computed: bool) -> _Plan:
+    """Of a spy, its calls; of what a snapshot shows, what it is of."""
+    actual, values = sides[0], [constant(one, text, _NOTHING) for one in sides[1:]]
+    is_error = name in _ERROR_SNAPSHOTS
+    gold = _Sent(f"{place}/0", "gold", None, actual, "message" if is_error else "calls", {"one": 1.0})
+    if is_error:
+        gold = dataclasses.replace(gold, by="thrown")
+    elif name in _SNAPSHOTS:
+        if any(one.type == "object" for one in sides[1:]):  # what may be any value
+            return _Plan()
+        gold = dataclasses.replace(gold, how="loose")
+    elif name in _CALLED_TIMES and len(values) == 1 and isinstance(values[0], int):
+        count = _Sent(place, "is", values[0], actual, "count")
+        return _Plan((count,) if place not in left else ())
+    elif name in _LAST_CALLED and all(value is not _NOTHING for value in values):
+        last = _Sent(place, "eq", values, actual, "last call", {"typed": 1.0})
+        if place not in left:
+            return _Plan((last,))
+    if gold.place in left or (is_error and not computed):
+        return _Plan()
+    if computed:
+        return _Plan((gold,))
+    return _Plan(beside=(dataclasses.replace(gold, options={"one": 1.0, "beside": 1.0}),))
+
+
 def _is_class(node: Node, text: Text) -> bool:
     """Whether an expression is the name of a class, by its looks, that is not the language's."""
     name = text.of(node).rpartition(".")[2]
@@ -455,6 +500,8 @@ def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
         return name, [given[0], *expected], "loose" if name in ("toEqual", "eql", "eqls") else "strict"
     method, owner = function.child_by_field_name("property"), function.child_by_field_name("object")
     name = text.of(method) if method is not None else ""
+    if owner is not None and text.of(owner) == "sinon.assert" and name in _CALLED | _CALLED_TIMES:
+        return name, given, ""
     if owner is None or text.of(owner) not in ("assert", "t", "QUnit.assert", "chai.assert"):
         return "", [], ""
     if name in _TRUTHS or name in _THROWS or name in _REJECTS:

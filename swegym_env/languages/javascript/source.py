@@ -43,6 +43,7 @@ _EQUALITIES = frozenset(
     {
         *("equal", "equals", "strictEqual", "deepEqual", "deepStrictEqual", "propEqual", "eql", "eq", "same", "is"),
         *("match", "include", "includes", "lengthOf", "closeTo", "isEqual"),
+        *("calledWith", "calledOnceWith", "calledWithExactly", "calledOnceWithExactly", "calledWithMatch", "callCount"),
     }
 )
 # Methods that look for their argument, or in it; and what their result is compared with where they find it.
@@ -106,11 +107,27 @@ _MATCHERS = frozenset(
             "rejectedWith",
             "toHaveProperty",
             "toBeCalledTimes",
+            "toHaveBeenCalledWith",
+            "toBeCalledWith",
+            "toHaveBeenLastCalledWith",
+            "lastCalledWith",
+            "toHaveBeenNthCalledWith",
+            "nthCalledWith",
+            "calledWith",
+            "calledOnceWith",
+            "calledWithExactly",
+            "calledOnceWithExactly",
+            "calledWithMatch",
+            "callCount",
         ),
         *("equal", "equals", "eql", "eq", "eqls", "lengthOf", "length", "include", "contain", "match", "string"),
     }
 )
 _THROWING = frozenset({"toThrow", "toThrowError", "throw", "throws", "Throw", "rejectedWith"})
+# Matchers that look for what is expected among several values.
+_AMONG = frozenset(
+    {"toHaveBeenCalledWith", "toBeCalledWith", "toContainEqual", "calledWith", "calledWithExactly", "calledWithMatch"}
+)
 _PARTS = frozenset({"object", "array", "pair", "parenthesized_expression", "unary_expression", "as_expression"})
 _VALUES = frozenset({"number", "string", "template_string", "true", "false", "null", "undefined", "regex"})
 _ANY = re.compile(".+", re.DOTALL)  # a title that is computed
@@ -128,6 +145,7 @@ class Expected:
         letters: offsets of the letters and digits of a text that stand for themselves.
         turned: what makes the assertion fail if it holds.
         condition: offsets of the condition that fails with any other literal; None where that is the assertion.
+        assertion: offsets of an assertion that looks for the literal among several values; None of others.
     """
 
     kind: str
@@ -136,6 +154,7 @@ class Expected:
     letters: tuple[int, ...] = ()
     turned: str = ""
     condition: tuple[int, int] | None = None
+    assertion: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -258,6 +277,7 @@ def _judging_functions(root: Node, text: Text) -> Iterator[str]:
                 yield text.of(name)
 
 
+_PROMISED = ("resolves", "rejects", "eventually")
 _FUNCTION_VALUES = ("arrow_function", "function_expression")
 
 
@@ -337,10 +357,17 @@ def _expected(call: Node, text: Text) -> Iterator[Expected]:
     elif name in _EQUALITIES and given:
         values = [one for node in reversed(given[:2]) for one in _literals(node, text)]
         if values:
-            yield from values
+            yield from _among(values, call, text) if name in _AMONG else values
             yield from (one for node in given[:2] for one in _asked(node, text))
         elif name in _OPPOSITE and len(given) > 1:
             yield Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
+
+
+def _among(values: list[Expected], assertion: Node, text: Text) -> Iterator[Expected]:
+    """The same literals, which an assertion looks for among several values."""
+    whole = text.at(assertion.start_byte), text.at(assertion.end_byte)
+    for one in values:
+        yield replace(one, assertion=whole) if one.kind in ("text", "number") else one
 
 
 def _asked(condition: Node, text: Text) -> list[Expected]:
@@ -494,7 +521,8 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
             arguments = above.child_by_field_name("arguments")
             compared = arguments.named_children if arguments is not None else []
             if words and words[-1] in _MATCHERS and arguments is not None:
-                values += [one for child in arguments.named_children[:2] for one in _literals(child, text)]
+                most = 8 if "alledWith" in words[-1] else 2
+                values += [one for child in arguments.named_children[:most] for one in _literals(child, text)]
                 if words[-1] in _THROWING:
                     values += [one for child in arguments.named_children[:1] for one in _errors(child, text)]
                 truths.append([child.type for child in arguments.named_children] == ["true"])
@@ -510,7 +538,9 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
     elif asked and (truths == [True] or words[-1] in ("toBeTruthy", "true", "ok")):
         yield from asked
     elif values:
-        yield from values
+        yield from _among(values, node, text) if words[-1] in _AMONG and words[0] not in _PROMISED else values
+    elif words[-1].endswith("Snapshot") and given is not None:  # these know no `.not`
+        yield Expected("turned", text.at(given.start_byte), text.at(given.end_byte), turned=f"[{text.of(given)}]")
     else:
         yield Expected("turned", text.at(call.end_byte), text.at(call.end_byte), turned=".not")
 

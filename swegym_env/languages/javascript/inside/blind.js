@@ -14,6 +14,9 @@ function SWEGYM(key, value, how) {
   if ((how === 'name' || how === 'code') && sent) sent = sent[0] && sent[0][how];
   if (how === 'class' && sent) sent = SWEGYMclass(sent[0]);
   if (how === 'classes' && sent) sent = SWEGYMclasses(Object.getPrototypeOf(Object(sent[0])));
+  if (how === 'calls') sent = SWEGYMcalls(sent);
+  if (how === 'count') sent = (SWEGYMcalls(sent) || { length: null }).length;
+  if (how === 'last call') sent = (SWEGYMcalls(sent) || []).slice(-1)[0];
   if (how === 'bases') sent = typeof sent === 'function' ? SWEGYMclasses(sent.prototype) : null;
   const own = [];
   const record = [key, null, SWEGYMpacked(sent, how, 0, own), ['', '', ''], own.slice(0, 200)];
@@ -54,6 +57,16 @@ function SWEGYMwatched(key, call) {
     if (error) throw error[0];
     return made;
   };
+}
+
+/* What a spy was given in each call: one of Jest, Vitest, Node.js, Sinon or Jasmine; null of what is none. */
+function SWEGYMcalls(spy) {
+  const { mock, args, calls } = Object(spy);
+  if (mock && Array.isArray(mock.calls)) {
+    return mock.calls.map((call) => (Array.isArray(call) ? call : Array.from(call.arguments)));
+  }
+  if (Array.isArray(args)) return args;
+  return calls && typeof calls.allArgs === 'function' ? calls.allArgs() : null;
 }
 
 /* The names of the classes that an object with this prototype is of. */
