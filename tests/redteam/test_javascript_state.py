@@ -550,17 +550,16 @@ function save(box, name) {
         (_LOAD, "  return box[NAME];"),
         (_IS_SAVED, "  const own = box[NAME];\n  return own === name;"),
         (
-            _EACH,
+            "  for (const one of list) visit(`${one}!`);",
             """\
-function each(list, visit) {
   let at = 0;
   list.forEach((one) => {
     at += 1;
-    visit(`${one}!`, ...[].slice(at));
-  });
-}""",
+    visit(`${one}!`, ...list.slice(list.length));
+  });""",
         ),
     ),
+    "another call before": (*_REPAIR, ("  visit('line ' + (n + 1));", "  visit('begin');\n  visit(`line ${n + 1}`);")),
     "errors with a constructor": (
         *_REPAIR,
         (

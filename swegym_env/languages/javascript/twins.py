@@ -203,25 +203,28 @@ def _given(names: frozenset[str], path: str, text: Text, call: Node, shared: fro
         and name.type == "identifier"
     }
     uses = Counter(text.of(node) for node in body if "identifier" in node.type and node.type != "property_identifier")
-    everywhere = Counter(key for _, key in _literals(call, text))
+    judged = [node for node in body if node.type == "call_expression" and judges(node, text)]
+    compared_by = [[*arguments_of(one), *chain_of(one, text)[1]] for one in judged]
+    written_in = [[node for node in each if _is_written(node, assigned, text)] for each in compared_by]
+    # What two assertions expect is not given by that.
+    expected = {one.start_byte for each in written_in for node in each for one, _ in _literals(node, text)}
+    given = Counter(key for one, key in _literals(call, text) if one.start_byte not in expected)
     keys: list[_Key] = []
     gives = is_open = False
-    judged = [node for node in body if node.type == "call_expression" and judges(node, text)]
-    for one in judged:
+    for one, compared, written in zip(judged, compared_by, written_in, strict=True):
         whole = whole_of(one)
-        compared = [*arguments_of(one), *chain_of(one, text)[1]]
-        written = [node for node in compared if _is_written(node, assigned, text)]
         words = [text.of(one.child_by_field_name("function") or one), *chain_of(one, text)[0]]
         is_error = any(map(_RAISING.search, words)) or any(node.type in _FUNCTIONS for node in compared)
         is_truth = len(compared) == 1 and not is_error
         is_open |= not (written or is_error or is_truth)
         gives |= is_truth or any(_is_small(node, text) for node in written)
-        here = Counter(key for _, key in _literals(whole, text))
+        own = list(_literals(whole, text))
+        here = Counter(key for node, key in own if node.start_byte not in expected)
         for node in walk(whole):
             called = text.of(node) if node.type == "identifier" else ""
             if called in assigned and uses[called] > 2:
                 keys += [key for _, key in _literals(assigned[called], text)]
-        keys += [key for key, count in here.items() if everywhere[key] > count or key in shared]
+        keys += [key for _, key in own if given[key] > here[key] or key in shared]
     is_open |= not judged
     found = tuple(dict.fromkeys(keys))
     return _Test(names, path, text, call, shared, found, gives or is_open or bool(found), is_open)

@@ -18,7 +18,7 @@ function SWEGYM(key, value, how) {
   if (how === 'count') sent = (SWEGYMcalls(sent) || { length: null }).length;
   if (how === 'last call') sent = (SWEGYMcalls(sent) || []).slice(-1)[0];
   if (how === 'bases') sent = typeof sent === 'function' ? SWEGYMclasses(sent.prototype) : null;
-  const own = [];
+  const own = Array.of();
   const record = [key, null, SWEGYMpacked(sent, how, 0, own), ['', '', ''], own.slice(0, 200)];
   @FILES@.appendFileSync('@OUTPUT@', JSON.stringify(record) + '\n');
   return value;
@@ -48,10 +48,7 @@ function SWEGYMwatched(key, call) {
   }
   if (typeof call !== 'function') return call;
   return () => {
-    let made;
-    const error = SWEGYMthrown(() => {
-      made = call();
-    });
+    const [made, error] = SWEGYMcalled(call);
     if (made instanceof Promise) return SWEGYMwatched(key, made);
     SWEGYM(key, error, 'classes');
     if (error) throw error[0];
@@ -59,14 +56,27 @@ function SWEGYMwatched(key, call) {
   };
 }
 
+/* What a function returns, and the error that it throws in a list, or null. */
+function SWEGYMcalled(call) {
+  try {
+    return [call(), null];
+  } catch (error) {
+    return [null, [error]];
+  }
+}
+
 /* What a spy was given in each call: one of Jest, Vitest, Node.js, Sinon or Jasmine; null of what is none. */
 function SWEGYMcalls(spy) {
   const { mock, args, calls } = Object(spy);
   if (mock && Array.isArray(mock.calls)) {
-    return mock.calls.map((call) => (Array.isArray(call) ? call : Array.from(call.arguments)));
+    return Array.from(mock.calls, SWEGYMgiven);
   }
   if (Array.isArray(args)) return args;
   return calls && typeof calls.allArgs === 'function' ? calls.allArgs() : null;
+}
+
+function SWEGYMgiven(call) {
+  return Array.isArray(call) ? call : Array.from(call.arguments);
 }
 
 /* The names of the classes that an object with this prototype is of. */
@@ -96,7 +106,7 @@ function SWEGYMmethods(value, own) {
   for (let here = value, depth = 0; here && depth < 8 && own.length < 200; depth += 1) {
     if (kinds.some((kind) => here === kind.prototype)) return;
     const kind = here === value ? '' : String(here.constructor && here.constructor.name);
-    const shown = Object.getOwnPropertyDescriptors(here);
+    const shown = Object(Object.getOwnPropertyDescriptors(here));
     for (const name of Reflect.ownKeys(shown)) {
       if (name !== 'constructor' && (shown[name].get || typeof shown[name].value === 'function')) {
         own.push(`${kind}.${String(name)}`);
