@@ -39,7 +39,7 @@ _READING = re.compile(
     r"|match|search|exec|replace|replaceAll|split|is|isDeepStrictEqual|String|Number|Boolean|Set|Map|WeakSet|RegExp|log"
     r"|error|warn|format|inspect|every|some|isFrozen|fromEntries|startsWith|endsWith"
 )
-_MAKING = frozenset({"assign", "defineProperty", "defineProperties", "set", "call", "apply", "deleteProperty"})
+_MAKING = frozenset({"assign", "defineProperty", "defineProperties", "set", "deleteProperty"})
 _BUILTINS = frozenset(
     {"Object", "Reflect", "Array", "Math", "JSON", "Number", "String", "Promise", "Symbol", "console"}
 )
@@ -232,7 +232,8 @@ class _File:
         if function is None or function.type != "member_expression":
             return
         owner, method = function.child_by_field_name("object"), _of(function.child_by_field_name("property"))
-        if method in _MAKING and given and given[0].type in ("identifier", *_MEMBERS, "this"):
+        takes_first = method in ("call", "apply") or (method in _MAKING and _of(owner) in ("Object", "Reflect"))
+        if takes_first and given and given[0].type in ("identifier", *_MEMBERS, "this"):
             yield from self._changed(given[0], call)
         elif (_CHANGING.fullmatch(method) and _of(owner) not in _BUILTINS) or self._has_own_methods(owner, call):
             yield from self._changed(owner, call)

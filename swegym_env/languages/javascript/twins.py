@@ -224,7 +224,8 @@ def _given(names: frozenset[str], path: str, text: Text, call: Node, shared: fro
             called = text.of(node) if node.type == "identifier" else ""
             if called in assigned and uses[called] > 2:
                 keys += [key for _, key in _literals(assigned[called], text)]
-        keys += [key for _, key in own if given[key] > here[key] or key in shared]
+        asked = own if is_truth else [each for node in written for each in _literals(node, text)]
+        keys += [key for _, key in asked if given[key] > here[key] or key in shared]
     is_open |= not judged
     found = tuple(dict.fromkeys(keys))
     return _Test(names, path, text, call, shared, found, gives or is_open or bool(found), is_open)
