@@ -11,12 +11,15 @@ from swegym_env.languages import (
     Blinded,
     Bug,
     Control,
+    Copy,
     Language,
+    Lineup,
     LogParser,
     ProjectCommands,
     Recipe,
     RunnerReport,
     Scrutiny,
+    Twins,
 )
 from swegym_env.languages.javascript.blind import make_blind
 from swegym_env.languages.javascript.controls import control_files, make_control
@@ -25,6 +28,8 @@ from swegym_env.languages.javascript.project import find_test, project_commands,
 from swegym_env.languages.javascript.screening import scrutiny_of, without_means
 from swegym_env.languages.javascript.setup import find_recipe
 from swegym_env.languages.javascript.source import TSX, TYPESCRIPT
+from swegym_env.languages.javascript.state import keeps_state
+from swegym_env.languages.javascript.twins import copies_passed, given_tests, make_twins
 from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 
@@ -85,6 +90,20 @@ class JavaScript(Language):
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
     ) -> Control | None:
         return make_control(files, names, added_lines, seed)
+
+    def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
+        return copies_passed(lineup, tests)
+
+    def keeps_state(self, patch: str, base: Path, gold: str = "") -> bool:
+        return keeps_state(patch, base, gold)
+
+    def given_tests(
+        self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None
+    ) -> frozenset[str]:
+        return given_tests(files, names, rewritten)
+
+    def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins:
+        return make_twins(files, names, seed, twins)
 
     def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
         return injected_bugs(self.grammars[PurePosixPath(path).suffix][0], content)

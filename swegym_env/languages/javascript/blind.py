@@ -30,7 +30,7 @@ from swegym_env.languages.javascript.source import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["make_blind", "python_pattern"]
+__all__ = ["arguments_of", "chain_of", "judges", "make_blind", "python_pattern", "whole_of"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
@@ -42,6 +42,25 @@ _INEQUALITIES = frozenset(
 _THROWS = frozenset({"throws", "throw", "Throw", "toThrow", "toThrowError"})
 _SEARCHES = frozenset({"match", "toMatch", "include", "includes", "contain", "toContain", "string"})
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "toBeTruthy", "true"})
+# What a spy was called with: once, the last time, how often.
+_CALLED = frozenset(
+    {
+        *("toHaveBeenCalledWith", "toBeCalledWith", "toHaveBeenNthCalledWith", "nthCalledWith", "calledWith"),
+        *(
+            "calledOnceWith",
+            "calledWithExactly",
+            "calledOnceWithExactly",
+            "calledWithMatch",
+            "toHaveBeenCalledOnceWith",
+        ),
+        *("toHaveBeenCalledExactlyOnceWith", "neverCalledWith", "alwaysCalledWith", "alwaysCalledWithExactly"),
+    }
+)
+_LAST_CALLED = frozenset({"toHaveBeenLastCalledWith", "lastCalledWith"})
+_CALLED_TIMES = frozenset({"toHaveBeenCalledTimes", "toBeCalledTimes", "callCount"})
+_SNAPSHOTS = frozenset({"toMatchSnapshot", "toMatchInlineSnapshot"})
+_SHOWN = _SNAPSHOTS | {"toContainEqual"}
+_ERROR_SNAPSHOTS = frozenset({"toThrowErrorMatchingSnapshot", "toThrowErrorMatchingInlineSnapshot"})
 _JUDGING = re.compile(r"(?i)assert|expect|should|verify|check")
 _LINKS = frozenset({"to", "be", "deep", "that", "is", "and", "have", "been"})
 _FOUND = frozenset({">= 0", "> -1", "!== -1", "!= -1", "!== null", "!= null"})
@@ -55,6 +74,7 @@ _ASKING = frozenset(
 )
 # Errors of the language that are no base of others. A class of the product, or of the test, stays in the test.
 _ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "ReferenceError", "EvalError", "URIError"})
+_REJECTS = frozenset({"rejects", "toThrow of a promise", "toThrowError of a promise"})
 _FUNCTIONS = ("arrow_function", "function_expression")
 _NOTHING = object()
 
@@ -83,7 +103,7 @@ def make_blind(
         helpers = _helpers(root, spans, text)
         for call in (node for node in walk(root) if node.type == "call_expression"):
             function = call.child_by_field_name("function")
-            if not _judges(call, text) or (function is not None and text.of(function) in helpers):
+            if not judges(call, text) or (function is not None and text.of(function) in helpers):
                 continue
             line = call.start_point[0] + 1
             inside = [names for first, last, names in spans if first <= line <= last]
@@ -96,8 +116,7 @@ def make_blind(
                 continue
             place = f"{path}:{line}:{call.start_point[1] + 1}"
             plan = _planned(call, place, left, text, computed=computed)
-            whole = _whole(call)
-            if whole.parent is None or whole.parent.type not in ("expression_statement", "arrow_function"):
+            if not _is_alone(whole_of(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
                 plan = dataclasses.replace(plan, sent=())  # its result is used
             keys = {one.place: _word(choice) for one in (*plan.sent, *plan.beside)}
             for one in (*plan.sent, *plan.beside):
@@ -170,7 +189,7 @@ def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
     for call in (one for one in walk(root) if one.type == "call_expression"):
         function = call.child_by_field_name("function")
         for number in unused.get(text.of(function), ()) if function is not None else ():
-            given = _given(call)
+            given = arguments_of(call)
             if number < len(given) and constant(given[number], text, _NOTHING) is not _NOTHING:
                 empty = {"string": "''", "template_string": "''", "number": "0"}.get(given[number].type, "null")
                 edits.append((text.at(given[number].start_byte), text.at(given[number].end_byte), empty))
@@ -181,7 +200,7 @@ def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
 class _Sent:
     """One value that is sent: place, kind, value and options of its expectation, and how it is written.
 
-    Of a function with `is_thrown` the error is sent.
+    Of a function with `by` "thrown", and of a promise with "rejected", the error is sent.
     """
 
     place: str
@@ -190,7 +209,7 @@ class _Sent:
     node: Node
     how: str
     options: Mapping[str, float] = field(default_factory=dict)
-    is_thrown: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,17 +231,21 @@ def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: 
     written = []
     for one in plan.sent:
         inner = _wrapped(one.node, wraps, text)
-        inner = f"{sender}thrown({inner})" if one.is_thrown else inner
-        written.append(f'{sender}("{keys[one.place]}", ({inner}), "{one.how}")')
-    whole = _whole(call)
-    yield text.at(whole.start_byte), text.at(whole.end_byte), f"({', '.join(written)})"
+        inner = f"{sender}thrown({inner})" if one.by == "thrown" else inner
+        function = f"{sender}rejected" if one.by == "rejected" else sender
+        written.append(f'{function}("{keys[one.place]}", ({inner}), "{one.how}")')
+    whole = whole_of(call)
+    together = ", ".join(written)
+    # It does not begin with a parenthesis: the line before it may end without a semicolon.
+    together = f"Promise.all([{together}])" if plan.sent[0].by == "rejected" else f"void ({together})"
+    yield text.at(whole.start_byte), text.at(whole.end_byte), together
 
 
 def _word(choice: random.Random) -> str:
     return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz", k=11))
 
 
-def _judges(call: Node, text: Text) -> bool:
+def judges(call: Node, text: Text) -> bool:
     """Whether a call is an assertion, known or not: of a chain of `expect`, its innermost call."""
     function = call.child_by_field_name("function")
     if function is None:
@@ -236,7 +259,7 @@ def _judges(call: Node, text: Text) -> bool:
     return re.search(r"(^|\.)(t|assert|should)$", name) is not None or _JUDGING.search(text.of(method)) is not None
 
 
-def _whole(call: Node) -> Node:
+def whole_of(call: Node) -> Node:
     """The chain that begins with this call: `expect(a).to.equal(1)`."""
     node = call
     while node.parent is not None and (
@@ -247,15 +270,29 @@ def _whole(call: Node) -> Node:
     return node
 
 
-def _given(call: Node) -> list[Node]:
+def _is_alone(whole: Node, *, is_promise: bool) -> bool:
+    """Whether nothing but the test gets the result of an assertion; of a promise, waiting for it changes nothing."""
+    above = whole.parent
+    if is_promise and above is not None and above.type == "await_expression":
+        above = above.parent
+    kinds = ("expression_statement", "arrow_function", *(("return_statement",) if is_promise else ()))
+    return above is not None and above.type in kinds
+
+
+def arguments_of(call: Node) -> list[Node]:
+    """What a call is given."""
     arguments = call.child_by_field_name("arguments")
     return [child for child in arguments.named_children if child.type != "comment"] if arguments is not None else []
 
 
 def _planned(call: Node, place: str, left: frozenset[str], text: Text, *, computed: bool) -> _Plan:
     name, sides, how = _comparison(call, text)
-    if name in _THROWS:
-        return _Plan(tuple(one for one in _thrown(call, sides, place, text) if one.place not in left))
+    if name in _THROWS or name in _REJECTS:
+        by = "rejected" if name in _REJECTS else "thrown"
+        sent = [one for one in _thrown(call, sides, place, text, by) if one.place not in left]
+        return _Plan(tuple(sent)) if sent else _of_a_class(sides, place, left, text, by, computed=computed)
+    if name in _CALLED | _LAST_CALLED | _CALLED_TIMES | _SHOWN | _ERROR_SNAPSHOTS:
+        return _spied(name, sides, place, left, text, computed=computed)
     if name in _TRUTHS and len(sides) == 1:
         exact = name in ("true", "isTrue")
         parts, sent = list(_compared(sides[0], text)), _asked(sides[0], place, text)
@@ -331,7 +368,7 @@ def _receivers(node: Node, text: Text) -> Iterator[Node]:
         method = function.child_by_field_name("property") if function is not None else None
         if owner is None or method is None or text.of(method) not in _ASKING:
             continue
-        if not any(_is_function(given) for given in _given(call)) or any(_receivers(owner, text)):
+        if not any(_is_function(given) for given in arguments_of(call)) or any(_receivers(owner, text)):
             continue
         if constant(owner, text, _NOTHING) is _NOTHING and not any(_is_function(one) for one in _ancestors(call, node)):
             yield owner
@@ -345,9 +382,61 @@ def _ancestors(node: Node, last: Node) -> Iterator[Node]:
         here = here.parent
 
 
-def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_Sent]:
+def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text, by: str, *, computed: bool) -> _Plan:
+    """Of an error that is to be of a class which is none of the language, its classes, and those of that class."""
+    if len(sides) != 2 or sides[1].type not in ("identifier", "member_expression"):
+        return _Plan()
+    is_class = _is_class(sides[1], text)
+    error = _Sent(f"{place}/0", "gold", None, sides[0], "classes", {"one": 1.0, "error": 1.0}, by)
+    if computed:  # what has another name may be a function that reads the message
+        message = _Sent(f"{place}/1", "gold", None, sides[0], "message", {"one": 1.0}, by)
+        parts = (error,) if is_class else (error, message)
+        return _Plan(parts if not any(one.place in left for one in parts) else ())
+    if not is_class:
+        return _Plan()
+    beside = {"beside": 1.0, "one": 1.0, "side": 1.0}
+    error = dataclasses.replace(error, how="watched", options={**beside, "error": 1.0})
+    both = error, _Sent(f"{place}/1", "gold", None, sides[1], "bases", beside)
+    return _Plan(beside=tuple(one for one in both if one.place not in left))
+
+
+def _spied(name: str, sides: list[Node], place: str, left: frozenset[str], text: Text, *, computed: bool) -> _Plan:
+    """Of a spy, its calls; of what is compared with a snapshot, or holds an object, itself."""
+    actual, values = sides[0], [constant(one, text, _NOTHING) for one in sides[1:]]
+    is_error = name in _ERROR_SNAPSHOTS
+    gold = _Sent(f"{place}/0", "gold", None, actual, "message" if is_error else "calls", {"one": 1.0})
+    if is_error:
+        gold = dataclasses.replace(gold, by="thrown")
+    elif name in _SHOWN:
+        if any(value is _NOTHING for value in values) or (name in _SNAPSHOTS and dict in map(type, values)):
+            return _Plan()  # `expect.any(Number)`
+        gold = dataclasses.replace(gold, how="loose")
+    elif name in _CALLED_TIMES and len(values) == 1 and isinstance(values[0], int):
+        count = _Sent(place, "is", values[0], actual, "count")
+        return _Plan((count,) if place not in left else ())
+    elif name in _LAST_CALLED and all(value is not _NOTHING for value in values):
+        last = _Sent(place, "eq", values, actual, "last call", {"typed": 1.0})
+        if place not in left:
+            return _Plan((last,))
+    # A snapshot that no test asks for any more makes Jest fail.
+    is_file = name in ("toMatchSnapshot", "toThrowErrorMatchingSnapshot")
+    if gold.place in left or (is_error and not computed) or (is_file and computed):
+        return _Plan()
+    if computed:
+        return _Plan((gold,))
+    return _Plan(beside=(dataclasses.replace(gold, options={"one": 1.0, "beside": 1.0}),))
+
+
+def _is_class(node: Node, text: Text) -> bool:
+    """Whether an expression is the name of a class, by its looks, that is not the language's."""
+    name = text.of(node).rpartition(".")[2]
+    return name[:1].isupper() and name not in (*_ERRORS, "Error")
+
+
+def _thrown(call: Node, sides: list[Node], place: str, text: Text, by: str) -> Iterator[_Sent]:
     """What is sent of an expected error: its message or class, or what of it an object describes."""
-    if len(sides) != 2 or sides[0].type not in (*_FUNCTIONS, "identifier"):
+    kinds = (*_FUNCTIONS, "identifier", *(("call_expression",) if by == "rejected" else ()))
+    if len(sides) != 2 or sides[0].type not in kinds:
         return
     is_node = not text.of(call).startswith("expect")  # `assert.throws` searches in "Error: message"
     function, expected = sides
@@ -355,11 +444,11 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_
         pattern = python_pattern(text.of(expected))
         if pattern is not None:
             how = "error" if is_node else "message"
-            yield _Sent(place, "search", pattern, function, how, is_thrown=True)
+            yield _Sent(place, "search", pattern, function, how, by=by)
     elif expected.type == "identifier" and text.of(expected) in _ERRORS:
-        yield _Sent(place, "is", text.of(expected), function, "class", {"error": 1.0}, is_thrown=True)
+        yield _Sent(place, "is", text.of(expected), function, "class", {"error": 1.0}, by)
     elif not is_node and isinstance(value := constant(expected, text, _NOTHING), str):
-        yield _Sent(place, "in", value, function, "message", is_thrown=True)
+        yield _Sent(place, "in", value, function, "message", by=by)
     elif is_node and expected.type == "object":
         found = []
         for number, child in enumerate(expected.named_children):
@@ -371,7 +460,9 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text) -> Iterator[_
             if not isinstance(value, str | int) or isinstance(value, bool):
                 return
             kind: Comparison = "is" if pattern is None else "search"
-            found.append(_Sent(f"{place}/{number}", kind, value, function, text.of(key), is_thrown=True))
+            # As few bits as a class: the name of an error of the language is that.
+            options = {"error": 1.0} if value in (*_ERRORS, "Error") else {}
+            found.append(_Sent(f"{place}/{number}", kind, value, function, text.of(key), options, by))
         yield from found
 
 
@@ -396,13 +487,15 @@ def python_pattern(source: str) -> str | None:
 
 def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
     """The name of an assertion, what it compares (what is computed first), and how it is sent."""
-    function, given = call.child_by_field_name("function"), _given(call)
+    function, given = call.child_by_field_name("function"), arguments_of(call)
     if function is None or not given:
         return "", [], ""
     if function.type == "identifier" and text.of(function) == "assert":
         return "ok", given[:1], ""
     if function.type == "identifier":
-        words, expected = _chain(call, text)
+        words, expected = chain_of(call, text)
+        if words[:1] == ["rejects"] and len(words) == 2:
+            return f"{words[1]} of a promise", [given[0], *expected], ""
         if text.of(function) != "expect" or any(word not in (*_LINKS, "not") for word in words[:-1]):
             return "", [], ""
         name = words[-1] if words else ""
@@ -411,10 +504,12 @@ def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
         return name, [given[0], *expected], "loose" if name in ("toEqual", "eql", "eqls") else "strict"
     method, owner = function.child_by_field_name("property"), function.child_by_field_name("object")
     name = text.of(method) if method is not None else ""
+    if owner is not None and text.of(owner) == "sinon.assert" and name in _CALLED | _CALLED_TIMES:
+        return name, given, ""
     if owner is None or text.of(owner) not in ("assert", "t", "QUnit.assert", "chai.assert"):
         return "", [], ""
-    if name in _TRUTHS or name in _THROWS:
-        return name, given[: 1 + (name in _THROWS)], ""
+    if name in _TRUTHS or name in _THROWS or name in _REJECTS:
+        return name, given[: 2 - (name in _TRUTHS)], ""
     sides = given[:2] if constant(given[0], text, _NOTHING) is _NOTHING or len(given) < 2 else given[1::-1]
     how = "strict" if name in ("strictEqual", "deepStrictEqual") else "equal" if name == "equal" else "loose"
     return name, sides, how
@@ -429,7 +524,7 @@ def _searched(actual: Node, expected: Node, place: str, text: Text) -> list[_Sen
     return [_Sent(place, "search", pattern, actual, "strict")] if pattern is not None else []
 
 
-def _chain(call: Node, text: Text) -> tuple[list[str], list[Node]]:
+def chain_of(call: Node, text: Text) -> tuple[list[str], list[Node]]:
     """The words after `expect(…)`, and the arguments of the last of them."""
     words: list[str] = []
     expected: list[Node] = []
@@ -442,7 +537,7 @@ def _chain(call: Node, text: Text) -> tuple[list[str], list[Node]]:
         elif above.type == "call_expression" and above.child_by_field_name("function") == node:
             if expected:
                 return [], []
-            expected = _given(above)
+            expected = arguments_of(above)
         else:
             break
         node = above
@@ -495,7 +590,7 @@ def _method(call: Node, text: Text) -> str:
 
 
 def _asked_by_call(call: Node, place: str, text: Text) -> list[_Sent]:
-    function, given = call.child_by_field_name("function"), _given(call)
+    function, given = call.child_by_field_name("function"), arguments_of(call)
     owner = function.child_by_field_name("object") if function is not None else None
     if owner is None or len(given) != 1:
         return []
@@ -529,7 +624,7 @@ def _compared(condition: Node, text: Text) -> Iterator[Node]:
         owner = function.child_by_field_name("object") if function is not None else None
         if owner is None:
             return
-        arguments = _given(condition)
+        arguments = arguments_of(condition)
         if owner.type == "regex" and arguments:
             yield arguments[0]
         elif _method(condition, text) in _ASKING or any(one.type == "regex" for one in arguments):

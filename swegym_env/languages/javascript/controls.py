@@ -66,7 +66,7 @@ def make_control(
 
 def _guess(one: Expected, source: str) -> float:
     """The chance that somebody who has seen nothing names what is expected."""
-    if one.kind in ("turned", "word"):
+    if one.kind in ("turned", "word", "error"):
         return 0.5
     text = source[one.begin : one.end]
     found = replaceable(_number(text) if one.kind == "number" else text[1:-1], ())
@@ -76,27 +76,33 @@ def _guess(one: Expected, source: str) -> float:
 def _edit(one: Expected, source: str, words: Sequence[str], choice: random.Random) -> tuple[int, int, str]:
     """The change that makes the assertion fail if it holds now."""
     text = source[one.begin : one.end]
-    if one.kind == "turned":
+    if one.kind in ("turned", "error"):
         return one.begin, one.end, one.turned
     if one.kind == "word":
         return one.begin, one.end, {"true": "false", "false": "true"}.get(text, str(choice.randrange(2, 9)))
     if one.kind == "pattern":
         return one.begin, one.end, _other_pattern(one, source, words, choice)
-    count = _ALTERNATIVES if one.condition is not None else 1
+    begin, end = one.condition or one.assertion or (one.begin, one.end)
+    is_async = re.search(r"\b(await|yield)\b", source[begin:end]) is not None
+    is_one = (one.condition or one.assertion) is None or (one.condition is None and is_async)
+    count = 1 if is_one else _ALTERNATIVES
     others = (
-        sorted({_other_number(text, choice) for _ in range(min(count, 4))})
+        sorted({*_neighbours(text, count), *(_other_number(text, choice) for _ in range(min(count, 4)))})
         if one.kind == "number"
         else _other_texts(one, source, words, count, choice)
     )
-    if one.condition is None:
+    if is_one:
         return one.begin, one.end, others[0]
-    begin, end = one.condition
     before, after = source[begin : one.begin], source[one.end : end]
-    if re.search(r"\b(await|yield)\b", source[begin:end]):
+    if is_async:
         return begin, end, before + others[0] + after
     # What has many answers holds one of several decoys; an object that says yes, each of them.
     name = "k" + "".join(choice.choices(string.ascii_lowercase, k=6))
-    return begin, end, f"[{', '.join(others)}].some(({name}) => {before}{name}{after})"
+    each = f"{before}{name}{after}"
+    if one.condition is None:
+        each = f"{{ try {{ {each}; return true; }} catch (error) {{ return false; }} }}"
+        return begin, end, f"void ([{', '.join(others)}].some(({name}) => {each}) || {before}{others[0]}{after})"
+    return begin, end, f"[{', '.join(others)}].some(({name}) => {each})"
 
 
 def _places(one: Expected, source: str) -> list[tuple[int, int]]:
@@ -118,10 +124,14 @@ def _others(word: str, words: Sequence[str], count: int, choice: random.Random) 
         near = [one for one in near if len(one) == len(word)]
         far = replaceable(word, ())
         drawn = [str(one) for one in far.draw(min(count, far.count), choice)] if far is not None else []
-        return choice.sample(sorted({*near, *drawn} - {word}), min(count, len({*near, *drawn} - {word})))
-    found = replaceable(word, words)
-    if found is not None and found.count >= count and len(word) > 1:
-        drawn = [str(one) for one in found.draw(count, choice)]
+        # Both of its neighbours are among several: a text of two numbers holds one of them.
+        close = near if count >= len(near) else choice.sample(near, count)
+        far_ones = sorted({*drawn} - {*close, word})
+        found = [*close, *choice.sample(far_ones, min(count - len(close), len(far_ones)))]
+        return choice.sample(found, len(found))
+    alike = replaceable(word, words)
+    if alike is not None and alike.count >= count and len(word) > 1:
+        drawn = [str(one) for one in alike.draw(count, choice)]
         if all(one.isalpha() for one in drawn):
             return drawn
     kind = next(kind for kind in _KINDS if word[0] in kind)
@@ -185,6 +195,13 @@ def _number(text: str) -> int | float:
             return float(plain)
         except ValueError:
             return 0
+
+
+def _neighbours(text: str, count: int) -> list[str]:
+    """The numbers next to one, where it gets several decoys."""
+    value = _number(text)
+    is_plain = re.fullmatch(r"[1-9]\d*", text) is not None and value < 2**53
+    return [f"{value - 1}", f"{value + 1}"] if count > 1 and is_plain else []
 
 
 def _other_number(text: str, choice: random.Random) -> str:

@@ -25,7 +25,7 @@ from swegym_env.repo.patches import parse_patch, without_sections
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["scrutiny_of", "without_means"]
+__all__ = ["script_of", "scrutiny_of", "without_means"]
 
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
 _VARIABLE = re.compile(r"(?<![.\w$#'\"`])[A-Za-z_$][\w$]*(?!\s*:|[\w$'\"`])")  # no property, and no text alone
@@ -233,6 +233,14 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(forging), frozenset(reading)
 
 
+def script_of(path: str, source: str) -> str:
+    """The code of a file; of a component, what stands between its tags, at the same lines."""
+    if not path.endswith((".vue", ".svelte")):
+        return source
+    gaps = r"(?s)(\A|</script>).*?(<script[^>]*>|\Z)"
+    return re.sub(gaps, lambda gap: re.sub(r"[^\n]", " ", gap[0]), source)
+
+
 class _File:
     """The means in one changed file."""
 
@@ -245,10 +253,7 @@ class _File:
         lines = text.after.split("\n")
         self.fresh = {number for number in text.added if lines[number - 1].strip() not in removed}
         self.before = frozenset(_NAME.findall(text.before))
-        after = text.after
-        if text.path.endswith((".vue", ".svelte")):  # the code between its tags
-            after = re.sub(r"(?s)(\A|</script>).*?(<script[^>]*>|\Z)", lambda gap: re.sub(r"[^\n]", " ", gap[0]), after)
-        self.root = root = parsed(text.path, after)
+        self.root = root = parsed(text.path, script_of(text.path, text.after))
         self.declared = frozenset(_declared(root))
         self.keys = frozenset(_keys(root))
         self.classes = frozenset(

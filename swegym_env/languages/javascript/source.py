@@ -43,6 +43,7 @@ _EQUALITIES = frozenset(
     {
         *("equal", "equals", "strictEqual", "deepEqual", "deepStrictEqual", "propEqual", "eql", "eq", "same", "is"),
         *("match", "include", "includes", "lengthOf", "closeTo", "isEqual"),
+        *("calledWith", "calledOnceWith", "calledWithExactly", "calledOnceWithExactly", "calledWithMatch", "callCount"),
     }
 )
 # Methods that look for their argument, or in it; and what their result is compared with where they find it.
@@ -81,6 +82,7 @@ _UNEQUAL_MATCHERS = frozenset({"toBe", "toEqual", "toStrictEqual", "equal", "equ
 # Methods that ask a function of the test about what they hold.
 _ASKING = frozenset({"some", "every", "find", "findIndex", "findLast", "findLastIndex", "filter"})
 _ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "URIError", "EvalError", "ReferenceError"})
+_OWN_ERROR = re.compile(r"[A-Z][\w$]*(Error|Exception)")
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "true"})
 _MATCHERS = frozenset(
     {
@@ -102,11 +104,29 @@ _MATCHERS = frozenset(
             "throw",
             "throws",
             "Throw",
+            "rejectedWith",
             "toHaveProperty",
             "toBeCalledTimes",
+            "toHaveBeenCalledWith",
+            "toBeCalledWith",
+            "toHaveBeenLastCalledWith",
+            "lastCalledWith",
+            "toHaveBeenNthCalledWith",
+            "nthCalledWith",
+            "calledWith",
+            "calledOnceWith",
+            "calledWithExactly",
+            "calledOnceWithExactly",
+            "calledWithMatch",
+            "callCount",
         ),
         *("equal", "equals", "eql", "eq", "eqls", "lengthOf", "length", "include", "contain", "match", "string"),
     }
+)
+_THROWING = frozenset({"toThrow", "toThrowError", "throw", "throws", "Throw", "rejectedWith"})
+# Matchers that look for what is expected among several values.
+_AMONG = frozenset(
+    {"toHaveBeenCalledWith", "toBeCalledWith", "toContainEqual", "calledWith", "calledWithExactly", "calledWithMatch"}
 )
 _PARTS = frozenset({"object", "array", "pair", "parenthesized_expression", "unary_expression", "as_expression"})
 _VALUES = frozenset({"number", "string", "template_string", "true", "false", "null", "undefined", "regex"})
@@ -119,12 +139,13 @@ class Expected:
     """What an assertion expects.
 
     Attributes:
-        kind: "number", "text", "pattern" (a regular expression), "word" (true, false, null, undefined), or "turned": a
-            condition or computed value.
-        begin, end: offsets of the literal, in characters; of "turned", of what `turned` replaces.
+        kind: "number", "text", "pattern" (a regular expression), "word" (true, false, null, undefined), "error" (the
+            class of one), or "turned": a condition or computed value.
+        begin, end: offsets of the literal, in characters; of "error" and "turned", of what `turned` replaces.
         letters: offsets of the letters and digits of a text that stand for themselves.
         turned: what makes the assertion fail if it holds.
         condition: offsets of the condition that fails with any other literal; None where that is the assertion.
+        assertion: offsets of an assertion that looks for the literal among several values; None of others.
     """
 
     kind: str
@@ -133,6 +154,7 @@ class Expected:
     letters: tuple[int, ...] = ()
     turned: str = ""
     condition: tuple[int, int] | None = None
+    assertion: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +164,7 @@ class Test:
     Attributes:
         title: of the suites and the test, outermost first; a pattern where a part is computed.
         first_line, last_line: counted from 1.
+        begin: offset of the call, in bytes.
         expected: all that its assertions expect, in order.
     """
 
@@ -150,6 +173,7 @@ class Test:
     title: tuple[re.Pattern[str], ...]
     first_line: int
     last_line: int
+    begin: int
     expected: tuple[Expected, ...]
 
     def has_path(self, name: str) -> bool:
@@ -233,7 +257,8 @@ def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Itera
                 expected = tuple(
                     one for call in inner_calls for one in (*_expected(call, text), *_given(call, helpers, text))
                 )
-                yield Test((*titles, title), node.start_point[0] + 1, node.end_point[0] + 1, expected)
+                lines = node.start_point[0] + 1, node.end_point[0] + 1
+                yield Test((*titles, title), *lines, node.start_byte, expected)
                 continue
         left.extend((child, inner) for child in reversed(node.children))
 
@@ -252,16 +277,17 @@ def _judging_functions(root: Node, text: Text) -> Iterator[str]:
                 yield text.of(name)
 
 
+_PROMISED = ("resolves", "rejects", "eventually")
 _FUNCTION_VALUES = ("arrow_function", "function_expression")
 
 
 def _given(call: Node, helpers: frozenset[str], text: Text) -> Iterator[Expected]:
-    """The last literal that a function of the test file is given which asserts something."""
+    """The last literal, or class of errors, that a function of the test file is given which asserts something."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or function.type != "identifier" or text.of(function) not in helpers:
         return
-    given = [list(_literals(child, text)) for child in arguments.named_children]
-    yield from next((literals for literals in reversed(given) if literals), [])
+    given = [[*_literals(child, text), *_errors(child, text)] for child in arguments.named_children]
+    yield from next((values for values in reversed(given) if values), [])
 
 
 def _named_call(node: Node, text: Text) -> tuple[str, re.Pattern[str] | None]:
@@ -331,10 +357,17 @@ def _expected(call: Node, text: Text) -> Iterator[Expected]:
     elif name in _EQUALITIES and given:
         values = [one for node in reversed(given[:2]) for one in _literals(node, text)]
         if values:
-            yield from values
+            yield from _among(values, call, text) if name in _AMONG else values
             yield from (one for node in given[:2] for one in _asked(node, text))
         elif name in _OPPOSITE and len(given) > 1:
             yield Expected("turned", text.at(method.start_byte), text.at(method.end_byte), turned=_OPPOSITE[name])
+
+
+def _among(values: list[Expected], assertion: Node, text: Text) -> Iterator[Expected]:
+    """The same literals, which an assertion looks for among several values."""
+    whole = text.at(assertion.start_byte), text.at(assertion.end_byte)
+    for one in values:
+        yield replace(one, assertion=whole) if one.kind in ("text", "number") else one
 
 
 def _asked(condition: Node, text: Text) -> list[Expected]:
@@ -428,10 +461,42 @@ def _doubled(one: Node, other: Node, text: Text) -> Iterator[Expected]:
 
 
 def _errors(node: Node, text: Text) -> Iterator[Expected]:
-    """The class of an expected error."""
-    if node.type == "identifier" and text.of(node) in (*_ERRORS, "Error"):
-        turned = sorted(_ERRORS - {text.of(node)})[len(text.of(node)) % 3]
-        yield Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=turned)
+    """The class of an expected error: in its place, one of which all errors are that are of another class."""
+    name = text.of(node).rpartition(".")[2] if node.type in ("identifier", "member_expression") else ""
+    if not name[:1].isupper():
+        return
+    expected = text.of(node)
+    known = ", ".join(sorted(_ERRORS - {expected}))
+    if expected == "Error":  # any class of the language may be right
+        holds = "false"
+    elif expected in _ERRORS:
+        holds = f"[{known}].some((one) => arguments[0] instanceof one)"
+    else:
+        others = ", ".join(sorted(_own_errors(node, text) - {expected}))
+        holds = (
+            f"[Error, {known}].some((one) => Object.getPrototypeOf(Object(arguments[0])) === one.prototype) || "
+            f"[{others}].some((one) => typeof one === 'function' && arguments[0] instanceof one && "
+            f"!Object.is(one, {expected}) && !(one.prototype instanceof {expected}) && "
+            f"!({expected}.prototype instanceof one))"
+        )
+    turned = f"class extends Error {{ static [Symbol.hasInstance]() {{ return {holds}; }} }}"
+    yield Expected("error", text.at(node.start_byte), text.at(node.end_byte), turned=turned)
+
+
+def _own_errors(node: Node, text: Text) -> set[str]:
+    """The classes of errors that a file imports or declares at its top, by their names."""
+    root = node
+    while root.parent is not None:
+        root = root.parent
+    kinds = ("import_statement", "lexical_declaration", "variable_declaration", "class_declaration")
+    declaring = [child for child in root.named_children if child.type in kinds]
+    names = {
+        text.of(one)
+        for child in declaring
+        for one in (child.named_children[:1] if child.type == "class_declaration" else walk(child))
+        if one.type in ("identifier", "type_identifier", "shorthand_property_identifier_pattern")
+    }
+    return {name for name in names if _OWN_ERROR.fullmatch(name)} - _ERRORS
 
 
 def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
@@ -456,7 +521,10 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
             arguments = above.child_by_field_name("arguments")
             compared = arguments.named_children if arguments is not None else []
             if words and words[-1] in _MATCHERS and arguments is not None:
-                values += [one for child in arguments.named_children[:2] for one in _literals(child, text)]
+                most = 8 if "alledWith" in words[-1] else 2
+                values += [one for child in arguments.named_children[:most] for one in _literals(child, text)]
+                if words[-1] in _THROWING:
+                    values += [one for child in arguments.named_children[:1] for one in _errors(child, text)]
                 truths.append([child.type for child in arguments.named_children] == ["true"])
         else:
             break
@@ -470,7 +538,9 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
     elif asked and (truths == [True] or words[-1] in ("toBeTruthy", "true", "ok")):
         yield from asked
     elif values:
-        yield from values
+        yield from _among(values, node, text) if words[-1] in _AMONG and words[0] not in _PROMISED else values
+    elif words[-1].endswith("Snapshot") and given is not None:  # these know no `.not`
+        yield Expected("turned", text.at(given.start_byte), text.at(given.end_byte), turned=f"[{text.of(given)}]")
     else:
         yield Expected("turned", text.at(call.end_byte), text.at(call.end_byte), turned=".not")
 

@@ -3,6 +3,7 @@
  * It is code in the process of the code under test, and need not be trusted: it does not know the expected values. A
  * record is one line of JSON, as grading/comparisons.py reads it. SWEGYM stands for a name that is drawn anew. */
 function SWEGYM(key, value, how) {
+  if (how === 'watched') return SWEGYMwatched(key, value);
   let sent = value;
   if (how === 'truth') sent = !!sent;
   if (how === 'text' && typeof sent !== 'object') sent = String(sent);
@@ -12,7 +13,12 @@ function SWEGYM(key, value, how) {
   if (how === 'message' && sent) sent = String(sent[0] && sent[0].message);
   if ((how === 'name' || how === 'code') && sent) sent = sent[0] && sent[0][how];
   if (how === 'class' && sent) sent = SWEGYMclass(sent[0]);
-  const own = [];
+  if (how === 'classes' && sent) sent = SWEGYMclasses(Object.getPrototypeOf(Object(sent[0])));
+  if (how === 'calls') sent = SWEGYMcalls(sent);
+  if (how === 'count') sent = (SWEGYMcalls(sent) || { length: null }).length;
+  if (how === 'last call') sent = (SWEGYMcalls(sent) || []).slice(-1)[0];
+  if (how === 'bases') sent = typeof sent === 'function' ? SWEGYMclasses(sent.prototype) : null;
+  const own = Array.of();
   const record = [key, null, SWEGYMpacked(sent, how, 0, own), ['', '', ''], own.slice(0, 200)];
   @FILES@.appendFileSync('@OUTPUT@', JSON.stringify(record) + '\n');
   return value;
@@ -26,6 +32,61 @@ function SWEGYMthrown(call) {
     return [error];
   }
   return null;
+}
+
+/* Sends the error that a promise, or that of a function, is rejected with. */
+function SWEGYMrejected(key, call, how) {
+  const made = Promise.resolve().then(() => (typeof call === 'function' ? call() : call));
+  return made.then(() => SWEGYM(key, null, how), (error) => SWEGYM(key, [error], how));
+}
+
+/* The same function, or promise; the classes of the error that it ends with are sent. */
+function SWEGYMwatched(key, call) {
+  if (call instanceof Promise) {
+    SWEGYMrejected(key, call, 'classes');
+    return call;
+  }
+  if (typeof call !== 'function') return call;
+  return () => {
+    const [made, error] = SWEGYMcalled(call);
+    if (made instanceof Promise) return SWEGYMwatched(key, made);
+    SWEGYM(key, error, 'classes');
+    if (error) throw error[0];
+    return made;
+  };
+}
+
+/* What a function returns, and the error that it throws in a list, or null. */
+function SWEGYMcalled(call) {
+  try {
+    return [call(), null];
+  } catch (error) {
+    return [null, [error]];
+  }
+}
+
+/* What a spy was given in each call: one of Jest, Vitest, Node.js, Sinon or Jasmine; null of what is none. */
+function SWEGYMcalls(spy) {
+  const { mock, args, calls } = Object(spy);
+  if (mock && Array.isArray(mock.calls)) {
+    return Array.from(mock.calls, SWEGYMgiven);
+  }
+  if (Array.isArray(args)) return args;
+  return calls && typeof calls.allArgs === 'function' ? calls.allArgs() : null;
+}
+
+function SWEGYMgiven(call) {
+  return Array.isArray(call) ? call : Array.from(call.arguments);
+}
+
+/* The names of the classes that an object with this prototype is of. */
+function SWEGYMclasses(prototype) {
+  const found = [];
+  for (let here = prototype; here && found.length < 20; here = Object.getPrototypeOf(here)) {
+    const own = Object.getOwnPropertyDescriptor(here, 'constructor');
+    found.push(String(own && typeof own.value === 'function' && own.value.name));
+  }
+  return found;
 }
 
 /* The class of the language that an error is of, by the objects that it inherits from; null if it is of none. */
@@ -45,7 +106,7 @@ function SWEGYMmethods(value, own) {
   for (let here = value, depth = 0; here && depth < 8 && own.length < 200; depth += 1) {
     if (kinds.some((kind) => here === kind.prototype)) return;
     const kind = here === value ? '' : String(here.constructor && here.constructor.name);
-    const shown = Object.getOwnPropertyDescriptors(here);
+    const shown = Object(Object.getOwnPropertyDescriptors(here));
     for (const name of Reflect.ownKeys(shown)) {
       if (name !== 'constructor' && (shown[name].get || typeof shown[name].value === 'function')) {
         own.push(`${kind}.${String(name)}`);
