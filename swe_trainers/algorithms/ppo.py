@@ -33,7 +33,8 @@ class PPO(Clipped):
     Attributes:
         gamma: discount per action token.
         lam: of generalised advantage estimation.
-        whiten_advantages: normalise advantages to mean 0 and variance 1.
+        whiten_advantages: normalise advantages to mean 0 and variance 1; where all episodes have the same return, to a
+            variance of at most 1.
         whiten_over: what they are normalised over: the `batch`, or each `minibatch` by itself as in Stable-Baselines3.
         critic: a value head on the policy's trunk (`shared`), or a model of its own (`separate`).
         critic_learning_rate: of a separate critic, or of a shared critic's value head, which starts at 0 and moves by
@@ -88,15 +89,16 @@ class PPO(Clipped):
             )
         )
         experience.returns = advantages + values
-        whitens = self.whiten_advantages and self.whiten_over == "batch"
-        return whiten(advantages, batch.action_mask) if whitens else advantages
+        if not self.whiten_advantages or self.whiten_over == "minibatch":
+            return advantages
+        return whiten(advantages, batch.action_mask, returns=batch.total(batch.rewards))
 
     def minibatch_advantages(self, advantages: Tensor, batch: Batch, sequences: Tensor) -> Tensor:
         """Whitened over the action tokens of the minibatch, where each is by itself."""
         if self.whiten_over == "batch":
             return advantages
         here = torch.isin(batch.sequence_of_token, sequences)
-        return whiten(advantages, batch.action_mask & here)
+        return whiten(advantages, batch.action_mask & here, returns=batch.total(batch.rewards))
 
     def critic_loss(self, tokens: ActionTokens, experience: Experience) -> tuple[Tensor, float]:
         """The clipped squared error of the values."""

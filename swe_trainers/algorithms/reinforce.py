@@ -94,7 +94,7 @@ class REINFORCEPlusPlus(Clipped):
             returns = batch.spread(group_advantages(batch.total(experience.rewards), batch.group, scale="none"))
         else:
             returns = _discounted(batch, experience.rewards, self.gamma)
-        return whiten(returns, batch.action_mask)
+        return whiten(returns, batch.action_mask, returns=batch.total(batch.rewards))
 
     @property
     def episodes_per_start(self) -> int:

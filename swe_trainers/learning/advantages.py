@@ -208,18 +208,32 @@ def groups_with_signal(returns: Tensor, group: Tensor) -> Tensor:
     return differing
 
 
-def whiten(x: Tensor, mask: Tensor) -> Tensor:
+def whiten(x: Tensor, mask: Tensor, *, returns: Tensor) -> Tensor:
     """Mean 0 and variance 1 over the entries where `mask` is True; 0 elsewhere. A constant becomes 0.
+
+    Where all episodes ended alike, as they do for long where rewards are rare, `x` holds nothing but errors of the
+    critic or penalties: divided by their own deviation they would be as large as any signal, and the policy would
+    settle on whatever they say before it has met a reward. Then a deviation below 1 is not brought to 1.
 
     Args:
         x: (...) float32.
         mask: (...) bool.
+        returns: (S,) float32 of the episodes that the entries are from.
     """
     kept = x[mask]
     result = torch.zeros_like(x)
     if kept.numel():
-        result[mask] = (kept - kept.mean()) / (kept.std(correction=0) + 1e-8)
+        deviation = kept.std(correction=0) + 1e-8
+        result[mask] = (kept - kept.mean()) / (deviation if _differ(returns) else deviation.clamp_min(1.0))
     return result
+
+
+def _differ(returns: Tensor) -> bool:
+    """Whether they do by more than what the order of a sum changes in float32."""
+    if not returns.numel():
+        return False
+    spread, largest = returns.max() - returns.min(), returns.abs().max()
+    return bool(spread > 1e-6 * largest)
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:

@@ -217,6 +217,14 @@ def options(directory):
             "--evaluation.every", "6", "--checkpoint_every", "2"]  # fmt: skip
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(3))
+def test_the_readmes_example_learns(seed, tmp_path):
+    run = [str(FROZEN_LAKE), "--output_dir", str(tmp_path), "--quiet", "--seed", str(seed)]
+    assert main([*run, "--trainer.max_updates", "60", "--evaluation.every", "60"]) == 0
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["eval/success"] > 0.9
+
+
 def test_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_run(tmp_path):
     assert main(options(tmp_path / "whole")) == 0
     run = Forked(main, options(tmp_path / "killed"), folder=tmp_path)

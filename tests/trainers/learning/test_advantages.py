@@ -83,10 +83,23 @@ def test_unequal_shapes_are_rejected():
 
 
 def test_whitening_uses_only_entries_in_the_mask():
-    x, mask = torch.tensor([1.0, torch.nan, 3.0, 5.0]), torch.tensor([True, False, True, True])
-    torch.testing.assert_close(whiten(x, mask), torch.tensor([-(1.5**0.5), 0, 0, 1.5**0.5]))
-    assert not whiten(torch.full((3,), 7.0), torch.ones(3, dtype=torch.bool)).any()
-    assert not whiten(x, torch.zeros(4, dtype=torch.bool)).any()
+    x, mask, returns = (
+        torch.tensor([1.0, torch.nan, 3.0, 5.0]),
+        torch.tensor([True, False, True, True]),
+        torch.arange(2.0),
+    )
+    torch.testing.assert_close(whiten(x, mask, returns=returns), torch.tensor([-(1.5**0.5), 0, 0, 1.5**0.5]))
+    assert not whiten(torch.full((3,), 7.0), torch.ones(3, dtype=torch.bool), returns=returns).any()
+    assert not whiten(x, torch.zeros(4, dtype=torch.bool), returns=returns).any()
+
+
+@pytest.mark.parametrize("returns", [[0.0, 0.0], [0.3, 0.1 + 0.2], [-2.0], []])
+def test_whitening_enlarges_nothing_where_all_episodes_ended_alike(returns):
+    mask, returns = torch.ones(4, dtype=torch.bool), torch.tensor(returns)
+    small, large = torch.tensor([0.01, 0.03, 0.01, 0.03]), torch.tensor([10.0, 30, 10, 30])
+    torch.testing.assert_close(whiten(small, mask, returns=returns), torch.tensor([-0.01, 0.01, -0.01, 0.01]))
+    torch.testing.assert_close(whiten(large, mask, returns=returns), torch.tensor([-1.0, 1, -1, 1]))
+    torch.testing.assert_close(whiten(small, mask, returns=torch.tensor([0.0, 1e-3])), torch.tensor([-1.0, 1, -1, 1]))
 
 
 def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant_one():
