@@ -98,6 +98,7 @@ class Demo:
             "num_key_value_heads": 4,
             "max_position_embeddings": 256,
             "tie_word_embeddings": True,
+            "initializer_range": 0.08,  # near 1/sqrt(hidden_size): it copies names after half of the epochs
         }
     )
     n_parallel: int | None = None
@@ -113,7 +114,7 @@ class Demo:
         warmup_updates=30,
         decay="linear",
         weight_decay=0.01,
-        epochs=4,
+        epochs=2,
         minibatch_episodes=32,
         pack=False,
     )
