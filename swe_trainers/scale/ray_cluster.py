@@ -66,7 +66,7 @@ def joined_cluster(config: RayConfig) -> Iterator[Any]:
         yield ray
         return
     try:
-        _knock(config.address)
+        _check_reachable(config.address)
         ray.init(address=config.address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -79,7 +79,7 @@ def joined_cluster(config: RayConfig) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Ask for somebody at `HOST:PORT`, which Ray would do for minutes. Raises `OSError` where nobody is."""
     host, colon, port = address.rpartition(":")
     if colon and "/" not in host and port.isdigit():

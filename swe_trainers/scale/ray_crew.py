@@ -18,7 +18,7 @@ from swe_trainers.rollout.environments import Failure
 from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.scale.ray_cluster import RayConfig, joined_cluster
-from swe_trainers.scale.ray_dispatch import Desk, Dispatcher
+from swe_trainers.scale.ray_dispatch import Dispatcher, EpisodeQueue
 from swe_trainers.scale.ray_worker import Workplace, pack
 
 __all__ = ["RayCrew"]
@@ -69,10 +69,10 @@ class RayCrew:
         if dispatcher.version != number:
             dispatcher.give(number, None if self._policy is None else pack(self._policy))
 
-    def play(self, starts: Sequence[EpisodeStart], manner: EpisodeSettings) -> list[Trajectory]:
+    def play(self, starts: Sequence[EpisodeStart], settings: EpisodeSettings) -> list[Trajectory]:
         if not starts:
             return []
-        player = self.ahead(manner)
+        player = self.ahead(settings)
         try:
             player.begin([((i,), start) for i, start in enumerate(starts)])
             found: dict[Key, list[Trajectory]] = {}
@@ -82,8 +82,8 @@ class RayCrew:
             player.close()
         return [trajectory for key in sorted(found) for trajectory in found[key]]
 
-    def ahead(self, manner: EpisodeSettings) -> _Player:
-        return _Player(self.join, manner)
+    def ahead(self, settings: EpisodeSettings) -> _Player:
+        return _Player(self.join, settings)
 
     def close(self) -> list[Failure]:
         return []  # each worker closes its own
@@ -96,11 +96,11 @@ class RayCrew:
 
 
 class _Player:
-    """One manner of playing on all workers; see `BackgroundPlayer`, which each of them has."""
+    """Plays with one `EpisodeSettings` on all workers; see `BackgroundPlayer`, which each of them has."""
 
-    def __init__(self, join: Callable[[], Dispatcher], manner: EpisodeSettings) -> None:
+    def __init__(self, join: Callable[[], Dispatcher], settings: EpisodeSettings) -> None:
         self._join = join
-        self._desk = Desk(manner)
+        self._queue = EpisodeQueue(settings)
         self._dispatcher: Dispatcher | None = None
 
     @property
@@ -111,21 +111,21 @@ class _Player:
         episodes = list(episodes)
         if self._dispatcher is None and episodes:
             self._dispatcher = self._join()
-            self._dispatcher.open(self._desk)
+            self._dispatcher.open(self._queue)
         if self._dispatcher is not None:
-            self._dispatcher.begin(self._desk, episodes, first=first)
+            self._dispatcher.begin(self._queue, episodes, first=first)
 
     def ended(self, timeout_s: float | None = None) -> list[tuple[Key, list[Trajectory]]]:
-        return [] if self._dispatcher is None else self._dispatcher.ended(self._desk, timeout_s)
+        return [] if self._dispatcher is None else self._dispatcher.ended(self._queue, timeout_s)
 
     @contextmanager
     def paused(self, *, between_episodes: bool) -> Iterator[None]:
         if self._dispatcher is None:
             yield
             return
-        with self._dispatcher.paused(self._desk, between_episodes=between_episodes):
+        with self._dispatcher.paused(self._queue, between_episodes=between_episodes):
             yield
 
     def close(self) -> None:
         if self._dispatcher is not None:
-            self._dispatcher.close_desk(self._desk)
+            self._dispatcher.close_queue(self._queue)

@@ -21,7 +21,7 @@ from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.scale.ray_cluster import RayConfig
 from swe_trainers.scale.ray_worker import Packed, RolloutWorker, Workplace
 
-__all__ = ["Desk", "Dispatcher"]
+__all__ = ["Dispatcher", "EpisodeQueue"]
 
 _LOOK_S = 0.2  # how long to wait for news of workers before what the caller wants is looked at again
 _ANSWER_S = 20.0  # how long a worker waits for the end of an episode before it says that there is none
@@ -29,10 +29,10 @@ _TRIES = 3  # so many workers may die while they play an episode, before that is
 
 
 @dataclass(eq=False)
-class Desk:
-    """Episodes of one manner: those that wait for a worker, and those that have ended."""
+class EpisodeQueue:
+    """Episodes with the same settings: those that wait for a worker, and those that have ended."""
 
-    manner: EpisodeSettings
+    settings: EpisodeSettings
     waiting: deque[tuple[Key, EpisodeStart]] = field(default_factory=deque)
     ended: list[tuple[Key, list[Trajectory]]] = field(default_factory=list)
     held: bool = False
@@ -74,7 +74,7 @@ class Dispatcher:
         self._ray, self._config = ray, config
         self._workplace = ray.put(workplace)
         self._changed = threading.Condition(threading.RLock())
-        self._desks: list[Desk] = []
+        self._queues: list[EpisodeQueue] = []
         self._workers: list[_Worker] = []
         self._paused: list[_Worker] = []
         self._tries: Counter[Key] = Counter()
@@ -82,48 +82,48 @@ class Dispatcher:
         self._throughput = Throughput()
         self._weights: Any = None
         self._closed = False
-        self._lonely_since = time.monotonic()
+        self._without_workers_since = time.monotonic()
         self.version: int | None = None
         self.idle_s = 0.0
         for _ in range(config.workers):
-            self._hire()
+            self._start_workers()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="dispatch")
         self._work: Future[None] = self._pool.submit(self._dispatch)
         self._work.add_done_callback(lambda _: self._tell())
 
-    def open(self, desk: Desk) -> None:
-        """Play from this desk until it is closed; the one before must be held, with nothing under way, or empty."""
+    def open(self, queue: EpisodeQueue) -> None:
+        """Play from this queue until it is closed; the one before must be held, with nothing under way, or empty."""
         with self._changed:
-            self._desks.append(desk)
+            self._queues.append(queue)
 
-    def close_desk(self, desk: Desk) -> None:
-        """Go back to the desk before; what waits at this one is forgotten."""
+    def close_queue(self, queue: EpisodeQueue) -> None:
+        """Go back to the queue before; what waits at this one is forgotten."""
         with self._changed:
-            if desk in self._desks:
-                self._desks.remove(desk)
+            if queue in self._queues:
+                self._queues.remove(queue)
 
-    def begin(self, desk: Desk, episodes: Sequence[tuple[Key, EpisodeStart]], *, first: bool = False) -> None:
+    def begin(self, queue: EpisodeQueue, episodes: Sequence[tuple[Key, EpisodeStart]], *, first: bool = False) -> None:
         """Let episodes wait for a worker; `first` before the others. Raises what has ended the dispatching."""
         self._check()
         with self._changed:
-            desk.waiting = deque([*episodes, *desk.waiting] if first else [*desk.waiting, *episodes])
+            queue.waiting = deque([*episodes, *queue.waiting] if first else [*queue.waiting, *episodes])
             self._hand_out()
             self._tell()
 
-    def ended(self, desk: Desk, timeout_s: float | None = None) -> list[tuple[Key, list[Trajectory]]]:
+    def ended(self, queue: EpisodeQueue, timeout_s: float | None = None) -> list[tuple[Key, list[Trajectory]]]:
         """What has ended since the last call; waits for something. Raises what has ended the dispatching."""
         with self._changed:
-            self._changed.wait_for(lambda: desk.ended or self._work.done(), timeout_s)
-            found, desk.ended = desk.ended, []
+            self._changed.wait_for(lambda: queue.ended or self._work.done(), timeout_s)
+            found, queue.ended = queue.ended, []
         if not found:
             self._check()
         return found
 
     @contextmanager
-    def paused(self, desk: Desk, *, between_episodes: bool) -> Iterator[None]:
+    def paused(self, queue: EpisodeQueue, *, between_episodes: bool) -> Iterator[None]:
         """No worker generates inside; see `BackgroundPlayer.paused`. Raises what has ended the dispatching."""
         with self._changed:
-            desk.held = True
+            queue.held = True
             self._changed.wait_for(lambda: self._at_rest(between_episodes) or self._work.done())
             self._paused = self._at_work()
         try:
@@ -134,7 +134,7 @@ class Dispatcher:
             self._ask_all("resume")
             with self._changed:
                 self._paused = []
-                desk.held = False
+                queue.held = False
                 self._hand_out()
                 self._tell()
 
@@ -192,7 +192,7 @@ class Dispatcher:
             except self._ray.exceptions.RayActorError:
                 continue
 
-    def _hire(self) -> None:
+    def _start_workers(self) -> None:
         config = self._config
         actor = (
             self._ray.remote(RolloutWorker)
@@ -218,7 +218,7 @@ class Dispatcher:
                 calls = {ref: worker for worker in self._workers for ref in worker.calls}
                 if not calls:
                     self._changed.wait(_LOOK_S)
-                idle = not self._at_work() or self._desks[-1].held if self._desks else True
+                idle = not self._at_work() or self._queues[-1].held if self._queues else True
             done = self._ray.wait(list(calls), timeout=_LOOK_S)[0] if calls else []
             with self._changed:
                 for ref in done:
@@ -230,20 +230,20 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         """Give what waits to free workers, the freest first, and ask those at work for what has ended."""
-        desk = self._desks[-1] if self._desks else None
+        queue = self._queues[-1] if self._queues else None
         given: dict[_Worker, list[tuple[Key, EpisodeStart]]] = {}
-        while desk is not None and desk.waiting and not desk.held and not self._closed:
+        while queue is not None and queue.waiting and not queue.held and not self._closed:
             worker = max(self._workers, key=lambda worker: worker.n_free, default=None)
             if worker is None or worker.n_free < 1:
                 break
-            key, start = desk.waiting.popleft()
+            key, start = queue.waiting.popleft()
             worker.playing[key] = start
             given.setdefault(worker, []).append((key, start))
         for worker, episodes in given.items():
-            assert desk is not None
+            assert queue is not None
             weights = None if worker.version == self.version else self._weights
             worker.version = self.version
-            ref = worker.actor.begin.remote(desk.manner, episodes, self.version, weights)
+            ref = worker.actor.begin.remote(queue.settings, episodes, self.version, weights)
             worker.calls[ref] = "begin"
         for worker in self._at_work():
             if "ended" not in worker.calls.values() and "begin" not in worker.calls.values():
@@ -269,7 +269,7 @@ class Dispatcher:
             for key, trajectories in found:
                 del worker.playing[key]
                 self._tries.pop(key, None)
-                self._desks[-1].ended.append((key, trajectories))
+                self._queues[-1].ended.append((key, trajectories))
             for f in fields(Throughput):
                 setattr(self._throughput, f.name, getattr(self._throughput, f.name) + getattr(throughput, f.name))
 
@@ -284,21 +284,21 @@ class Dispatcher:
         self._workers.remove(worker)
         worker.calls.clear()
         self._ray.kill(worker.actor)
-        self._hire()
-        desk = self._desks[-1] if self._desks else None
+        self._start_workers()
+        queue = self._queues[-1] if self._queues else None
         for key, start in reversed(worker.playing.items()):
             self._tries[key] += 1
-            if desk is not None and self._tries[key] < _TRIES:
+            if queue is not None and self._tries[key] < _TRIES:
                 self._replayed += 1
-                desk.waiting.appendleft((key, start))
-            elif desk is not None:
-                desk.ended.append((key, [_lost(start)]))
+                queue.waiting.appendleft((key, start))
+            elif queue is not None:
+                queue.ended.append((key, [_lost(start)]))
 
     def _expect_workers(self) -> None:
         """Raise where nobody has come for too long."""
         if any(worker.n_slots for worker in self._workers):
-            self._lonely_since = time.monotonic()
-        elif time.monotonic() - self._lonely_since > self._config.start_timeout_s:
+            self._without_workers_since = time.monotonic()
+        elif time.monotonic() - self._without_workers_since > self._config.start_timeout_s:
             asked = {"CPU": self._config.cpus_per_worker, "GPU": self._config.gpus_per_worker}
             asked["memory"] = self._config.memory_per_worker_gb * 1e9
             there = self._ray.cluster_resources()

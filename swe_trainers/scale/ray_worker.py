@@ -61,7 +61,7 @@ class RolloutWorker:
         self._stack, self._pause = ExitStack(), ExitStack()
         self._version: int | None = None
         self._player: BackgroundPlayer | None = None
-        self._manner: EpisodeSettings | None = None
+        self._settings: EpisodeSettings | None = None
 
     def set_up(self, workplace: Workplace) -> int:
         """Make the environments and the engine.
@@ -89,7 +89,7 @@ class RolloutWorker:
 
     def begin(
         self,
-        manner: EpisodeSettings,
+        settings: EpisodeSettings,
         episodes: Sequence[tuple[Key, EpisodeStart]],
         version: int,
         weights: Packed | None,
@@ -97,17 +97,17 @@ class RolloutWorker:
         """Begin episodes.
 
         Args:
-            manner: how; another one than before only where nothing is being played.
+            settings: how; another one than before only where nothing is being played.
             episodes: where they begin, and what they are known by.
             version, weights: as in `take`; a worker that has them does not look at them.
         Raises:
             Exception: whatever has ended the playing.
         """
         self.take(version, weights)
-        if self._player is None or manner != self._manner:
+        if self._player is None or settings != self._settings:
             if self._player is not None:
                 self._player.close()
-            self._player, self._manner = self._crew.ahead(manner), manner
+            self._player, self._settings = self._crew.ahead(settings), settings
         self._player.begin(episodes)
 
     def ended(self, timeout_s: float) -> tuple[list[tuple[Key, list[Trajectory]]], Throughput]:

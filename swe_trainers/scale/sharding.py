@@ -78,7 +78,7 @@ class ScaleConfig:
 
 @contextmanager
 def joined_ranks(config: ScaleConfig) -> Iterator[None]:
-    """Meet the other ranks, and part at the end.
+    """Join the other ranks, and leave them at the end.
 
     Raises:
         ConfigurationError: torchrun started several ranks, and the configuration shards nothing.
