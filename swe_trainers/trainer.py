@@ -223,6 +223,8 @@ class Trainer:
                 checkpoints = Checkpoints(run.directory / "checkpoints" / self.name, keep=self._keep_checkpoints)
             if checkpoints is not None and run is not None:
                 self._resume(checkpoints, run)
+                if learner.updates and self._finished(total):
+                    run.info(f"{self.name}: complete, nothing is left to train")
             if learner.updates == 0 and self._evaluates and run is not None:
                 run.record(0, {"stage": self.name, **self._evaluated()})
             bar = None if run is None else stack.enter_context(run.progress(self.name, total, done=learner.updates))

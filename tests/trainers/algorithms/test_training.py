@@ -243,4 +243,7 @@ def test_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_run(tmp_path
     written = {"config.yaml", "training.log", "curves.png", "checkpoints"}
     assert written < {p.name for p in (tmp_path / "killed").iterdir()}
     assert LanguageModel.from_pretrained(tmp_path / "killed" / "model").tokenizer.vocab_size == 26
-    assert "resumed from" in (tmp_path / "killed" / "training.log").read_text()
+    log = tmp_path / "killed" / "training.log"
+    assert "resumed from" in log.read_text() and "nothing is left to train" not in log.read_text()
+    assert main(options(tmp_path / "killed")) == 0
+    assert "nothing is left to train" in log.read_text()
