@@ -36,8 +36,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or self.temperature >= _LEAST_TEMPERATURE):
             raise ConfigurationError(f"temperature must be 0 or at least {_LEAST_TEMPERATURE}, got {self.temperature}")
-        if self.top_k < 0:
-            raise ConfigurationError(f"top_k must be at least 0, got {self.top_k}")
+        if self.top_k < 0 or self.top_k != int(self.top_k):
+            raise ConfigurationError(f"top_k must be a whole number of at least 0, got {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ConfigurationError(f"top_p must lie in (0, 1], got {self.top_p}")
         if not 0 <= self.min_p <= 1:
