@@ -47,7 +47,8 @@ class _Worker:
         calls: answers that are awaited, and what for.
         n_slots: episodes that it plays at once; 0 until it is set up.
         playing: what it has begun.
-        version: of the weights that it was given last.
+        version: of the weights that it is known to have.
+        sent: the version that a call to begin brings, until it is answered.
     """
 
     actor: Any
@@ -55,6 +56,7 @@ class _Worker:
     n_slots: int = 0
     playing: dict[Key, EpisodeStart] = field(default_factory=dict)
     version: int | None = None
+    sent: dict[Any, int | None] = field(default_factory=dict)
 
     @property
     def n_free(self) -> int:
@@ -241,10 +243,10 @@ class Dispatcher:
             given.setdefault(worker, []).append((key, start))
         for worker, episodes in given.items():
             assert queue is not None
+            # A worker answers several calls at once, in any order: each brings the weights until one has been answered.
             weights = None if worker.version == self.version else self._weights
-            worker.version = self.version
             ref = worker.actor.begin.remote(queue.settings, episodes, self.version, weights)
-            worker.calls[ref] = "begin"
+            worker.calls[ref], worker.sent[ref] = "begin", self.version
         for worker in self._at_work():
             if "ended" not in worker.calls.values() and "begin" not in worker.calls.values():
                 worker.calls[worker.actor.ended.remote(_ANSWER_S)] = "ended"
@@ -262,6 +264,8 @@ class Dispatcher:
             return
         except exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        if what == "begin":
+            worker.version = worker.sent.pop(ref)
         if what == "set_up":
             worker.n_slots = answer
         if what == "ended":

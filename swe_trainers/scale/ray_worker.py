@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class RolloutWorker:
 
     def __init__(self) -> None:
         self._stack, self._pause = ExitStack(), ExitStack()
+        self._beginning = threading.Lock()  # Ray calls several methods at once
         self._version: int | None = None
         self._player: BackgroundPlayer | None = None
         self._settings: EpisodeSettings | None = None
@@ -103,12 +105,13 @@ class RolloutWorker:
         Raises:
             Exception: whatever has ended the playing.
         """
-        self.take(version, weights)
-        if self._player is None or settings != self._settings:
-            if self._player is not None:
-                self._player.close()
-            self._player, self._settings = self._crew.ahead(settings), settings
-        self._player.begin(episodes)
+        with self._beginning:
+            self.take(version, weights)
+            if self._player is None or settings != self._settings:
+                if self._player is not None:
+                    self._player.close()
+                self._player, self._settings = self._crew.ahead(settings), settings
+            self._player.begin(episodes)
 
     def ended(self, timeout_s: float) -> tuple[list[tuple[Key, list[Trajectory]]], Throughput]:
         """What has ended and what the engine did since the last call; waits for something.

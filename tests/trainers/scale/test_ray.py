@@ -163,6 +163,21 @@ def test_weights_can_change_during_episodes(crew: RayCrew, policy: LanguageModel
     assert mixed > 0
 
 
+def test_a_worker_is_given_episodes_while_its_weights_are_under_way(crew: RayCrew, policy: LanguageModel) -> None:
+    for version in range(100, 130):
+        player = crew.ahead(SETTINGS)
+        with player.paused(between_episodes=False):
+            crew.prepare(version, Sampling())
+        for i in range(4):  # one call each, two for either worker
+            player.begin([((version, i), EpisodeStart(seed=i, stream=(version, i)))])
+        found: dict[Any, Any] = {}
+        while len(found) < 4:
+            found.update(player.ended(60))
+        assert all(set(t.weight_versions) == {-1, version} for (t,) in found.values())
+        player.close()
+        shaken(policy)
+
+
 def test_killed_worker_is_replaced_and_its_episodes_are_replayed(crew: RayCrew, deadly: Path) -> None:
     crew.prepare(20, Sampling())
     whole = crew.play(starts(12), SETTINGS)
