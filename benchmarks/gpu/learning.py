@@ -71,19 +71,21 @@ RUNS = (
 
 def measure(bench: Bench) -> None:
     """All runs of the part that are not done."""
-    folder = Path(tempfile.mkdtemp(prefix="swe-train-"))
+    with tempfile.TemporaryDirectory(prefix="swe-train-") as folder:
+        _measure(bench, Path(folder))
+
+
+def _measure(bench: Bench, folder: Path) -> None:
+    wanted = [run for run in (RUNS[:1] if bench.tiny else RUNS) if not bench.journal.is_done(_case(run))]
+    outputs = {run: folder / str(number) for number, run in enumerate(wanted)}
     started = time.monotonic()
-    running = {
-        run: _start(bench, run, folder / str(number))
-        for number, run in enumerate(RUNS[:1] if bench.tiny else RUNS)
-        if not bench.journal.is_done(_case(run))
-    }
+    running = {run: _start(bench, run, output) for run, output in outputs.items()}
     killed: set[_Run] = set()
     try:
         while running:
             bench.deadline.check()
             for run, process in list(running.items()):
-                output = Path(str(process.args[-1]))  # type: ignore[index]
+                output = outputs[run]
                 if run.killed_after and run not in killed and _updates(output) >= run.killed_after:
                     _kill(process)
                     killed.add(run)
@@ -93,8 +95,8 @@ def measure(bench: Bench) -> None:
                     _write(bench, run, process.returncode, output, time.monotonic() - started)
             time.sleep(0.2)
     except OutOfTimeError:
-        for run, process in running.items():
-            print(f"{_case(run)}: out of time after {_rows(Path(str(process.args[-1])))[-1:]}", flush=True)  # type: ignore[index]
+        for run in running:
+            print(f"{_case(run)}: out of time after {_rows(outputs[run])[-1:]}", flush=True)
         raise
     finally:
         for process in running.values():
@@ -120,9 +122,9 @@ def _start(bench: Bench, run: _Run, output: Path) -> subprocess.Popen[str]:
 
 
 def _launch(output: Path) -> subprocess.Popen[str]:
-    """A process of `swe-train`; the last of its arguments is the folder."""
-    program = "import sys; from swe_trainers.cli.main import main; sys.exit(main(sys.argv[1:2]))"
-    command = [sys.executable, "-c", program, str(output / "config.yaml"), str(output)]
+    """A process of `swe-train`."""
+    program = "import sys; from swe_trainers.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, str(output / "config.yaml")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (output / "log").open("a", encoding="utf-8") as log:
         return subprocess.Popen(
