@@ -162,6 +162,12 @@ def nearest(name: str, known: typing.Iterable[str]) -> str:
     return f". Did you mean {close[0]!r}?" if close else f". There are: {', '.join(names)}"
 
 
+def similar(name: str, known: typing.Iterable[str]) -> str:
+    """`; did you mean X?`, or nothing where nothing is near."""
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def named(name: str, what: str) -> Any:
     """Import `module:attribute`.
 

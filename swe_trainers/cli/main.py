@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -133,12 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:
     """A configuration whose keys exist: found out before PyTorch is imported, which takes seconds."""
     from swe_trainers.cli.keys import check_keys
-    from swe_trainers.config import read_config
+    from swe_trainers.config import read_config, similar
 
     if not Path(path).exists():
-        folder = Path(path).parent
-        near = get_close_matches(str(path), [*_COMMANDS, *map(str, folder.glob("*.yaml"))], n=1)
-        raise ConfigurationError(f"{path}: no such file{f'; did you mean {near[0]}?' if near else ''}")
+        known = [*_COMMANDS, *map(str, Path(path).parent.glob("*.yaml"))]
+        raise ConfigurationError(f"{path}: no such file{similar(str(path), known)}")
     values = read_config(path, overrides)
     check_keys(values)
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import re
@@ -13,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from swe_trainers.config import named
+from swe_trainers.config import named, similar
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.rollout.adapters import TextAdapter
 from swe_trainers.rollout.environments import make_text_env
@@ -143,9 +142,9 @@ def choose_items(
 def _chosen(known: Sequence[str], instances: Sequence[str], select: str | None) -> list[str]:
     for name in instances:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"--instance {name}: not among the {len(known)} of the dataset{hint}")
+            raise ConfigurationError(
+                f"--instance {name}: not among the {len(known)} of the dataset{similar(name, known)}"
+            )
     names = list(dict.fromkeys(instances)) or list(known)
     if select is not None:
         match = _SLICE.fullmatch(select)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import json
 import logging
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from swe_trainers.config import similar
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.lora import read_adapter
 from swe_trainers.model.tokenizers import Tokenizer
@@ -112,9 +112,7 @@ def hugging_face_config(config: Mapping[str, Any], tokenizer: Tokenizer) -> PreT
     known = sorted({*default.to_dict(), *default.attribute_map})
     for key in keys:
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigurationError(f"{model_type} has no setting {key!r}{hint}")
+            raise ConfigurationError(f"{model_type} has no setting {key!r}{similar(key, known)}")
     keys.setdefault("vocab_size", tokenizer.vocab_size)
     ends = {"bos_token_id": None, "pad_token_id": None, "eos_token_id": tokenizer.end_id}
     try:
