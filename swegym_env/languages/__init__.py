@@ -204,6 +204,11 @@ class Lineup:
     files: Mapping[str, str]
     copies: tuple[Copy, ...]
 
+    def passed(self, statuses: Mapping[str, Collection[str]]) -> Mapping[Copy, bool]:
+        """The copies that ran, and whether each passed whenever it did; `statuses`: name of a copy → its statuses."""
+        ran = [made for made in self.copies if made.name in statuses]
+        return {made: all(status == "PASSED" for status in statuses[made.name]) for made in ran}
+
 
 @dataclass(frozen=True)
 class Twins:

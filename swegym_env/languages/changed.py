@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from swegym_env.repo.patches import FilePatch
 
-__all__ = ["ChangedFile", "read_source", "unreadable"]
+__all__ = ["ChangedFile", "has_kinds_beyond_gold", "read_source", "spliced", "unreadable"]
 
 _HUNK = re.compile(r"@@ -(?P<start>\d{1,9})(?:,(?P<count>\d{1,9}))? \+")
 _MOST_BYTES = 1 << 21
@@ -73,6 +73,32 @@ class ChangedFile:
     def is_added(self, offset: int) -> bool:
         """Whether a character of `after` stands in an added line."""
         return bisect_right(self._ends, offset) + 1 in self.added
+
+
+def has_kinds_beyond_gold(
+    found_in: Callable[[str, Path], frozenset[tuple[str, str]]], patch: str, base: Path, gold: str
+) -> bool:
+    """Whether a patch brings something of a kind that the gold patch does not.
+
+    Args:
+        found_in: what a patch brings to a repository at its base commit, each with its kind and name.
+    """
+    ways = {kind for kind, _ in _found_in_gold(found_in, gold, base)}
+    return any(kind not in ways for kind, _ in found_in(patch, base))
+
+
+@lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
+def _found_in_gold(
+    found_in: Callable[[str, Path], frozenset[tuple[str, str]]], gold: str, base: Path
+) -> frozenset[tuple[str, str]]:
+    return found_in(gold, base)
+
+
+def spliced(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
+    """A text with others in the place of spans of it: where each begins and ends, and what it becomes."""
+    for begin, end, text in sorted(edits, reverse=True):
+        source = source[:begin] + text + source[end:]
+    return source
 
 
 def _hunks(body: str) -> Iterator[tuple[int, list[str]]]:

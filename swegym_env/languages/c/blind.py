@@ -33,6 +33,7 @@ from swegym_env.languages.c.source import (
     tokens,
 )
 from swegym_env.languages.c.unused import without_unused
+from swegym_env.languages.changed import spliced
 
 __all__ = ["make_blind"]
 
@@ -71,7 +72,7 @@ def make_blind(
                 edits += found
                 unread |= tests if not (computed and found) else set()
         if edits:
-            rewritten = _spliced(source, [*edits, _include(source, sender)])
+            rewritten = spliced(source, [*edits, _include(source, sender)])
             changed[path] = without_unused(rewritten) if computed else rewritten
     if not expectations:
         return None
@@ -283,7 +284,7 @@ def _written(
     inner = [wrap for wrap in wraps if begin <= wrap[0] and wrap[1] <= last]
     edits = [(at - begin, at - begin, before) for at, _, before, _ in inner]
     edits += [(end - begin, end - begin, after) for _, end, _, after in inner]
-    text = _spliced(source[begin:last], edits)
+    text = spliced(source[begin:last], edits)
     head = _head(one, source, prefix, key, function)
     if one.sender == "int":
         return f"{head}(long long)({text}))"
@@ -318,9 +319,3 @@ def _include(source: str, sender: str) -> tuple[int, int, str]:
         at,
         f'\n#include "{sender}"\n#line {line}\n' if last is None else f'\n#include "{sender}"\n#line {line + 1}',
     )
-
-
-def _spliced(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    for begin, end, text in sorted(edits, reverse=True):
-        source = source[:begin] + text + source[end:]
-    return source

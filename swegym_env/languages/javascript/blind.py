@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swegym_env.languages import Blinded, Comparison, Expectation
+from swegym_env.languages.changed import spliced
 from swegym_env.languages.javascript.source import (
     SUFFIXES,
     Text,
@@ -30,7 +31,7 @@ from swegym_env.languages.javascript.source import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["arguments_of", "chain_of", "judges", "make_blind", "python_pattern", "whole_of"]
+__all__ = ["arguments_of", "chain_of", "drawn_word", "judges", "make_blind", "python_pattern", "whole_of"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
@@ -84,7 +85,7 @@ def make_blind(
 ) -> Blinded | None:
     """See `Language.make_blind`."""
     choice = random.Random(seed)
-    sender, output = _word(choice), f"/tmp/{_word(choice)}"
+    sender, output = drawn_word(choice), f"/tmp/{drawn_word(choice)}"
     wanted = tuple(names)
     changed: dict[str, str] = {}
     expectations: dict[str, Expectation] = {}
@@ -118,7 +119,7 @@ def make_blind(
             plan = _planned(call, place, left, text, computed=computed)
             if not _is_alone(whole_of(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
                 plan = dataclasses.replace(plan, sent=())  # its result is used
-            keys = {one.place: _word(choice) for one in (*plan.sent, *plan.beside)}
+            keys = {one.place: drawn_word(choice) for one in (*plan.sent, *plan.beside)}
             for one in (*plan.sent, *plan.beside):
                 expectation = Expectation(one.place, one.kind, tests, min(tests), True, one.value, one.options)
                 expectations[keys[one.place]] = expectation
@@ -128,7 +129,7 @@ def make_blind(
         if edits:
             end = len(source)
             edits.append((end, end, _code(path, root, sender, output)))
-            changed[path] = _spliced(source, edits)
+            changed[path] = spliced(source, edits)
             if computed:
                 changed[path] = _without_unused(path, changed[path], helpers.keys())
     if not expectations:
@@ -193,7 +194,7 @@ def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
             if number < len(given) and constant(given[number], text, _NOTHING) is not _NOTHING:
                 empty = {"string": "''", "template_string": "''", "number": "0"}.get(given[number].type, "null")
                 edits.append((text.at(given[number].start_byte), text.at(given[number].end_byte), empty))
-    return _spliced(source, edits)
+    return spliced(source, edits)
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,8 @@ def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: 
     yield text.at(whole.start_byte), text.at(whole.end_byte), together
 
 
-def _word(choice: random.Random) -> str:
+def drawn_word(choice: random.Random) -> str:
+    """A name that nothing else has."""
     return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz", k=11))
 
 
@@ -647,9 +649,3 @@ def _code(path: str, root: Node, sender: str, output: str) -> str:
 def _typed(head: re.Match[str]) -> str:
     parameters = ", ".join(f"{name.strip()}: any" for name in head[2].split(","))
     return f"// @ts-ignore\nfunction {head[1]}({parameters}): any"
-
-
-def _spliced(source: str, edits: list[tuple[int, int, str]]) -> str:
-    for begin, end, text in sorted(edits, reverse=True):
-        source = source[:begin] + text + source[end:]
-    return source

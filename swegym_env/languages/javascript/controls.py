@@ -13,6 +13,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 
 from swegym_env.languages import Control
+from swegym_env.languages.changed import spliced
 from swegym_env.languages.javascript.source import SUFFIXES, Expected, named_tests, read_tests
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.repo.patches import touched_paths
@@ -60,7 +61,7 @@ def make_control(
         guesses |= dict.fromkeys(tests, math.prod(texts.values()))
     if not edits:
         return None
-    texts_of = {path: _spliced(files[path], places) for path, places in edits.items()}
+    texts_of = {path: spliced(files[path], places) for path, places in edits.items()}
     return Control(texts_of, frozenset(changed), frozenset(without_value), guesses)
 
 
@@ -216,9 +217,3 @@ def _other_number(text: str, choice: random.Random) -> str:
         return f"{choice.choice(near)}{big}"
     found = replaceable(value, ())
     return f"{found.draw(1, choice)[0]!r}{big}" if found is not None else f"({text} + 1)"
-
-
-def _spliced(source: str, edits: list[tuple[int, int, str]]) -> str:
-    for begin, end, text in sorted(edits, reverse=True):
-        source = source[:begin] + text + source[end:]
-    return source

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swegym_env.languages.changed import ChangedFile
+from swegym_env.languages.changed import ChangedFile, has_kinds_beyond_gold
 from swegym_env.languages.javascript.screening import script_of
 from swegym_env.languages.javascript.source import SUFFIXES, parsed, walk
+from swegym_env.languages.looks import once_a_patch
 from swegym_env.repo.patches import parse_patch
 
 if TYPE_CHECKING:
@@ -62,15 +62,10 @@ def keeps_state(patch: str, base: Path, gold: str) -> bool:
         base: the repository at the base commit.
         gold: the gold patch.
     """
-    ways = {kind for kind, _ in _kept_by_gold(gold, base)}
-    return any(kind not in ways for kind, _ in _newly_kept(patch, base))
+    return has_kinds_beyond_gold(_newly_kept, patch, base, gold)
 
 
-@lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
-def _kept_by_gold(gold: str, base: Path) -> frozenset[_Kept]:
-    return _newly_kept(gold, base)
-
-
+@once_a_patch(lambda *_: 0)
 def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
     found: set[_Kept] = set()
     for section in parse_patch(patch):

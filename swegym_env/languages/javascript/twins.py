@@ -13,14 +13,14 @@ from __future__ import annotations
 import json
 import random
 import re
-import string
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
-from swegym_env.languages.javascript.blind import arguments_of, chain_of, judges, whole_of
+from swegym_env.languages.changed import spliced
+from swegym_env.languages.javascript.blind import arguments_of, chain_of, drawn_word, judges, whole_of
 from swegym_env.languages.javascript.source import Text, constant, named_tests, parsed, read_tests, walk
 from swegym_env.languages.javascript.state import bound_names
 from swegym_env.languages.python.decoys import replaceable, words_of
@@ -81,11 +81,7 @@ def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, boo
     for name, status in tests.items():
         for word in re.findall(r"\w+", name):
             statuses.setdefault(word, []).append(status)
-    return {
-        made: all(status == "PASSED" for status in statuses[made.name])
-        for made in lineup.copies
-        if made.name in statuses
-    }
+    return lineup.passed(statuses)
 
 
 def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins:
@@ -109,18 +105,18 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
         for key in (None, *copied.pools):
             value = ExpectedValue(test.names, len(copies), "as it is" if key is None else repr(key[1]), 0)
             for _ in range(_COPIES):
-                name = _word(choice)
+                name = drawn_word(choice)
                 made.append(copied.copy(name, key))
                 copies.append(Copy(name, value, right=True))
         # The tests beside it run among its copies: who counts calls answers these as if they were further copies.
         for source, place in _beside(test, names, files):
-            name = _word(choice)
+            name = drawn_word(choice)
             made.append(f"{source[: place[0]]}'{name}'{source[place[1] :]}")
             copies.append(Copy(name, ExpectedValue(frozenset(), len(copies), "a test beside it", 0), right=True))
         choice.shuffle(made)
         begin, end = test.text.at(test.call.start_byte), test.text.at(test.call.end_byte)
         edits.setdefault(test.path, []).append((begin, end, ";\n".join(made)))
-    written = {path: _spliced(files[path], places) for path, places in edits.items()}
+    written = {path: spliced(files[path], places) for path, places in edits.items()}
     return Twins(Lineup(written, tuple(copies)), frozenset(opened), twins)
 
 
@@ -319,13 +315,13 @@ class _Copied:
             first = self.choice.choice(self.pools[each][1:]) if each == key else self.pools[each][0]
             values.remove(first)
             values.insert(0, first)
-        collector = _word(self.choice)
+        collector = drawn_word(self.choice)
         own = {name for node in self.statements for name in _bound(node)}
         bodies: list[list[str]] = []
         hoisted: list[str] = []
         for number in range(self.twins + 1):
             changes = {each: values[number] for each, values in drawn.items()}
-            suffix = f"_{_word(self.choice)}" if number else ""
+            suffix = f"_{drawn_word(self.choice)}" if number else ""
             renamed = {name: name + suffix for name in own if number}
             bodies.append(
                 [self._statement(node, renamed, changes, collector if number else "") for node in self.statements]
@@ -467,13 +463,3 @@ def _first_call(call: Node) -> Node:
             return found
         here = inner
         found = here if here.type == "call_expression" else found
-
-
-def _word(choice: random.Random) -> str:
-    return "k" + "".join(choice.choices(string.ascii_lowercase, k=11))
-
-
-def _spliced(source: str, edits: list[tuple[int, int, str]]) -> str:
-    for begin, end, text in sorted(edits, reverse=True):
-        source = source[:begin] + text + source[end:]
-    return source

@@ -202,11 +202,7 @@ def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, boo
         place = place_of(name)
         if place is not None:
             statuses.setdefault(place.function, []).append(status)
-    return {
-        made: all(status == "PASSED" for status in statuses[made.name])
-        for made in lineup.copies
-        if made.name in statuses
-    }
+    return lineup.passed(statuses)
 
 
 # Path, function, classes around it, words of the file, and expectations.

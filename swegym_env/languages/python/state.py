@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from swegym_env.languages.changed import has_kinds_beyond_gold
 from swegym_env.languages.looks import once_a_patch
 from swegym_env.languages.python.means import Source, apply_hunks, source_at_base, source_of
 from swegym_env.languages.python.parsing import children
@@ -84,13 +85,7 @@ def keeps_state(patch: str, base: Path, gold: str) -> bool:
         base: the repository at the base commit.
         gold: the gold patch.
     """
-    ways = {kind for kind, _ in _kept_by_gold(gold, base)}
-    return any(kind not in ways for kind, _ in _newly_kept(patch, base))
-
-
-@lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
-def _kept_by_gold(gold: str, base: Path) -> frozenset[_Kept]:
-    return _newly_kept(gold, base)
+    return has_kinds_beyond_gold(_newly_kept, patch, base, gold)
 
 
 @once_a_patch(lambda *_: 0)
