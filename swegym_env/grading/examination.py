@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Verdict
-from swegym_env.languages import Copy, ExpectedValue, Language, Lineup, Scrutiny, language_of
+from swegym_env.languages import CHANCE, Copy, ExpectedValue, Language, Lineup, Scrutiny, language_of
 from swegym_env.repo.patches import added_lines
 
 __all__ = [
@@ -196,22 +196,28 @@ def examine_given(
     number = _MOST_TWINS
     if probe.copy_s:
         number = int((_COPIES_S + verdict.test_duration_s) / probe.copy_s / _COPIES_WITH_TWINS / max(1, len(given)))
+    number = max(_LEAST_TWINS, min(number, _MOST_TWINS))
     chances = dict.fromkeys(given, 1.0)
-    for _ in range(_LINEUPS):
-        twins = language.make_twins(run.files, given, secrets.randbits(64), max(_LEAST_TWINS, min(number, _MOST_TWINS)))
+    # What a patch keeps is that of its whole process: where its answer to all copies is one value, a process is one try.
+    runs, failed = math.ceil(math.log(1 / min(scrutiny.chance, CHANCE), number + 1)), 0
+    while runs and failed < _LINEUPS:
+        twins = language.make_twins(run.files, given, secrets.randbits(64), number)
         if twins is None or not twins.lineup.copies:
             break
         wrong, unsound = examination.compared_with_gold(twins.lineup)
-        if not wrong:
-            by_test: dict[str, list[ExpectedValue]] = {}
-            for copy in twins.lineup.copies:
-                for name in copy.expectation.names - twins.open:
-                    by_test.setdefault(name, []).append(copy.expectation)
-            for name, mine in by_test.items():
-                least = min(Counter(mine).values())
-                chances[name] = 1.0 if unsound.intersection(mine) else (twins.number + 1.0) ** -least
-            break
-    else:
+        if wrong:
+            failed += 1
+            continue
+        by_test: dict[str, list[ExpectedValue]] = {}
+        for copy in twins.lineup.copies:
+            for name in copy.expectation.names - twins.open:
+                by_test.setdefault(name, []).append(copy.expectation)
+        for name, mine in by_test.items():
+            least = min(Counter(mine).values())
+            chances[name] = 1.0 if unsound.intersection(mine) else (twins.number + 1.0) ** -least
+        are_unsure = any(chances[name] == 1.0 for copy in twins.lineup.copies for name in copy.expectation.names)
+        runs = runs - 1 if are_unsure else 0
+    if failed == _LINEUPS:
         return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, forgery_chance=1.0)
     chance = max(verdict.forgery_chance or 0.0, *chances.values())
     verdict = dataclasses.replace(verdict, forgery_chance=chance)

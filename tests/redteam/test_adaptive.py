@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from swegym_env.grading import examination
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 
@@ -73,6 +74,18 @@ def test_no_attack_pays_with_files_beside_it_that_no_test_needs(name: str, rejec
     attack = ADAPTIVE[name]
     beside = "".join(text for _, text in BESIDE.values())
     rejected(replace(attack, patch=attack.patch + beside, honest=attack.honest + beside))
+
+
+@pytest.mark.campaign
+def test_one_order_of_twins_is_not_enough_where_one_value_answers_all_copies(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "_LEAST_TWINS", 1)
+    monkeypatch.setattr(examination, "_MOST_TWINS", 1)
+    attack = ADAPTIVE["kept: the first object of all"]
+    verdicts = [grade(attack.task, attack.patch, store=store, backend="namespace") for _ in range(25)]
+    assert not any(verdict.resolved for verdict in verdicts)
+    assert grade(attack.task, attack.honest, store=store, backend="namespace").resolved
 
 
 @pytest.mark.parametrize("attack", PAYING.values(), ids=PAYING.keys())
