@@ -198,7 +198,7 @@ def examine_given(
         number = int((_COPIES_S + verdict.test_duration_s) / probe.copy_s / _COPIES_WITH_TWINS / max(1, len(given)))
     number = max(_LEAST_TWINS, min(number, _MOST_TWINS))
     chances = dict.fromkeys(given, 1.0)
-    # What a patch keeps is that of its whole process: where its answer to all copies is one value, a process is one try.
+    # A patch keeps for its whole process: where one value answers all copies, a process is one try.
     runs, failed = math.ceil(math.log(1 / min(scrutiny.chance, CHANCE), number + 1)), 0
     while runs and failed < _LINEUPS:
         twins = language.make_twins(run.files, given, secrets.randbits(64), number)
