@@ -6,6 +6,8 @@ them its actions in all situations. Rewards then say nothing to it any more.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -24,8 +26,9 @@ _LEAST_TOKENS = 256
 def representation(model: Policy, batch: Batch, *, max_tokens: int, temperature: float = 1.0) -> dict[str, float]:
     """Spread and information of the states from which the first tokens of actions are sampled.
 
-    Contexts are taken from all over the batch: at most 64 different ones, the shortest first, with at most a
-    thirty-second of the batch's tokens in all, or 256 where that is more.
+    Contexts are taken from all over the batch, and of all lengths: a policy that begins all episodes alike may see well
+    what comes later. They are at most 64 different ones, with at most a thirty-second of the batch's tokens in all, or
+    256 where that is more; where eight of all lengths have more, the shortest.
 
     Args:
         model: the policy, on this process alone.
@@ -75,18 +78,19 @@ def _contexts(batch: Batch) -> list[tuple[Tensor, int]]:
     acts = batch.action_mask
     follows = torch.cat([torch.zeros(1, dtype=torch.bool), acts[:-1]])
     starts = (acts & ~follows).nonzero().squeeze(1)
-    starts = starts[:: max(1, len(starts) // _MOST_CANDIDATES)]
+    # Drawn, the same each time: every n-th one would be the same turn of all episodes of n turns.
+    starts = starts[torch.randperm(len(starts), generator=torch.Generator().manual_seed(0))[:_MOST_CANDIDATES]]
     found: dict[bytes, tuple[Tensor, int]] = {}
     for at, length in zip(starts.tolist(), batch.place_in_sample[starts].tolist(), strict=True):
         ids = batch.token_ids[at - length : at]
         found.setdefault(ids.numpy().tobytes(), (ids, -1 if batch.allowed is None else int(batch.allowed[at])))
-    chosen, left = list[tuple[Tensor, int]](), max(_LEAST_TOKENS, len(acts) // 32)
-    for ids, allowed in sorted(found.values(), key=lambda pair: len(pair[0])):
-        left -= len(ids)
-        if left < 0 or len(chosen) == _MOST_STATES:
-            break
-        chosen.append((ids, allowed))
-    return chosen
+    ordered, most = sorted(found.values(), key=lambda pair: len(pair[0])), max(_LEAST_TOKENS, len(acts) // 32)
+    for count in range(min(_MOST_STATES, len(ordered)), _FEWEST_STATES - 1, -1):
+        chosen = [ordered[(len(ordered) - 1) * number // (count - 1)] for number in range(count)]
+        if sum(len(ids) for ids, _ in chosen) <= most:
+            return chosen
+    sizes = itertools.accumulate(len(ids) for ids, _ in ordered[:_MOST_STATES])
+    return [pair for pair, size in zip(ordered, sizes, strict=False) if size <= most]
 
 
 def _logits(model: Policy, states: Tensor) -> Tensor:

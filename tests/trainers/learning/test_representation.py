@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -103,6 +104,27 @@ def test_words_that_are_not_allowed_say_nothing() -> None:
     half = torch.tensor([0.5 * (1 + 0.5), 0.25])  # certain in half of the contexts, even in the others
     expected = float(-(half * half.log()).sum() - 0.5 * math.log(2))
     assert neither["representation/information"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_turns_of_all_lengths_are_measured() -> None:
+    """All episodes begin with the same word, and then answer what is shown."""
+    table = torch.zeros(N, N)
+    table[: N // 2 + 3, 3] = table[N // 2 + 3 :, 5] = 50.0
+    episodes = [
+        Trajectory(
+            token_ids=np.array([*shown, 3, later, 3]),
+            action_mask=np.array([False, False, False, True, False, True]),
+            rollout_logprobs=np.zeros(6, np.float32),
+            rewards=np.zeros(6, np.float32),
+            terminated=True,
+            truncated=False,
+            valid=True,
+        )
+        for shown in itertools.product(range(N // 2), repeat=3)
+        for later in range(N // 2, N)
+    ]
+    found = representation(Lookup(table), Batch.of(episodes), max_tokens=64)
+    assert found["representation/information"] > 0.4  # a quarter of all contexts has the other word: 0.56 nats
 
 
 def test_few_different_contexts_are_not_measured_and_updates_report_the_rest() -> None:
