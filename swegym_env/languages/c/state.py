@@ -1,0 +1,222 @@
+"""Whether a patch to C or C++ keeps something between calls: it may answer with what a test gives it.
+
+Variables are only one of the ways: memory that is freed keeps what it held, and so does the stack; functions of the
+library remember what they were given last (`strtok`, `textdomain`, `chdir`). So whatever is not known to forget counts:
+a call of a function that is neither plain nor one of the product, a store in what its function does not declare, a
+variable without a first value. Such a patch loses nothing by it but a run beside twins (`languages.c.twins`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from swegym_env.languages.c.screening import PROSE, depths, is_only_read, words_of_files
+from swegym_env.languages.c.source import Function, Token, closing, functions, literal, tokens
+from swegym_env.languages.changed import ChangedFile
+from swegym_env.repo.patches import parse_patch
+
+__all__ = ["keeps_state"]
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+# Functions of the library that keep nothing, and write nowhere but where they are told to.
+_PLAIN = frozenset(
+    _WORD.findall(
+        """
+        strlen strnlen strcmp strncmp strcasecmp strncasecmp memcmp strchr strrchr strstr strpbrk strspn strcspn memchr
+        memcpy memmove memset strcpy strncpy strcat strncat stpcpy strtol strtoul strtoll strtoull strtod strtof atoi
+        atol atoll atof abs labs llabs fabs floor ceil round trunc sqrt pow fmod exp log log2 log10 sin cos tan fmin
+        fmax isnan isinf isfinite isalpha isdigit isalnum isspace isupper islower ispunct isprint iscntrl isgraph
+        isxdigit isblank tolower toupper snprintf vsnprintf sprintf va_start va_end va_arg va_copy assert offsetof
+        defined static_assert _Static_assert move forward swap min max size begin end get to_string string static_cast
+        """
+    )
+)
+# What keeps something though the product may call it already.
+_KEEPING = frozenset(
+    _WORD.findall(
+        """
+        malloc calloc realloc reallocarray aligned_alloc memalign posix_memalign valloc alloca free strdup strndup
+        asprintf vasprintf strtok strerror setlocale textdomain bindtextdomain gettext hcreate hsearch tsearch chdir
+        getcwd umask signal setenv putenv getenv optind optarg errno global xalloc iword pword
+        """
+    )
+)
+_STATEMENTS = frozenset(
+    _WORD.findall(
+        """
+        if for while switch return sizeof catch do else alignof decltype case goto default throw new delete typedef
+        using namespace template public private protected operator not and or
+        """
+    )
+)
+_STORES = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "++", "--"))
+_LASTING = frozenset(("static", "thread_local", "_Thread_local", "__thread", "mutable"))
+
+
+def keeps_state(patch: str, base: Path) -> bool:
+    """See `Language.keeps_state`. What the gold patch keeps counts too: it may keep what it is given as well."""
+    for section in parse_patch(patch):
+        if section.new_path is None or section.new_path.endswith(PROSE):
+            continue
+        text = ChangedFile.of(section, base)
+        if text is None or any(_found_in(text, base)):
+            return True
+    return False
+
+
+def _found_in(text: ChangedFile, base: Path) -> Iterator[Token]:
+    """What an added line keeps something with."""
+    yield from (token for token in tokens(text.after) if token.kind == "directive" and _is_code(token, text))
+    stream = [token for token in tokens(text.after) if token.kind != "directive"]
+    added = {at for at, token in enumerate(stream) if text.is_added(token.start)}
+    known = functions(text.after)
+    yield from _outside(stream, added, known, text)
+    plain = _PLAIN | {function.name for function in known} | words_of_files(str(base))[1]
+    for at in added:
+        inside = next((one for one in known if one.begin <= stream[at].start < one.end), None)
+        if stream[at].text in _LASTING and not _is_constant(stream, at, is_inside=inside is not None):
+            yield stream[at]
+        if inside is not None and stream[at].kind == "name" and _keeps(stream, at, inside, plain):
+            yield stream[at]
+
+
+def _keeps(stream: Sequence[Token], at: int, function: Function, plain: frozenset[str]) -> bool:
+    """Whether a name in a function stands for something that outlives a call."""
+    name, before = stream[at].text, stream[at - 1].text
+    after = stream[at + 1].text if at + 1 < len(stream) else ""
+    if name in _KEEPING or (name == "new" and "[" in [one.text for one in stream[at : at + 6]]):
+        return True
+    if before in (".", "->") or name in _STATEMENTS:
+        return False
+    if after == "(":
+        return name not in plain
+    if _is_stored(stream, at) and not _is_local(name, function, stream):
+        return True
+    return _is_without_value(stream, at, function)
+
+
+def _is_code(token: Token, text: ChangedFile) -> bool:
+    """Whether a directive of an added line defines more than a constant."""
+    words = token.text.lstrip("# \t").split(None, 1)
+    return text.is_added(token.start) and words[:1] == ["define"] and any(sign in token.text for sign in "({;=")
+
+
+def _is_constant(stream: Sequence[Token], at: int, *, is_inside: bool) -> bool:
+    """Whether what is declared here is a function, or cannot be written.
+
+    Args:
+        is_inside: whether it stands in a function, where no other is declared.
+    """
+    end = at
+    while end < len(stream) and stream[end].text not in (";", "=", "{", "(", "["):
+        end += 1
+    if end + 1 < len(stream) and stream[end].text == "(" and not is_inside:
+        return stream[end + 1].text != "*"
+    return _cannot_be_written(stream, at, end)
+
+
+def _cannot_be_written(stream: Sequence[Token], at: int, end: int) -> bool:
+    """Whether a declaration is of a constant without pointers to what is none.
+
+    Args:
+        at, end: where it begins, and where its name ends.
+    """
+    words = [one.text for one in stream[at:end]]
+    last = end
+    while last < len(stream) and stream[last].text != ";":
+        last = closing(stream, last) + 1 or len(stream) if stream[last].text in ("(", "[", "{") else last + 1
+    value = [one.text for one in stream[end:last]]
+    makes = any(pair == (")", "{") for pair in pairwise(value)) or "new" in value
+    if makes or not {"const", "constexpr"} & {*words}:
+        return False
+    first = words.index("*") if "*" in words else len(words)
+    if first < len(words) and words[-2:-1] == ["*"]:
+        return "const" in words[:first] and value[:1] == ["["] and is_only_read(words[-1], stream)
+    return "const" in words[:first] or "constexpr" in words[:first]
+
+
+def _outside(stream: Sequence[Token], added: set[int], known: Sequence[Function], text: ChangedFile) -> Iterator[Token]:
+    """The variables that added lines declare outside of functions."""
+    depth = depths(text.after)
+    spans = [(one.begin, one.end) for one in known]
+    begin = 0
+    for at, token in enumerate(stream):
+        if any(first <= token.start < end for first, end in spans):
+            begin = at + 1
+            continue
+        if depth.get(token.start, 0) or token.text not in (";", "}", "{"):
+            continue
+        part = stream[begin : at + 1]
+        begin = at + 1 if token.text == ";" else begin
+        if token.text != ";" or not added.intersection(range(at + 1 - len(part), at + 1)) or len(part) < 2:
+            continue
+        words = [one.text for one in part]
+        first = next((place for place, word in enumerate(words) if word in ("=", "(", "{")), len(words) - 1)
+        is_value = any(literal((one,)) is not None for one in part[first:])
+        is_prototype = words[first] == "(" and "=" not in words and not is_value
+        is_type = words[0] in ("struct", "union", "enum", "class") and words[-2] == "}" and "=" not in words
+        is_type |= words[0] in ("typedef", "using") or (words[0] == "extern" and "=" not in words) or len(words) == 2
+        is_forward = words[0] in ("struct", "class", "union", "enum") and len(words) == 3
+        start = at + 1 - len(part)
+        if not (is_prototype or is_type or is_forward or _cannot_be_written(stream, start, start + first)):
+            yield part[0]
+
+
+def _is_stored(stream: Sequence[Token], at: int) -> bool:
+    """Whether something is stored in the variable, or in what it holds; or a pointer to it is made."""
+    before = stream[at - 1].text if at else ""
+    end = at + 1
+    while end + 1 < len(stream) and stream[end].text in ("[", ".", "->"):
+        end = closing(stream, end) + 1 if stream[end].text == "[" else end + 2
+    follows = stream[end].text if 0 < end < len(stream) else ""
+    return before in ("++", "--") or follows in _STORES
+
+
+def _is_local(name: str, function: Function, stream: Sequence[Token]) -> bool:
+    """Whether a function declares the variable, or has it as a parameter."""
+    for at, token in enumerate(stream):
+        if not (function.begin <= token.start < function.end) or token.text != name or not at:
+            continue
+        before = stream[at - 1]
+        if before.kind == "name" and before.text not in ("return", "else", "goto", "case", "do", *_STATEMENTS):
+            return True
+        if before.text in ("*", "&", ">", "&&") and at > 1 and stream[at - 2].kind == "name":
+            return True
+        if before.text in ("*", ",") and _begins_with_type(stream, at):
+            return True
+    return False
+
+
+def _begins_with_type(stream: Sequence[Token], at: int) -> bool:
+    """Whether the statement in which this stands declares variables."""
+    begin = at
+    while begin and stream[begin - 1].text not in (";", "{", "}", "("):
+        begin -= 1
+    return stream[begin].kind == "name" and (stream[begin + 1].kind == "name" or stream[begin + 1].text == "*")
+
+
+def _is_without_value(stream: Sequence[Token], at: int, function: Function) -> bool:
+    """Whether a local variable is declared here, and used before it gets a value."""
+    declares = stream[at - 1].kind == "name" or stream[at - 1].text in ("*", ",")
+    if not declares or stream[at - 1].text in _STATEMENTS or not _begins_with_type(stream, at):
+        return False
+    end = at + 1
+    is_array = stream[end].text == "["
+    while end < len(stream) and stream[end].text == "[":
+        end = closing(stream, end) + 1 or len(stream)
+    if end >= len(stream) or stream[end].text not in (";", ","):
+        return False
+    if is_array:
+        return True
+    later = next(
+        (
+            place
+            for place in range(end, len(stream) - 1)
+            if stream[place].text == stream[at].text and stream[place].start < function.end
+        ),
+        -1,
+    )
+    return later > 0 and stream[later + 1].text != "="
