@@ -44,6 +44,7 @@ _MOST_KEYS, _MOST_TOKENS = 8, 60_000
 _LEAST_NUMBER, _LEAST_LETTERS = 10, 2  # smaller numbers are sizes and places
 _BLOCKS = frozenset(("if", "for", "while", "switch", "do", "{", "try"))
 _LAZY = frozenset(("&&", "||", "?", "=", "sizeof", "alignof", "_Alignof", "_Generic", "decltype", "typeof", "[", "{"))
+_MEASURING = frozenset(("sizeof", "strlen"))
 _NO_NAMES = frozenset(("if", "for", "while", "switch", "return", "sizeof", "catch", "do", "else", "new", "delete"))
 
 
@@ -120,9 +121,16 @@ def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
     judged = {token.text for call in judging for token in _expected_of(call) if _is_variable(token, body)}
     is_open = False
     held = _initial(body)
+    measured = {
+        token.start for at, token in enumerate(body) if {one.text for one in body[max(0, at - 2) : at]} & _MEASURING
+    }
     for name in judged:
         uses = [token for token in body if token.text == name and token.kind == "name"]
-        given = [one for one in uses[name in held :] if not any(begin <= one.start < end for begin, end in spans)]
+        given = [
+            one
+            for one in uses[name in held :]
+            if not any(begin <= one.start < end for begin, end in spans) and one.start not in measured
+        ]
         values = [token.text for token in held.get(name, ()) if _is_key(token)]
         if given and values and len(held[name]) == 1:
             keys |= {*values}
