@@ -203,6 +203,8 @@ def _planned(
     """What is sent in the place of one comparison, and what beside it, where it stands."""
     # Code of C++ may define what tells the truth of a comparison, and what its own classes hold is not known: of these
     # nothing is sent.
+    if one.by_operator and path.endswith(".c"):
+        one = Compared("truth", one.condition, condition=one.condition, is_loose=True)
     of_two = one.kind in (("equal", "order", "bytes") if path.endswith(".c") else ("equal", "order"))
     sides = [side for side in (one.actual, one.other) if literal(side) is None] if of_two else []
     if not path.endswith(".c") and any([token.text for token in side] in _NOTHING for side in sides):
@@ -283,7 +285,8 @@ def _sent(one: Compared, place: str, *, computed: bool, is_loose: bool) -> list[
         return [] if computed and loose else [_Sent(place, "eq", one.value, "int", one.actual, loose)]
     if one.kind in ("text", "in", "start"):
         kind: Comparison = "in" if one.kind == "in" else "start" if one.kind == "start" else "eq"
-        return [_Sent(place, kind, one.value, "text", one.actual, size=one.size)]
+        sender = "number" if one.by_operator else "text"
+        return [_Sent(place, kind, one.value, sender, one.actual, size=one.size)]
     if computed and (one.kind != "truth" or loose):
         return []
     return [_Sent(place, "eq", True, "truth", one.condition, loose)] if one.condition else []
@@ -302,13 +305,17 @@ def _written(
     edits += [(end - begin, end - begin, after) for _, end, _, after in inner]
     text = spliced(source[begin:last], edits)
     head = _head(one, source, prefix, key, function)
-    if one.sender == "int":
-        return f"{head}(long long)({text}))"
+    if one.sender == "int" and any(_is_lambda(pair) for pair in pairwise(one.tokens)):  # its type cannot be asked
+        return f"{prefix}_integer({head.partition('(')[2]}(long long)({text}))"
     if one.sender == "truth":
         return f"{head}({text}) ? 1 : 0)"
     if one.size is not None:
         return f"{prefix}_bytes({head.partition('(')[2]}({text}), {one.size})"
     return f"{head}({text}))"
+
+
+def _is_lambda(pair: tuple[Token, Token]) -> bool:
+    return pair[1].text == "[" and pair[0].text in ("(", ",", "=", "{")
 
 
 def _head(one: _Sent, source: str, prefix: str, key: str, function: str) -> str:
