@@ -1,19 +1,20 @@
 """Whether a patch to C or C++ keeps something between calls: it may answer with what a test gives it.
 
 Variables are only one of the ways: memory that is freed keeps what it held, and so does the stack; functions of the
-library remember what they were given last (`strtok`, `textdomain`, `chdir`). So whatever is not known to forget counts:
-a call of a function that is neither plain nor one of the product, a store in what its function does not declare, a
+library remember what they were given last (`strtok`, `textdomain`, `chdir`), and those of the product may. So whatever
+is not known to forget counts: a function that is newly called, a store in what its function does not declare, a
 variable without a first value. Such a patch loses nothing by it but a run beside twins (`languages.c.twins`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from swegym_env.languages.c.screening import PROSE, depths, is_only_read, words_of_files
+from swegym_env.languages.c.screening import PROSE, depths, is_only_read
 from swegym_env.languages.c.source import Function, Token, closing, functions, literal, tokens
 from swegym_env.languages.changed import ChangedFile
 from swegym_env.repo.patches import parse_patch
@@ -62,46 +63,104 @@ def keeps_state(patch: str, base: Path) -> bool:
         if section.new_path is None or section.new_path.endswith(PROSE):
             continue
         text = ChangedFile.of(section, base)
-        if text is None or any(_found_in(text, base)):
+        if text is None or any(_found_in(text)):
             return True
     return False
 
 
-def _found_in(text: ChangedFile, base: Path) -> Iterator[Token]:
+def _found_in(text: ChangedFile) -> Iterator[Token]:
     """What an added line keeps something with."""
     yield from (token for token in tokens(text.after) if token.kind == "directive" and _is_code(token, text))
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
     added = {at for at, token in enumerate(stream) if text.is_added(token.start)}
     known = functions(text.after)
     yield from _outside(stream, added, known, text)
-    plain = _PLAIN | {function.name for function in known} | words_of_files(str(base))[1]
+    variables = frozenset(_variables(stream, known, text))
+    called = {one.name: frozenset(token.text for token in one.body) for one in functions(text.before)}
+    starts = [token.start for token in stream]
+    forgetting: dict[str, bool] = {}
+
+    def forgets(name: str) -> bool:
+        """Whether a function of the file keeps nothing, however it is called."""
+        if name not in forgetting:
+            forgetting[name] = False  # one that calls itself
+            bodies = [one for one in known if one.name == name]
+            forgetting[name] = bool(bodies) and not any(any(kept_in(one, None)) for one in bodies)
+        return name in _PLAIN or forgetting[name]
+
+    def kept_in(function: Function, added: set[int] | None) -> Iterator[Token]:
+        """What a function keeps something with, or some of its tokens."""
+        first, last = bisect_left(starts, function.begin), bisect_left(starts, function.end)
+        part = stream[first:last]
+        before = called.get(function.name, frozenset()) - _KEEPING if added is not None else frozenset()
+        for at in range(1, len(part)):
+            if added is not None and first + at not in added:
+                continue
+            if part[at].text in _LASTING and not _is_constant(part, at, is_inside=True):
+                yield part[at]
+            elif part[at].kind == "name":
+                is_call = at + 1 < len(part) and part[at + 1].text == "(" and part[at].text not in _STATEMENTS
+                is_call = is_call and part[at - 1].text not in (".", "->") and part[at].text not in _KEEPING
+                if is_call:
+                    if part[at].text not in before and not forgets(part[at].text):
+                        yield part[at]
+                elif _keeps(part, at, variables):
+                    yield part[at]
+
+    inside = [(one.begin, one.end) for one in known]
     for at in added:
-        inside = next((one for one in known if one.begin <= stream[at].start < one.end), None)
-        if stream[at].text in _LASTING and not _is_constant(stream, at, is_inside=inside is not None):
+        is_inside = any(begin <= starts[at] < end for begin, end in inside)
+        if not is_inside and stream[at].text in _LASTING and not _is_constant(stream, at, is_inside=False):
             yield stream[at]
-        if inside is not None and stream[at].kind == "name" and _keeps(stream, at, inside, plain):
-            yield stream[at]
+    for function in known:
+        yield from kept_in(function, added)
 
 
-def _keeps(stream: Sequence[Token], at: int, function: Function, plain: frozenset[str]) -> bool:
-    """Whether a name in a function stands for something that outlives a call."""
-    name, before = stream[at].text, stream[at - 1].text
-    after = stream[at + 1].text if at + 1 < len(stream) else ""
-    if name in _KEEPING or (name == "new" and "[" in [one.text for one in stream[at : at + 6]]):
+def _variables(stream: Sequence[Token], known: Sequence[Function], text: ChangedFile) -> Iterator[str]:
+    """The variables of a file that outlive a call and can be written."""
+    for first in _outside(stream, set(range(len(stream))), known, text):
+        yield from _names_from(stream, stream.index(first))
+    for at, token in enumerate(stream):
+        inside = any(one.begin <= token.start < one.end for one in known)
+        if inside and token.text in _LASTING and not _is_constant(stream, at, is_inside=True):
+            yield from _names_from(stream, at)
+
+
+def _names_from(stream: Sequence[Token], at: int) -> Iterator[str]:
+    """The names that a declaration gives."""
+    while at + 1 < len(stream) and stream[at].text != ";":
+        if stream[at].text in ("(", "[", "{"):
+            at = closing(stream, at) + 1 or len(stream)
+            continue
+        if stream[at].kind == "name" and stream[at + 1].text in ("=", ";", ",", "[", "{"):
+            yield stream[at].text
+        at += 1
+
+
+def _keeps(part: Sequence[Token], at: int, variables: Collection[str]) -> bool:
+    """Whether a name in a function that is not called stands for something that outlives a call.
+
+    Args:
+        part: the tokens of the function.
+        variables: of the file.
+    """
+    name, before = part[at].text, part[at - 1].text
+    after = part[at + 1].text if at + 1 < len(part) else ""
+    if name in _KEEPING or (name == "new" and "[" in [one.text for one in part[at : at + 6]]):
         return True
     if before in (".", "->") or name in _STATEMENTS:
         return False
-    if after == "(":
-        return name not in plain
-    if _is_stored(stream, at) and not _is_local(name, function, stream):
-        return True
-    return _is_without_value(stream, at, function)
+    is_whole = before == "&" or after not in ("[", ".", "->")
+    if (name in variables and is_whole) or _is_stored(part, at):
+        return not _is_local(name, part)
+    return _is_without_value(part, at)
 
 
 def _is_code(token: Token, text: ChangedFile) -> bool:
     """Whether a directive of an added line defines more than a constant."""
     words = token.text.lstrip("# \t").split(None, 1)
-    return text.is_added(token.start) and words[:1] == ["define"] and any(sign in token.text for sign in "({;=")
+    is_added = text.is_added(token.start) and words[:1] == ["define"]
+    return is_added and (re.match(r"\w+\(", words[-1]) is not None or any(sign in token.text for sign in "{;="))
 
 
 def _is_constant(stream: Sequence[Token], at: int, *, is_inside: bool) -> bool:
@@ -157,7 +216,8 @@ def _outside(stream: Sequence[Token], added: set[int], known: Sequence[Function]
         first = next((place for place, word in enumerate(words) if word in ("=", "(", "{")), len(words) - 1)
         is_value = any(literal((one,)) is not None for one in part[first:])
         is_prototype = words[first] == "(" and "=" not in words and not is_value
-        is_type = words[0] in ("struct", "union", "enum", "class") and words[-2] == "}" and "=" not in words
+        until = words[: words.index("{")] if "{" in words else words
+        is_type = words[0] in ("struct", "union", "enum", "class") and words[-2] == "}" and "=" not in until
         is_type |= words[0] in ("typedef", "using") or (words[0] == "extern" and "=" not in words) or len(words) == 2
         is_forward = words[0] in ("struct", "class", "union", "enum") and len(words) == 3
         start = at + 1 - len(part)
@@ -175,10 +235,10 @@ def _is_stored(stream: Sequence[Token], at: int) -> bool:
     return before in ("++", "--") or follows in _STORES
 
 
-def _is_local(name: str, function: Function, stream: Sequence[Token]) -> bool:
+def _is_local(name: str, stream: Sequence[Token]) -> bool:
     """Whether a function declares the variable, or has it as a parameter."""
     for at, token in enumerate(stream):
-        if not (function.begin <= token.start < function.end) or token.text != name or not at:
+        if token.text != name or not at:
             continue
         before = stream[at - 1]
         if before.kind == "name" and before.text not in ("return", "else", "goto", "case", "do", *_STATEMENTS):
@@ -192,13 +252,14 @@ def _is_local(name: str, function: Function, stream: Sequence[Token]) -> bool:
 
 def _begins_with_type(stream: Sequence[Token], at: int) -> bool:
     """Whether the statement in which this stands declares variables."""
-    begin = at
-    while begin and stream[begin - 1].text not in (";", "{", "}", "("):
+    begin, depth = at, 0
+    while begin and (depth or stream[begin - 1].text not in (";", "{", "}", "(")):
         begin -= 1
+        depth += (stream[begin].text in (")", "}", "]")) - (stream[begin].text in ("(", "{", "["))
     return stream[begin].kind == "name" and (stream[begin + 1].kind == "name" or stream[begin + 1].text == "*")
 
 
-def _is_without_value(stream: Sequence[Token], at: int, function: Function) -> bool:
+def _is_without_value(stream: Sequence[Token], at: int) -> bool:
     """Whether a local variable is declared here, and used before it gets a value."""
     declares = stream[at - 1].kind == "name" or stream[at - 1].text in ("*", ",")
     if not declares or stream[at - 1].text in _STATEMENTS or not _begins_with_type(stream, at):
@@ -212,11 +273,7 @@ def _is_without_value(stream: Sequence[Token], at: int, function: Function) -> b
     if is_array:
         return True
     later = next(
-        (
-            place
-            for place in range(end, len(stream) - 1)
-            if stream[place].text == stream[at].text and stream[place].start < function.end
-        ),
+        (place for place in range(end, len(stream) - 1) if stream[place].text == stream[at].text),
         -1,
     )
     return later > 0 and stream[later + 1].text != "="

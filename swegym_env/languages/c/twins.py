@@ -15,6 +15,7 @@ A test cannot be added where a list names all of them, so the copies stand in th
 from __future__ import annotations
 
 import random
+import re
 import string
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,6 @@ from swegym_env.languages.c.source import (
     closing,
     functions,
     is_named,
-    literal,
     split,
     target_functions,
     tokens,
@@ -41,7 +41,9 @@ __all__ = ["given_tests", "make_twins"]
 
 _COPIES = 3  # of the test as it is, and with other values
 _MOST_KEYS, _MOST_TOKENS = 8, 60_000
-_LEAST_NUMBER, _LEAST_LETTERS = 10, 2  # smaller numbers are sizes and places
+_LEAST_NUMBER, _LEAST_LETTERS, _TELLING_LETTERS = 10, 2, 4
+_WORD = re.compile(r"[A-Za-z0-9]+")
+_ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]+|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _BLOCKS = frozenset(("if", "for", "while", "switch", "do", "{", "try"))
 _LAZY = frozenset(("&&", "||", "?", "=", "sizeof", "alignof", "_Alignof", "_Generic", "decltype", "typeof", "[", "{"))
 _MEASURING = frozenset(("sizeof", "strlen"))
@@ -88,7 +90,7 @@ class _Test:
 
     Attributes:
         names: of the task's tests that are it or call it.
-        keys: literals that it gives the code under test and expects.
+        keys: words of literals that it gives the code under test and expects.
         is_open: whether it may give what it expects in a way that twins cannot vary.
     """
 
@@ -111,13 +113,19 @@ def _tests(files: Mapping[str, str], names: tuple[str, ...]) -> Iterator[_Test]:
 
 
 def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
-    """The literals that a function gives and expects; whether it may give what it expects by a name of another kind."""
+    """The words that a function gives and expects; whether it may give what it expects by a name of another kind."""
     body = function.body
     judging = [call for call in calls(body) if judges(call)]
     spans = [(call.start, call.end) for call in judging]
-    expected = {token.text for call in judging for token in _expected_of(call) if _is_key(token)}
-    often = Counter(token.text for token in body if _is_key(token))
-    keys = {text for text in expected if often[text] > 1}
+    often = Counter(word for token in body for word in _words(token))
+    alike = Counter(token.text for token in body if token.kind == "text")
+    keys = {
+        word
+        for call in judging
+        for token in _expected_of(call)
+        for word in _words(token)
+        if often[word] > 1 and (alike[token.text] > 1 or token.kind == "number" or _is_told(word))
+    }
     judged = {token.text for call in judging for token in _expected_of(call) if _is_variable(token, body)}
     is_open = False
     held = _initial(body)
@@ -131,9 +139,9 @@ def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
             for one in uses[name in held :]
             if not any(begin <= one.start < end for begin, end in spans) and one.start not in measured
         ]
-        values = [token.text for token in held.get(name, ()) if _is_key(token)]
-        if given and values and len(held[name]) == 1:
-            keys |= {*values}
+        words = [word for token in held.get(name, ()) for word in _words(token)]
+        if given and words and len(held[name]) == 1:
+            keys |= {*words}
         elif given and name in _parameters(function, source):
             is_open = True
     return frozenset(keys), is_open
@@ -153,15 +161,17 @@ def _expected_of(call: Call) -> Iterator[Token]:
             at = max(at, close) + 1
 
 
-def _is_key(token: Token) -> bool:
-    value = literal((token,))
-    if isinstance(value, str):
-        return token.kind == "text" and sum(map(_is_letter, value)) >= _LEAST_LETTERS and value.isascii()
-    return token.kind == "number" and token.text.isdecimal() and isinstance(value, int) and value >= _LEAST_NUMBER
+def _words(token: Token) -> list[str]:
+    """The words of a literal that may be given and expected: small numbers are sizes and places."""
+    if token.kind == "number":
+        return [token.text] if token.text.isdecimal() and int(token.text) >= _LEAST_NUMBER else []
+    words = _WORD.findall(_ESCAPE.sub(" ", token.text)) if token.kind == "text" else []
+    return [word for word in words if len(word) >= _LEAST_LETTERS]
 
 
-def _is_letter(letter: str) -> bool:
-    return letter in string.ascii_letters + string.digits
+def _is_told(word: str) -> bool:
+    """Whether two texts that hold this word have it from each other."""
+    return len(word) >= _TELLING_LETTERS or word.isdecimal()
 
 
 def _is_variable(token: Token, body: Sequence[Token]) -> bool:
@@ -203,7 +213,7 @@ class _Body:
     Attributes:
         statements: the tokens of each.
         names: the variables that they declare.
-        keys: literals that get other values.
+        keys: words of literals that get other values.
     """
 
     statements: tuple[tuple[Token, ...], ...]
@@ -255,22 +265,13 @@ class _Body:
 
 
 def _others(key: str, count: int, choice: random.Random) -> list[str]:
-    """Literals of the same shape, all different."""
+    """Words of the same shape, all different."""
     kinds = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
     found: list[str] = []
-    is_number = key.isdecimal()
     while len(found) < count:
-        made, skips = "", False
-        for at, letter in enumerate(key):
-            kind = next((kind for kind in kinds if letter in kind), "")
-            if is_number and not at:
-                kind = kind.replace("0", "")
-            made += letter if skips or not kind else choice.choice(kind)
-            skips = letter == "\\" and not skips
-        if made != key and made not in found:
+        made = "".join(choice.choice(next(kind for kind in kinds if letter in kind)) for letter in key)
+        if made != key and made not in found and not (made[0] == "0" != key[0]):
             found.append(made)
-        elif len(set(made)) < 2 and len(found) >= 9:  # pragma: no cover - keys have two letters or digits
-            break
     return found
 
 
@@ -359,5 +360,18 @@ def _written(statement: Sequence[Token], renamed: Collection[str], suffix: str, 
         if token.kind == "name" and token.text in renamed and not is_member:
             words.append(token.text + suffix)
         else:
-            words.append(changes.get(token.text, token.text))
+            words.append(_changed(token, changes))
     return " ".join(words)
+
+
+def _changed(token: Token, changes: Mapping[str, str]) -> str:
+    """A literal with other words; other tokens as they are."""
+    if token.kind != "text":
+        return changes.get(token.text, token.text) if token.kind == "number" else token.text
+    parts, at = [], 0
+    for match in (*_ESCAPE.finditer(token.text), None):
+        end = match.start() if match is not None else len(token.text)
+        parts.append(_WORD.sub(lambda word: changes.get(word[0], word[0]), token.text[at:end]))
+        parts.append(match[0] if match is not None else "")
+        at = match.end() if match is not None else end
+    return "".join(parts)
