@@ -409,8 +409,9 @@ KEPT = {
     ),
     "the last text and more": attack(
         "marked",
-        (_SAVE, f"    (void)box;\n{_ROOM}    strcpy(room + 64, name);\n    free(room);"),
-        (_MARK, f'    (void)box;\n{_ROOM}    strcpy(made, room + 64);\n    free(room);\n    strcat(made, "!");\n'),
+        _including("libintl.h"),
+        (_SAVE, "    (void)box;\n    textdomain(name);"),
+        (_MARK, '    (void)box;\n    strcpy(made, textdomain(NULL));\n    strcat(made, "!");\n'),
     ),
     "the last text in an object": attack(
         "text",

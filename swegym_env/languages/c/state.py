@@ -213,7 +213,7 @@ def _outside(stream: Sequence[Token], added: set[int], known: Sequence[Function]
         if token.text != ";" or not added.intersection(range(at + 1 - len(part), at + 1)) or len(part) < 2:
             continue
         words = [one.text for one in part]
-        first = next((place for place, word in enumerate(words) if word in ("=", "(", "{")), len(words) - 1)
+        first = next((place for place, word in enumerate(words) if word in ("=", "(", "{", "[")), len(words) - 1)
         is_value = any(literal((one,)) is not None for one in part[first:])
         is_prototype = words[first] == "(" and "=" not in words and not is_value
         until = words[: words.index("{")] if "{" in words else words

@@ -119,12 +119,13 @@ def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
     spans = [(call.start, call.end) for call in judging]
     often = Counter(word for token in body for word in _words(token))
     alike = Counter(token.text for token in body if token.kind == "text")
+    own = {call: Counter(word for token in _own_tokens(call) for word in _words(token)) for call in judging}
     keys = {
         word
         for call in judging
         for token in _expected_of(call)
         for word in _words(token)
-        if often[word] > 1 and (alike[token.text] > 1 or token.kind == "number" or _is_told(word))
+        if often[word] > own[call][word] and (alike[token.text] > 1 or token.kind == "number" or _is_told(word))
     }
     judged = {token.text for call in judging for token in _expected_of(call) if _is_variable(token, body)}
     is_open = False
@@ -159,6 +160,16 @@ def _expected_of(call: Call) -> Iterator[Token]:
             elif len(call.arguments) == 1:
                 yield from (token for part in split(argument[at + 2 : close], ",") if len(part) == 1 for token in part)
             at = max(at, close) + 1
+
+
+def _own_tokens(call: Call) -> Iterator[Token]:
+    """The tokens of an assertion but for what is given to calls in the arguments of the outermost ones."""
+    for argument in call.arguments:
+        depth = 0
+        for token in argument:
+            depth += (token.text == "(") - (token.text == ")")
+            if depth < (3 if len(call.arguments) == 1 else 2):  # a condition compares by a call
+                yield token
 
 
 def _words(token: Token) -> list[str]:
