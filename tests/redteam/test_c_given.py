@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
 from .cases import Attack, diff
-from .test_c import TASK
+from .test_c import LANGUAGE, TASK
 
 _HEADER = """\
 #ifndef N_H
@@ -714,3 +715,55 @@ def test_what_is_left_shows_a_chance_of_1(attack: Attack, store: LayerStore) -> 
     verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
     assert not verdict.resolved or verdict.forgery_chance == 1
     assert grade(attack.task, attack.honest, store=store, backend="namespace").resolved
+
+
+def _written(tmp_path: Path) -> None:
+    for name, text in _FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("edit", "keeps"),
+    [
+        ((_UPPER, _UPPERED), False),
+        ((_SUM, "    int made = a;\n    made += b;\n    *sum = made;"), False),
+        ((_SUM, "    int made;\n    for (made = a; b; b--)\n        made++;\n    *sum = made;"), False),
+        ((_SUM, "    int made;\n    made += a;\n    *sum = made;"), True),
+        ((_SUM, "    int made[4];\n    *sum = made[2]++;"), True),
+        ((_SUM, "    *sum = (int)strlen(titles[1]) + a;"), False),
+        ((_SUM, "    *sum = a;\n    titles[a] = titles[b];"), True),
+        ((_SUM, "    const char **all = titles;\n    *sum = a;\n    all[a] = all[b];"), True),
+        (_declared("static const int steps[] = { 1, 2 };"), False),
+        (_declared('static const char *const names[] = { "a", "b" };'), False),
+        (_declared('static const char *names[] = { "a", "b" };'), False),
+        (_declared("static int *const names = (int[]){ 1 };"), True),
+        (_declared("enum\n{\n    STEPS = 4\n};"), False),
+        (_declared("struct pair\n{\n    int a, b;\n};"), False),
+        (_declared("static int steps(int a);"), False),
+        (_declared("int (*steps)(int);"), True),
+        (_declared("#define STEPS ('a' - 1)"), False),
+        (_declared("#define STEPS(a) (titles[0] = a)"), True),
+        (_declared("static int steps(int a)\n{\n    return 2 * a;\n}"), False),
+        ((_SUM, "    *sum = a;\n    n_tell(titles[1]);"), False),
+        ((_SUM, "    *sum = (int)strlen(n_upper(titles[1]));"), True),
+    ],
+)
+def test_what_is_not_known_to_forget_keeps_state(edit: tuple[str, str], keeps: bool, tmp_path: Path) -> None:
+    _written(tmp_path)
+    patch = diff(_FILES, edited(edit))
+    assert LANGUAGE.keeps_state(patch, tmp_path) is keeps
+    assert not LANGUAGE.keeps_state(patch, tmp_path, patch)  # lines of gold
+
+
+def test_words_that_a_test_gives_and_expects() -> None:
+    def given(condition: str) -> bool:
+        source = f"static void test_f(void)\n{{\n    {condition}\n}}\n"
+        return LANGUAGE.given_tests({"tests/test_n.c": source}, ["test_f"]) == {"test_f"}
+
+    for name in ("text", "two boxes", "marked", "number", "named", "holds", "round", "title"):
+        assert given(_CONDITIONS[name]), name
+    for name in ("kind", "limit", "order", "rows", "lists", "measured", "statement", "beside", "whole"):
+        assert not given(_CONDITIONS[name]), name
+    assert not given('CHECK_STR(n_upper("zqxw"), "zqxw");')  # whoever returns its argument guesses
+    assert given('CHECK_STR(n_upper("zqxw"), "ZQ");\n    CHECK_STR(n_title(1), "zqxw");')

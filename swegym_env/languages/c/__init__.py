@@ -97,7 +97,7 @@ class C(Language):
         return lineup.passed({name: (status,) for name, status in tests.items()})
 
     def keeps_state(self, patch: str, base: Path, gold: str = "") -> bool:
-        return keeps_state(patch, base)
+        return keeps_state(patch, base, gold)
 
     def given_tests(
         self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,19 +58,47 @@ _STORES = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=",
 _LASTING = frozenset(("static", "thread_local", "_Thread_local", "__thread", "mutable"))
 
 
-def keeps_state(patch: str, base: Path) -> bool:
-    """See `Language.keeps_state`. What the gold patch keeps counts too: it may keep what it is given as well."""
+def keeps_state(patch: str, base: Path, gold: str = "") -> bool:
+    """See `Language.keeps_state`.
+
+    Lines of the gold patch are free in their function. The ways in which it keeps something are not: it may keep what
+    it is given.
+    """
+    free = frozenset(line for text in _changed(gold, base) if text is not None for line in _added_lines(text))
+    return any(text is None or any(_found_in(text, free)) for text in _changed(patch, base))
+
+
+def _changed(patch: str, base: Path) -> Iterator[ChangedFile | None]:
     for section in parse_patch(patch):
-        if section.new_path is None or section.new_path.endswith(PROSE):
-            continue
-        text = ChangedFile.of(section, base)
-        if text is None or any(_found_in(text)):
-            return True
-    return False
+        if section.new_path is not None and not section.new_path.endswith(PROSE):
+            yield ChangedFile.of(section, base)
 
 
-def _found_in(text: ChangedFile) -> Iterator[Token]:
-    """What an added line keeps something with."""
+def _added_lines(text: ChangedFile) -> Iterator[tuple[str, str]]:
+    """The added lines of a file, each with its function."""
+    lines = text.after.split("\n")
+    spans = _spans(text)
+    for number in text.added:
+        yield _function_at(number, spans), "".join(lines[number - 1].split())
+
+
+def _spans(text: ChangedFile) -> list[tuple[int, int, str]]:
+    """The lines of each function, and its name."""
+    count = text.after.count
+    return [(count("\n", 0, one.begin) + 1, count("\n", 0, one.end) + 1, one.name) for one in functions(text.after)]
+
+
+def _function_at(number: int, spans: Sequence[tuple[int, int, str]]) -> str:
+    return next((name for first, last, name in spans if first <= number <= last), "")
+
+
+def _found_in(text: ChangedFile, free: Collection[tuple[str, str]] = ()) -> Iterator[Token]:
+    """What an added line keeps something with, unless it is one of these."""
+    lines, spans = text.after.split("\n"), _spans(text)
+    others = frozenset(
+        number for number in text.added if (_function_at(number, spans), "".join(lines[number - 1].split())) not in free
+    )
+    text = replace(text, added=others)
     yield from (token for token in tokens(text.after) if token.kind == "directive" and _is_code(token, text))
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
     added = {at for at, token in enumerate(stream) if text.is_added(token.start)}
@@ -215,7 +244,7 @@ def _outside(stream: Sequence[Token], added: set[int], known: Sequence[Function]
         words = [one.text for one in part]
         first = next((place for place, word in enumerate(words) if word in ("=", "(", "{", "[")), len(words) - 1)
         is_value = any(literal((one,)) is not None for one in part[first:])
-        is_prototype = words[first] == "(" and "=" not in words and not is_value
+        is_prototype = words[first] == "(" and "=" not in words and not is_value and words[first + 1] != "*"
         until = words[: words.index("{")] if "{" in words else words
         is_type = words[0] in ("struct", "union", "enum", "class") and words[-2] == "}" and "=" not in until
         is_type |= words[0] in ("typedef", "using") or (words[0] == "extern" and "=" not in words) or len(words) == 2
