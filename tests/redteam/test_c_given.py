@@ -236,6 +236,15 @@ _CONDITIONS = {
     n_save(&other, "mnbv lkj");
     CHECK_STR(n_load(&one), "zqxw");
     CHECK_STR(n_load(&other), "mnbv lkj");""",
+    "ending": _BOX
+    + """n_save(&box, "zqxw");
+    if (box.level)
+        return;
+    CHECK_STR(n_load(&box), "zqxw");
+    n_save(&box, "mnbv lkj");
+    CHECK_STR(n_load(&box), "mnbv lkj");
+    n_save(&box, "kjhg");
+    CHECK_STR(n_load(&box), "kjhg");""",
     "marked": _BOX
     + """n_save(&box, "zqxw");
     CHECK_STR(n_mark(&box), "zqxw!");
@@ -519,7 +528,7 @@ READ = {
 }
 
 
-# What is left: constants that the test names, and what the test reads itself.
+# What is left: constants that the test names, what the test reads itself, and state where a test has no twins.
 _KINDS = "    N_NONE,\n    N_NUMBER,\n    N_WORD"
 LEFT = {
     "a constant that is what the defect answers": attack("kind", header=((_KINDS, f"{_KINDS} = 0"),)),
@@ -530,6 +539,14 @@ LEFT = {
         header=(("#define N_LIMIT 100", "#define N_LIMIT 100\n#include <errno.h>\n#define EINVAL 1"),),
     ),
     "the field beside its own, which the test reads": attack("beside and read", _READS_BESIDE),
+    **{
+        f"the last text, of a test without twins, {name}": attack(
+            "ending",
+            *edits,
+            twin=((_LEVEL, "    static int calls;\n    calls++;\n    return calls ? box->level : 0;"),),
+        )
+        for name, edits in (("in a variable", _STATIC), ("in freed memory", _HEAP))
+    },
 }
 
 _CPP = {

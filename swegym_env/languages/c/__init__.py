@@ -40,6 +40,7 @@ class C(Language):
 
     name = "c"
     is_compiled = True
+    suspects_state = True
     suffixes = (".c", ".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".inl")
     grammars = MappingProxyType(
         {

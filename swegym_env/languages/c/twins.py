@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
+from swegym_env.languages.c import tcl
 from swegym_env.languages.c.assertions import judges
 from swegym_env.languages.c.source import (
     Call,
@@ -53,6 +54,9 @@ _NO_NAMES = frozenset(("if", "for", "while", "switch", "return", "sizeof", "catc
 def given_tests(files: Mapping[str, str], names: Iterable[str]) -> frozenset[str]:
     """See `Language.given_tests`: nothing is taken out of what these tests give."""
     names = tuple(names)
+    scripts = {path: source for path, source in files.items() if path.endswith(".tcl")}
+    if scripts:  # no repository has tests of both kinds
+        return tcl.given_tests(scripts, names)
     tests = list(_tests(files, names))
     known = frozenset().union(*(test.names for test in tests))
     return frozenset(names) - known | frozenset().union(*(test.names for test in tests if test.keys or test.is_open))
