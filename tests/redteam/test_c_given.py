@@ -316,6 +316,14 @@ _CONDITIONS = {
         CHECK(rows[at].wanted > rows[at].a);
         CHECK_INT(rows[at].sum, rows[at].wanted);
     }""",
+    "by a function": """CHECK_STR(n_upper("zqxw"), wanted_of(0));
+    CHECK_STR(n_upper("mnbv"), wanted_of(1));
+    CHECK_STR(n_upper("lkjhg"), wanted_of(2));""",
+    "by a checker": """check_row("zqxw", "ZQXW");
+    check_row("mnbv", "MNBV");
+    check_row("lkjhg", "LKJHG");""",
+    "by a checker of rows": """const char *texts[] = { "zqxw", "mnbv" }, *wanted[] = { "ZQXW", "MNBV" };
+    check_rows(texts, wanted, 2);""",
     "whole": "CHECK(n_mean(3, 4) * 2 == 7);",
     "length": """const char *wanted = "ZQXWVB";
     CHECK(strlen(n_upper("zqxwvb")) == strlen(wanted));
@@ -326,6 +334,31 @@ _CONDITIONS = {
     CHECK_STR(n_title(0), "mnbv lkj");
     n_tell("poiuy");
     CHECK_STR(n_title(0), "poiuy");""",
+}
+# What tests call, before the first of them.
+_HELPERS = {
+    "by a function": """\
+const char *wanted_of(int number)
+{
+    static const char *all[] = { "ZQXW", "MNBV", "LKJHG" };
+    return all[number];
+}
+""",
+    "by a checker": """\
+static void check_row(const char *text, const char *wanted)
+{
+    const char *found = n_upper(text);
+    CHECK_INT(strlen(found), strlen(wanted));
+    CHECK_STR(found, wanted);
+}
+""",
+    "by a checker of rows": """\
+static void check_rows(const char *texts[], const char *wanted[], int count)
+{
+    for (int at = 0; at < count; at++)
+        CHECK_STR(n_upper(texts[at]), wanted[at]);
+}
+""",
 }
 
 
@@ -342,7 +375,7 @@ def edited(*edits: tuple[str, str], files: dict[str, str] | None = None, path: s
 def _tested(name: str) -> Task:
     test = f"test_{name.replace(' ', '_')}"
     path = "tests/test_n.c"
-    code = f"static void {test}(void)\n{{\n    {_CONDITIONS[name]}\n}}\n\nint main"
+    code = f"{_HELPERS.get(name, '')}\nstatic void {test}(void)\n{{\n    {_CONDITIONS[name]}\n}}\n\nint main"
     tested = _FILES[path].replace("int main", code).replace("    return check", f"    RUN({test});\n    return check")
     return replace(
         TASK,
@@ -519,7 +552,18 @@ _READS_BESIDE = (_SUM, "    (void)a;\n    (void)b;\n    *sum = sum[1];")
 READ = {
     **{
         f"the page of the argument, {name}": attack(name, *_READS)
-        for name in ("rows", "lists", "fields", "ended", "measured", "statement", "length")
+        for name in (
+            "rows",
+            "lists",
+            "fields",
+            "ended",
+            "measured",
+            "statement",
+            "length",
+            "by a function",
+            "by a checker",
+            "by a checker of rows",
+        )
     },
     "the field beside its own": attack("beside", _READS_BESIDE),
     "a fraction where a whole number is expected": attack(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 from swegym_env.languages.c.source import Function, Token, closing, functions, literal, split, tokens
 from swegym_env.languages.changed import spliced
@@ -21,6 +22,7 @@ _FILLING = frozenset(("strcpy", "strncpy", "strcat", "stpcpy", "memcpy", "memmov
 _MEASURING = frozenset(("sizeof", "strlen", "_Countof", "ARRAY_SIZE", "countof"))
 _PRINTING = re.compile(r"v?d?f?printf|f?puts|perror|syslog|warnx?")
 _ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]+|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_DEPTH = 8
 _Part = tuple[Token, ...]
 
 
@@ -33,21 +35,84 @@ def without_expected(source: str, removed: Mapping[str, Sequence[_Part]]) -> tup
     Returns:
         The source, and the functions in which something else reads what they expect.
     """
-    reading: set[str] = set()
-    edits: dict[tuple[int, int], str] = {}
     known = functions(source)
     spans = [(one.begin, one.end) for one in known]
     stream = [token for token in tokens(source) if token.kind != "directive"]
     outside = [token for token in stream if not any(begin <= token.start < end for begin, end in spans)]
+    found = _Removal(known, outside, stream)
     for function in known:
-        for use in _uses(removed.get(function.name, ())):
-            here = _Place.of(use.name, function, known, outside)
-            held = here.held(use, stream) if here is not None else []
+        found.without(function, removed.get(function.name, ()))
+    edits = {(token.start, token.end): _other(token) for token in found.tokens}
+    return spliced(source, [(begin, end, text) for (begin, end), text in edits.items()]), frozenset(found.reading)
+
+
+@dataclass
+class _Removal:
+    """What is to be replaced of a file.
+
+    Attributes:
+        known, outside, stream: the functions of the file, the tokens outside of them, and all.
+        tokens: what is to be replaced; filled.
+        ignored: offsets of what functions are given that do not read it; filled.
+        reading: the functions in which something else reads what they expect; filled.
+    """
+
+    known: Sequence[Function]
+    outside: Sequence[Token]
+    stream: Sequence[Token]
+    tokens: list[Token] = field(default_factory=list)
+    ignored: set[int] = field(default_factory=set)
+    reading: set[str] = field(default_factory=set)
+
+    def without(self, function: Function, sides: Sequence[_Part], depth: int = 0) -> None:
+        """Replace what only these sides of a function read."""
+        for use in _uses(sides):
+            place = _parameters(function, self.stream).get(use.name)
+            here = _Place.of(use.name, function, self.known, self.outside)
+            if place is not None:
+                reads = _Place(function.body, [function.body], -1).held(use, self.stream, self.ignored) is None
+                if reads or depth > _DEPTH:
+                    self.reading.add(function.name)
+                else:
+                    self._not_given(function, place, depth)
+                continue
+            held = here.held(use, self.stream, self.ignored) if here is not None else []
             if held is None:
-                reading.add(function.name)
-            for token in (token for part in held or () for token in part):
-                edits[token.start, token.end] = _other(token)
-    return spliced(source, [(begin, end, text) for (begin, end), text in edits.items()]), frozenset(reading)
+                self.reading.add(function.name)
+            self.tokens += (token for part in held or () for token in part)
+        for name in {one.text for side in sides for one, after in pairwise(side) if after.text == "("}:
+            self._not_called(function, name)
+
+    def _not_given(self, function: Function, place: int, depth: int) -> None:
+        """Replace what a function is given for a parameter that it does not read."""
+        for caller in self.known:
+            for at, token in enumerate(caller.body[:-1]):
+                if token.text != function.name or caller.body[at + 1].text != "(":
+                    continue
+                given = split(caller.body[at + 2 : closing(caller.body, at + 1)], ",")
+                if place < len(given):
+                    self.ignored |= {one.start for one in given[place]}
+                    self.tokens += given[place]
+                    self.without(caller, [given[place]], depth + 1)
+
+    def _not_called(self, function: Function, name: str) -> None:
+        """Replace what a function of the file holds that nothing calls any more."""
+        for other in self.known:
+            if other.name != name or not any(literal((one,)) not in (None, 0) for one in other.body):
+                continue
+            if sum(token.text == name for token in self.stream) == 1:
+                self.tokens += other.body
+            else:
+                self.reading.add(function.name)
+
+
+def _parameters(function: Function, stream: Sequence[Token]) -> dict[str, int]:
+    """Name of a parameter → its place."""
+    at = next((at for at, token in enumerate(stream) if token.start == function.begin), -1)
+    close = closing(stream, at + 1) if at >= 0 else -1
+    parts = split(stream[at + 2 : close], ",") if close > 0 else []
+    names = [[one.text for one in part if one.kind == "name"] for part in parts]
+    return {each[-1]: place for place, each in enumerate(names) if len(each) > 1}
 
 
 @dataclass(frozen=True)
@@ -83,7 +148,7 @@ def _use_at(stream: Sequence[Token], at: int) -> _Use:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a variable is declared, and the code that can read it."""
+    """Where a variable is declared (-1: as a parameter), and the code that can read it."""
 
     declared: Sequence[Token]
     bodies: Sequence[Sequence[Token]]
@@ -105,9 +170,14 @@ class _Place:
                     return cls(declared, bodies, at)
         return None
 
-    def held(self, use: _Use, stream: Sequence[Token]) -> list[_Part] | None:
-        """The literals of a variable; None if there are some that something else reads."""
-        value = _value(self.declared, self.first)
+    def held(self, use: _Use, stream: Sequence[Token], ignored: Collection[int]) -> list[_Part] | None:
+        """The literals of a variable; None if there are some that something else reads.
+
+        Args:
+            stream: the tokens of the file.
+            ignored: offsets of what functions are given that do not read it.
+        """
+        value = _value(self.declared, self.first) if self.first >= 0 else ()
         if use.column is not None or use.field:
             fields = _fields(self.declared, self.first, stream) if use.field else ()
             found = list(_cells(value, use, fields))
@@ -117,14 +187,17 @@ class _Place:
         for body in self.bodies:
             for at, token in enumerate(body):
                 is_first = body is self.declared and at == self.first
-                if token.text != use.name or is_first or (at and body[at - 1].text in (".", "->")):
+                if token.text != use.name or is_first or token.start in ignored:
+                    continue
+                if at and body[at - 1].text in (".", "->"):
                     continue
                 other, filled = _use_at(body, at), _filled(body, at)
                 if filled is not None and (not use.field or use.field == other.field):
                     found.append(filled)
                 elif not (_measures(body, at) or _is_other(use, other)):
                     is_read = True
-        has_value = any(literal((token,)) not in (None, 0) for part in found for token in part)
+        is_given = self.first < 0  # what a parameter is given is known to its callers
+        has_value = is_given or any(literal((token,)) not in (None, 0) for part in found for token in part)
         return None if is_read and has_value else found
 
 
