@@ -637,7 +637,7 @@ std::string n_upper(const std::string &text)
 
 static void test_same(void)
 {
-    CHECK(n_mean(4, 2) == 3);
+    CHECK(n_upper("ZQ").size() == 2);
 }
 
 int main(void)

@@ -26,7 +26,6 @@ __all__ = [
     "scrutiny_of",
     "system_header",
     "without_means",
-    "words_of_files",
 ]
 
 _FORGING = re.compile(
@@ -458,12 +457,12 @@ def _belongs_to_tests(name: str, path: str, base: Path) -> bool:
     """Whether files of tests have this name and those of the product have not."""
     if not name or not base.is_dir():
         return False
-    tests, product = words_of_files(str(base))
+    tests, product = _words_of_files(str(base))
     return name in tests and name not in product
 
 
 @lru_cache(maxsize=16)
-def words_of_files(base: str) -> tuple[frozenset[str], frozenset[str]]:
+def _words_of_files(base: str) -> tuple[frozenset[str], frozenset[str]]:
     """The words of the test files of a repository, and of its other sources of C."""
     found: tuple[set[str], set[str]] = (set(), set())
     total = 0

@@ -9,7 +9,7 @@ variable without a first value. Such a patch loses nothing by it but a run besid
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -103,8 +103,9 @@ def _found_in(text: ChangedFile, free: Collection[tuple[str, str]] = ()) -> Iter
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
     added = {at for at, token in enumerate(stream) if text.is_added(token.start)}
     known = functions(text.after)
-    yield from _outside(stream, added, known, text)
-    variables = frozenset(_variables(stream, known, text))
+    is_inside = _inside(stream, known)
+    yield from (stream[at] for at in _outside(stream, added, is_inside, text))
+    variables = frozenset(_variables(stream, is_inside, text))
     called = {one.name: frozenset(token.text for token in one.body) for one in functions(text.before)}
     starts = [token.start for token in stream]
     forgetting: dict[str, bool] = {}
@@ -136,22 +137,27 @@ def _found_in(text: ChangedFile, free: Collection[tuple[str, str]] = ()) -> Iter
                 elif _keeps(part, at, variables):
                     yield part[at]
 
-    inside = [(one.begin, one.end) for one in known]
     for at in added:
-        is_inside = any(begin <= starts[at] < end for begin, end in inside)
-        if not is_inside and stream[at].text in _LASTING and not _is_constant(stream, at, is_inside=False):
+        if not is_inside[at] and stream[at].text in _LASTING and not _is_constant(stream, at, is_inside=False):
             yield stream[at]
     for function in known:
         yield from kept_in(function, added)
 
 
-def _variables(stream: Sequence[Token], known: Sequence[Function], text: ChangedFile) -> Iterator[str]:
+def _inside(stream: Sequence[Token], known: Sequence[Function]) -> list[bool]:
+    """Whether each token stands in a function."""
+    spans = sorted((one.begin, one.end) for one in known)
+    begins = [begin for begin, _ in spans]
+    places = [bisect_right(begins, token.start) - 1 for token in stream]
+    return [place >= 0 and token.start < spans[place][1] for token, place in zip(stream, places, strict=True)]
+
+
+def _variables(stream: Sequence[Token], is_inside: Sequence[bool], text: ChangedFile) -> Iterator[str]:
     """The variables of a file that outlive a call and can be written."""
-    for first in _outside(stream, set(range(len(stream))), known, text):
-        yield from _names_from(stream, stream.index(first))
+    for first in _outside(stream, set(range(len(stream))), is_inside, text):
+        yield from _names_from(stream, first)
     for at, token in enumerate(stream):
-        inside = any(one.begin <= token.start < one.end for one in known)
-        if inside and token.text in _LASTING and not _is_constant(stream, at, is_inside=True):
+        if is_inside[at] and token.text in _LASTING and not _is_constant(stream, at, is_inside=True):
             yield from _names_from(stream, at)
 
 
@@ -226,20 +232,21 @@ def _cannot_be_written(stream: Sequence[Token], at: int, end: int) -> bool:
     return "const" in words[:first] or "constexpr" in words[:first]
 
 
-def _outside(stream: Sequence[Token], added: set[int], known: Sequence[Function], text: ChangedFile) -> Iterator[Token]:
-    """The variables that added lines declare outside of functions."""
+def _outside(
+    stream: Sequence[Token], added: Collection[int], is_inside: Sequence[bool], text: ChangedFile
+) -> Iterator[int]:
+    """Where the variables are declared that added lines declare outside of functions."""
     depth = depths(text.after)
-    spans = [(one.begin, one.end) for one in known]
     begin = 0
     for at, token in enumerate(stream):
-        if any(first <= token.start < end for first, end in spans):
+        if is_inside[at]:
             begin = at + 1
             continue
-        if depth.get(token.start, 0) or token.text not in (";", "}", "{"):
+        if token.text != ";" or depth.get(token.start, 0):
             continue
-        part = stream[begin : at + 1]
-        begin = at + 1 if token.text == ";" else begin
-        if token.text != ";" or not added.intersection(range(at + 1 - len(part), at + 1)) or len(part) < 2:
+        start, begin = begin, at + 1
+        part = stream[start : at + 1]
+        if len(part) < 2 or not any(place in added for place in range(start, at + 1)):
             continue
         words = [one.text for one in part]
         first = next((place for place, word in enumerate(words) if word in ("=", "(", "{", "[")), len(words) - 1)
@@ -249,9 +256,8 @@ def _outside(stream: Sequence[Token], added: set[int], known: Sequence[Function]
         is_type = words[0] in ("struct", "union", "enum", "class") and words[-2] == "}" and "=" not in until
         is_type |= words[0] in ("typedef", "using") or (words[0] == "extern" and "=" not in words) or len(words) == 2
         is_forward = words[0] in ("struct", "class", "union", "enum") and len(words) == 3
-        start = at + 1 - len(part)
         if not (is_prototype or is_type or is_forward or _cannot_be_written(stream, start, start + first)):
-            yield part[0]
+            yield start
 
 
 def _is_stored(stream: Sequence[Token], at: int) -> bool:
