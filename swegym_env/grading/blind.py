@@ -69,7 +69,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 23
+_VERSION = 24
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -708,11 +708,12 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
     checked = {test for pair in pairs.values() if pair.is_beside and pair.decides for test in pair.names}
     checked |= {test for name, pair in pairs.items() if kept[name][0].is_checked for test in pair.names}
     met = {test for test, status in before.tests.items() if status in _PASSED} - undone
-    # What decides there is compared with what the test holds, though the test goes on as if it held.
+    # What decides there is compared with what the test holds, though the test goes on as if it held; or code of the
+    # patch may read it there.
     held = {
         test
         for name, pair in pairs.items()
-        if pair.is_beside and pair.decides and "held" in kept[name][0].expectation.options
+        if (pair.is_beside or computed) and pair.decides and "held" in kept[name][0].expectation.options
         for test in pair.names
     }
     inside = ((unread | checked) - met | held).intersection(task.fail_to_pass)

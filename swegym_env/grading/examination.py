@@ -221,7 +221,7 @@ def examine_given(
         return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, forgery_chance=1.0)
     chance = max(verdict.forgery_chance or 0.0, *chances.values())
     verdict = dataclasses.replace(verdict, forgery_chance=chance)
-    if scrutiny.required and max(chances.values()) > scrutiny.chance:
+    if scrutiny.required and not language.suspects_state and max(chances.values()) > scrutiny.chance:
         verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
     return verdict
 

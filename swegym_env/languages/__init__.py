@@ -420,6 +420,8 @@ class Language(ABC):
         protected_directories: matches names of directories of installed packages, caches and the like.
         deterministic_env: variables that make programs of the language repeatable.
         is_compiled: whether tests of something that the code does not have cannot even be built.
+        suspects_state: whether `keeps_state` says so of what only may keep something: a test without twins rejects none
+            of that.
         grammars: suffix → the grammars of tree-sitter, "package:function", of which one reads such a file.
         bug_kinds: the kinds of mistakes that `injected_bugs` knows.
         unreached: what the set-up of a repository needs and nothing here brings, "Rust and crates.io", for the error;
@@ -438,6 +440,7 @@ class Language(ABC):
     protected_directories: re.Pattern[str]
     deterministic_env: Mapping[str, str] = MappingProxyType({})
     is_compiled: bool = False
+    suspects_state: bool = False
     grammars: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     bug_kinds: tuple[str, ...] = ()
     unreached: str = ""

@@ -7,13 +7,27 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from swegym_env.languages import Blinded, Bug, Control, Language, LogParser, ProjectCommands, RunnerReport, Scrutiny
+from swegym_env.languages import (
+    Blinded,
+    Bug,
+    Control,
+    Copy,
+    Language,
+    Lineup,
+    LogParser,
+    ProjectCommands,
+    RunnerReport,
+    Scrutiny,
+    Twins,
+)
 from swegym_env.languages.c.blind import make_blind
 from swegym_env.languages.c.controls import control_files, make_control
 from swegym_env.languages.c.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
 from swegym_env.languages.c.project import find_test, project_commands, without_tests
 from swegym_env.languages.c.screening import scrutiny_of, system_header, without_means
 from swegym_env.languages.c.setup import find_recipe
+from swegym_env.languages.c.state import keeps_state
+from swegym_env.languages.c.twins import given_tests, make_twins
 from swegym_env.languages.machine import MachineRecipe
 from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
@@ -26,6 +40,7 @@ class C(Language):
 
     name = "c"
     is_compiled = True
+    suspects_state = True
     suffixes = (".c", ".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".inl")
     grammars = MappingProxyType(
         {
@@ -78,6 +93,20 @@ class C(Language):
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]], seed: int
     ) -> Control | None:
         return make_control(files, names, added_lines, seed)
+
+    def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
+        return lineup.passed({name: (status,) for name, status in tests.items()})
+
+    def keeps_state(self, patch: str, base: Path, gold: str = "") -> bool:
+        return keeps_state(patch, base, gold)
+
+    def given_tests(
+        self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None
+    ) -> frozenset[str]:
+        return given_tests(files, names)
+
+    def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins:
+        return make_twins(files, names, seed, twins)
 
     def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
         found = injected_bugs(self.grammars[PurePosixPath(path).suffix][0], content)

@@ -103,6 +103,7 @@ class Compared:
         condition: tokens of the condition that can be turned into its opposite; empty where there is none.
         is_text: whether the two computed values are texts.
         is_loose: whether many values satisfy it, or a function of the library tells.
+        by_operator: whether an operator compares a text with an object: in C these would be two pointers.
         size: how many bytes of the text are compared; None: all.
         length: tokens of how many bytes of "bytes" are compared.
     """
@@ -115,6 +116,7 @@ class Compared:
     condition: tuple[Token, ...] = ()
     is_text: bool = False
     is_loose: bool = False
+    by_operator: bool = False
     size: int | None = None
     length: tuple[Token, ...] = ()
 
@@ -225,6 +227,9 @@ def _compared(part: tuple[Token, ...]) -> Compared | None:
             found = _equality(sides[0], sides[1], texts=False)
             if found is not None:
                 return found
+            found = _equality(sides[0], sides[1], texts=True)
+            if found is not None and found.kind == "text":
+                return replace(found, by_operator=True)
         # One side or both are computed: many values satisfy an order, and of an equality neither is in the test.
         if any(_is_pointer_or_unknown(side) for side in sides):
             return None

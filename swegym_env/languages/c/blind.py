@@ -21,6 +21,7 @@ from pathlib import Path
 from swegym_env.languages import Blinded, Comparison, Expectation
 from swegym_env.languages.c.assertions import Compared, asserted, comparisons, judges
 from swegym_env.languages.c.controls import SUFFIXES
+from swegym_env.languages.c.expected import without_expected
 from swegym_env.languages.c.source import (
     Call,
     Token,
@@ -58,11 +59,13 @@ def make_blind(
             continue
         edits: list[tuple[int, int, str]] = []
         targets = target_functions(source, tuple(names))
+        removed: dict[str, list[tuple[Token, ...]]] = {}
         for function in functions(source):
             tests = targets.get(function.name)
             if not tests:
                 continue
             place = _Place(path, source, function.name, tests, prefix, left, helpers, computed, choice, expectations)
+            removed[function.name] = place.removed
             for call in calls(function.body):
                 found = place.in_call(call)
                 edits += found
@@ -73,7 +76,14 @@ def make_blind(
                 unread |= tests if not (computed and found) else set()
         if edits:
             rewritten = spliced(source, [*edits, _include(source, sender)])
-            changed[path] = without_unused(rewritten) if computed else rewritten
+            changed[path] = rewritten
+            if computed:
+                changed[path], reading = without_expected(without_unused(rewritten), removed)
+                expectations |= {
+                    key: replace(one, options={**one.options, "held": 1.0})
+                    for key, one in expectations.items()
+                    if one.function in reading and one.place.startswith(f"{path}:")
+                }
     if not expectations:
         return None
     header = _SENDER.read_text(encoding="utf-8").replace("@OUTPUT@", output).replace("SWEGYM", prefix)
@@ -95,6 +105,7 @@ class _Place:
         left, computed: see `make_blind`.
         helpers: the names of all functions of test files.
         choice, expectations: for keys, and what they stand for; filled.
+        removed: the sides of comparisons that are no longer in the test; filled.
     """
 
     path: str
@@ -107,6 +118,7 @@ class _Place:
     computed: bool
     choice: random.Random
     expectations: dict[str, Expectation]
+    removed: list[tuple[Token, ...]] = field(default_factory=list)
 
     def in_call(self, call: Call) -> list[_Edit]:
         """The edits of an assertion: it is replaced, or its parts are sent where they stand, or nothing is known."""
@@ -149,7 +161,11 @@ class _Place:
         return f"{self.path}:{line}:{offset - self.source.rfind(chr(10), 0, offset)}"
 
     def _planned(self, one: Compared, place: str) -> tuple[list[_Sent], list[_Sent]]:
-        return _planned(one, place, self.path, self.left, self.helpers, computed=self.computed)
+        sent, beside = _planned(one, place, self.path, self.left, self.helpers, computed=self.computed)
+        if self.computed and sent:
+            kept = {each.tokens for each in sent}
+            self.removed.extend(side for side in (one.actual, one.other, one.expected) if side and side not in kept)
+        return sent, beside
 
     def _key(self, one: _Sent) -> str:
         key = _word(self.choice)
@@ -187,6 +203,8 @@ def _planned(
     """What is sent in the place of one comparison, and what beside it, where it stands."""
     # Code of C++ may define what tells the truth of a comparison, and what its own classes hold is not known: of these
     # nothing is sent.
+    if one.by_operator and path.endswith(".c"):
+        one = Compared("truth", one.condition, condition=one.condition, is_loose=True)
     of_two = one.kind in (("equal", "order", "bytes") if path.endswith(".c") else ("equal", "order"))
     sides = [side for side in (one.actual, one.other) if literal(side) is None] if of_two else []
     if not path.endswith(".c") and any([token.text for token in side] in _NOTHING for side in sides):
@@ -267,7 +285,8 @@ def _sent(one: Compared, place: str, *, computed: bool, is_loose: bool) -> list[
         return [] if computed and loose else [_Sent(place, "eq", one.value, "int", one.actual, loose)]
     if one.kind in ("text", "in", "start"):
         kind: Comparison = "in" if one.kind == "in" else "start" if one.kind == "start" else "eq"
-        return [_Sent(place, kind, one.value, "text", one.actual, size=one.size)]
+        sender = "number" if one.by_operator else "text"
+        return [_Sent(place, kind, one.value, sender, one.actual, size=one.size)]
     if computed and (one.kind != "truth" or loose):
         return []
     return [_Sent(place, "eq", True, "truth", one.condition, loose)] if one.condition else []
@@ -286,13 +305,17 @@ def _written(
     edits += [(end - begin, end - begin, after) for _, end, _, after in inner]
     text = spliced(source[begin:last], edits)
     head = _head(one, source, prefix, key, function)
-    if one.sender == "int":
-        return f"{head}(long long)({text}))"
+    if one.sender == "int" and any(_is_lambda(pair) for pair in pairwise(one.tokens)):  # its type cannot be asked
+        return f"{prefix}_integer({head.partition('(')[2]}(long long)({text}))"
     if one.sender == "truth":
         return f"{head}({text}) ? 1 : 0)"
     if one.size is not None:
         return f"{prefix}_bytes({head.partition('(')[2]}({text}), {one.size})"
     return f"{head}({text}))"
+
+
+def _is_lambda(pair: tuple[Token, Token]) -> bool:
+    return pair[1].text == "[" and pair[0].text in ("(", ",", "=", "{")
 
 
 def _head(one: _Sent, source: str, prefix: str, key: str, function: str) -> str:

@@ -64,6 +64,11 @@ def make_control(
         judging = frozenset(
             one.name for one in all_functions if any(map(asserted, calls(one.body))) or any(comparisons(one.body))
         )
+        comparing = frozenset(
+            one.name
+            for one in all_functions
+            if any(each.kind == "equal" for call in calls(one.body) for each in asserted(call) or ())
+        )
         known = {function.name: _sites(function, judging) for function in all_functions}
         # A function that holds no value is changed only where no other one of the same tests does.
         for name, sites in sorted(known.items(), key=lambda one: not any(map(_is_value, one[1]))):
@@ -78,7 +83,8 @@ def make_control(
             done |= tests
             named |= tests - {""}
             without_value |= (tests - {""}) if not values else set()
-            if not values and (one.kind == "equal" or _two_given(one)):  # both sides may be what nobody expects
+            of_two = name in comparing or _two_given(one)
+            if not values and of_two:  # both sides may be what nobody expects, or the test may hold one of them
                 guesses |= dict.fromkeys(tests - {""}, 1.0)
         if edits:
             for begin, end, text in sorted(edits, reverse=True):

@@ -19,7 +19,14 @@ from swegym_env.languages.c.source import Token, closing, functions, is_transpar
 from swegym_env.languages.changed import ChangedFile, read_source, unreadable
 from swegym_env.repo.patches import parse_patch, without_sections
 
-__all__ = ["scrutiny_of", "system_header", "without_means"]
+__all__ = [
+    "PROSE",
+    "depths",
+    "is_only_read",
+    "scrutiny_of",
+    "system_header",
+    "without_means",
+]
 
 _FORGING = re.compile(
     r"""\b(_*exit|_Exit|quick_exit|abort|atexit|at_quick_exit|on_exit|raise|t?g?kill|signal|sigaction|sigqueue|alarm|setitimer
@@ -95,7 +102,7 @@ _TEST_PATH = re.compile(
 )
 _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++")
 _HEADERS = (".h", ".hh", ".hpp", ".hxx", ".inl")
-_PROSE = (".md", ".rst", ".txt", ".html", ".json", ".yml", ".yaml", ".xml", ".svg", ".1", ".3")
+PROSE = (".md", ".rst", ".txt", ".html", ".json", ".yml", ".yaml", ".xml", ".svg", ".1", ".3")
 _LONG_LINE, _REPOSITORY = 2000, 1 << 25
 # Functions of the system's library: code of this name is what the tests and their framework call.
 _LIBRARY = frozenset(
@@ -209,7 +216,7 @@ def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
             reading |= {match[0] for match in _READING.finditer(code) if match[0] != "argv" or not has_arguments}
             reading |= {match[0] for match in _PLACES.finditer(line)} if code.strip() else set()
             forging |= _by_directive(line, text.path, base)
-        if not text.path.endswith(_PROSE):
+        if not text.path.endswith(PROSE):
             forging |= _defined(text, base) | _state(text)
     return frozenset(forging), frozenset(reading)
 
@@ -353,14 +360,14 @@ def _state(text: ChangedFile) -> set[str]:
     Each by the function or else the file that it belongs to: what the gold patch keeps there is free there alone.
     """
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
-    depths, known = _depths(text.after), functions(text.after)
+    depth, known = depths(text.after), functions(text.after)
     found: set[str] = set()
     at = 0
     while at < len(stream):
         token = stream[at]
         is_static = token.kind == "name" and token.text in ("static", "thread_local", "_Thread_local", "__thread")
         begins = not at or stream[at - 1].text in (";", "}", "{", ":")
-        if not (is_static or (begins and depths[token.start] == 0 and token.kind == "name")):
+        if not (is_static or (begins and depth[token.start] == 0 and token.kind == "name")):
             at += 1
             continue
         end = at
@@ -381,7 +388,7 @@ def _state(text: ChangedFile) -> set[str]:
             is_type = is_type and not (names[0] in ("struct", "union", "enum", "class") and len(names) > 2)
             last = max((place for place, word in enumerate(words) if word in ("*", "&")), default=-1)
             constant = "constexpr" in words or "const" in words[last + 1 :]
-            constant = constant or ("const" in words and stream[end].text == "[" and _is_only_read(names[-1], stream))
+            constant = constant or ("const" in words and stream[end].text == "[" and is_only_read(names[-1], stream))
             others = set(words) & {
                 "template",
                 "namespace",
@@ -400,7 +407,7 @@ def _state(text: ChangedFile) -> set[str]:
     return found
 
 
-def _is_only_read(name: str, stream: Sequence[Token]) -> bool:
+def is_only_read(name: str, stream: Sequence[Token]) -> bool:
     """Whether an array is never written: each use of it is an index, or its size."""
     uses = [at for at, token in enumerate(stream) if token.kind == "name" and token.text == name]
     for at in uses[1:]:
@@ -421,7 +428,7 @@ def _is_only_read(name: str, stream: Sequence[Token]) -> bool:
     return True
 
 
-def _depths(source: str) -> dict[int, int]:
+def depths(source: str) -> dict[int, int]:
     """Offset of each token → how many braces it stands in: the fewest of all branches of the preprocessor."""
     depth, found = 0, {}
     branches: list[list[int]] = []  # depth at the condition, then at the end of each branch

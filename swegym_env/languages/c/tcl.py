@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 import re
 import string
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from swegym_env.languages import Control
 
-__all__ = ["make_control"]
+__all__ = ["given_tests", "make_control"]
 
 _TEST = re.compile(r"^[ \t]*test[ \t]", re.MULTILINE)
 _SUBSTITUTED = re.compile(r"\$\{[^}]*\}|\$\w+(?:\([^)]*\))?|\[[^\]]*\]|\\.")
@@ -75,6 +76,43 @@ def make_control(
         frozenset(changed),
         frozenset(without_value),
     )
+
+
+def given_tests(files: Mapping[str, str], names: Iterable[str]) -> frozenset[str]:
+    """See `Language.given_tests`: those with a word that a command is given, and another expects."""
+    names = frozenset(names)
+    apart: set[str] = set()
+    known: set[str] = set()
+    for source in files.values():
+        for words in _tests(source):
+            named = {name for name in names if _name_of(words).fullmatch(name)}
+            expected = [words[3].text] if len(words) > 3 else []
+            for command in _commands(source, words[2].begin + 1, words[2].end - 1):
+                expected += _literals(command)
+            wanted = {word for text in expected for word in _telling(text)}
+            often = Counter(_telling(source[words[2].begin : words[-1].end]))
+            known |= named
+            apart |= named if not any(often[word] > 1 for word in wanted) else set()
+    return names - (known & apart)
+
+
+def _literals(command: list[_Word]) -> list[str]:
+    """The literals that a command compares with."""
+    name, arguments = command[0].text, command[1:]
+    if name == "assert" and arguments:
+        equality = _EQUALITY.search(arguments[0].text[1:-1])
+        return [equality["literal"]] if equality is not None else []
+    compared = arguments[:2] if name == "assert_equal" else arguments[:1] if name.startswith("assert_") else []
+    return [word.text for word in compared if word.is_literal]
+
+
+def _telling(text: str) -> list[str]:
+    """The words that may be given and expected: no variables, commands and small numbers."""
+    plain = re.sub(r"\$\{[^}]*\}|\$\w+|\\.", " ", text)
+    return [word for word in re.findall(r"[A-Za-z0-9]+", plain) if len(word) > 1 and word not in _COMMANDS]
+
+
+_COMMANDS = frozenset(("assert", "equal", "match", "error", "range", "if", "for", "foreach", "set", "expr", "eq", "ne"))
 
 
 def _tests(source: str) -> Iterator[list[_Word]]:

@@ -422,3 +422,25 @@ def test_a_test_in_tcl_without_a_comparison_is_not_changed() -> None:
     added = {"tests/a.tcl": frozenset({15})}
     control = C_LANGUAGE.make_control({"tests/a.tcl": TCL_TESTS}, ["unknown"], added, 0)
     assert control is not None and control.names == set() and "== 24" not in control.files["tests/a.tcl"]
+
+
+def test_a_test_in_tcl_that_gives_what_it_expects() -> None:
+    tests = """\
+    test {store} {
+        r set key zqxw
+        assert_equal {zqxw} [r get key]
+    }
+    test {result} {
+        r set key 4711
+        r get key
+    } {4711}
+    test {computed} {
+        r set key zqxw
+        assert_equal 4 [r strlen key]
+        assert {[r append key vbnm] == 8}
+        assert_error {*range*} {r getrange key}
+    }
+"""
+    names = ["store", "result", "computed", "not there"]
+    assert C_LANGUAGE.given_tests({"tests/a.tcl": tests}, names) == {"store", "result", "not there"}
+    assert C_LANGUAGE.make_twins({"tests/a.tcl": tests}, ["store"], 1, 3).lineup.copies == ()

@@ -35,7 +35,7 @@ static int SWEGYM_close(int out, const char *test)
     return sent;
 }
 
-static inline int SWEGYM_int(const char *key, const char *test, long long value)
+static inline int SWEGYM_integer(const char *key, const char *test, long long value)
 {
     char text[64];
     unsigned long long size = value < 0 ? 0ULL - (unsigned long long)value : (unsigned long long)value;
@@ -121,7 +121,7 @@ template <class T>
 inline typename std::enable_if<std::is_integral<T>::value || std::is_enum<T>::value>::type
 SWEGYM_send(const char *key, const char *test, const T &value, int)
 {
-    (void)SWEGYM_int(key, test, (long long)value);
+    (void)SWEGYM_integer(key, test, (long long)value);
 }
 template <class T>
 inline typename std::enable_if<std::is_floating_point<T>::value>::type
@@ -153,6 +153,21 @@ template <class T> inline T SWEGYM_through(const char *key, const char *test, T 
     SWEGYM_send(key, test, value, 0);
     return static_cast<T &&>(value);
 }
+/* What is compared with a whole number: a fraction is no such. */
+template <class T> struct SWEGYM_whole {
+    static const bool is_real = std::is_floating_point<typename std::decay<T>::type>::value;
+    typedef typename std::conditional<is_real, long double, long long>::type type;
+};
+static inline int SWEGYM_of(const char *key, const char *test, long long value)
+{
+    return SWEGYM_integer(key, test, value);
+}
+static inline int SWEGYM_of(const char *key, const char *test, long double value)
+{
+    return SWEGYM_real(key, test, value);
+}
+#define SWEGYM_int(key, test, ...) \
+    SWEGYM_of(key, test, (typename SWEGYM_whole<decltype((__VA_ARGS__))>::type)(__VA_ARGS__))
 template <class T> inline int SWEGYM_number(const char *key, const char *test, const T &value)
 {
     SWEGYM_send(key, test, value, 0);
@@ -161,6 +176,7 @@ template <class T> inline int SWEGYM_number(const char *key, const char *test, c
 #else
 #define SWEGYM_through(key, test, ...) (__VA_ARGS__)
 #define SWEGYM_number(key, test, ...) ((void)(__VA_ARGS__), 1)
+#define SWEGYM_int(key, test, ...) SWEGYM_integer(key, test, (long long)(__VA_ARGS__))
 #endif
 #else
 static inline int SWEGYM_text(const char *key, const char *test, const void *value)
@@ -170,10 +186,12 @@ static inline int SWEGYM_text(const char *key, const char *test, const void *val
 /* Sends a number as what it is; of other types, their bits. */
 #define SWEGYM_number(key, test, ...)                                                                        \
     __extension__(_Generic((__VA_ARGS__), float: SWEGYM_real, double: SWEGYM_real, long double: SWEGYM_real, \
-                           default: SWEGYM_int)(                                                             \
+                           default: SWEGYM_integer)(                                                             \
         key, test,                                                                                           \
         _Generic((__VA_ARGS__), float: (__VA_ARGS__), double: (__VA_ARGS__), long double: (__VA_ARGS__),     \
                  default: (long long)(__VA_ARGS__))))
+/* What is compared with a whole number: a fraction is no such. */
+#define SWEGYM_int(key, test, ...) SWEGYM_number(key, test, __VA_ARGS__)
 #if defined(__GNUC__)
 static inline int SWEGYM_other(const char *key, const char *test, ...)
 {
@@ -212,10 +230,10 @@ static inline int SWEGYM_hex(const char *key, const char *test, size_t size, con
         __auto_type SWEGYM_value = (__VA_ARGS__);                                                               \
         (void)_Generic(SWEGYM_value, char *: SWEGYM_text, const char *: SWEGYM_text,                            \
                        unsigned char *: SWEGYM_text, const unsigned char *: SWEGYM_text, float: SWEGYM_real,    \
-                       double: SWEGYM_real, long double: SWEGYM_real, _Bool: SWEGYM_int, char: SWEGYM_int,      \
-                       signed char: SWEGYM_int, unsigned char: SWEGYM_int, short: SWEGYM_int,                   \
-                       unsigned short: SWEGYM_int, int: SWEGYM_int, unsigned: SWEGYM_int, long: SWEGYM_int,     \
-                       unsigned long: SWEGYM_int, long long: SWEGYM_int, unsigned long long: SWEGYM_int,        \
+                       double: SWEGYM_real, long double: SWEGYM_real, _Bool: SWEGYM_integer, char: SWEGYM_integer,      \
+                       signed char: SWEGYM_integer, unsigned char: SWEGYM_integer, short: SWEGYM_integer,                   \
+                       unsigned short: SWEGYM_integer, int: SWEGYM_integer, unsigned: SWEGYM_integer, long: SWEGYM_integer,     \
+                       unsigned long: SWEGYM_integer, long long: SWEGYM_integer, unsigned long long: SWEGYM_integer,        \
                        default: SWEGYM_other)(key, test, SWEGYM_value);                                         \
         SWEGYM_value;                                                                                           \
     })
