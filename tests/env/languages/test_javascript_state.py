@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from swegym_env.languages.javascript import JavaScript
+from swegym_env.languages.javascript.source import parsed
 from tests.redteam.cases import diff
 
 JAVASCRIPT = JavaScript()
@@ -95,12 +96,68 @@ def test_a_copy_has_all_statements_of_its_twins_with_other_values() -> None:
     test = "const { box } = make({ kind: 'k' })\n  save(box, put('zqxw'))\n  expect(load(box)).toBe('zqxw')"
     twins = JAVASCRIPT.make_twins({PATH: f"it('t', () => {{\n  {test}\n}})\n"}, ["t"], 1, 4)
     assert twins is not None
-    assert not twins.open and len(twins.lineup.copies) == 6
+    assert not twins.open and [one.right for one in twins.lineup.copies] == [True] * 6 + [False] * 2
+    is_right = {one.name: one.right for one in twins.lineup.copies}
     for copy in re.split(r"(?=^it|^;?\nit)", twins.lineup.files[PATH], flags=re.MULTILINE)[1:]:
         assert copy.count("make({ kind: 'k' })") == 5 and copy.count("expect(") == 1
         given = re.findall(r"put\(['\"](\w+)['\"]\)", copy)
-        expected = re.findall(r"expect\(made_\d\)\.toBe\(['\"](\w+)['\"]\)", copy)
-        assert len(set(given)) == 5 and "zqxw" in given and len(expected) == 1 and expected[0] in given
+        expected = re.findall(r"expect\(made_\d\)\.toBe\(['\"]?(\w+)['\"]?\)", copy)
+        assert len(set(given)) == 5 and "zqxw" in given and len(expected) == 1
+        own = re.findall(r"^save\(box, made_0\);$|^const made_0 = put\(['\"](\w+)['\"]\);$", copy, re.MULTILINE)
+        if is_right[re.findall(r"^;?\n?it\('(\w+)'", copy)[0]]:
+            assert expected == own[:1]
+        else:  # what a twin gives is expected
+            other = re.findall(
+                rf"^const {expected[0]} = \w+\('zqxw', \[\[\"zqxw\", \"(\w+)\"\]\]\);$", copy, re.MULTILINE
+            )
+            assert own[0] == "zqxw" and other[0] in given and other[0] != "zqxw"
+
+
+TABLES = """\
+const names = [{ name: 'plmk' }, { name: 'mnbv' }];
+describe.each(['one', 'two'])('%s', (suite) => {
+  test.each([['zqxw', 3], ['qwer', 5]])('a %s', (name, size) => { save(name); expect(load()).toBe(name); });
+});
+for (const { name } of names) { test(`b ${name}`, () => { save(name); return expect(load()).resolves.toBe(name); }); }
+names.forEach(({ name }) =>
+  test('c ' + name, (done) => { save(name); setTimeout(() => { expect(load()).toBe(name); done(); }); }));
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "keys"), [("a zqxw", ("zqxw", "qwer")), ("b plmk", ("plmk", "mnbv")), ("c mnbv", ("plmk", "mnbv"))]
+)
+def test_tests_in_tables_and_loops_have_twins_of_their_rows(test: str, keys: tuple[str, ...]) -> None:
+    twins = JAVASCRIPT.make_twins({PATH: TABLES}, [test], 1, 3)
+    assert twins is not None and not twins.open
+    texts = {one.expectation.text for one in twins.lineup.copies if one.expectation.names}
+    assert texts == {"as it is", *map(repr, keys)}
+    written = twins.lineup.files[PATH]
+    tree = parsed(PATH, written)
+    assert not tree.has_error
+    if test.startswith("b"):
+        assert len(re.findall(r"^return made_\d+;$", written, re.MULTILINE)) == len(twins.lineup.copies)
+    if test.startswith("c"):
+        assert written.count("done()") == len(twins.lineup.copies)  # twins end nothing
+
+
+@pytest.mark.parametrize(
+    ("test", "is_open"),
+    [
+        ("save('zqxw'); expect(load()).toBe('zqxw');", False),
+        ("if (slow) return; save('zqxw'); expect(load()).toBe('zqxw');", False),
+        ("for (const one of ['zqxw', 'plmk']) { save(one); expect(load()).toBe(one); }", False),
+        ("for (const one of names()) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
+        ("within('zqxw', () => { expect(load()).toBe('zqxw'); });", True),
+        ("expect(kept('zqxw')).toBe('zqxw');", True),
+        ("if (fast) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
+        ("const found = fast && save('zqxw') && load(); expect(found).toBe('zqxw');", True),
+    ],
+)
+def test_twins_are_open_where_none_stands_between_what_is_given_and_asked(test: str, is_open: bool) -> None:
+    source = f"function kept(one) {{ save(one); return load(); }}\ntest('t', () => {{ {test} }});\n"
+    twins = JAVASCRIPT.make_twins({PATH: source}, ["t"], 1, 3)
+    assert twins is not None and bool(twins.open) is is_open
 
 
 CALLS = """\
