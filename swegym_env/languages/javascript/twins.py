@@ -33,7 +33,7 @@ __all__ = ["copies_passed", "given_tests", "make_twins"]
 
 _COPIES = 3  # of the test as it is, and with another value for each constant
 _MOST_KEYS, _MOST_BESIDE = 8, 12
-_MOST_LOOPS, _MOST_ITEMS = 8, 8
+_MOST_LOOPS, _MOST_ITEMS, _MOST_DEPTH = 8, 8, 3
 _ASKING = 2  # copies that expect what a twin gives
 _NOTHING = object()
 _LITERALS = ("string", "template_string", "number")
@@ -343,15 +343,10 @@ def _events(node: Node, text: Text, helpers: Mapping[str, Node], ending: Collect
             continue
         called = one.child_by_field_name("function") or one.child_by_field_name("constructor")
         name = text.of(called)[:200] if called is not None else ""
-        if judges(_first_call(one), text) or _PLAIN.fullmatch(name) or name in ending:
-            continue
-        helper = helpers.get(name)
-        is_outside = helper is not None and not (helper.start_byte <= one.start_byte < helper.end_byte)
-        found += (
-            max(1, _events(helper, text, helpers, depth=depth + 1))
-            if is_outside and helper is not None and depth < 3
-            else 1
-        )
+        helper = helpers.get(name) if depth < _MOST_DEPTH else None
+        inside = _events(helper, text, helpers, depth=depth + 1) if helper is not None else 0
+        is_plain = judges(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
+        found += inside if is_plain else max(1, inside)
     return found
 
 

@@ -129,7 +129,8 @@ names.forEach(({ name }) =>
 )
 def test_tests_in_tables_and_loops_have_twins_of_their_rows(test: str, keys: tuple[str, ...]) -> None:
     twins = JAVASCRIPT.make_twins({PATH: TABLES}, [test], 1, 3)
-    assert twins is not None and not twins.open
+    assert twins is not None
+    assert not twins.open
     texts = {one.expectation.text for one in twins.lineup.copies if one.expectation.names}
     assert texts == {"as it is", *map(repr, keys)}
     written = twins.lineup.files[PATH]
@@ -150,14 +151,21 @@ def test_tests_in_tables_and_loops_have_twins_of_their_rows(test: str, keys: tup
         ("for (const one of names()) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
         ("within('zqxw', () => { expect(load()).toBe('zqxw'); });", True),
         ("expect(kept('zqxw')).toBe('zqxw');", True),
+        ("checkKept('zqxw');", True),
+        ("checkIt('zqxw'); save('zqxw'); checkIt('zqxw');", False),
         ("if (fast) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
         ("const found = fast && save('zqxw') && load(); expect(found).toBe('zqxw');", True),
     ],
 )
 def test_twins_are_open_where_none_stands_between_what_is_given_and_asked(test: str, is_open: bool) -> None:
-    source = f"function kept(one) {{ save(one); return load(); }}\ntest('t', () => {{ {test} }});\n"
+    source = (
+        "function kept(one) { save(one); return load(); }\n"
+        "function checkKept(one) { save(one); expect(load()).toBe(one); }\n"
+        f"function checkIt(one) {{ expect(load()).toBe(one); }}\ntest('t', () => {{ {test} }});\n"
+    )
     twins = JAVASCRIPT.make_twins({PATH: source}, ["t"], 1, 3)
-    assert twins is not None and bool(twins.open) is is_open
+    assert twins is not None
+    assert bool(twins.open) is is_open
 
 
 CALLS = """\
