@@ -33,7 +33,7 @@ __all__ = ["copies_passed", "given_tests", "make_twins"]
 
 _COPIES = 3  # of the test as it is, and with another value for each constant
 _MOST_KEYS, _MOST_BESIDE = 8, 12
-_MOST_LOOPS, _MOST_ITEMS, _MOST_DEPTH = 8, 8, 3
+_MOST_LOOPS, _MOST_ITEMS, _MOST_DEPTH, _MOST_EVENTS = 8, 8, 3, 99
 _ASKING = 2  # copies that expect what a twin gives
 _NOTHING = object()
 _LITERALS = ("string", "template_string", "number")
@@ -205,7 +205,7 @@ class _Test:
     rows: Mapping[str, tuple[Node, ...]]
     around: Mapping[str, tuple[Node, ...]]
     ending: frozenset[str]
-    helpers: Mapping[str, Node]
+    helpers: Mapping[str, _Helper]
 
 
 def _tests(files: Mapping[str, str], names: Iterable[str]) -> Iterator[_Test]:
@@ -230,19 +230,31 @@ def _tests(files: Mapping[str, str], names: Iterable[str]) -> Iterator[_Test]:
             if not any(begin <= node.start_byte < end for begin, end in spans)
             and (node.parent is None or node.parent.type not in ("import_statement", "expression_statement"))
         )
-        helpers: dict[str, Node] = dict(_helpers(root, text))
-        yield _given(frozenset(named[id(test)]), path, text, calls[test.begin], shared, helpers)
+        yield _given(frozenset(named[id(test)]), path, text, calls[test.begin], shared, _helpers(root, text))
 
 
-def _helpers(root: Node, text: Text) -> Iterator[tuple[str, Node]]:
+@dataclass(frozen=True)
+class _Helper:
+    """A function of the test file; `events`: how often it may give the code under test something, or ask it."""
+
+    keys: frozenset[_Key]
+    events: int
+
+
+def _helpers(root: Node, text: Text) -> Mapping[str, _Helper]:
     """The functions of a file, by name."""
+    nodes: dict[str, Node] = {text.of(name): value for name, value in _declared(root) if value.type in FUNCTIONS}
     for node in walk(root):
         name = node.child_by_field_name("name")
         if name is not None and node.type == "function_declaration":
-            yield text.of(name), node
-    for name, value in _declared(root):
-        if value.type in FUNCTIONS:
-            yield text.of(name), value
+            nodes[text.of(name)] = node
+    found: dict[str, _Helper] = {}
+    for _ in range(_MOST_DEPTH):  # they call each other
+        found = {
+            name: _Helper(frozenset(_keys_of(node, text)), min(_events(node, text, found), _MOST_EVENTS))
+            for name, node in nodes.items()
+        }
+    return found
 
 
 def _given(
@@ -251,7 +263,7 @@ def _given(
     text: Text,
     call: Node,
     shared: Mapping[_Key, int],
-    helpers: Mapping[str, Node],
+    helpers: Mapping[str, _Helper],
 ) -> _Test:
     """What a test gives the code under test, and expects."""
     body = [node for node in walk(call) if node.id != call.id]
@@ -332,7 +344,7 @@ def _is_written(node: Node, values: Mapping[str, tuple[Node, ...]], text: Text) 
     )
 
 
-def _events(node: Node, text: Text, helpers: Mapping[str, Node], ending: Collection[str] = (), depth: int = 0) -> int:
+def _events(node: Node, text: Text, helpers: Mapping[str, _Helper], ending: Collection[str] = ()) -> int:
     """How often the code under test may be given something, or asked, with no statement between, in an expression."""
     found = 0
     for one in walk(node):
@@ -343,8 +355,7 @@ def _events(node: Node, text: Text, helpers: Mapping[str, Node], ending: Collect
             continue
         called = one.child_by_field_name("function") or one.child_by_field_name("constructor")
         name = text.of(called)[:200] if called is not None else ""
-        helper = helpers.get(name) if depth < _MOST_DEPTH else None
-        inside = _events(helper, text, helpers, depth=depth + 1) if helper is not None else 0
+        inside = helpers[name].events if name in helpers else 0
         is_plain = judges(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
         found += inside if is_plain else max(1, inside)
     return found
@@ -586,8 +597,7 @@ def _is_close(statement: Node, text: Text, test: _Test) -> bool:
     if count < 2:
         return False
     named = {text.of(one) for one in walk(statement) if one.type == "identifier"}
-    called = [test.helpers[name] for name in named if name in test.helpers]
-    known = _keys_of(statement, text).union(*(_keys_of(one, test.text) for one in called))
+    known = _keys_of(statement, text).union(*(test.helpers[name].keys for name in named if name in test.helpers))
     known |= {key for name in named for value in test.rows.get(name, ()) for key in _keys_of(value, test.text)}
     for name, value in _declared(test.call):
         known |= _keys_of(value, test.text) if test.text.of(name) in named else set()
