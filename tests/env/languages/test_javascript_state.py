@@ -195,11 +195,11 @@ def test_errors_spies_and_snapshots_are_sent() -> None:
 
     outside = [
         *(("3", "is", "RangeError"), ("4", "is", "TypeError"), ("5", "in", "four")),
-        *(("7", "eq", [6, "six"]), ("8", "is", 7)),
+        *(("7", "eq", [6, "six"]), ("8", "is", 7), ("10", "is", "nine")),
     ]
-    inside = [(line, "gold beside", None) for line in ("2", "2", "6", "9", "10", "11")]
+    inside = [(line, "gold beside", None) for line in ("2", "2", "6", "9", "11")]
     assert sent(computed=False) == sorted([*outside, *inside], key=lambda one: int(one[0]))
-    inside = [(line, "gold", None) for line in ("2", "6", "10", "11")]
+    inside = [(line, "gold", None) for line in ("2", "6", "11")]
     assert sent(computed=True) == sorted([*outside, *inside], key=lambda one: int(one[0]))
 
 
@@ -216,3 +216,83 @@ def test_errors_spies_and_snapshots_are_sent() -> None:
 def test_a_control_of_spies_errors_and_snapshots(statement: str, wanted: str) -> None:
     control = JAVASCRIPT.make_control({PATH: f"test('t', () => {{\n{statement}\n}});\n"}, ["t"], {}, 1)
     assert control is not None and re.fullmatch(wanted, control.files[PATH].split("\n")[1])
+
+
+SNAPSHOTS = """\
+describe('own', () => {
+  test('shows', () => { expect(f(1)).toMatchSnapshot(); expect(f(2)).toMatchSnapshot('a hint'); });
+  test('lists', () => { expect(f(3)).toMatchSnapshot(); expect(f(4)).toMatchSnapshot(); });
+  test('throws', () => { expect(f).toThrowErrorMatchingSnapshot(); });
+  test.each([1, 2])('each %s', (n) => { expect(f(n)).toMatchSnapshot(); });
+  test('stays', () => { expect(f(5)).toMatchSnapshot(); });
+  test('is like', () => { expect(f(6)).toMatchSnapshot({ id: expect.any(Number) }); });
+});
+"""
+# As Jest 29.7 and Vitest 2.1 write them.
+OF_JEST = r"""// Jest Snapshot v1, https://goo.gl/fbAQLP
+
+exports[`own each 1 1`] = `"n1"`;
+
+exports[`own each 2 1`] = `"n2"`;
+
+exports[`own is like 1`] = `{}`;
+
+exports[`own lists 1`] = `
+{
+  "a": 1,
+}
+`;
+
+exports[`own lists 2`] = `5`;
+
+exports[`own shows 1`] = `"zq \`x\` \${a} \\ "w""`;
+
+exports[`own shows: a hint 1`] = `
+"a
+b"
+`;
+
+exports[`own stays 1`] = `"stays"`;
+
+exports[`own throws 1`] = `"bad "x""`;
+"""
+OF_VITEST = (
+    OF_JEST.replace(
+        "Jest Snapshot v1, https://goo.gl/fbAQLP", "Vitest Snapshot v1, https://vitest.dev/guide/snapshot.html"
+    )
+    .replace("own shows: a hint", "own > shows > a hint")
+    .replace("[`own ", "[`own > ")
+    .replace("own > > ", "own > ")
+    .replace('`"bad "x""`', '`[Error: bad "x"]`')
+)
+
+
+@pytest.mark.parametrize(
+    ("held", "separator", "error"), [(OF_JEST, " ", 'bad "x"'), (OF_VITEST, " > ", 'Error: bad "x"')]
+)
+def test_what_snapshots_in_files_show_stays_outside(held: str, separator: str, error: str) -> None:
+    place = "test/__snapshots__/a.test.js.snap"
+    names = [f"own{separator}{one}" for one in ("shows", "lists", "throws", "each 1", "each 2", "is like")]
+
+    def blinded(
+        *, computed: bool, left: frozenset[str] = frozenset()
+    ) -> tuple[list[tuple[str, str, object]], set[str]]:
+        found = JAVASCRIPT.make_blind({PATH: SNAPSHOTS, place: held}, names, left, 1, computed=computed)
+        assert found is not None
+        sent = [(one.place.split(":")[1], str(one.kind), one.value) for one in found.expectations.values()]
+        gone = {line for line in held.splitlines() if line not in found.files.get(place, held).splitlines()}
+        return sent, {
+            re.sub(r"^exports\[`own (> )?(.*?)`.*", r"\2", line) for line in gone if line.startswith("exports")
+        }
+
+    hint = f"shows{':' if separator == ' ' else ' >'} a hint 1"
+    texts = [("2", "is", 'zq `x` ${a} \\ "w"'), ("2", "is", "a\nb"), ("4", "is", error)]
+    sent, gone = blinded(computed=False)
+    assert [one for one in sent if one[1] == "is"] == texts
+    assert gone == {"shows 1", hint, "throws 1"}
+    sent, gone = blinded(computed=True)
+    assert sent == [*texts[:2], ("3", "gold", None), ("3", "is", 5), texts[2], ("5", "gold", None)]
+    assert gone == {"shows 1", hint, "throws 1", "lists 1", "lists 2", "each 1 1", "each 2 1"}
+    # One that stays in its test keeps all of them there: they are counted.
+    _, gone = blinded(computed=False, left=frozenset({f"{PATH}:2:25"}))
+    assert gone == {"throws 1"}
