@@ -32,7 +32,11 @@ function boxed(name) {
   return {};
 }
 
-module.exports = { save, load, isSaved, boxed };
+function calls(run) {
+  run();
+}
+
+module.exports = { save, load, isSaved, boxed, calls };
 """
 _SAVE = "function save(box, name) {}"
 _LOAD = "  return '';"
@@ -66,7 +70,7 @@ module.exports = { describe, test };
 _TESTS = """\
 'use strict';
 
-const { save, load, isSaved, boxed } = require('../lib/own');
+const { save, load, isSaved, boxed, calls } = require('../lib/own');
 const assert = require('node:assert');
 const { describe, test } = require('./tables');
 
@@ -193,6 +197,13 @@ HIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
             "assert.strictEqual(load(box), 'zqxw');\n  });\n});\n"
         ),
     ),
+    "judges in a callback of the code that it tests": (
+        ("keeps",),
+        (
+            f"test('keeps', () => {{\n  {_STORED}calls(() => {{\n    save(box, 'zqxw');\n"
+            "    assert.strictEqual(load(box), 'zqxw');\n  });\n});\n"
+        ),
+    ),
     "judges after it waited": (
         ("keeps",),
         (
@@ -262,10 +273,8 @@ _BESIDE: _Edits = (  # the twin: it keeps beside the objects what they hold
 # No twin stands between what these give and what they ask: the verdict says so.
 _OPEN = (
     "is one expression",
+    "judges in a callback of the code that it tests",
     "judges what a function of its file keeps",
-    "judges in a block",
-    "judges in a callback",
-    "judges after it waited",
 )
 
 

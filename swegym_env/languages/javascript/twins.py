@@ -10,6 +10,7 @@ test('kqmewrtz', () => {        // a copy
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -33,7 +34,7 @@ __all__ = ["copies_passed", "given_tests", "make_twins"]
 
 _COPIES = 3  # of the test as it is, and with another value for each constant
 _MOST_KEYS, _MOST_BESIDE = 8, 12
-_MOST_LOOPS, _MOST_ITEMS, _MOST_DEPTH, _MOST_EVENTS = 8, 8, 3, 99
+_MOST_ROUNDS, _MOST_ITEMS, _MOST_DEPTH, _MOST_EVENTS = 24, 8, 3, 99
 _ASKING = 2  # copies that expect what a twin gives
 _NOTHING = object()
 _LITERALS = ("string", "template_string", "number")
@@ -412,6 +413,7 @@ class _Copied:
     pools: Mapping[_Key, Sequence[str]]
     is_typed: bool
     is_open: bool
+    test: _Test
     twins: int
     choice: random.Random
 
@@ -439,13 +441,13 @@ class _Copied:
             whole[title.end_byte : body.start_byte].decode("utf-8", "surrogatepass"),
         )
         tail = whole[body.end_byte : test.call.end_byte].decode("utf-8", "surrogatepass")
-        found = _Flat.of(test.path, text, body, ())
+        found = _Flat.of(test, body, ())
         if found is None:
             return None
         asking: dict[_Key, _Asking] = {}
         for key in pools:
             places = dict(_asked_places(test, key, body))
-            flat = _Flat.of(test.path, text, body, [(*place, name) for place, (name, _) in places.items()])
+            flat = _Flat.of(test, body, [(*place, name) for place, (name, _) in places.items()])
             if places and flat is not None and len(flat.statements) == len(found.statements):
                 asking[key] = _Asking(flat.statements, flat.text, tuple(dict.fromkeys(places.values())))
         used = {text.of(node) for node in walk(body) if "identifier" in node.type}
@@ -462,6 +464,7 @@ class _Copied:
             pools,
             is_typed,
             any(_is_close(node, found.text, test) for node in found.statements),
+            test,
             twins,
             choice,
         )
@@ -479,8 +482,9 @@ class _Copied:
             values.remove(first)
             values.insert(0, first)
         collector, mapper, ended = (drawn_word(self.choice) for _ in range(3))
-        own = {name for node in self.statements for name in _bound(node)}
-        bodies: list[list[str]] = []
+        bound = dict(_bound_in(self.statements, self.text, self.test))
+        own = sorted(bound)
+        versions: list[_Version] = []
         typed = (": any", ": any[]") if self.is_typed else ("", "")
         lines = [
             _COLLECTOR.format(name=collector, any=typed[0], any_list=typed[1]),
@@ -503,17 +507,12 @@ class _Copied:
                 renamed |= rows
             if number:
                 renamed |= dict.fromkeys(self.ending, ended)
-                kinds = ("lexical_declaration", "variable_declaration")
-                bound = [one for node in self.statements if node.type in kinds for one in _bound(node)]
-                lines += [f"let {renamed[one]}{typed[0]};\n" for one in bound]
+                lines += [f"let {renamed[one]}{typed[0]};\n" for one in own if bound[one]]
             statements, text = self.statements, self.text
             if asking is not None and not number:
                 statements, text = asking.statements, asking.text
-            bodies.append(
-                [_statement(node, text, renamed, changes, collector if number else "") for node in statements]
-            )
-        for together in zip(*bodies, strict=True):
-            lines += self.choice.sample(together, len(together))
+            versions.append(_Version(statements, text, renamed, changes, collector if number else ""))
+        lines += _together(versions, self.test, self.choice)
         if self.returned:
             lines.append(f"return {self.returned};\n")
         return f"{self.head[0]}'{name}'{self.head[1]}{{\n{''.join(lines)}}}{self.tail}"
@@ -587,6 +586,9 @@ def _endings(function: Node, text: Text, rows: Collection[str]) -> Iterator[str]
 
 def _is_close(statement: Node, text: Text, test: _Test) -> bool:
     """Whether a statement may give the code under test what the same statement asks for: no twin stands between."""
+    if (block := _block_in(statement, text, test)) is not None:
+        beside = [one for one in statement.named_children if statement.type == "try_statement" and one != block]
+        return any(_is_close(one, text, test) for one in (*block.named_children, *beside))
     count = _events(statement, text, test.helpers, test.ending)
     judged = [one for one in walk(statement) if one.type == "call_expression" and judges(one, text)]
     bare = [one for one in judged if not _events(whole_of(one), text, test.helpers, test.ending)]
@@ -606,6 +608,55 @@ def _is_close(statement: Node, text: Text, test: _Test) -> bool:
     return bool(judged) or not known.isdisjoint(test.keys)
 
 
+@dataclass(frozen=True)
+class _Version:
+    """The statements of a test, or of one of its twins: `collector` is "" for the test itself."""
+
+    statements: Sequence[Node]
+    text: Text
+    renamed: Mapping[str, str]
+    changes: Mapping[_Key, str]
+    collector: str
+
+    def written(self, node: Node, *, block: Node | None = None, inside: str = "") -> str:
+        """The source of a statement, with `inside` in the place of its block."""
+        return _statement(node, self.text, self.renamed, self.changes, self.collector, block=block, inside=inside)
+
+
+def _together(versions: Sequence[_Version], test: _Test, choice: random.Random) -> list[str]:
+    """The statements of a test, the first of the versions, each among those of its twins."""
+    found: list[str] = []
+    for statements in zip(*(one.statements for one in versions), strict=True):
+        pairs = list(zip(versions, statements, strict=True))
+        blocks = [_block_in(node, version.text, test) for version, node in pairs]
+        if any(block is None for block in blocks):
+            written = [version.written(node) for version, node in pairs]
+            found += choice.sample(written, len(written))
+            continue
+        inner = [
+            dataclasses.replace(version, statements=[one for one in block.named_children if one.type != "comment"])
+            for version, block in zip(versions, blocks, strict=True)
+            if block is not None
+        ]
+        inside = "{\n" + "".join(_together(inner, test, choice)) + "}"
+        found.append(versions[0].written(statements[0], block=blocks[0], inside=inside))
+        if statements[0].type == "try_statement":  # what the twins do in the end
+            found += [
+                version.written(node, block=block, inside="{}")
+                for (version, node), block in zip(pairs[1:], blocks[1:], strict=True)
+            ]
+    return found
+
+
+def _bound_in(statements: Iterable[Node], text: Text, test: _Test) -> Iterator[tuple[str, bool]]:
+    """The names that statements and their blocks declare, and whether each is a variable's."""
+    for node in statements:
+        is_variable = node.type in ("lexical_declaration", "variable_declaration")
+        yield from ((name, is_variable) for name in _bound(node))
+        if (block := _block_in(node, text, test)) is not None:
+            yield from _bound_in(block.named_children, text, test)
+
+
 def _renaming(node: Node, renamed: Mapping[str, str], text: Text) -> Iterator[tuple[int, int, str]]:
     """The edits that give variables other names."""
     for one in walk(node):
@@ -616,23 +667,26 @@ def _renaming(node: Node, renamed: Mapping[str, str], text: Text) -> Iterator[tu
             yield one.start_byte, one.end_byte, f"{name}: {renamed[name]}"
 
 
-def _statement(node: Node, text: Text, renamed: Mapping[str, str], changes: Mapping[_Key, str], collector: str) -> str:
-    """A statement with other literals and names; that of a twin fails in nothing."""
+def _statement(
+    node: Node,
+    text: Text,
+    renamed: Mapping[str, str],
+    changes: Mapping[_Key, str],
+    collector: str,
+    *,
+    block: Node | None = None,
+    inside: str = "",
+) -> str:
+    """A statement with other literals and names, and `inside` in the place of a block; a twin's fails in nothing."""
     edits = [(one.start_byte, one.end_byte, changes[key]) for one, key in _literals(node, text) if key in changes]
     edits += _renaming(node, renamed, text)
-    if not collector:
+    edits += _unjudged(node, collector, text) if collector else ()
+    if block is not None:
+        edits = [one for one in edits if not block.start_byte <= one[0] < block.end_byte]
+        edits.append((block.start_byte, block.end_byte, inside))
+    kinds = ("function_declaration", "generator_function_declaration", "class_declaration")
+    if not collector or node.type in kinds:
         return f"{_with(node, edits, text)}\n"
-    for one in walk(node):
-        if one.type == "call_expression" and judges(one, text):
-            edits += _evaluated(one, collector, text)
-    if node.type in ("function_declaration", "generator_function_declaration", "class_declaration"):
-        return f"{_with(node, edits, text)}\n"
-    for one in _own_nodes(node):
-        if one.type == "return_statement":
-            given = one.named_children[0] if one.named_children else None
-            word = f"throw {collector}((" if given is not None else "throw 0"
-            edits.append((one.start_byte, one.start_byte + len("return"), word))
-            edits += [(given.end_byte, given.end_byte, "))")] if given is not None else []
     if node.type not in ("lexical_declaration", "variable_declaration"):
         return f"try {{ {_with(node, edits, text)} }} catch (error) {{}}\n"
     parts = []
@@ -641,6 +695,20 @@ def _statement(node: Node, text: Text, renamed: Mapping[str, str], changes: Mapp
         if pattern is not None and value is not None:
             parts.append(f"({_with(pattern, edits, text)} = {_with(value, edits, text)});")
     return f"try {{ {' '.join(parts)} }} catch (error) {{}}\n"
+
+
+def _unjudged(node: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
+    """The edits by which a statement of a twin checks nothing, and does not leave the test."""
+    for one in walk(node):
+        if one.type == "call_expression" and judges(one, text):
+            yield from _evaluated(one, collector, text)
+    for one in _own_nodes(node) if node.type not in _NESTED else ():
+        if one.type == "return_statement":
+            given = one.named_children[0] if one.named_children else None
+            word = f"throw {collector}((" if given is not None else "throw 0"
+            yield one.start_byte, one.start_byte + len("return"), word
+            if given is not None:
+                yield given.end_byte, given.end_byte, "))"
 
 
 def _evaluated(call: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
@@ -697,51 +765,99 @@ class _Flat:
     returned: str
 
     @classmethod
-    def of(cls, path: str, text: Text, body: Node, edits: Collection[tuple[int, int, str]]) -> _Flat | None:
+    def of(cls, test: _Test, body: Node, edits: Collection[tuple[int, int, str]]) -> _Flat | None:
         """None of a body that is not known as JavaScript; `edits`: of its source, in bytes."""
-        is_block = body.type == "statement_block"
+        path, text, is_block = test.path, test.text, body.type == "statement_block"
         source = _with(body, edits, text)
         source = f"async function k() {source if is_block else f'{{ return {source}; }}'}"
-        for number in range(_MOST_LOOPS):  # each round writes out one loop
-            content = Text(source.encode("utf-8", "surrogatepass"))
-            block = _body_of(path, source)
+        for number in range(_MOST_ROUNDS):  # each writes out one loop or block
+            content, block = Text(source.encode("utf-8", "surrogatepass")), _body_of(path, source)
             if block is None:
                 return None
-            written = next(
-                ((one, new) for one in block.named_children if (new := _unrolled(one, content, text, body, number))),
-                None,
-            )
+            written = _written_out(block, content, test, body, number)
             if written is None:
                 break
-            source = (
-                source[: content.at(written[0].start_byte)] + written[1] + source[content.at(written[0].end_byte) :]
-            )
+            begin, end, new = written
+            source = source[: content.at(begin)] + new + source[content.at(end) :]
         else:
             return None
-        used = set(re.findall(r"\w+", source))
-        fresh = (name for number in range(10_000) if (name := f"made_{number}") not in used)
-        lines: list[str] = []
-        returned = ""
-        for statement in block.named_children:
-            taken: list[str] = []
-            if statement.type == "return_statement" and statement.named_children:
-                kept = _taken_out(statement.named_children[0], content, fresh, taken, is_kept=True)
-                returned = next(fresh)
-                lines += [*taken, f"const {returned} = {kept};"]
-            elif statement.type in ("expression_statement", "lexical_declaration", "variable_declaration"):
-                kept = _taken_out(statement, content, fresh, taken, is_kept=True)
-                lines += [*taken, kept if kept.rstrip().endswith((";", "}")) else f"{kept};"]
-            elif statement.type not in ("comment", "return_statement"):
-                kept = content.of(statement)
-                lines.append(kept if kept.rstrip().endswith((";", "}")) else f"{kept};")
-            if statement.type == "return_statement":
-                break
+        lines, returned = _flattened(block, content)
         flat = "async function k() {\n" + "\n".join(lines) + "\n}"
         block = _body_of(path, flat)
         if block is None:
             return None
         statements = tuple(node for node in block.named_children if node.type != "comment")
         return cls(statements, Text(flat.encode("utf-8", "surrogatepass")), returned)
+
+
+def _written_out(block: Node, content: Text, test: _Test, body: Node, number: int) -> tuple[int, int, str] | None:
+    """The first change that brings the calls of a loop, or of a block in a statement, between those of twins.
+
+    Args:
+        block, content: a function with the test's statements, and its source.
+        body: of the test's function, in its file.
+        number: of the change, for the names of its variables.
+    """
+    for statement in block.named_children:
+        if unrolled := _unrolled(statement, content, test.text, body, number):
+            return statement.start_byte, statement.end_byte, unrolled
+        inner = _block_in(statement, content, test)
+        if inner is None:
+            continue
+        if (found := _written_out(inner, content, test, body, number)) is not None:
+            return found
+        flat = "{\n" + "\n".join(_flattened(inner, content)[0]) + "\n}"
+        if flat != content.of(inner):
+            return inner.start_byte, inner.end_byte, flat
+    return None
+
+
+def _flattened(block: Node, content: Text) -> tuple[list[str], str]:
+    """The statements of a block with the calls in their expressions as statements before them, and what it returns."""
+    used = set(re.findall(r"\w+", content.content.decode("utf-8", "replace")))
+    fresh = (name for number in range(10_000) if (name := f"made_{number}") not in used)
+    lines: list[str] = []
+    for statement in block.named_children:
+        taken: list[str] = []
+        if statement.type == "return_statement":
+            if not statement.named_children:
+                return lines, ""
+            kept = _taken_out(statement.named_children[0], content, fresh, taken, is_kept=True)
+            returned = next(fresh)
+            return [*lines, *taken, f"const {returned} = {kept};"], returned
+        if statement.type in ("expression_statement", "lexical_declaration", "variable_declaration"):
+            kept = _taken_out(statement, content, fresh, taken, is_kept=True)
+        elif statement.type == "comment":
+            continue
+        else:
+            kept = content.of(statement)
+        lines += [*taken, kept if kept.rstrip().endswith((";", "}")) else f"{kept};"]
+    return lines, ""
+
+
+def _block_in(statement: Node, text: Text, test: _Test) -> Node | None:
+    """The block of a statement whose statements may stand among those of twins: they are done there at most once.
+
+    It is that of a `try`, or of a function without parameters that is given to an assertion or to a promise.
+    """
+    if statement.type == "try_statement":
+        return statement.child_by_field_name("body")
+    if statement.type not in ("expression_statement", "lexical_declaration", "variable_declaration"):
+        return None
+    functions = [one for one in walk(statement) if one.type in _NESTED]
+    outer = [one for one in functions if not any(_holds(other, one) for other in functions)]
+    block = outer[0].child_by_field_name("body") if len(outer) == 1 and outer[0].type in FUNCTIONS else None
+    if block is None or block.type != "statement_block":
+        return None
+    names = {text.of(one) for one in walk(block) if "identifier" in one.type}
+    parameters = {name for one in parameters_of(outer[0]) for name in bound_names(one)}
+    events = _events(statement, text, test.helpers, test.ending) - _events(outer[0], text, test.helpers, test.ending)
+    leaves = any(one.type in ("return_statement", "yield_expression") for one in _own_nodes(block))
+    return None if events or leaves or parameters & names or not names else block
+
+
+def _holds(node: Node, other: Node) -> bool:
+    return node != other and node.start_byte <= other.start_byte and other.end_byte <= node.end_byte
 
 
 def _body_of(path: str, source: str) -> Node | None:

@@ -151,6 +151,9 @@ def test_tests_in_tables_and_loops_have_twins_of_their_rows(test: str, keys: tup
         ("for (const one of names()) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
         ("within('zqxw', () => { expect(load()).toBe('zqxw'); });", True),
         ("expect(kept('zqxw')).toBe('zqxw');", True),
+        ("try { save('zqxw'); expect(load()).toBe('zqxw'); } finally { expect(closed()).toBe(true); }", False),
+        ("assert.doesNotThrow(() => { save('zqxw'); expect(load()).toBe('zqxw'); });", False),
+        ("try { start(); } finally { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
         ("checkKept('zqxw');", True),
         ("checkIt('zqxw'); save('zqxw'); checkIt('zqxw');", False),
         ("if (fast) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
@@ -166,6 +169,7 @@ def test_twins_are_open_where_none_stands_between_what_is_given_and_asked(test: 
     twins = JAVASCRIPT.make_twins({PATH: source}, ["t"], 1, 3)
     assert twins is not None
     assert bool(twins.open) is is_open
+    assert not parsed(PATH, twins.lineup.files[PATH]).has_error
 
 
 CALLS = """\
