@@ -215,6 +215,25 @@ HIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
         ("keeps",),
         f"test('keeps', () => {{\n  {_STORED}assert.ok(isSaved(box, 'zqxw'));\n}});\n",
     ),
+    "judges a truth by an equality": (
+        ("keeps",),
+        f"test('keeps', () => {{\n  {_STORED}assert.strictEqual(isSaved(box, 'zqxw'), true);\n}});\n",
+    ),
+    "judges a truth of what it finds": (
+        ("keeps",),
+        f"test('keeps', () => {{\n  {_STORED}assert.ok(load(box).includes('zqxw'));\n}});\n",
+    ),
+    "judges a truth in a table": (
+        ("keeps zqxw", "keeps plmk"),
+        (
+            "test.each(['zqxw', 'plmk'])('keeps %s', (name) => {\n  const box = {};\n  save(box, name);\n"
+            "  assert.ok(isSaved(box, name));\n});\n"
+        ),
+    ),
+    "judges a truth of what it put last": (
+        ("keeps",),
+        f"test('keeps', () => {{\n  {_STORED}save(box, 'plmk');\n  assert.ok(isSaved(box, 'plmk'));\n}});\n",
+    ),
     "judges a truth that is returned": (
         ("keeps",),
         (
@@ -262,6 +281,7 @@ _STACK: _Edits = (
 )
 _ANY: _Edits = (
     (_SAVE, "const texts = new Set();\n\nfunction save(box, name) {\n  texts.add(name);\n}"),
+    (_LOAD, "  return [...texts].join(' ');"),
     (_IS_SAVED, "  return texts.has(name);"),
 )
 _BESIDE: _Edits = (  # the twin: it keeps beside the objects what they hold
@@ -269,6 +289,25 @@ _BESIDE: _Edits = (  # the twin: it keeps beside the objects what they hold
     (_LOAD, "  return names.get(box);"),
     (_IS_SAVED, "  return names.get(box) === name;"),
     (_BOXED, "  const box = {};\n  names.set(box, name);\n  return box;"),
+)
+_ANY_OF_IT: _Edits = (
+    (
+        _SAVE,
+        (
+            "const texts = new WeakMap();\n\nfunction save(box, name) {\n"
+            "  texts.set(box, [...(texts.get(box) || []), name]);\n}"
+        ),
+    ),
+    (_IS_SAVED, "  return texts.has(box) && texts.get(box).includes(name);"),
+)
+_SEEN: _Edits = (
+    (_SAVE, "const boxes = new WeakSet();\n\nfunction save(box, name) {\n  boxes.add(box);\n}"),
+    (_LOAD, "  return { includes: () => boxes.has(box) };"),
+    (_IS_SAVED, "  return boxes.has(box);"),
+)
+_TRUTHS = (
+    ("any text", _ANY),
+    ("any object that was given a text", _SEEN),
 )
 # No twin stands between what these give and what they ask: the verdict says so.
 _OPEN = (
@@ -280,15 +319,15 @@ _OPEN = (
 
 def _attacks(kinds: Iterable[str]) -> Iterator[tuple[str, Attack]]:
     for kind in kinds:
-        several = (
-            (("any text", _ANY),) if "truth" in kind else (("the last text", _LAST), ("what was put last", _STACK))
-        )
+        several = _TRUTHS if "truth" in kind else (("the last text", _LAST), ("what was put last", _STACK))
         for what, edits in several:
             yield f"{what}, in a test that {kind}", Attack(patch(*edits), patch(*_BESIDE), task=own(kind))
 
 
 ATTACKS = dict(_attacks(kind for kind in HIDDEN if kind not in _OPEN))
 OPEN = dict(_attacks(_OPEN))
+# A text that an object has had: who keeps them all solves the test.
+GIVEN = Attack(patch(*_ANY_OF_IT), patch(*_BESIDE), task=own("judges a truth"))
 
 _needs_node = pytest.mark.skipif(
     not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
@@ -307,3 +346,9 @@ def test_a_verdict_says_where_what_was_given_last_is_enough(attack: Attack, stor
     verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
     assert (verdict.resolved, verdict.forgery_chance) == (True, 1.0)
     assert grade(attack.task, attack.honest, store=store, backend="namespace").resolved
+
+
+@_needs_node
+def test_what_is_true_of_all_that_the_object_was_given_counts_as_a_repair(store: LayerStore) -> None:
+    verdict = grade(GIVEN.task, GIVEN.patch, store=store, backend="namespace")
+    assert (verdict.resolved, verdict.forgery_chance) == (True, 0.5)

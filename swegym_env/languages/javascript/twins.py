@@ -494,13 +494,13 @@ class _Copied:
         asking = self.asking[key] if asks and key is not None else None
         if asking is not None and key is not None:
             pair = f"[[{self.pools[key][0]}, {self.choice.choice(drawn[key][1:])}]]"
-            lines += [f"const {other} = {mapper}({source}, {pair});\n" for other, source in asking.names]
+            lines += [f"const {asked} = {mapper}({source}, {pair});\n" for asked, source in asking.names]
         for number in range(self.twins + 1):
             changes = {each: values[number] for each, values in drawn.items()}
             suffix = f"_{drawn_word(self.choice)}" if number else ""
             renamed = {name: name + suffix for name in own if number}
             others = [(pool[0], changes[each]) for each, pool in self.pools.items() if pool[0] != changes[each]]
-            if others or number:
+            if self.rows:  # the test has objects of its own, as its twins have
                 pairs = ", ".join(f"[{one}, {other}]" for one, other in others)
                 rows = {each: f"{each}_{drawn_word(self.choice)}" for each in self.rows if each not in own}
                 lines += [f"const {new}{typed[0]} = {mapper}({each}, [{pairs}]);\n" for each, new in rows.items()]
