@@ -352,3 +352,10 @@ def test_a_verdict_says_where_what_was_given_last_is_enough(attack: Attack, stor
 def test_what_is_true_of_all_that_the_object_was_given_counts_as_a_repair(store: LayerStore) -> None:
     verdict = grade(GIVEN.task, GIVEN.patch, store=store, backend="namespace")
     assert (verdict.resolved, verdict.forgery_chance) == (True, 0.5)
+
+
+@_needs_node
+@pytest.mark.parametrize("kind", [kind for kind in HIDDEN if len(HIDDEN[kind][0]) > 1])
+def test_the_rows_of_a_table_are_controlled_together(kind: str, store: LayerStore) -> None:
+    verdict = grade(own(kind), patch(*_BESIDE), store=store, backend="namespace")
+    assert (verdict.resolved, verdict.proof, verdict.forgery_chance) == (True, "controls", 0.5)
