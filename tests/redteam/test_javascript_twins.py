@@ -112,6 +112,10 @@ HIDDEN: dict[str, tuple[tuple[str, ...], str]] = {
         ("keeps",),
         "test('keeps', () => {\n  assert.strictEqual(load(boxed('zqxw')), 'zqxw');\n});\n",
     ),
+    "reads an attribute of what it makes": (
+        ("keeps",),
+        "test('keeps', () => {\n  assert.strictEqual(boxed('zqxw').name, 'zqxw');\n});\n",
+    ),
     "judges what a function of its file keeps": (
         ("keeps",),
         (
@@ -272,12 +276,12 @@ def own(kind: str) -> Task:
 _LAST: _Edits = (
     (_SAVE, "let last = '';\n\nfunction save(box, name) {\n  last = name;\n}"),
     (_LOAD, "  return last;"),
-    (_BOXED, "  last = name;\n  return {};"),
+    (_BOXED, "  last = name;\n  return { get name() { return last; } };"),
 )
 _STACK: _Edits = (
     (_SAVE, "const texts = [];\n\nfunction save(box, name) {\n  texts.push(name);\n}"),
     (_LOAD, "  return texts.pop();"),
-    (_BOXED, "  texts.push(name);\n  return {};"),
+    (_BOXED, "  texts.push(name);\n  return { get name() { return texts.pop(); } };"),
 )
 _ANY: _Edits = (
     (_SAVE, "const texts = new Set();\n\nfunction save(box, name) {\n  texts.add(name);\n}"),
@@ -288,7 +292,7 @@ _BESIDE: _Edits = (  # the twin: it keeps beside the objects what they hold
     (_SAVE, "const names = new WeakMap();\n\nfunction save(box, name) {\n  names.set(box, name);\n}"),
     (_LOAD, "  return names.get(box);"),
     (_IS_SAVED, "  return names.get(box) === name;"),
-    (_BOXED, "  const box = {};\n  names.set(box, name);\n  return box;"),
+    (_BOXED, "  const box = { name };\n  names.set(box, name);\n  return box;"),
 )
 _ANY_OF_IT: _Edits = (
     (

@@ -235,6 +235,16 @@ def _tests(files: Mapping[str, str], names: Iterable[str]) -> Iterator[_Test]:
         yield _given(frozenset(named[id(test)]), path, text, calls[test.begin], shared, _helpers(root, text))
 
 
+def _is_read_at_once(node: Node, text: Text) -> bool:
+    """Whether this reads an attribute of what a call makes: a getter may answer with what the call was given."""
+    owner, above = node.child_by_field_name("object"), node.parent
+    while owner is not None and owner.type in ("parenthesized_expression", "await_expression"):
+        owner = owner.named_children[0]
+    if owner is None or owner.type not in ("call_expression", "new_expression") or judges(_first_call(owner), text):
+        return False
+    return not (above is not None and above.type == "call_expression" and above.child_by_field_name("function") == node)
+
+
 @dataclass(frozen=True)
 class _Helper:
     """A function of the test file; `events`: how often it may give the code under test something, or ask it."""
@@ -354,6 +364,8 @@ def _events(node: Node, text: Text, helpers: Mapping[str, _Helper], ending: Coll
         if one.type == "assignment_expression":
             left = one.child_by_field_name("left")
             found += left is not None and left.type in ("member_expression", "subscript_expression")
+        if one.type in ("member_expression", "subscript_expression"):
+            found += _is_read_at_once(one, text)
         if one.type not in ("call_expression", "new_expression"):
             continue
         called = one.child_by_field_name("function") or one.child_by_field_name("constructor")

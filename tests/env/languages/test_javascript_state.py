@@ -84,6 +84,12 @@ def test_what_a_file_keeps_already_is_free_as_often(tmp_path: Path) -> None:
         ("assert.strictEqual(size(box), 3);", True),
         ("assert.deepStrictEqual(load(box), other(box));", True),
         ("assert.throws(() => load(box), ParseError);", False),
+        ("assert.equal(load(boxed('zqxw')), 'zqxw');", True),
+        ("assert.equal(boxed('zqxw').name, 'zqxw');", True),
+        ("assert.equal(upper('zqxw'), 'ZQXW');", False),
+        ("assert.equal(same('zqxw'), 'zqxw');", False),
+        ("save(box, 'zqxw'); expect(load(box)).toMatchInlineSnapshot(`\"zqxw\"`);", True),
+        ("save(box, 'zqxw'); expect(load(box)).toMatchSnapshot();", True),
     ],
 )
 def test_tests_that_give_what_they_expect_are_found(test: str, gives: bool) -> None:
