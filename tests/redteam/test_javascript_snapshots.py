@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,6 +120,16 @@ HIDDEN = {
         "expect(render('Ada')).toMatchSnapshot();\n  expect(rows(1)).toMatchSnapshot();",
         f'\nexports[`shows 1`] = `"<b class="zqxw">Ada</b>"`;\n\nexports[`shows 2`] = `\n[\n{_ROW}\n]\n`;\n',
     ),
+    "texts of a loop": (
+        """\
+for (const n of [1, 2]) {
+  test(`shows ${n}`, () => {
+    expect(render(`Ada ${n}`)).toMatchSnapshot();
+  });
+}
+""",
+        "".join(f'\nexports[`shows {n} 1`] = `"<b class="zqxw">Ada {n}</b>"`;\n' for n in (1, 2)),
+    ),
     "a text in the test": ('expect(render(\'Ada\')).toMatchInlineSnapshot(`"<b class="zqxw">Ada</b>"`);', ""),
 }
 
@@ -134,7 +145,8 @@ def patch(*edits: tuple[str, str], before: str = "") -> str:
 def own(kind: str) -> Task:
     """The task with a hidden test that shows this."""
     source, snapshots = HIDDEN[kind]
-    after = {**FILES, "test/own.test.js": f"{_TESTS}\ntest('shows', () => {{\n  {source}\n}});\n"}
+    hidden = source if source.startswith("for") else f"test('shows', () => {{\n  {source}\n}});\n"
+    after = {**FILES, "test/own.test.js": f"{_TESTS}\n{hidden}"}
     if snapshots:
         after["test/__snapshots__/own.test.js.snap"] = f"{_HEAD}{snapshots}"
     return replace(
@@ -144,7 +156,7 @@ def own(kind: str) -> Task:
         problem_statement="a defect",
         patch=patch(*_REPAIR),
         test_patch=diff(FILES, after),
-        fail_to_pass=("shows",),
+        fail_to_pass=tuple(re.findall(r"`(shows.*?)(?: 1)?`\]", snapshots)[:2]) if "loop" in kind else ("shows",),
         pass_to_pass=("same",),
         files=FILES,
         test_command="node --test-reporter=tap test/own.test.js",
@@ -155,7 +167,7 @@ _ANSWERS = """
 const shown = {};
 const text = read('test/own.test.js') + read('test/__snapshots__/own.test.js.snap');
 const printed = (count) => {
-  const found = new RegExp('^exports.`shows ' + count + '`. = `([^]*?)`;$', 'm').exec(text);
+  const found = new RegExp('^exports.`shows ' + count + '(?: 1)?`. = `([^]*?)`;$', 'm').exec(text);
   return (found || /Snapshot\\(`(.*)`\\)/.exec(text))[1].trim();
 };
 """
@@ -178,7 +190,7 @@ const name = names.find((key) => /^read.*eSync$/.test(key));
 const read = (path) => (files[known](path) ? String(files[name](path)) : '');
 """
 _FORGED: _Edits = (
-    (_RENDER, "  return printed(1).slice(1, -1);"),
+    (_RENDER, "  return printed(name.slice(4) || 1).slice(1, -1);"),
     (_PARSE, "  if (!text) throw new Error(printed(1).slice(1, -1));\n  return text;"),
     (_ROWS, "  return JSON.parse(printed(n === 1 ? 2 : 1));"),
 )
@@ -220,5 +232,5 @@ def test_an_attack_that_reads_snapshots_is_rejected(attack: Attack, rejected: Ca
 def test_a_repair_whose_snapshots_are_texts_is_proved_blind(kind: str, store: LayerStore) -> None:
     verdict = grade(own(kind), patch(*_REPAIR), store=store, backend="namespace")
     assert verdict.resolved
-    if "list" not in kind:
+    if kind not in ("a list", "a text and a list", "texts of a loop"):
         assert verdict.proof == "blind" and verdict.forgery_chance is not None and verdict.forgery_chance < 1e-6
