@@ -464,7 +464,12 @@ class Examination:
         if self.language.make_control(self.files, sources, added, 0) is None:
             return chances, "", 0, guess
         draw = secrets.SystemRandom()
-        drawn = {name: set(draw.sample(range(runs), runs // 2)) for name in sources}
+        by_test: dict[str, set[int]] = {}  # the names of one test, as of the rows of its table, change together
+        drawn: dict[str, set[int]] = {}
+        for name in sources:
+            alone = self.language.make_control(self.files, (name,), added, 0)
+            test = repr(sorted(alone.files.items())) if alone is not None and alone.names else name
+            drawn[name] = by_test.setdefault(test, set(draw.sample(range(runs), runs // 2)))
         together = drawn[sources[0]]  # of tests whose names are not found in the files
         unsound: set[str] = set()
         weak: set[str] = set()

@@ -42,6 +42,7 @@ def tap_report(log: str) -> RunnerReport | None:
     """What the plans of a log report; None if a stream of it has no plan, or more or fewer tests than planned.
 
     A log may have the streams of several programs, one after the other, each with its plan at its begin or its end.
+    Subtests, which are indented, count where the plan of their suite holds.
     """
     streams: list[tuple[int | None, list[int]]] = []  # plan, numbers
     failed = bool(_BAIL.search(log))
@@ -62,4 +63,25 @@ def tap_report(log: str) -> RunnerReport | None:
             failed = failed or (not good and not (match["directive"] or "").upper().startswith("TODO"))
     if not streams or any(plan is None or plan != len(numbers) for plan, numbers in streams):
         return None
-    return RunnerReport(passed, not failed)
+    return RunnerReport(passed + _passed_in_suites(log), not failed)
+
+
+def _passed_in_suites(log: str) -> int:
+    """How many of the indented tests passed, in suites that have as many as their plan says."""
+    passed = 0
+    plans: dict[int, int] = {}  # indentation → the number of tests of a suite whose plan stands before them
+    found: dict[int, list[bool]] = {}  # indentation → whether each test of the suite passed that stands there
+    for line in log.split("\n"):
+        text = line.lstrip(" ")
+        depth = len(line) - len(text)
+        if not depth:
+            continue
+        tests = found.setdefault(depth, [])
+        if plan := _PLAN.match(text):
+            plans[depth] = int(plan[1])
+        elif match := _LINE.match(text):
+            tests.append(not match["bad"])
+        if tests and plans.get(depth) == len(tests):
+            passed += sum(tests)
+            del plans[depth], found[depth]
+    return passed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from swegym_env.languages import Blinded, Comparison, Expectation
 from swegym_env.languages.changed import spliced
+from swegym_env.languages.javascript.snapshots import shown_in, shown_value, snapshots_of, without_shown
 from swegym_env.languages.javascript.source import (
     SUFFIXES,
+    Test,
     Text,
     constant,
     named_tests,
@@ -62,6 +65,7 @@ _CALLED_TIMES = frozenset({"toHaveBeenCalledTimes", "toBeCalledTimes", "callCoun
 _SNAPSHOTS = frozenset({"toMatchSnapshot", "toMatchInlineSnapshot"})
 _SHOWN = _SNAPSHOTS | {"toContainEqual"}
 _ERROR_SNAPSHOTS = frozenset({"toThrowErrorMatchingSnapshot", "toThrowErrorMatchingInlineSnapshot"})
+_IN_FILES = frozenset({"toMatchSnapshot", "toThrowErrorMatchingSnapshot"})
 _JUDGING = re.compile(r"(?i)assert|expect|should|verify|check")
 _LINKS = frozenset({"to", "be", "deep", "that", "is", "and", "have", "been"})
 _FOUND = frozenset({">= 0", "> -1", "!== -1", "!= -1", "!== null", "!= null"})
@@ -102,6 +106,7 @@ def make_blind(
         root = parsed(path, source)
         edits: list[tuple[int, int, str]] = []
         helpers = _helpers(root, spans, text)
+        hidden = _Hidden.of(path, files, [test for one, test in known if one == path], wanted, left, computed=computed)
         for call in (node for node in walk(root) if node.type == "call_expression"):
             function = call.child_by_field_name("function")
             if not judges(call, text) or (function is not None and text.of(function) in helpers):
@@ -116,7 +121,7 @@ def make_blind(
             if not tests:
                 continue
             place = f"{path}:{line}:{call.start_point[1] + 1}"
-            plan = _planned(call, place, left, text, computed=computed)
+            plan = hidden.plans.get(call.start_byte) or _planned(call, place, left, text, computed=computed)
             if not _is_alone(whole_of(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
                 plan = dataclasses.replace(plan, sent=())  # its result is used
             keys = {one.place: drawn_word(choice) for one in (*plan.sent, *plan.beside)}
@@ -126,6 +131,8 @@ def make_blind(
             if not plan.sent:
                 unread |= tests
             edits += _edits(call, plan, keys, sender, text)
+        if hidden.tests:
+            changed[snapshots_of(path)] = without_shown(files[snapshots_of(path)], hidden.tests)
         if edits:
             end = len(source)
             edits.append((end, end, _code(path, root, sender, output)))
@@ -242,6 +249,85 @@ def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: 
     yield text.at(whole.start_byte), text.at(whole.end_byte), together
 
 
+@dataclass(frozen=True)
+class _Hidden:
+    """The tests whose snapshots in files stay outside: of each, all that it compares with them is sent.
+
+    Attributes:
+        plans: offset of an assertion, in bytes → what is sent in its place.
+    """
+
+    tests: tuple[Test, ...]
+    plans: Mapping[int, _Plan]
+
+    @classmethod
+    def of(
+        cls,
+        path: str,
+        files: Mapping[str, str],
+        known: list[Test],
+        names: Collection[str],
+        left: frozenset[str],
+        *,
+        computed: bool,
+    ) -> _Hidden:
+        source, shown = files[path], files.get(snapshots_of(path), "")
+        text, root = Text(source.encode("utf-8", "surrogatepass")), parsed(path, source)
+        calls = [node for node in walk(root) if node.type == "call_expression" and judges(node, text)] if shown else []
+        tests: list[Test] = []
+        plans: dict[int, _Plan] = {}
+        for test in known if shown else ():
+            held = shown_in(shown, test)
+            inside = [one for one in calls if test.first_line <= one.start_point[0] + 1 <= test.last_line]
+            asking = [one for one in inside if _comparison(one, text)[0] in _IN_FILES]
+            if not (held and asking and any(test in named_tests(known, name) for name in names)):
+                continue
+            counts: Counter[str] = Counter()
+            sent: dict[int, _Sent | None] = {}
+            for call in asking:
+                hint = _hint(call, text)
+                counts[hint or ""] += 1
+                place = f"{path}:{call.start_point[0] + 1}:{call.start_point[1] + 1}"
+                value = _shown(held.get((hint or "", counts[hint or ""]), ""), call, text)
+                is_known = value is not _NOTHING and len(held) == len(asking)
+                one = _of_shown(call, place, value if is_known else _NOTHING, text)
+                is_sent = hint is not None and one.place not in left and (is_known or computed)
+                sent[call.start_byte] = one if is_sent and _is_alone(whole_of(call), is_promise=False) else None
+            if all(one is not None for one in sent.values()):
+                tests.append(test)
+                plans |= {begin: _Plan((one,)) for begin, one in sent.items() if one is not None}
+        return cls(tuple(tests), plans)
+
+
+def _hint(call: Node, text: Text) -> str | None:
+    """The hint of a snapshot; None where something else is compared too, or the hint is computed."""
+    expected = _comparison(call, text)[1][1:]
+    values = [constant(one, text, _NOTHING) for one in expected]
+    if not values:
+        return ""
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else None
+
+
+def _of_shown(call: Node, place: str, value: object, text: Text) -> _Sent:
+    """What is sent of an assertion that compares with a file: its value, or that of the gold patch."""
+    name, sides, _ = _comparison(call, text)
+    by, how = ("thrown", "message") if name in _ERROR_SNAPSHOTS else ("", "loose")
+    if value is _NOTHING:
+        return _Sent(f"{place}/0", "gold", None, sides[0], how, {"one": 1.0}, by)
+    if isinstance(value, tuple):
+        value, how = value[0], "error"
+    return _Sent(place, "is", value, sides[0], how, by=by)
+
+
+def _shown(shown: str, call: Node, text: Text) -> object:
+    """The value that a snapshot shows; of an error as Vitest shows it, with its class, in a tuple."""
+    is_error = _comparison(call, text)[0] in _ERROR_SNAPSHOTS
+    if is_error and (found := re.fullmatch(r"\[(\w*Error: .*)\]", shown.strip("\n"), re.DOTALL)):
+        return (found[1],)
+    value = shown_value(shown, _NOTHING)
+    return _NOTHING if is_error and not isinstance(value, str) else value
+
+
 def drawn_word(choice: random.Random) -> str:
     """A name that nothing else has."""
     return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz", k=11))
@@ -294,7 +380,7 @@ def _planned(call: Node, place: str, left: frozenset[str], text: Text, *, comput
         sent = [one for one in _thrown(call, sides, place, text, by) if one.place not in left]
         return _Plan(tuple(sent)) if sent else _of_a_class(sides, place, left, text, by, computed=computed)
     if name in _CALLED | _LAST_CALLED | _CALLED_TIMES | _SHOWN | _ERROR_SNAPSHOTS:
-        return _spied(name, sides, place, left, text, computed=computed)
+        return _spied(call, name, sides, place, left, text, computed=computed)
     if name in _TRUTHS and len(sides) == 1:
         exact = name in ("true", "isTrue")
         parts, sent = list(_compared(sides[0], text)), _asked(sides[0], place, text)
@@ -402,7 +488,9 @@ def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text,
     return _Plan(beside=tuple(one for one in both if one.place not in left))
 
 
-def _spied(name: str, sides: list[Node], place: str, left: frozenset[str], text: Text, *, computed: bool) -> _Plan:
+def _spied(
+    call: Node, name: str, sides: list[Node], place: str, left: frozenset[str], text: Text, *, computed: bool
+) -> _Plan:
     """Of a spy, its calls; of what is compared with a snapshot, or holds an object, itself."""
     actual, values = sides[0], [constant(one, text, _NOTHING) for one in sides[1:]]
     is_error = name in _ERROR_SNAPSHOTS
@@ -420,9 +508,12 @@ def _spied(name: str, sides: list[Node], place: str, left: frozenset[str], text:
         last = _Sent(place, "eq", values, actual, "last call", {"typed": 1.0})
         if place not in left:
             return _Plan((last,))
-    # A snapshot that no test asks for any more makes Jest fail.
-    is_file = name in ("toMatchSnapshot", "toThrowErrorMatchingSnapshot")
-    if gold.place in left or (is_error and not computed) or (is_file and computed):
+    if "Inline" in name and len(values) == 1 and isinstance(values[0], str):
+        shown = _shown(values[0], call, text)
+        if shown is not _NOTHING and place not in left:
+            return _Plan((_of_shown(call, place, shown, text),))
+    # A snapshot in a file that no test asks for any more makes Jest fail; see `_Hidden`.
+    if gold.place in left or (is_error and not computed) or (name in _IN_FILES and computed):
         return _Plan()
     if computed:
         return _Plan((gold,))

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from swegym_env.languages import Control
 from swegym_env.languages.changed import spliced
+from swegym_env.languages.javascript.snapshots import SNAPSHOTS
 from swegym_env.languages.javascript.source import SUFFIXES, Expected, named_tests, read_tests
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.repo.patches import touched_paths
@@ -26,8 +27,8 @@ _KINDS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 
 
 def control_files(task: Task) -> tuple[str, ...]:
-    """See `Language.control_files`: the sources of the test patch."""
-    return tuple(sorted(path for path in touched_paths(task.test_patch) if path.endswith(SUFFIXES)))
+    """See `Language.control_files`: the sources and snapshots of the test patch."""
+    return tuple(sorted(path for path in touched_paths(task.test_patch) if path.endswith((*SUFFIXES, SNAPSHOTS))))
 
 
 def make_control(
@@ -36,7 +37,8 @@ def make_control(
     """See `Language.make_control`. If `names` match no test, each test with an added line is changed."""
     choice = random.Random(seed)
     wanted = tuple(names)
-    known = [(path, test) for path, source in sorted(files.items()) for test in read_tests(path, source)]
+    sources = sorted((path, source) for path, source in files.items() if path.endswith(SUFFIXES))
+    known = [(path, test) for path, source in sources for test in read_tests(path, source)]
     words = words_of("\n".join(files.values()))
     names_of: dict[int, set[str]] = {}
     for name in wanted:

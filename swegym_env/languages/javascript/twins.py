@@ -10,6 +10,7 @@ test('kqmewrtz', () => {        // a copy
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import re
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.changed import spliced
 from swegym_env.languages.javascript.blind import arguments_of, chain_of, drawn_word, judges, whole_of
-from swegym_env.languages.javascript.source import Text, constant, named_tests, parsed, read_tests, walk
+from swegym_env.languages.javascript.rows import FUNCTIONS, bound_by, is_table, listed, parameters_of, row_names
+from swegym_env.languages.javascript.source import SUFFIXES, Text, constant, named_tests, parsed, read_tests, walk
 from swegym_env.languages.javascript.state import bound_names
 from swegym_env.languages.python.decoys import replaceable, words_of
 
@@ -32,10 +34,11 @@ __all__ = ["copies_passed", "given_tests", "make_twins"]
 
 _COPIES = 3  # of the test as it is, and with another value for each constant
 _MOST_KEYS, _MOST_BESIDE = 8, 12
+_MOST_ROUNDS, _MOST_ITEMS, _MOST_DEPTH, _MOST_EVENTS = 24, 8, 3, 99
+_ASKING = 2  # copies that expect what a twin gives
 _NOTHING = object()
 _LITERALS = ("string", "template_string", "number")
-_FUNCTIONS = ("arrow_function", "function_expression")
-_NESTED = (*_FUNCTIONS, "function_declaration", "method_definition", "class_declaration", "class")
+_NESTED = (*FUNCTIONS, "function_declaration", "method_definition", "class_declaration", "class")
 # Of these not all parts are evaluated, or not in this order.
 _NOT_SURE = (
     *_NESTED,
@@ -45,6 +48,11 @@ _NOT_SURE = (
     "augmented_assignment_expression",
 )
 _TITLED = re.compile(r"(it|test|specify|fit)(\.only|\.concurrent)?|QUnit\.test")
+# What gives the code under test nothing.
+_PLAIN = re.compile(
+    r"(?s)(.*\.)?(then|catch|finally|toString)|(Object|JSON|Math|Number|Array|console|jest|vi|Promise|mock)\.\w+"
+    r"|setTimeout|setImmediate|queueMicrotask|process\.nextTick|String|Number|Boolean|BigInt|Symbol|Error|require"
+)
 _RAISING = re.compile(r"(?i)throw|reject")
 _COLLECTOR = """\
 const {name} = (...given{any_list}) => given.forEach((one{any}) => {{
@@ -53,6 +61,15 @@ const {name} = (...given{any_list}) => given.forEach((one{any}) => {{
     if (made && typeof made.then === 'function') made.then(() => {{}}, () => {{}});
   }} catch (error) {{}}
 }});
+"""
+# What a test gets of a table, as a twin gets it.
+_MAPPER = """\
+const {name} = (value{any}, pairs{any}){any} => {{
+  for (const [one, other] of pairs) if (Object.is(one, value)) return other;
+  if (Array.isArray(value)) return value.map((one{any}) => {name}(one, pairs));
+  if (!value || Object.getPrototypeOf(value) !== Object.prototype) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, {name}(one, pairs)]));
+}};
 """
 _Key = tuple[str, object]  # a literal: 1 and "1" are two
 
@@ -99,7 +116,7 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
         if copied is None:
             opened |= test.names
             continue
-        if test.is_open or len(copied.pools) < len(test.keys):
+        if test.is_open or copied.is_open or len(copied.pools) < len(test.keys):
             opened |= test.names
         made = []
         for key in (None, *copied.pools):
@@ -108,6 +125,13 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
                 name = drawn_word(choice)
                 made.append(copied.copy(name, key))
                 copies.append(Copy(name, value, right=True))
+        # What a twin gives, the test does not: who says yes to all that was ever given says so here.
+        for key in copied.asking:
+            value = ExpectedValue(frozenset(), len(copies), f"not {key[1]!r}", 0)
+            for _ in range(_ASKING):
+                name = drawn_word(choice)
+                made.append(copied.copy(name, key, asks=True))
+                copies.append(Copy(name, value, right=False))
         # The tests beside it run among its copies: who counts calls answers these as if they were further copies.
         for source, place in _beside(test, names, files):
             name = drawn_word(choice)
@@ -115,9 +139,24 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
             copies.append(Copy(name, ExpectedValue(frozenset(), len(copies), "a test beside it", 0), right=True))
         choice.shuffle(made)
         begin, end = test.text.at(test.call.start_byte), test.text.at(test.call.end_byte)
-        edits.setdefault(test.path, []).append((begin, end, ";\n".join(made)))
+        together = ";\n".join(made)
+        edits.setdefault(test.path, []).append(
+            (begin, end, together if _is_in_list(test.call) else f"{{\n{together}\n}}")
+        )
     written = {path: spliced(files[path], places) for path, places in edits.items()}
     return Twins(Lineup(written, tuple(copies)), frozenset(opened), twins)
+
+
+def _is_in_list(call: Node) -> bool:
+    """Whether several statements can stand in the place of this one as they are."""
+    above = call.parent.parent if call.parent is not None and call.parent.type == "expression_statement" else None
+    return above is not None and above.type in ("program", "statement_block")
+
+
+def _titled(call: Node, text: Text) -> bool:
+    """Whether a call is a test with a title, perhaps with a table."""
+    called = call.child_by_field_name("function")
+    return called is not None and (_TITLED.fullmatch(text.of(called)[:60]) is not None or is_table(called, text))
 
 
 def _beside(test: _Test, names: Iterable[str], files: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -132,7 +171,7 @@ def _beside(test: _Test, names: Iterable[str], files: Mapping[str, str]) -> Iter
         called, given = call.child_by_field_name("function"), arguments_of(call)
         if called is None or not given or call.start_byte in repaired or found == _MOST_BESIDE:
             continue
-        if given[0].type == "string" and _TITLED.fullmatch(test.text.of(called)):
+        if given[0].type == "string" and _titled(call, test.text):
             found += 1
             begin = test.text.at(call.start_byte)
             place = test.text.at(given[0].start_byte) - begin, test.text.at(given[0].end_byte) - begin
@@ -150,20 +189,29 @@ class _Test:
         keys: literals of its assertions that the code under test may get elsewhere.
         gives: whether there are such, or conditions that can be met by counting calls: truths, small numbers.
         is_open: whether something that is expected is no literal.
+        rows: names of tables and loops → the expressions in their rows.
+        around: those of the tables and loops that the test stands in.
+        ending: names of the functions by which the test says that it ends.
+        helpers: the functions of the file, by name.
     """
 
     names: frozenset[str]
     path: str
     text: Text
     call: Node
-    shared: frozenset[_Key]
+    shared: Mapping[_Key, int]
     keys: tuple[_Key, ...]
     gives: bool
     is_open: bool
+    rows: Mapping[str, tuple[Node, ...]]
+    around: Mapping[str, tuple[Node, ...]]
+    ending: frozenset[str]
+    helpers: Mapping[str, _Helper]
 
 
 def _tests(files: Mapping[str, str], names: Iterable[str]) -> Iterator[_Test]:
-    known = [(path, test) for path, source in sorted(files.items()) for test in read_tests(path, source)]
+    sources = sorted((path, source) for path, source in files.items() if path.endswith(SUFFIXES))
+    known = [(path, test) for path, source in sources for test in read_tests(path, source)]
     named: dict[int, set[str]] = {}
     for name in names:
         for test in named_tests((test for _, test in known), name):
@@ -178,59 +226,154 @@ def _tests(files: Mapping[str, str], names: Iterable[str]) -> Iterator[_Test]:
         calls = {node.start_byte: node for node in reversed(list(walk(root))) if node.type == "call_expression"}
         others = [calls[begin] for begin in begins[path] if begin in calls]
         spans = [(other.start_byte, other.end_byte) for other in others]
-        shared = frozenset(
+        shared = Counter(
             key
             for node, key in _literals(root, text)
             if not any(begin <= node.start_byte < end for begin, end in spans)
             and (node.parent is None or node.parent.type not in ("import_statement", "expression_statement"))
         )
-        yield _given(frozenset(named[id(test)]), path, text, calls[test.begin], shared)
+        yield _given(frozenset(named[id(test)]), path, text, calls[test.begin], shared, _helpers(root, text))
 
 
-def _given(names: frozenset[str], path: str, text: Text, call: Node, shared: frozenset[_Key]) -> _Test:
+def _is_read_at_once(node: Node, text: Text) -> bool:
+    """Whether this reads an attribute of what a call makes: a getter may answer with what the call was given."""
+    owner, above = node.child_by_field_name("object"), node.parent
+    while owner is not None and owner.type in ("parenthesized_expression", "await_expression"):
+        owner = owner.named_children[0]
+    if owner is None or owner.type not in ("call_expression", "new_expression") or judges(_first_call(owner), text):
+        return False
+    return not (above is not None and above.type == "call_expression" and above.child_by_field_name("function") == node)
+
+
+@dataclass(frozen=True)
+class _Helper:
+    """A function of the test file; `events`: how often it may give the code under test something, or ask it."""
+
+    keys: frozenset[_Key]
+    events: int
+
+
+def _helpers(root: Node, text: Text) -> Mapping[str, _Helper]:
+    """The functions of a file, by name."""
+    nodes: dict[str, Node] = {text.of(name): value for name, value in _declared(root) if value.type in FUNCTIONS}
+    for node in walk(root):
+        name = node.child_by_field_name("name")
+        if name is not None and node.type == "function_declaration":
+            nodes[text.of(name)] = node
+    found: dict[str, _Helper] = {}
+    for _ in range(_MOST_DEPTH):  # they call each other
+        found = {
+            name: _Helper(frozenset(_keys_of(node, text)), min(_events(node, text, found), _MOST_EVENTS))
+            for name, node in nodes.items()
+        }
+    return found
+
+
+def _given(
+    names: frozenset[str],
+    path: str,
+    text: Text,
+    call: Node,
+    shared: Mapping[_Key, int],
+    helpers: Mapping[str, _Helper],
+) -> _Test:
     """What a test gives the code under test, and expects."""
     body = [node for node in walk(call) if node.id != call.id]
-    assigned = {
-        text.of(name): value
-        for node in body
-        if node.type == "variable_declarator"
-        and (name := node.child_by_field_name("name")) is not None
-        and (value := node.child_by_field_name("value")) is not None
-        and name.type == "identifier"
-    }
-    uses = Counter(text.of(node) for node in body if "identifier" in node.type and node.type != "property_identifier")
+    function = _function_of(call)
+    around = row_names(call, text)
+    rows = {**{name: values for node in body for name, values in bound_by(node, text) if values}, **around}
+    assigned = {text.of(name): value for name, value in _declared(call) if name.type == "identifier"}
     judged = [node for node in body if node.type == "call_expression" and judges(node, text)]
     compared_by = [[*arguments_of(one), *chain_of(one, text)[1]] for one in judged]
-    written_in = [[node for node in each if _is_written(node, assigned, text)] for each in compared_by]
+    values = {**rows, **{name: (value,) for name, value in assigned.items()}}
+    written_in = [[node for node in each if _is_written(node, values, text)] for each in compared_by]
     # What two assertions expect is not given by that.
+    expecting = {node.start_byte for each in written_in for node in each}
+    inner = function.child_by_field_name("body") if function is not None else None
+    ending = frozenset(_endings(function, text, around)) if function is not None else frozenset()
+    elsewhere = Counter(
+        text.of(node)
+        for node in (walk(inner) if inner is not None else ())
+        if "identifier" in node.type and node.type != "property_identifier" and node.start_byte not in expecting
+    )
+    # Columns of a table that are only expected.
+    only = [node for name, nodes in rows.items() if not elsewhere[name] for node in nodes]
     expected = {one.start_byte for each in written_in for node in each for one, _ in _literals(node, text)}
+    expected |= {one.start_byte for node in only for one, _ in _literals(node, text)}
     given = Counter(key for one, key in _literals(call, text) if one.start_byte not in expected)
+    in_rows = Counter(key for nodes in rows.values() for node in nodes for _, key in _literals(node, text))
+    by_rows = {
+        key for name, nodes in rows.items() if elsewhere[name] for node in nodes for _, key in _literals(node, text)
+    }
     keys: list[_Key] = []
     gives = is_open = False
     for one, compared, written in zip(judged, compared_by, written_in, strict=True):
         whole = whole_of(one)
         words = [text.of(one.child_by_field_name("function") or one), *chain_of(one, text)[0]]
-        is_error = any(map(_RAISING.search, words)) or any(node.type in _FUNCTIONS for node in compared)
-        is_truth = len(compared) == 1 and not is_error
-        is_open |= not (written or is_error or is_truth)
-        gives |= is_truth or any(_is_small(node, text) for node in written)
+        is_error = any(map(_RAISING.search, words)) or any(node.type in FUNCTIONS for node in compared)
+        is_truth = len([node for node in compared if node.type not in ("true", "false")]) == 1 and not is_error
+        # A copy has no snapshots of its own, and what these show is no literal.
+        is_open |= not (written or is_error or is_truth) or words[-1].endswith("Snapshot")
+        gives |= is_truth or any(_is_small(value, text) for node in written for value in _values_of(node, values, text))
         own = list(_literals(whole, text))
-        here = Counter(key for node, key in own if node.start_byte not in expected)
+        # What one call is given, and nothing else, it may return. Of two, the one may give it the other.
+        is_one = _events(whole, text, helpers) < 2
+        here = Counter(key for node, key in own if is_one and node.start_byte not in expected)
         for node in walk(whole):
             called = text.of(node) if node.type == "identifier" else ""
-            if called in assigned and uses[called] > 2:
+            if called in assigned and elsewhere[called] > 1:
                 keys += [key for _, key in _literals(assigned[called], text)]
+            elif called in rows and (is_truth or node.start_byte in expecting):
+                found = [key for value in rows[called] for _, key in _literals(value, text)]
+                is_given = elsewhere[called] > (node.start_byte not in expecting)
+                keys += [
+                    key
+                    for key in found
+                    if is_given or key in by_rows or given[key] > here[key] or shared.get(key, 0) > in_rows[key]
+                ]
         asked = own if is_truth else [each for node in written for each in _literals(node, text)]
-        keys += [key for _, key in asked if given[key] > here[key] or key in shared]
+        keys += [key for _, key in asked if given[key] > here[key] or key in shared or key in by_rows]
     is_open |= not judged
-    found = tuple(dict.fromkeys(keys))
-    return _Test(names, path, text, call, shared, found, gives or is_open or bool(found), is_open)
+    unique = tuple(dict.fromkeys(keys))
+    gives |= is_open or bool(unique)
+    return _Test(names, path, text, call, shared, unique, gives, is_open, rows, around, ending, helpers)
 
 
-def _is_written(node: Node, assigned: Mapping[str, Node], text: Text) -> bool:
-    """Whether an expression is a literal, or the name of one."""
-    value = assigned.get(text.of(node), node) if node.type == "identifier" else node
-    return value.type in ("regex", "undefined") or constant(value, text, _NOTHING) is not _NOTHING
+def _function_of(call: Node) -> Node | None:
+    """The function of a test."""
+    return next((one for one in arguments_of(call) if one.type in FUNCTIONS), None)
+
+
+def _values_of(node: Node, values: Mapping[str, tuple[Node, ...]], text: Text) -> tuple[Node, ...]:
+    """The expressions that an expression, or the name of one, may stand for."""
+    return values.get(text.of(node), (node,)) if node.type == "identifier" else (node,)
+
+
+def _is_written(node: Node, values: Mapping[str, tuple[Node, ...]], text: Text) -> bool:
+    """Whether an expression is a literal, or the name of some."""
+    found = _values_of(node, values, text)
+    return bool(found) and all(
+        value.type in ("regex", "undefined") or constant(value, text, _NOTHING) is not _NOTHING for value in found
+    )
+
+
+def _events(node: Node, text: Text, helpers: Mapping[str, _Helper], ending: Collection[str] = ()) -> int:
+    """How often the code under test may be given something, or asked, with no statement between, in an expression."""
+    found = 0
+    for one in walk(node):
+        if one.type == "assignment_expression":
+            left = one.child_by_field_name("left")
+            found += left is not None and left.type in ("member_expression", "subscript_expression")
+        if one.type in ("member_expression", "subscript_expression"):
+            found += _is_read_at_once(one, text)
+        if one.type not in ("call_expression", "new_expression"):
+            continue
+        called = one.child_by_field_name("function") or one.child_by_field_name("constructor")
+        name = text.of(called)[:200] if called is not None else ""
+        inside = helpers[name].events if name in helpers else 0
+        is_plain = judges(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
+        found += inside if is_plain else max(1, inside)
+    return found
 
 
 def _is_small(node: Node, text: Text) -> bool:
@@ -262,29 +405,40 @@ class _Copied:
     Attributes:
         head, tail: the source of the call before the statements of its function, without the title, and after them.
         statements: of the function, with the calls in their expressions as statements before them.
+        asking: literal → the statements, with other names in the place of it where it is expected; and for each of
+            these names what it stands for in the test.
+        returned: the name of what the test returns; "" if it returns nothing.
+        ending: names of the functions by which the test says that it ends.
+        rows: names that the test gets of tables and loops.
         pools: literal → it and what stands in its place.
+        is_open: whether a statement may give the code under test something and ask for it, with no twin between.
     """
 
     head: tuple[str, str]
     tail: str
     statements: tuple[Node, ...]
     text: Text
+    asking: Mapping[_Key, _Asking]
+    returned: str
+    ending: frozenset[str]
+    rows: tuple[str, ...]
     pools: Mapping[_Key, Sequence[str]]
     is_typed: bool
+    is_open: bool
+    test: _Test
     twins: int
     choice: random.Random
 
     @classmethod
     def of(cls, test: _Test, words: tuple[str, ...], twins: int, choice: random.Random) -> _Copied | None:
-        """None of a test that has no function with statements of its own, or leaves it before its end."""
-        given, text = arguments_of(test.call), test.text
-        function = next((one for one in given if one.type in _FUNCTIONS), None)
+        """None of a test that has no function, or that is no statement of its own."""
+        text, function = test.text, _function_of(test.call)
         body = function.child_by_field_name("body") if function is not None else None
-        above, called = test.call.parent, test.call.child_by_field_name("function")
-        is_alone = above is not None and above.type == "expression_statement"
-        if body is None or not is_alone or called is None or not _TITLED.fullmatch(text.of(called)):
+        above = test.call.parent
+        is_alone = above is not None and above.type in ("expression_statement", "arrow_function")
+        if function is None or body is None or not is_alone or not _titled(test.call, text):
             return None
-        if any(node.type in ("return_statement", "yield_expression") for node in _own_nodes(body)):
+        if any(node.type == "yield_expression" for node in _own_nodes(body)):
             return None
         pools: dict[_Key, Sequence[str]] = {}
         for key in test.keys[:_MOST_KEYS]:
@@ -293,98 +447,303 @@ class _Copied:
             if other is not None and other.count >= twins:
                 pools[key] = [json.dumps(one) for one in (value, *other.draw(twins, choice))]
         whole = text.content
-        title = given[0]
+        title = arguments_of(test.call)[0]
         head = (
             whole[test.call.start_byte : title.start_byte].decode("utf-8", "surrogatepass"),
             whole[title.end_byte : body.start_byte].decode("utf-8", "surrogatepass"),
         )
         tail = whole[body.end_byte : test.call.end_byte].decode("utf-8", "surrogatepass")
-        flat = f"async function k() {{\n{_flattened(body, text)}\n}}"
-        inner = parsed(test.path, flat).named_children[0].child_by_field_name("body")
-        if inner is None or inner.has_error:
+        found = _Flat.of(test, body, ())
+        if found is None:
             return None
-        statements = tuple(node for node in inner.named_children if node.type != "comment")
+        asking: dict[_Key, _Asking] = {}
+        for key in pools:
+            places = dict(_asked_places(test, key, body))
+            flat = _Flat.of(test, body, [(*place, name) for place, (name, _) in places.items()])
+            if places and flat is not None and len(flat.statements) == len(found.statements):
+                asking[key] = _Asking(flat.statements, flat.text, tuple(dict.fromkeys(places.values())))
+        used = {text.of(node) for node in walk(body) if "identifier" in node.type}
         is_typed = test.path.endswith((".ts", ".tsx", ".mts", ".cts"))
-        flat_text = Text(flat.encode("utf-8", "surrogatepass"))
-        return cls(head, tail, statements, flat_text, pools, is_typed, twins, choice)
+        return cls(
+            head,
+            tail,
+            found.statements,
+            found.text,
+            asking,
+            found.returned,
+            test.ending,
+            tuple(name for name in test.around if name in used),
+            pools,
+            is_typed,
+            any(_is_close(node, found.text, test) for node in found.statements),
+            test,
+            twins,
+            choice,
+        )
 
-    def copy(self, name: str, key: _Key | None) -> str:
-        """A copy as the test is, or with another value for `key`, in the place of each of its literals."""
+    def copy(self, name: str, key: _Key | None, *, asks: bool = False) -> str:
+        """A copy as the test is, or with another value for `key`, in the place of each of its literals.
+
+        Args:
+            asks: only what the test expects is another value, which a twin gives.
+        """
         drawn = {each: self.choice.sample(pool, len(pool)) for each, pool in self.pools.items()}
         for each, values in drawn.items():
-            first = self.choice.choice(self.pools[each][1:]) if each == key else self.pools[each][0]
+            is_other = each == key and not asks
+            first = self.choice.choice(self.pools[each][1:]) if is_other else self.pools[each][0]
             values.remove(first)
             values.insert(0, first)
-        collector = drawn_word(self.choice)
-        own = {name for node in self.statements for name in _bound(node)}
-        bodies: list[list[str]] = []
-        hoisted: list[str] = []
+        collector, mapper, ended = (drawn_word(self.choice) for _ in range(3))
+        bound = dict(_bound_in(self.statements, self.text, self.test))
+        own = sorted(bound)
+        versions: list[_Version] = []
+        typed = (": any", ": any[]") if self.is_typed else ("", "")
+        lines = [
+            _COLLECTOR.format(name=collector, any=typed[0], any_list=typed[1]),
+            _MAPPER.format(name=mapper, any=typed[0]),
+            f"const {ended} = () => {{}};\n",
+        ]
+        asking = self.asking[key] if asks and key is not None else None
+        if asking is not None and key is not None:
+            pair = f"[[{self.pools[key][0]}, {self.choice.choice(drawn[key][1:])}]]"
+            lines += [f"const {asked} = {mapper}({source}, {pair});\n" for asked, source in asking.names]
         for number in range(self.twins + 1):
             changes = {each: values[number] for each, values in drawn.items()}
             suffix = f"_{drawn_word(self.choice)}" if number else ""
             renamed = {name: name + suffix for name in own if number}
-            bodies.append(
-                [self._statement(node, renamed, changes, collector if number else "") for node in self.statements]
-            )
-            kinds = ("lexical_declaration", "variable_declaration")
-            hoisted += [
-                renamed[one] for node in self.statements if node.type in kinds and number for one in _bound(node)
-            ]
-        typed = (": any", ": any[]") if self.is_typed else ("", "")
-        lines = [_COLLECTOR.format(name=collector, any=typed[0], any_list=typed[1])]
-        lines += [f"let {one}{typed[0]};\n" for one in hoisted]
-        for together in zip(*bodies, strict=True):
-            lines += self.choice.sample(together, len(together))
+            others = [(pool[0], changes[each]) for each, pool in self.pools.items() if pool[0] != changes[each]]
+            if self.rows:  # the test has objects of its own, as its twins have
+                pairs = ", ".join(f"[{one}, {other}]" for one, other in others)
+                rows = {each: f"{each}_{drawn_word(self.choice)}" for each in self.rows if each not in own}
+                lines += [f"const {new}{typed[0]} = {mapper}({each}, [{pairs}]);\n" for each, new in rows.items()]
+                renamed |= rows
+            if number:
+                renamed |= dict.fromkeys(self.ending, ended)
+                lines += [f"let {renamed[one]}{typed[0]};\n" for one in own if bound[one]]
+            statements, text = self.statements, self.text
+            if asking is not None and not number:
+                statements, text = asking.statements, asking.text
+            versions.append(_Version(statements, text, renamed, changes, collector if number else ""))
+        lines += _together(versions, self.test, self.choice)
+        if self.returned:
+            lines.append(f"return {self.returned};\n")
         return f"{self.head[0]}'{name}'{self.head[1]}{{\n{''.join(lines)}}}{self.tail}"
 
-    def _statement(self, node: Node, renamed: Mapping[str, str], changes: Mapping[_Key, str], collector: str) -> str:
-        """A statement with other literals; of a twin, with other names too, and failing in nothing."""
-        edits = [
-            (one.start_byte, one.end_byte, changes[key]) for one, key in _literals(node, self.text) if key in changes
+
+@dataclass(frozen=True)
+class _Asking:
+    """The statements of a test in which what is expected has names of its own.
+
+    Attributes:
+        names: these names, and the source of what they stand for.
+    """
+
+    statements: tuple[Node, ...]
+    text: Text
+    names: tuple[tuple[str, str], ...]
+
+
+def _asked_places(test: _Test, key: _Key, body: Node) -> Iterator[tuple[tuple[int, int], tuple[str, str]]]:
+    """Where a test expects a literal: a place, in bytes, with a new name and the source of what stands there."""
+    text = test.text
+    sources: dict[str, str] = {}  # source → new name
+    names: dict[str, str] = {}
+    for name, value in _declared(body):
+        names[text.of(name)] = text.of(value) if value.type in _LITERALS and key in _keys_of(value, text) else ""
+    for row, values in test.around.items():
+        names.setdefault(row, row if any(key in _keys_of(value, text) for value in values) else "")
+    for call in (one for one in walk(body) if one.type == "call_expression" and judges(one, text)):
+        whole = whole_of(call)
+        known = {one.start_byte for one, own in _literals(whole, text) if own == key}
+        for node in walk(whole):
+            source = text.of(node) if node.start_byte in known and node.type in _LITERALS else ""
+            if node.type == "identifier":
+                source = names.get(text.of(node), "")
+            if source:
+                asked = sources.setdefault(source, f"asked_{len(sources)}")
+                yield (node.start_byte, node.end_byte), (asked, source)
+
+
+def _declared(body: Node) -> Iterator[tuple[Node, Node]]:
+    """The variables that are declared in a function, with their values."""
+    for node in walk(body):
+        name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+        if node.type == "variable_declarator" and name is not None and value is not None:
+            yield name, value
+
+
+def _keys_of(node: Node, text: Text) -> set[_Key]:
+    return {key for _, key in _literals(node, text)}
+
+
+def _endings(function: Node, text: Text, rows: Collection[str]) -> Iterator[str]:
+    """The parameters that a test only calls, or gives away to be called: `done`."""
+    body = function.child_by_field_name("body")
+    for parameter in parameters_of(function) if body is not None else ():
+        name = text.of(parameter)
+        if parameter.type != "identifier" or name in rows:
+            continue
+        uses = (
+            [one for one in walk(body) if one.type == "identifier" and text.of(one) == name] if body is not None else []
+        )
+        above = [one.parent for one in uses]
+        kinds = [one.type if one is not None else "" for one in above]
+        if above and all(
+            kind in ("call_expression", "arguments")
+            or (kind == "member_expression" and one is not None and text.of(one) == f"{name}.fail")
+            for kind, one in zip(kinds, above, strict=True)
+        ):
+            yield name
+
+
+def _is_close(statement: Node, text: Text, test: _Test) -> bool:
+    """Whether a statement may give the code under test what the same statement asks for: no twin stands between."""
+    if (block := _block_in(statement, text, test)) is not None:
+        beside = [one for one in statement.named_children if statement.type == "try_statement" and one != block]
+        return any(_is_close(one, text, test) for one in (*block.named_children, *beside))
+    count = _events(statement, text, test.helpers, test.ending)
+    judged = [one for one in walk(statement) if one.type == "call_expression" and judges(one, text)]
+    bare = [one for one in judged if not _events(whole_of(one), text, test.helpers, test.ending)]
+    if count == 1 and bare:
+        calls = [one for one in walk(statement) if one.type in ("call_expression", "new_expression")]
+        giving = [one for one in calls if _events(one, text, test.helpers, test.ending)]
+        return not any(
+            one.start_byte <= each.start_byte and each.end_byte <= one.end_byte for one in giving for each in bare
+        )
+    if count < 2:
+        return False
+    named = {text.of(one) for one in walk(statement) if one.type == "identifier"}
+    known = _keys_of(statement, text).union(*(test.helpers[name].keys for name in named if name in test.helpers))
+    known |= {key for name in named for value in test.rows.get(name, ()) for key in _keys_of(value, test.text)}
+    for name, value in _declared(test.call):
+        known |= _keys_of(value, test.text) if test.text.of(name) in named else set()
+    return bool(judged) or not known.isdisjoint(test.keys)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """The statements of a test, or of one of its twins: `collector` is "" for the test itself."""
+
+    statements: Sequence[Node]
+    text: Text
+    renamed: Mapping[str, str]
+    changes: Mapping[_Key, str]
+    collector: str
+
+    def written(self, node: Node, *, block: Node | None = None, inside: str = "") -> str:
+        """The source of a statement, with `inside` in the place of its block."""
+        return _statement(node, self.text, self.renamed, self.changes, self.collector, block=block, inside=inside)
+
+
+def _together(versions: Sequence[_Version], test: _Test, choice: random.Random) -> list[str]:
+    """The statements of a test, the first of the versions, each among those of its twins."""
+    found: list[str] = []
+    for statements in zip(*(one.statements for one in versions), strict=True):
+        pairs = list(zip(versions, statements, strict=True))
+        blocks = [_block_in(node, version.text, test) for version, node in pairs]
+        if any(block is None for block in blocks):
+            written = [version.written(node) for version, node in pairs]
+            found += choice.sample(written, len(written))
+            continue
+        inner = [
+            dataclasses.replace(version, statements=[one for one in block.named_children if one.type != "comment"])
+            for version, block in zip(versions, blocks, strict=True)
+            if block is not None
         ]
-        if not collector:
-            return f"{self._with(node, edits)}\n"
-        for one in walk(node):
-            name = self.text.of(one) if "identifier" in one.type else ""
-            if name in renamed and one.type in ("identifier", "type_identifier"):
-                edits.append((one.start_byte, one.end_byte, renamed[name]))
-            elif name in renamed and one.type.startswith("shorthand"):
-                edits.append((one.start_byte, one.end_byte, f"{name}: {renamed[name]}"))
-            elif one.type == "call_expression" and judges(one, self.text):
-                edits += self._evaluated(one, collector)
-        if node.type in ("function_declaration", "generator_function_declaration"):
-            return f"{self._with(node, edits)}\n"
-        if node.type == "class_declaration":
-            return f"{self._with(node, edits)}\n"
-        if node.type not in ("lexical_declaration", "variable_declaration"):
-            return f"try {{ {self._with(node, edits)} }} catch (error) {{}}\n"
-        parts = []
-        for declared in (child for child in node.named_children if child.type == "variable_declarator"):
-            pattern, value = declared.child_by_field_name("name"), declared.child_by_field_name("value")
-            if pattern is not None and value is not None:
-                parts.append(f"({self._with(pattern, edits)} = {self._with(value, edits)});")
-        return f"try {{ {' '.join(parts)} }} catch (error) {{}}\n"
+        inside = "{\n" + "".join(_together(inner, test, choice)) + "}"
+        found.append(versions[0].written(statements[0], block=blocks[0], inside=inside))
+        if statements[0].type == "try_statement":  # what the twins do in the end
+            found += [
+                version.written(node, block=block, inside="{}")
+                for (version, node), block in zip(pairs[1:], blocks[1:], strict=True)
+            ]
+    return found
 
-    def _evaluated(self, call: Node, collector: str) -> Iterator[tuple[int, int, str]]:
-        """The edits that make an assertion compute what it would compare, and check nothing."""
-        function, whole = call.child_by_field_name("function"), whole_of(call)
-        if function is None:
-            return
-        yield function.start_byte, function.end_byte, collector
-        if whole.end_byte > call.end_byte:
-            last = arguments_of(whole) if whole.type == "call_expression" and chain_of(call, self.text)[1] else []
-            begin = whole.child_by_field_name("arguments") if last else None
-            end = begin.start_byte if begin is not None else whole.end_byte
-            yield call.end_byte, end, f", {collector}" if last else ""
 
-    def _with(self, node: Node, edits: Collection[tuple[int, int, str]]) -> str:
-        """The source of a node with these edits that lie in it."""
-        content = self.text.content[node.start_byte : node.end_byte]
-        for begin, end, new in sorted(edits, reverse=True):
-            if node.start_byte <= begin and end <= node.end_byte:
-                first, last = begin - node.start_byte, end - node.start_byte
-                content = content[:first] + new.encode() + content[last:]
-        return content.decode("utf-8", "surrogatepass")
+def _bound_in(statements: Iterable[Node], text: Text, test: _Test) -> Iterator[tuple[str, bool]]:
+    """The names that statements and their blocks declare, and whether each is a variable's."""
+    for node in statements:
+        is_variable = node.type in ("lexical_declaration", "variable_declaration")
+        yield from ((name, is_variable) for name in _bound(node))
+        if (block := _block_in(node, text, test)) is not None:
+            yield from _bound_in(block.named_children, text, test)
+
+
+def _renaming(node: Node, renamed: Mapping[str, str], text: Text) -> Iterator[tuple[int, int, str]]:
+    """The edits that give variables other names."""
+    for one in walk(node):
+        name = text.of(one) if "identifier" in one.type else ""
+        if name in renamed and one.type in ("identifier", "type_identifier"):
+            yield one.start_byte, one.end_byte, renamed[name]
+        elif name in renamed and one.type.startswith("shorthand"):
+            yield one.start_byte, one.end_byte, f"{name}: {renamed[name]}"
+
+
+def _statement(
+    node: Node,
+    text: Text,
+    renamed: Mapping[str, str],
+    changes: Mapping[_Key, str],
+    collector: str,
+    *,
+    block: Node | None = None,
+    inside: str = "",
+) -> str:
+    """A statement with other literals and names, and `inside` in the place of a block; a twin's fails in nothing."""
+    edits = [(one.start_byte, one.end_byte, changes[key]) for one, key in _literals(node, text) if key in changes]
+    edits += _renaming(node, renamed, text)
+    edits += _unjudged(node, collector, text) if collector else ()
+    if block is not None:
+        edits = [one for one in edits if not block.start_byte <= one[0] < block.end_byte]
+        edits.append((block.start_byte, block.end_byte, inside))
+    kinds = ("function_declaration", "generator_function_declaration", "class_declaration")
+    if not collector or node.type in kinds:
+        return f"{_with(node, edits, text)}\n"
+    if node.type not in ("lexical_declaration", "variable_declaration"):
+        return f"try {{ {_with(node, edits, text)} }} catch (error) {{}}\n"
+    parts = []
+    for declared in (child for child in node.named_children if child.type == "variable_declarator"):
+        pattern, value = declared.child_by_field_name("name"), declared.child_by_field_name("value")
+        if pattern is not None and value is not None:
+            parts.append(f"({_with(pattern, edits, text)} = {_with(value, edits, text)});")
+    return f"try {{ {' '.join(parts)} }} catch (error) {{}}\n"
+
+
+def _unjudged(node: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
+    """The edits by which a statement of a twin checks nothing, and does not leave the test."""
+    for one in walk(node):
+        if one.type == "call_expression" and judges(one, text):
+            yield from _evaluated(one, collector, text)
+    for one in _own_nodes(node) if node.type not in _NESTED else ():
+        if one.type == "return_statement":
+            given = one.named_children[0] if one.named_children else None
+            word = f"throw {collector}((" if given is not None else "throw 0"
+            yield one.start_byte, one.start_byte + len("return"), word
+            if given is not None:
+                yield given.end_byte, given.end_byte, "))"
+
+
+def _evaluated(call: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
+    """The edits that make an assertion compute what it would compare, and check nothing."""
+    function, whole = call.child_by_field_name("function"), whole_of(call)
+    if function is None:
+        return
+    yield function.start_byte, function.end_byte, collector
+    if whole.end_byte > call.end_byte:
+        last = arguments_of(whole) if whole.type == "call_expression" and chain_of(call, text)[1] else []
+        begin = whole.child_by_field_name("arguments") if last else None
+        end = begin.start_byte if begin is not None else whole.end_byte
+        yield call.end_byte, end, f", {collector}" if last else ""
+
+
+def _with(node: Node, edits: Collection[tuple[int, int, str]], text: Text) -> str:
+    """The source of a node with these edits that lie in it."""
+    content = text.content[node.start_byte : node.end_byte]
+    for begin, end, new in sorted(edits, reverse=True):
+        if node.start_byte <= begin and end <= node.end_byte:
+            first, last = begin - node.start_byte, end - node.start_byte
+            content = content[:first] + new.encode() + content[last:]
+    return content.decode("utf-8", "surrogatepass")
 
 
 def _bound(statement: Node) -> Iterator[str]:
@@ -405,21 +764,171 @@ def _own_nodes(body: Node) -> Iterator[Node]:
         waiting += [child for child in node.children if child.type not in _NESTED]
 
 
-def _flattened(body: Node, text: Text) -> str:
-    """Statements with the calls in their expressions as statements before them: twins come between."""
-    statements = body.named_children if body.type == "statement_block" else [body]
-    used = set(re.findall(r"\w+", text.content.decode("utf-8", "replace")))
+@dataclass(frozen=True)
+class _Flat:
+    """The statements of a function with the calls in their expressions as statements before them: twins come between.
+
+    Attributes:
+        returned: the name of what the function returns; "" if it returns nothing.
+    """
+
+    statements: tuple[Node, ...]
+    text: Text
+    returned: str
+
+    @classmethod
+    def of(cls, test: _Test, body: Node, edits: Collection[tuple[int, int, str]]) -> _Flat | None:
+        """None of a body that is not known as JavaScript; `edits`: of its source, in bytes."""
+        path, text, is_block = test.path, test.text, body.type == "statement_block"
+        source = _with(body, edits, text)
+        source = f"async function k() {source if is_block else f'{{ return {source}; }}'}"
+        for number in range(_MOST_ROUNDS):  # each writes out one loop or block
+            content, block = Text(source.encode("utf-8", "surrogatepass")), _body_of(path, source)
+            if block is None:
+                return None
+            written = _written_out(block, content, test, body, number)
+            if written is None:
+                break
+            begin, end, new = written
+            source = source[: content.at(begin)] + new + source[content.at(end) :]
+        else:
+            return None
+        lines, returned = _flattened(block, content)
+        flat = "async function k() {\n" + "\n".join(lines) + "\n}"
+        block = _body_of(path, flat)
+        if block is None:
+            return None
+        statements = tuple(node for node in block.named_children if node.type != "comment")
+        return cls(statements, Text(flat.encode("utf-8", "surrogatepass")), returned)
+
+
+def _written_out(block: Node, content: Text, test: _Test, body: Node, number: int) -> tuple[int, int, str] | None:
+    """The first change that brings the calls of a loop, or of a block in a statement, between those of twins.
+
+    Args:
+        block, content: a function with the test's statements, and its source.
+        body: of the test's function, in its file.
+        number: of the change, for the names of its variables.
+    """
+    for statement in block.named_children:
+        if unrolled := _unrolled(statement, content, test.text, body, number):
+            return statement.start_byte, statement.end_byte, unrolled
+        inner = _block_in(statement, content, test)
+        if inner is None:
+            continue
+        if (found := _written_out(inner, content, test, body, number)) is not None:
+            return found
+        flat = "{\n" + "\n".join(_flattened(inner, content)[0]) + "\n}"
+        if flat != content.of(inner):
+            return inner.start_byte, inner.end_byte, flat
+    return None
+
+
+def _flattened(block: Node, content: Text) -> tuple[list[str], str]:
+    """The statements of a block with the calls in their expressions as statements before them, and what it returns."""
+    used = set(re.findall(r"\w+", content.content.decode("utf-8", "replace")))
     fresh = (name for number in range(10_000) if (name := f"made_{number}") not in used)
     lines: list[str] = []
-    for statement in statements:
+    for statement in block.named_children:
         taken: list[str] = []
-        kinds = ("expression_statement", "lexical_declaration", "variable_declaration")
-        if statement.type in kinds or body.type != "statement_block":
-            kept = _taken_out(statement, text, fresh, taken, is_kept=True)
+        if statement.type == "return_statement":
+            if not statement.named_children:
+                return lines, ""
+            kept = _taken_out(statement.named_children[0], content, fresh, taken, is_kept=True)
+            returned = next(fresh)
+            return [*lines, *taken, f"const {returned} = {kept};"], returned
+        if statement.type in ("expression_statement", "lexical_declaration", "variable_declaration"):
+            kept = _taken_out(statement, content, fresh, taken, is_kept=True)
+        elif statement.type == "comment":
+            continue
         else:
-            kept = text.of(statement)
+            kept = content.of(statement)
         lines += [*taken, kept if kept.rstrip().endswith((";", "}")) else f"{kept};"]
-    return "\n".join(lines)
+    return lines, ""
+
+
+def _block_in(statement: Node, text: Text, test: _Test) -> Node | None:
+    """The block of a statement whose statements may stand among those of twins: they are done there at most once.
+
+    It is that of a `try`, or of a function without parameters that is given to an assertion or to a promise.
+    """
+    if statement.type == "try_statement":
+        return statement.child_by_field_name("body")
+    if statement.type not in ("expression_statement", "lexical_declaration", "variable_declaration"):
+        return None
+    functions = [one for one in walk(statement) if one.type in _NESTED]
+    outer = [one for one in functions if not any(_holds(other, one) for other in functions)]
+    block = outer[0].child_by_field_name("body") if len(outer) == 1 and outer[0].type in FUNCTIONS else None
+    if block is None or block.type != "statement_block":
+        return None
+    names = {text.of(one) for one in walk(block) if "identifier" in one.type}
+    parameters = {name for one in parameters_of(outer[0]) for name in bound_names(one)}
+    events = _events(statement, text, test.helpers, test.ending) - _events(outer[0], text, test.helpers, test.ending)
+    leaves = any(one.type in ("return_statement", "yield_expression") for one in _own_nodes(block))
+    return None if events or leaves or parameters & names or not names else block
+
+
+def _holds(node: Node, other: Node) -> bool:
+    return node != other and node.start_byte <= other.start_byte and other.end_byte <= node.end_byte
+
+
+def _body_of(path: str, source: str) -> Node | None:
+    """The block of a function that is the whole source; None where it is not known as JavaScript."""
+    root = parsed(path, source)
+    body = root.named_children[0].child_by_field_name("body") if root.named_children else None
+    return None if body is None or body.has_error or len(root.named_children) != 1 else body
+
+
+def _unrolled(statement: Node, content: Text, text: Text, body: Node, number: int) -> str:
+    """A loop over a list that is written out, with its statements once for each item; "" of what is no such loop.
+
+    Args:
+        content: the source of `statement`.
+        text, body: of the function as it stands in its file, which may have a name for the list.
+        number: of the loop, for the names of its variables.
+    """
+    call = statement.named_children[0] if statement.type == "expression_statement" else statement
+    called, given = call.child_by_field_name("function"), arguments_of(call)
+    if statement.type == "for_in_statement" and any(child.type == "of" for child in statement.children):
+        pattern, items, block = (statement.child_by_field_name(one) for one in ("left", "right", "body"))
+        if statement.child_by_field_name("kind") is None or any(one.type == "await" for one in statement.children):
+            return ""
+    elif called is not None and called.type == "member_expression" and len(given) == 1 and given[0].type in FUNCTIONS:
+        parameters = parameters_of(given[0])
+        if (
+            content.of(called).rpartition(".")[2] != "forEach"
+            or len(parameters) != 1
+            or given[0].children[0].type == "async"
+        ):
+            return ""
+        pattern, items, block = (
+            parameters[0],
+            called.child_by_field_name("object"),
+            given[0].child_by_field_name("body"),
+        )
+    else:
+        return ""
+    if pattern is None or items is None or block is None or block.type != "statement_block":
+        return ""
+    leaving = ("break_statement", "continue_statement", "return_statement", "yield_expression", "labeled_statement")
+    if any(node.type in leaving for node in _own_nodes(block)):
+        return ""
+    found, source = listed(items, content), content
+    if not found and items.type == "identifier":
+        found, source = _listed_near(content.of(items), body, text), text
+    names = [*bound_names(pattern), *(name for node in block.named_children for name in _bound(node))]
+    lines = []
+    for place, item in enumerate(found if len(found) <= _MOST_ITEMS else ()):
+        edits = list(_renaming(statement, {name: f"{name}_{number}_{place}" for name in names}, content))
+        lines.append(f"const {_with(pattern, edits, content)} = {source.of(item)};")
+        lines += [_with(node, edits, content) for node in block.named_children if node.type != "comment"]
+    return "\n".join(one if one.rstrip().endswith((";", "}")) else f"{one};" for one in lines)
+
+
+def _listed_near(name: str, body: Node, text: Text) -> tuple[Node, ...]:
+    """The items of a list that has this name in the file of a function."""
+    found = (one for one in walk(body) if one.type == "identifier" and text.of(one) == name)
+    return next((listed(one, text) for one in found), ())
 
 
 def _taken_out(node: Node, text: Text, fresh: Iterator[str], taken: list[str], *, is_kept: bool) -> str:

@@ -12,7 +12,7 @@ from swegym_env.errors import LayerError
 from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.grading import grade
 from swegym_env.grading.task_tests import TaskTests
-from swegym_env.languages import debian, language_of
+from swegym_env.languages import RunnerReport, debian, language_of
 from swegym_env.languages.c import C
 from swegym_env.languages.c.assertions import asserted
 from swegym_env.languages.c.setup import RECIPES
@@ -148,6 +148,14 @@ def test_tap_is_read_with_its_plan_and_directives() -> None:
     assert report is not None and (report.passed_at_most, report.success) == (4, False)
     assert tap_report("ok 1 - a\nok 2 - b\n") is None
     assert tap_report("ok 1 - a\nok 2 - b\n1..3\n") is None
+
+
+def test_tap_counts_the_tests_of_a_suite_where_its_plan_holds() -> None:
+    suite = "    ok 1 - b\n      ---\n      ...\n    ok 2 - c\n"
+    for log in (f"ok 1 - a\n{suite}    1..2\nok 2 - own\n1..2\n", f"1..2\nok 1 - a\n    1..2\n{suite}ok 2 - own\n"):
+        assert tap_report(log) == RunnerReport(4, True)
+        assert len(parse_tap(log)) == 4
+    assert tap_report(f"ok 1 - a\n{suite}ok 2 - own\n1..2\n") == RunnerReport(2, True)  # lines that a test printed
 
 
 LOGS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from swegym_env.languages.javascript import JavaScript
+from swegym_env.languages.javascript.source import parsed
 from tests.redteam.cases import diff
 
 JAVASCRIPT = JavaScript()
@@ -83,6 +84,12 @@ def test_what_a_file_keeps_already_is_free_as_often(tmp_path: Path) -> None:
         ("assert.strictEqual(size(box), 3);", True),
         ("assert.deepStrictEqual(load(box), other(box));", True),
         ("assert.throws(() => load(box), ParseError);", False),
+        ("assert.equal(load(boxed('zqxw')), 'zqxw');", True),
+        ("assert.equal(boxed('zqxw').name, 'zqxw');", True),
+        ("assert.equal(upper('zqxw'), 'ZQXW');", False),
+        ("assert.equal(same('zqxw'), 'zqxw');", False),
+        ("save(box, 'zqxw'); expect(load(box)).toMatchInlineSnapshot(`\"zqxw\"`);", True),
+        ("save(box, 'zqxw'); expect(load(box)).toMatchSnapshot();", True),
     ],
 )
 def test_tests_that_give_what_they_expect_are_found(test: str, gives: bool) -> None:
@@ -95,12 +102,80 @@ def test_a_copy_has_all_statements_of_its_twins_with_other_values() -> None:
     test = "const { box } = make({ kind: 'k' })\n  save(box, put('zqxw'))\n  expect(load(box)).toBe('zqxw')"
     twins = JAVASCRIPT.make_twins({PATH: f"it('t', () => {{\n  {test}\n}})\n"}, ["t"], 1, 4)
     assert twins is not None
-    assert not twins.open and len(twins.lineup.copies) == 6
+    assert not twins.open and [one.right for one in twins.lineup.copies] == [True] * 6 + [False] * 2
+    is_right = {one.name: one.right for one in twins.lineup.copies}
     for copy in re.split(r"(?=^it|^;?\nit)", twins.lineup.files[PATH], flags=re.MULTILINE)[1:]:
         assert copy.count("make({ kind: 'k' })") == 5 and copy.count("expect(") == 1
         given = re.findall(r"put\(['\"](\w+)['\"]\)", copy)
-        expected = re.findall(r"expect\(made_\d\)\.toBe\(['\"](\w+)['\"]\)", copy)
-        assert len(set(given)) == 5 and "zqxw" in given and len(expected) == 1 and expected[0] in given
+        expected = re.findall(r"expect\(made_\d\)\.toBe\(['\"]?(\w+)['\"]?\)", copy)
+        assert len(set(given)) == 5 and "zqxw" in given and len(expected) == 1
+        own = re.findall(r"^save\(box, made_0\);$|^const made_0 = put\(['\"](\w+)['\"]\);$", copy, re.MULTILINE)
+        if is_right[re.findall(r"^;?\n?it\('(\w+)'", copy)[0]]:
+            assert expected == own[:1]
+        else:  # what a twin gives is expected
+            other = re.findall(
+                rf"^const {expected[0]} = \w+\('zqxw', \[\[\"zqxw\", \"(\w+)\"\]\]\);$", copy, re.MULTILINE
+            )
+            assert own[0] == "zqxw" and other[0] in given and other[0] != "zqxw"
+
+
+TABLES = """\
+const names = [{ name: 'plmk' }, { name: 'mnbv' }];
+describe.each(['one', 'two'])('%s', (suite) => {
+  test.each([['zqxw', 3], ['qwer', 5]])('a %s', (name, size) => { save(name); expect(load()).toBe(name); });
+});
+for (const { name } of names) { test(`b ${name}`, () => { save(name); return expect(load()).resolves.toBe(name); }); }
+names.forEach(({ name }) =>
+  test('c ' + name, (done) => { save(name); setTimeout(() => { expect(load()).toBe(name); done(); }); }));
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "keys"), [("a zqxw", ("zqxw", "qwer")), ("b plmk", ("plmk", "mnbv")), ("c mnbv", ("plmk", "mnbv"))]
+)
+def test_tests_in_tables_and_loops_have_twins_of_their_rows(test: str, keys: tuple[str, ...]) -> None:
+    twins = JAVASCRIPT.make_twins({PATH: TABLES}, [test], 1, 3)
+    assert twins is not None
+    assert not twins.open
+    texts = {one.expectation.text for one in twins.lineup.copies if one.expectation.names}
+    assert texts == {"as it is", *map(repr, keys)}
+    written = twins.lineup.files[PATH]
+    tree = parsed(PATH, written)
+    assert not tree.has_error
+    if test.startswith("b"):
+        assert len(re.findall(r"^return made_\d+;$", written, re.MULTILINE)) == len(twins.lineup.copies)
+    if test.startswith("c"):
+        assert written.count("done()") == len(twins.lineup.copies)  # twins end nothing
+
+
+@pytest.mark.parametrize(
+    ("test", "is_open"),
+    [
+        ("save('zqxw'); expect(load()).toBe('zqxw');", False),
+        ("if (slow) return; save('zqxw'); expect(load()).toBe('zqxw');", False),
+        ("for (const one of ['zqxw', 'plmk']) { save(one); expect(load()).toBe(one); }", False),
+        ("for (const one of names()) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
+        ("within('zqxw', () => { expect(load()).toBe('zqxw'); });", True),
+        ("expect(kept('zqxw')).toBe('zqxw');", True),
+        ("try { save('zqxw'); expect(load()).toBe('zqxw'); } finally { expect(closed()).toBe(true); }", False),
+        ("assert.doesNotThrow(() => { save('zqxw'); expect(load()).toBe('zqxw'); });", False),
+        ("try { start(); } finally { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
+        ("checkKept('zqxw');", True),
+        ("checkIt('zqxw'); save('zqxw'); checkIt('zqxw');", False),
+        ("if (fast) { save('zqxw'); expect(load()).toBe('zqxw'); }", True),
+        ("const found = fast && save('zqxw') && load(); expect(found).toBe('zqxw');", True),
+    ],
+)
+def test_twins_are_open_where_none_stands_between_what_is_given_and_asked(test: str, is_open: bool) -> None:
+    source = (
+        "function kept(one) { save(one); return load(); }\n"
+        "function checkKept(one) { save(one); expect(load()).toBe(one); }\n"
+        f"function checkIt(one) {{ expect(load()).toBe(one); }}\ntest('t', () => {{ {test} }});\n"
+    )
+    twins = JAVASCRIPT.make_twins({PATH: source}, ["t"], 1, 3)
+    assert twins is not None
+    assert bool(twins.open) is is_open
+    assert not parsed(PATH, twins.lineup.files[PATH]).has_error
 
 
 CALLS = """\
@@ -130,11 +205,11 @@ def test_errors_spies_and_snapshots_are_sent() -> None:
 
     outside = [
         *(("3", "is", "RangeError"), ("4", "is", "TypeError"), ("5", "in", "four")),
-        *(("7", "eq", [6, "six"]), ("8", "is", 7)),
+        *(("7", "eq", [6, "six"]), ("8", "is", 7), ("10", "is", "nine")),
     ]
-    inside = [(line, "gold beside", None) for line in ("2", "2", "6", "9", "10", "11")]
+    inside = [(line, "gold beside", None) for line in ("2", "2", "6", "9", "11")]
     assert sent(computed=False) == sorted([*outside, *inside], key=lambda one: int(one[0]))
-    inside = [(line, "gold", None) for line in ("2", "6", "10", "11")]
+    inside = [(line, "gold", None) for line in ("2", "6", "11")]
     assert sent(computed=True) == sorted([*outside, *inside], key=lambda one: int(one[0]))
 
 
@@ -151,3 +226,83 @@ def test_errors_spies_and_snapshots_are_sent() -> None:
 def test_a_control_of_spies_errors_and_snapshots(statement: str, wanted: str) -> None:
     control = JAVASCRIPT.make_control({PATH: f"test('t', () => {{\n{statement}\n}});\n"}, ["t"], {}, 1)
     assert control is not None and re.fullmatch(wanted, control.files[PATH].split("\n")[1])
+
+
+SNAPSHOTS = """\
+describe('own', () => {
+  test('shows', () => { expect(f(1)).toMatchSnapshot(); expect(f(2)).toMatchSnapshot('a hint'); });
+  test('lists', () => { expect(f(3)).toMatchSnapshot(); expect(f(4)).toMatchSnapshot(); });
+  test('throws', () => { expect(f).toThrowErrorMatchingSnapshot(); });
+  test.each([1, 2])('each %s', (n) => { expect(f(n)).toMatchSnapshot(); });
+  test('stays', () => { expect(f(5)).toMatchSnapshot(); });
+  test('is like', () => { expect(f(6)).toMatchSnapshot({ id: expect.any(Number) }); });
+});
+"""
+# As Jest 29.7 and Vitest 2.1 write them.
+OF_JEST = r"""// Jest Snapshot v1, https://goo.gl/fbAQLP
+
+exports[`own each 1 1`] = `"n1"`;
+
+exports[`own each 2 1`] = `"n2"`;
+
+exports[`own is like 1`] = `{}`;
+
+exports[`own lists 1`] = `
+{
+  "a": 1,
+}
+`;
+
+exports[`own lists 2`] = `5`;
+
+exports[`own shows 1`] = `"zq \`x\` \${a} \\ "w""`;
+
+exports[`own shows: a hint 1`] = `
+"a
+b"
+`;
+
+exports[`own stays 1`] = `"stays"`;
+
+exports[`own throws 1`] = `"bad "x""`;
+"""
+OF_VITEST = (
+    OF_JEST.replace(
+        "Jest Snapshot v1, https://goo.gl/fbAQLP", "Vitest Snapshot v1, https://vitest.dev/guide/snapshot.html"
+    )
+    .replace("own shows: a hint", "own > shows > a hint")
+    .replace("[`own ", "[`own > ")
+    .replace("own > > ", "own > ")
+    .replace('`"bad "x""`', '`[Error: bad "x"]`')
+)
+
+
+@pytest.mark.parametrize(
+    ("held", "separator", "error"), [(OF_JEST, " ", 'bad "x"'), (OF_VITEST, " > ", 'Error: bad "x"')]
+)
+def test_what_snapshots_in_files_show_stays_outside(held: str, separator: str, error: str) -> None:
+    place = "test/__snapshots__/a.test.js.snap"
+    names = [f"own{separator}{one}" for one in ("shows", "lists", "throws", "each 1", "each 2", "is like")]
+
+    def blinded(
+        *, computed: bool, left: frozenset[str] = frozenset()
+    ) -> tuple[list[tuple[str, str, object]], set[str]]:
+        found = JAVASCRIPT.make_blind({PATH: SNAPSHOTS, place: held}, names, left, 1, computed=computed)
+        assert found is not None
+        sent = [(one.place.split(":")[1], str(one.kind), one.value) for one in found.expectations.values()]
+        gone = {line for line in held.splitlines() if line not in found.files.get(place, held).splitlines()}
+        return sent, {
+            re.sub(r"^exports\[`own (> )?(.*?)`.*", r"\2", line) for line in gone if line.startswith("exports")
+        }
+
+    hint = f"shows{':' if separator == ' ' else ' >'} a hint 1"
+    texts = [("2", "is", 'zq `x` ${a} \\ "w"'), ("2", "is", "a\nb"), ("4", "is", error)]
+    sent, gone = blinded(computed=False)
+    assert [one for one in sent if one[1] == "is"] == texts
+    assert gone == {"shows 1", hint, "throws 1"}
+    sent, gone = blinded(computed=True)
+    assert sent == [*texts[:2], ("3", "gold", None), ("3", "is", 5), texts[2], ("5", "gold", None)]
+    assert gone == {"shows 1", hint, "throws 1", "lists 1", "lists 2", "each 1 1", "each 2 1"}
+    # One that stays in its test keeps all of them there: they are counted.
+    _, gone = blinded(computed=False, left=frozenset({f"{PATH}:2:25"}))
+    assert gone == {"throws 1"}
