@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from swegym_env import __version__
+from swegym_env.arguments import nearest
 from swegym_env.cli.long_work import show_long_work
 from swegym_env.cli.options import require_repos
 from swegym_env.errors import SwegymError
-from swegym_env.tasks.task import nearest
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 

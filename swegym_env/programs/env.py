@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from swegym_env.agent.tools import ToolSet
-from swegym_env.env import SWEBenchEnv, TurnResult, check_positive
+from swegym_env.env import SWEBenchEnv, TurnResult
 from swegym_env.errors import SandboxBrokenError, SandboxError
 from swegym_env.grading.certificates import find_certificate
 from swegym_env.prepare import Workspace
@@ -104,7 +104,6 @@ class SWEAgentEnv(SWEBenchEnv):
         render_mode: str | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "tasks", "__class__")}
-        check_positive(turn_timeout_s=turn_timeout_s)
         self._agent = load_agent(agent)
         super().__init__(
             dataset,

@@ -41,6 +41,7 @@ from typing import Any
 import yaml
 
 from swegym_env.agent.tools import AGENT_FILE, Bundle, load_bundle
+from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError
 from swegym_env.programs.protocols.model import MODEL
 from swegym_env.registry import resolve, with_installed
@@ -172,7 +173,8 @@ def load_agent(given: str | os.PathLike[str] | AgentSpec | Mapping[str, Any]) ->
     file = path / AGENT_FILE
     if not file.is_file():
         raise ConfigurationError(
-            f"no agent {str(given)!r}: give {', '.join(installed)}, or a folder with an {AGENT_FILE}"
+            f"no agent {str(given)!r}{nearest(str(given), tuple(installed)) or ':'} "
+            f"give {', '.join(installed)}, or a folder with an {AGENT_FILE}"
         )
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -145,9 +145,14 @@ def find_repository(name: str, source: str | os.PathLike[str] | None = None) -> 
 
 def source_problem(source: str | os.PathLike[str] | None) -> str:
     """Why `source`, as in `repository_layer`, can be the source of no repository; empty if it can."""
-    if source is None or is_url(os.fspath(source)) or Path(source).expanduser().is_dir():
+    if source is None:
         return ""
-    return f"repos: expected a directory of clones, a clone, or a URL, got {os.fspath(source)!r}: no such directory"
+    given: object = source
+    named = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
+    if named and (is_url(named) or Path(named).expanduser().is_dir()):
+        return ""
+    reason = ": no such directory" if named else ""
+    return f"repos: expected a directory of clones, a clone, or a URL, got {named or source!r}{reason}"
 
 
 def is_url(place: str) -> bool:
