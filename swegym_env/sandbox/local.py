@@ -35,6 +35,7 @@ from swegym_env.sandbox.imported import ImportedProgram, find_imported, place_pr
 from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
+from swegym_env.sandbox.unclosed import close_unclosed, note_unclosed
 from swegym_env.sandbox.writable import FormerLayer, SandboxDirectory, WritableLayer, copy_files, run_dir_for
 
 __all__ = ["HOSTNAME", "LocalBackend", "LocalSandbox", "LocalSnapshot", "known_problem"]
@@ -241,6 +242,7 @@ class LocalSandbox:
         """
         if self._closed:
             raise SandboxError("the sandbox is closed")
+        close_unclosed()
         if self._layer is None:
             if self.spec.imports is not None:
                 self._imported, self.imports_problem = find_imported(self.spec, self)
@@ -703,6 +705,11 @@ class LocalSandbox:
             clean_up({"do": "end", "id": self._directory.path.name})
             if self._layer is not None:
                 self._layer.remove()
+
+    def __del__(self) -> None:
+        """Have what it still holds closed, where its user has forgotten it."""
+        if self.__dict__.get("_directory") is not None and not self._closed:
+            note_unclosed(self)
 
 
 def _stop_all(shell: Shell) -> bool:

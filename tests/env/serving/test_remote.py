@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import gc
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -97,6 +99,16 @@ def opened(service: Served) -> Sandbox:
     sandbox = open_sandbox(SandboxSpec(workdir="/tmp", env={"GIVEN": "a b"}), backend=service.url)
     sandbox.start()
     return sandbox
+
+
+def test_a_sandbox_that_was_forgotten_is_destroyed_with_the_next_start(service: Served) -> None:
+    before = service.settled_containers()
+    forgotten = opened(service)
+    assert service.containers() == before + 1
+    del forgotten
+    gc.collect()
+    with contextlib.closing(opened(service)):
+        assert_eventually(lambda: service.containers() == before + 1, "the end of the forgotten one")
 
 
 def test_files_and_their_errors_equal_the_local_ones(service: Served) -> None:
