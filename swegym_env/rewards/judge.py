@@ -105,7 +105,8 @@ class JudgeReward(RewardPart):
         self._prompt = ""
         self._history: deque[dict[str, Any]] = deque(maxlen=history)
         self._open_votes: list[list[Future[float]]] = []
-        self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="swegym-judge")
+        self._concurrency = concurrency
+        self._pool: ThreadPoolExecutor | None = None  # from the first vote to `close`
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Reset the environment; open votes of an abandoned episode are cancelled."""
@@ -125,6 +126,8 @@ class JudgeReward(RewardPart):
         issue = shorten(getattr(turn.task, "problem_statement", self._prompt), self._text_limit)[0]
         prompt = self._template.render(issue=issue, history=list(self._history), step=step)
         self._history.append(step)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=self._concurrency, thread_name_prefix="swegym-judge")
         self._open_votes.append([self._pool.submit(self._vote, prompt) for _ in range(self._votes)])
         if not turn.ended:
             return 0.0
@@ -134,9 +137,11 @@ class JudgeReward(RewardPart):
         return self._coefficient * self._mean_score(turn.info)
 
     def close(self) -> None:
-        """Close the environment and end the threads."""
+        """Close the environment and end the threads; a later `reset` begins an episode as usual."""
         self._cancel_votes()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
         super().close()
 
     def _mean_score(self, info: dict[str, Any]) -> float:
