@@ -463,9 +463,9 @@ class LocalSandbox:
         return self._layer
 
     def _drop_shell(self) -> None:
-        if self._shell is not None:
-            self._shell.close()
-            self._shell = None
+        shell, self._shell = self._shell, None  # first: an interrupted close must not be made twice
+        if shell is not None:
+            shell.close()
 
     def _drop_ended_shell(self) -> None:
         if self._shell is not None and self._shell.ended:
@@ -581,7 +581,7 @@ class LocalSandbox:
         snapshot = LocalSnapshot(self.spec, self._cwd, self._former, directory)
         try:
             self._while_stopped(lambda upper: copy_files(upper, directory / "upper"))
-        except SandboxError:
+        except BaseException:
             snapshot.discard()
             raise
         return snapshot
@@ -651,7 +651,7 @@ class LocalSandbox:
                 layer = other._writable()
                 self._while_stopped(lambda upper: layer.copy_from(upper, over_former=bool(self._former)))
             other._launch_if_possible()
-        except SandboxError:
+        except BaseException:
             other.close()
             raise
         return other
@@ -665,15 +665,17 @@ class LocalSandbox:
         """Let bash save its state to the writable layer; without a bash that does so, the last saved one remains."""
         self._require_started()
         if self._shell is not None:
-            self._shell.save_state(self.spec.limits.turn_timeout_s)
-            self._drop_ended_shell()
+            try:
+                self._shell.save_state(self.spec.limits.turn_timeout_s)
+            finally:
+                self._drop_ended_shell()
 
     def _while_stopped(self, copy: Callable[[Path], None]) -> None:
         """Copy the writable layer while the processes inside are stopped. If they cannot be stopped, they are ended."""
-        if self._shell is not None and not _stop_all(self._shell):
-            self._shell.end()
-            self._drop_shell()
         try:
+            if self._shell is not None and not _stop_all(self._shell):
+                self._shell.end()
+                self._drop_shell()
             copy(self._writable().path / "upper")
         finally:
             if self._shell is not None:
