@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
+import gymnasium
+
 from swegym_env.agent.tools import ToolSet
 from swegym_env.env import SWEBenchEnv, TurnResult
 from swegym_env.errors import SandboxBrokenError, SandboxError
@@ -188,11 +190,15 @@ class SWEAgentEnv(SWEBenchEnv):
 
     def _play(self, action: str) -> TurnResult:
         sandbox, _ = self._live()
-        assert self._request is not None  # an episode is in progress
+        asked, self._request = self._request, None
+        if asked is None:
+            raise gymnasium.error.ResetNeeded(
+                "the last step was interrupted, and nothing asks for an answer: call reset()"
+            )
         turn = TurnResult(sandbox=sandbox.backend)
-        answer = read_answer(action, self._request, self._format, self._turn)
+        answer = read_answer(action, asked, self._format, self._turn)
         self._conversations.answered(answer.message)
-        body, content_type = PROTOCOLS[self._request.protocol].write(self._request, answer, self._turn)
+        body, content_type = PROTOCOLS[asked.protocol].write(asked, answer, self._turn)
         sandbox.door().answer(self._number, 200, body, content_type)
         before_s = self._worked_s
         left_s = self._turn_timeout_s
