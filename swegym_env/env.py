@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import errno
 import inspect
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
@@ -208,6 +210,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         self._turn = 0
         self._started = 0.0
         self._over = True
+        self._thread: int | None = None  # that is in `reset` or `step`
         self._last_turn_reason: EndReason | None = None
         self._shown = ""
         self.example: E = examples[0]
@@ -248,9 +251,13 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
         Raises:
             UnknownTaskError: no such instance.
-            ConfigurationError: an unknown option.
+            ConfigurationError: an unknown option, or another thread uses the environment.
             InfrastructureError: the episode cannot be started.
         """
+        with self._in_one_thread():
+            return self._reset(seed, options)
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
         began = time.perf_counter()
         options = {} if options is None else options
         if not isinstance(options, Mapping):
@@ -278,8 +285,25 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is in progress.
-            ConfigurationError: the action is not text; nothing has happened.
+            ConfigurationError: the action is not text, or another thread uses the environment; nothing has happened.
         """
+        with self._in_one_thread():
+            return self._step(action)
+
+    @contextlib.contextmanager
+    def _in_one_thread(self) -> Iterator[None]:
+        """Refuse what another thread does at the same time: two commands at once would share one output."""
+        if self._thread not in (None, threading.get_ident()):
+            raise ConfigurationError(
+                f"{type(self).__name__}: another thread is using it. Try: an environment for each thread"
+            )
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         if not isinstance(action, str):

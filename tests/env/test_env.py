@@ -1,5 +1,8 @@
 """`SWEBenchEnv` in real sandboxes: the contract of its observations, rewards and infos."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -345,6 +348,18 @@ def test_an_action_that_is_no_text_or_a_wrong_option_changes_nothing(env):
         with pytest.raises(ConfigurationError, match=r"options: expected a dictionary|unknown option"):
             env.reset(options=options)
     assert env.step("echo on")[0] == "on\n[exit code 0]"
+
+
+def test_a_second_thread_is_refused_and_disturbs_nothing(env):
+    env.reset(seed=0)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(env.step, "echo one; touch begun; sleep 1; echo one")
+        time.sleep(0.3)
+        for call in (lambda: env.step("echo two"), env.reset):
+            with pytest.raises(ConfigurationError, match="another thread is using it"):
+                call()
+        assert first.result()[0] == "one\none\n[exit code 0]"
+    assert env.step("echo three")[0] == "three\n[exit code 0]"  # one after the other, any thread may
 
 
 def test_whole_numbers_of_limits_may_be_written_as_floats(env):
