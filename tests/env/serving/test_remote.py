@@ -17,6 +17,7 @@ from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.grading.grading import grade
 from swegym_env.sandbox import CommandResult, Sandbox, SandboxSpec, open_sandbox
+from swegym_env.sandbox.remote.connection import ServerClient
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.serving.conftest import Served, assert_eventually
 
@@ -215,6 +216,12 @@ def test_a_wrong_address_or_token_is_a_configuration_error(server: Served, monke
             open_sandbox(SandboxSpec(), backend=address)
     with pytest.raises(ConfigurationError, match=r"swegym serve --repos"):
         SWEBenchEnv(sandbox=server.url, repos="/clones")
+    for variable in ("SWEGYM_PATIENCE_S", "SWEGYM_WAIT_S"):
+        for text in ("long", "-1", "nan"):
+            with monkeypatch.context() as changed:
+                changed.setenv(variable, text)
+                with pytest.raises(ConfigurationError, match=f"{variable}: .*'{text}'"):
+                    ServerClient(server.url, "")
     monkeypatch.setenv("SWEGYM_TOKEN", "another-token-0123456789")
     with pytest.raises(ConfigurationError, match="token is missing or wrong"):
         open_sandbox(SandboxSpec(), backend=server.url).start()
