@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swegym_env.errors import ConfigurationError
+from swegym_env.paths import expand
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
@@ -50,7 +51,7 @@ def render_prompt(prompt: str, values: Mapping[str, Any]) -> tuple[str, str]:
 def check_prompt(prompt: str | os.PathLike[str]) -> Path:
     """The folder of a prompt. Raises ConfigurationError if there is no such prompt; its templates are not read."""
     if isinstance(prompt, str | os.PathLike):
-        folder = _SHIPPED / prompt if prompt in SHIPPED_PROMPTS else Path(prompt).expanduser()
+        folder = _SHIPPED / prompt if prompt in SHIPPED_PROMPTS else expand(prompt)
         if (folder / "task.j2").is_file() or (folder / "system.j2").is_file():
             return folder
     raise ConfigurationError(

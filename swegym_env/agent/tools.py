@@ -44,6 +44,7 @@ from swegym_env.agent.actions import Action, ActionFormat, Call, Command, Edits,
 from swegym_env.agent.search_replace import write_blocks
 from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError
+from swegym_env.paths import expand
 
 __all__ = [
     "AGENT_FILE",
@@ -425,7 +426,7 @@ def load_bundle(name_or_path: str | os.PathLike[str]) -> Bundle:
         ConfigurationError: there is no such bundle, or it is malformed; the message names file, key and expected value.
     """
     shipped = shipped_bundles()
-    path = shipped.get(str(name_or_path)) or Path(name_or_path).expanduser().absolute()
+    path = shipped.get(str(name_or_path)) or expand(name_or_path).absolute()
     file = path / "config.yaml"
     if (path / AGENT_FILE).is_file():
         return _program_bundle(path)

@@ -23,6 +23,7 @@ import gymnasium
 
 from swegym_env.agent.observations import shorten
 from swegym_env.errors import ConfigurationError, InfrastructureError
+from swegym_env.paths import expand
 from swegym_env.rewards.part import RewardPart, Turn, check_finite
 
 __all__ = ["JudgeError", "JudgeReward", "boxed_score"]
@@ -96,7 +97,7 @@ class JudgeReward(RewardPart):
         )
         self._request = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
         self._votes, self._timeout_s, self._text_limit = votes, timeout_s, text_limit
-        path = Path(prompt).expanduser() if prompt is not None else _TEMPLATE
+        path = expand(prompt) if prompt is not None else _TEMPLATE
         try:
             jinja = SandboxedEnvironment(undefined=jinja2.StrictUndefined, trim_blocks=True)
             self._template = jinja.from_string(path.read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
+from swegym_env.paths import expand
 from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.images import image_store
 from swegym_env.sandbox.images.references import mirrored
@@ -293,7 +294,7 @@ def _read(example_type: type[T], row: Any, place: str) -> T:
 
 def _rows(dataset: str, split: str | None, *, streaming: bool) -> Iterable[tuple[str, Any]]:
     """(place, row) for each row of a dataset. The place is for error messages."""
-    path = Path(dataset).expanduser()
+    path = expand(dataset)
     is_folder = bool(dataset) and path.is_dir()
     if dataset in SHIPPED:
         load = resolve(SHIPPED[dataset], f"dataset {dataset}")
@@ -402,7 +403,7 @@ def _hub_rows(dataset: str, split: str | None, *, streaming: bool) -> Iterator[t
         except ValueError as error:
             raise UnknownTaskError(f"{dataset}: {_first_line(error)}") from error
         except OSError as error:
-            if Path(dataset).expanduser().is_dir():
+            if expand(dataset).is_dir():
                 raise UnknownTaskError(f"{dataset}: no dataset in this folder: {_first_line(error)}") from error
             raise ConfigurationError(
                 f"{dataset}: the hub cannot be reached and there is no cached copy ({offline or _first_line(error)}). "
@@ -419,7 +420,7 @@ def _offline_if_unreachable(dataset: str) -> Iterator[str]:
     Without this, `datasets` would retry for half a minute before it fails.
     """
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    reason = "" if Path(dataset).expanduser().is_dir() else why_unreachable(endpoint)
+    reason = "" if expand(dataset).is_dir() else why_unreachable(endpoint)
     if not reason:
         yield ""
         return
