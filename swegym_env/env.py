@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import errno
 import inspect
-import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
@@ -18,9 +19,18 @@ import gymnasium
 from swegym_env.agent.actions import Command, Malformed, Submit
 from swegym_env.agent.formats import action_format as find_format
 from swegym_env.agent.observations import print_turn, render_result, turn_text
-from swegym_env.agent.prompts import render_prompt
+from swegym_env.agent.prompts import check_prompt, render_prompt
 from swegym_env.agent.spaces import AnyText
 from swegym_env.agent.tools import tools_for
+from swegym_env.arguments import (
+    check_between,
+    check_choice,
+    check_dataset,
+    check_positive,
+    check_whole,
+    elements,
+    nearest,
+)
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.grading.certificates import find_certificate, trusted
 from swegym_env.grading.grading import Verdict, grade
@@ -31,13 +41,14 @@ from swegym_env.sandbox.api import Imports, Limits, Sandbox, Snapshot
 from swegym_env.sandbox.pool import WarmPool
 from swegym_env.tasks.adapters import Example
 from swegym_env.tasks.datasets import load_tasks
-from swegym_env.tasks.task import Task, TaskSet, nearest
+from swegym_env.tasks.task import Task, TaskSet
 from swegym_env.vector import ThreadVectorEnv
 
 __all__ = ["EndReason", "EnvSnapshot", "Outcome", "SWEBenchEnv", "TextEpisode", "Timing", "TurnResult", "make_vector"]
 
 EndReason = Literal["submitted", "crashed", "max_turns", "tokens", "time", "broken", "error"]
 
+_LEAST_OBSERVATION = 100  # characters
 _SUBMITTED = "/.swegym/submitted"  # written by the program `submit`
 _CLOSING: Mapping[EndReason, str] = {
     "submitted": "Submitted.",
@@ -187,7 +198,8 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
     ) -> None:
         if not len(examples):
             raise ConfigurationError(f"{type(self).__name__}: there is no task in {examples.name!r}")
-        check_positive(max_turns=max_turns, episode_timeout_s=episode_timeout_s)
+        check_whole("max_turns", max_turns, 1, optional=True)
+        check_positive("episode_timeout_s", episode_timeout_s, optional=True)
         check_choice("render_mode", render_mode, (None, "ansi", "human"))
         self.observation_space, self.action_space = AnyText(), AnyText()
         self.render_mode = render_mode
@@ -198,6 +210,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         self._turn = 0
         self._started = 0.0
         self._over = True
+        self._thread: int | None = None  # that is in `reset` or `step`
         self._last_turn_reason: EndReason | None = None
         self._shown = ""
         self.example: E = examples[0]
@@ -206,8 +219,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
     @classmethod
     def make_vector(cls, num_envs: int = 1, **arguments: Any) -> ThreadVectorEnv:
         """Environments of equal arguments on threads: what `gymnasium.make_vec(…, num_envs=…)` makes."""
-        if num_envs < 1:
-            raise ConfigurationError(f"num_envs: expected 1 or more, got {num_envs!r}")
+        check_whole("num_envs", num_envs, 1)
         return ThreadVectorEnv([partial(cls, **arguments)] * num_envs)
 
     @property
@@ -239,17 +251,23 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
         Raises:
             UnknownTaskError: no such instance.
-            ConfigurationError: an unknown option.
+            ConfigurationError: an unknown option, or another thread uses the environment.
             InfrastructureError: the episode cannot be started.
         """
-        super().reset(seed=seed)
+        with self._in_one_thread():
+            return self._reset(seed, options)
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
         began = time.perf_counter()
+        options = {} if options is None else options
+        if not isinstance(options, Mapping):
+            raise ConfigurationError(f"options: expected a dictionary with instance_id, got {options!r}")
+        unknown = next((name for name in options if name != "instance_id"), None)
+        if unknown is not None:
+            raise ConfigurationError(f"reset: unknown option {unknown!r}; there is instance_id")
+        super().reset(seed=seed)
         self._over = True
         self._release()
-        options = options or {}
-        unknown = set(options) - {"instance_id"}
-        if unknown:
-            raise ConfigurationError(f"reset: unknown option {min(unknown)!r}; there is instance_id")
         if "instance_id" in options:
             self.example = self._examples[str(options["instance_id"])]
         else:
@@ -263,9 +281,33 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         return self._shown, {**info, "timing": Timing(time.perf_counter() - began)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play one turn. Raises gymnasium.error.ResetNeeded if no episode is in progress."""
+        """Play one turn.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is in progress.
+            ConfigurationError: the action is not text, or another thread uses the environment; nothing has happened.
+        """
+        with self._in_one_thread():
+            return self._step(action)
+
+    @contextlib.contextmanager
+    def _in_one_thread(self) -> Iterator[None]:
+        """Refuse what another thread does at the same time: two commands at once would share one output."""
+        if self._thread not in (None, threading.get_ident()):
+            raise ConfigurationError(
+                f"{type(self).__name__}: another thread is using it. Try: an environment for each thread"
+            )
+        self._thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._thread = None
+
+    def _step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if self._over:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
+        if not isinstance(action, str):
+            raise ConfigurationError(f"step: expected the action as text, got {type(action).__name__}")
         began = time.perf_counter()
         self._turn += 1
         try:
@@ -329,26 +371,6 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         """End the episode. Idempotent."""
         self._over = True
         self._release()
-
-
-def check_positive(**values: float | None) -> None:
-    """Raise ConfigurationError for the first value that is neither None nor positive."""
-    for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ConfigurationError(f"{name}: expected a positive number, got {value!r}")
-
-
-def check_dataset(dataset: object, instead: str) -> None:
-    """Raise ConfigurationError if `dataset` is not the name of one; tasks themselves are the argument `instead`."""
-    if not isinstance(dataset, (str, os.PathLike)):
-        got = type(dataset).__name__
-        raise ConfigurationError(f"dataset: expected a name or a file, got a {got}. Try: {instead}=")
-
-
-def check_choice(name: str, value: str | None, choices: Sequence[str | None]) -> None:
-    """Raise ConfigurationError if `value` is not one of `choices`."""
-    if value not in choices:
-        raise ConfigurationError(f"{name}: expected one of {choices}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -443,20 +465,17 @@ class SWEBenchEnv(TextEpisode[Task]):
         arguments = {name: value for name, value in locals().items() if name not in ("self", "tasks", "__class__")}
         check_dataset(dataset, "tasks")
         check_choice("reward", reward, ("resolved", "none"))
-        check_positive(turn_timeout_s=turn_timeout_s)
-        if observation_limit < 100:
-            raise ConfigurationError(f"observation_limit: expected at least 100 characters, got {observation_limit!r}")
-        if pool < 0:
-            raise ConfigurationError(f"pool: expected 0 or more sandboxes, got {pool!r}")
-        if max_forgery_chance is not None and not 0 < max_forgery_chance < 1:
-            raise ConfigurationError(
-                f"max_forgery_chance: expected more than 0 and less than 1, got {max_forgery_chance!r}"
-            )
+        check_positive("turn_timeout_s", turn_timeout_s)
+        check_whole("observation_limit", observation_limit, _LEAST_OBSERVATION)
+        check_whole("pool", pool, 0)
+        if max_forgery_chance is not None:
+            check_between("max_forgery_chance", max_forgery_chance, 0, 1, open_ended=True)
+        check_prompt(prompt)
         check_backend(sandbox, repos)
         found = (
             load_tasks(dataset, split=split, on_bad_row="raise" if strict_rows else "warn")
             if tasks is None
-            else TaskSet(tasks)
+            else TaskSet(elements("tasks", tasks, Task))
         )
         super().__init__(
             found if trust is None else trusted(found, trust),

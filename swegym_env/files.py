@@ -22,13 +22,13 @@ def write_atomically(path: Path, text: str) -> Path:
     Returns:
         The path.
     Raises:
-        OSError: it cannot be written. The former content stays, and nothing else is left.
+        OSError: it cannot be written. Then, and after an interrupt, the former content stays, and nothing else is left.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         return partial.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise

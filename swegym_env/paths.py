@@ -6,7 +6,14 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["large_run_dir", "run_dir", "work_dir"]
+from swegym_env.errors import ConfigurationError
+
+__all__ = ["expand", "large_run_dir", "run_dir", "work_dir"]
+
+
+def expand(path: str | os.PathLike[str]) -> Path:
+    """`path` with the home directory in the place of "~"; unchanged where that user has none."""
+    return Path(os.path.expanduser(path))
 
 
 def work_dir() -> Path:
@@ -14,19 +21,27 @@ def work_dir() -> Path:
 
     `$SWEGYM_WORKDIR` if set; else `/var/cache/swegym` for root, whose home no other user can enter (sandboxes of root
     run as an ordinary user); else `$XDG_CACHE_HOME/swegym` or `~/.cache/swegym`.
+
+    Raises:
+        ConfigurationError: the user has no home directory, as in containers with any user id.
     """
     chosen = os.environ.get("SWEGYM_WORKDIR")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        return expand(chosen).absolute()
     if os.geteuid() == 0:
         return Path("/var/cache/swegym")
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swegym"
+    cache = expand(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    if not cache.is_absolute():
+        raise ConfigurationError(
+            f"images and layers: user {os.geteuid()} has no home directory for them. Try: SWEGYM_WORKDIR=/large/disk"
+        )
+    return cache / "swegym"
 
 
 def run_dir() -> Path:
     """The directory of the writable layers of live sandboxes: `$SWEGYM_RUNDIR`, else `/dev/shm`, else `/tmp`."""
     chosen = os.environ.get("SWEGYM_RUNDIR")
-    return Path(chosen).expanduser().absolute() if chosen else _default_run_dir(os.geteuid())
+    return expand(chosen).absolute() if chosen else _default_run_dir(os.geteuid())
 
 
 @lru_cache(maxsize=1)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from swegym_env.errors import ConfigurationError
 
 __all__ = ["ThreadVectorEnv"]
 
@@ -19,7 +21,12 @@ class ThreadVectorEnv(SyncVectorEnv):
     """Gymnasium's `SyncVectorEnv` with the calls of the sub-environments in parallel on threads.
 
     The calls run first, each environment on its own thread; the parent class then collects the results in order, so
-    its semantics are unchanged.
+    its semantics are unchanged. An error in one environment is raised after the calls of all have ended; the results of
+    the others are dropped.
+
+    Raises:
+        ConfigurationError: the number of actions or seeds is not that of the environments.
+        gymnasium.error.ClosedEnvironmentError: it is closed.
     """
 
     def __init__(
@@ -29,12 +36,18 @@ class ThreadVectorEnv(SyncVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
         self._threads = ThreadPoolExecutor(max_workers=len(env_fns), thread_name_prefix="swegym-vector")
+        self._calls: list[Future[None]] = []
         self._buffered = [_BufferedEnv(make()) for make in env_fns]
         super().__init__([env.itself for env in self._buffered], autoreset_mode=autoreset_mode)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset all environments, or those of `options["reset_mask"]`."""
-        seeds = [seed + i for i in range(self.num_envs)] if isinstance(seed, int) else seed
+        if isinstance(seed, int):
+            seeds: Any = [seed + i for i in range(self.num_envs)]
+        elif seed is None or (isinstance(seed, Sequence) and len(seed) == self.num_envs):
+            seeds = seed
+        else:
+            raise ConfigurationError(f"seed: expected a number or a list of {self.num_envs}, got {seed!r}")
         mask = (options or {}).get("reset_mask", np.ones(self.num_envs, dtype=np.bool_))
         rest = {key: value for key, value in options.items() if key != "reset_mask"} if options else options
         each = [None] * self.num_envs if seeds is None else seeds
@@ -43,6 +56,8 @@ class ThreadVectorEnv(SyncVectorEnv):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all environments; those that ended are reset as the autoreset mode says."""
+        if len(actions) != self.num_envs:
+            raise ConfigurationError(f"actions: expected {self.num_envs}, got {len(actions)}")
         resets_next = self.autoreset_mode == AutoresetMode.NEXT_STEP
         resets_now = self.autoreset_mode == AutoresetMode.SAME_STEP
         self._run(
@@ -61,8 +76,16 @@ class ThreadVectorEnv(SyncVectorEnv):
         self._threads.shutdown()
 
     def _run(self, calls: Sequence[Callable[[], None]]) -> None:
-        for future in [self._threads.submit(call) for call in calls]:
-            future.result()
+        """Make the calls in parallel, and raise the first error when all have ended."""
+        if self.closed:
+            raise gymnasium.error.ClosedEnvironmentError("the environments are closed")
+        wait(self._calls)  # an interrupt may have left some running
+        for env in self._buffered:
+            env.forget()
+        self._calls = [self._threads.submit(call) for call in calls]
+        wait(self._calls)
+        for call in self._calls:
+            call.result()
 
 
 class _BufferedEnv(gymnasium.Wrapper[str, str, str, str]):
@@ -74,6 +97,10 @@ class _BufferedEnv(gymnasium.Wrapper[str, str, str, str]):
 
     def itself(self) -> _BufferedEnv:
         return self
+
+    def forget(self) -> None:
+        """Drop results that the vector environment did not take, since another environment raised an error."""
+        self._results.clear()
 
     def run_reset(self, seed: int | None, options: dict[str, Any] | None) -> None:
         self._results.append(self.env.reset(seed=seed, options=options))

@@ -9,16 +9,18 @@ rest. An empty system prompt is omitted.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swegym_env.errors import ConfigurationError
+from swegym_env.paths import expand
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
 
-__all__ = ["SHIPPED_PROMPTS", "render_prompt"]
+__all__ = ["SHIPPED_PROMPTS", "check_prompt", "render_prompt"]
 
 _SHIPPED = Path(__file__).parent / "templates"
 SHIPPED_PROMPTS = ("default", "terse")
@@ -46,16 +48,23 @@ def render_prompt(prompt: str, values: Mapping[str, Any]) -> tuple[str, str]:
     return system, task
 
 
+def check_prompt(prompt: str | os.PathLike[str]) -> Path:
+    """The folder of a prompt. Raises ConfigurationError if there is no such prompt; its templates are not read."""
+    if isinstance(prompt, str | os.PathLike):
+        folder = _SHIPPED / prompt if prompt in SHIPPED_PROMPTS else expand(prompt)
+        if (folder / "task.j2").is_file() or (folder / "system.j2").is_file():
+            return folder
+    raise ConfigurationError(
+        f"no prompt {prompt!r}: give {' or '.join(SHIPPED_PROMPTS)}, or a folder that contains system.j2 or task.j2"
+    )
+
+
 @functools.lru_cache(maxsize=16)
 def _environment(prompt: str) -> SandboxedEnvironment:
     from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.sandbox import SandboxedEnvironment
 
-    folder = _SHIPPED / prompt if prompt in SHIPPED_PROMPTS else Path(prompt).expanduser()
-    if not (folder / "task.j2").is_file() and not (folder / "system.j2").is_file():
-        raise ConfigurationError(
-            f"no prompt {prompt!r}: give {' or '.join(SHIPPED_PROMPTS)}, or a folder that contains system.j2 or task.j2"
-        )
+    folder = check_prompt(prompt)
     return SandboxedEnvironment(
         loader=FileSystemLoader([folder, _SHIPPED / "default", _SHIPPED]),
         undefined=StrictUndefined,

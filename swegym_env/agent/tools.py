@@ -33,7 +33,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -42,7 +42,9 @@ import yaml
 
 from swegym_env.agent.actions import Action, ActionFormat, Call, Command, Edits, Malformed, Submit, not_text
 from swegym_env.agent.search_replace import write_blocks
+from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError
+from swegym_env.paths import expand
 
 __all__ = [
     "AGENT_FILE",
@@ -286,7 +288,9 @@ def tool_set(chosen: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
         ConfigurationError: there is no such set or bundle, a bundle is malformed, the list is empty, or two tools have
             the same name.
     """
-    names = [chosen] if isinstance(chosen, str | os.PathLike) else list(chosen)
+    names = [chosen] if isinstance(chosen, str | os.PathLike) else chosen
+    if not isinstance(names, Iterable):
+        raise ConfigurationError(f"tools: expected names or folders, got {chosen!r}")
     flat = [each for name in names for each in TOOL_SETS.get(str(name), (name,))]
     if not flat:
         raise ConfigurationError(f"tools: expected at least one of bash, {', '.join(TOOL_SETS)}, or a bundle")
@@ -422,13 +426,14 @@ def load_bundle(name_or_path: str | os.PathLike[str]) -> Bundle:
         ConfigurationError: there is no such bundle, or it is malformed; the message names file, key and expected value.
     """
     shipped = shipped_bundles()
-    path = shipped.get(str(name_or_path)) or Path(name_or_path).expanduser().absolute()
+    path = shipped.get(str(name_or_path)) or expand(name_or_path).absolute()
     file = path / "config.yaml"
     if (path / AGENT_FILE).is_file():
         return _program_bundle(path)
     if not file.is_file():
         raise ConfigurationError(
-            f"no tool bundle {str(name_or_path)!r}: give {', '.join(shipped)}, or a folder with a config.yaml"
+            f"no tool bundle {str(name_or_path)!r}{nearest(str(name_or_path), (*shipped, *TOOL_SETS)) or ':'} "
+            f"give {', '.join(shipped)}, or a folder with a config.yaml"
         )
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swegym_env.agent.formats.scanning import after_reasoning
-from swegym_env.agent.prompts import render_prompt
+from swegym_env.agent.prompts import check_prompt, render_prompt
 from swegym_env.env import Outcome, TextEpisode, TurnResult
 from swegym_env.tasks.adapters import Example
 from swegym_env.tasks.task import TaskSet
@@ -69,6 +69,7 @@ class AnswerEnv(TextEpisode[E]):
         render_mode: str | None,
         arguments: Mapping[str, Any],
     ) -> None:
+        check_prompt(prompt)
         super().__init__(examples, max_turns=max_turns, render_mode=render_mode, arguments=arguments)
         self._prompt = str(prompt)
 

@@ -14,7 +14,8 @@ from typing import ClassVar, Protocol, TypeVar
 from swegym_env.agent.observations import shorten
 from swegym_env.answers.answer import AnswerEnv, Judgement
 from swegym_env.answers.python_tests import runnable_tests
-from swegym_env.env import Outcome, check_choice, check_dataset
+from swegym_env.arguments import check_choice, check_dataset, elements
+from swegym_env.env import Outcome
 from swegym_env.errors import ConfigurationError
 from swegym_env.grading.grading import grade
 from swegym_env.languages.python.parsing import parse
@@ -150,7 +151,7 @@ class OneFileEnv(AnswerEnv[X]):
         found = (
             load_examples(self.example_type, dataset, split=split, on_bad_row="raise" if strict_rows else "warn")
             if examples is None
-            else TaskSet(examples)
+            else TaskSet(elements("examples", examples, self.example_type))
         )
         super().__init__(
             found,

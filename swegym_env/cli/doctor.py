@@ -320,7 +320,7 @@ def _run_directory() -> str:
     written = _write_to(directory)
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".doctor-") as file:
         os.setxattr(file.name, "user.swegym", b"y")
-    return f"{written}, supports user xattrs"
+    return f"{written}, writable layers are stored there; supports user xattrs"
 
 
 def _sandbox(backend: str) -> str:
@@ -427,8 +427,9 @@ def _masked_proc(sandbox: Sandbox) -> str:
 def _shared_memory(sandbox: Sandbox) -> str:
     blocks, block_bytes = map(int, sandbox.run("stat -f -c '%b %S' /dev/shm").output.split())
     if blocks * block_bytes != SHARED_MEMORY_BYTES:
-        raise _UnavailableError(f"/dev/shm has {blocks * block_bytes >> 20} MiB, expected {SHARED_MEMORY_BYTES >> 20}")
-    return f"/dev/shm has {SHARED_MEMORY_BYTES >> 20} MiB"
+        has, expected = blocks * block_bytes >> 20, SHARED_MEMORY_BYTES >> 20
+        raise _UnavailableError(f"/dev/shm of a sandbox has {has} MiB, expected {expected}")
+    return f"each sandbox has a /dev/shm of its own, of {SHARED_MEMORY_BYTES >> 20} MiB"
 
 
 def _own_namespace(kind: str, sandbox: Sandbox) -> str:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from swegym_env import __version__
+from swegym_env.arguments import nearest
 from swegym_env.cli.long_work import show_long_work
 from swegym_env.cli.options import require_repos
 from swegym_env.errors import SwegymError
-from swegym_env.tasks.task import nearest
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
@@ -55,6 +55,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         episode ended without a submission; 2 if the request is wrong or cannot be fulfilled here (one line on standard
         error says why); 130 after Ctrl-C; 141 if standard output is closed.
     """
+    _open_standard_streams()
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        from swegym_env.sandbox.client import end_all
+
+        end_all()
+        print("swegym: interrupted; its sandboxes are removed", file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # otherwise each of its retries prints a line
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # tasks contain characters that a terminal may not have
@@ -80,12 +92,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"swegym: {_one_line(error)}", file=sys.stderr)
         _flush_output()
         return 2
-    except KeyboardInterrupt:
-        from swegym_env.sandbox.client import end_all
 
-        end_all()
-        print("swegym: interrupted; its sandboxes are removed", file=sys.stderr)
-        return 128 + signal.SIGINT
+
+def _open_standard_streams() -> None:
+    """Open the null device in the place of closed streams: Python has none, and a file would take their number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # takes the free number, since those below it are open
+            os.set_inheritable(descriptor, descriptor == number)
+            setattr(sys, name, open(descriptor, "w" if number else "r", closefd=False))  # noqa: SIM115 as long as Python
 
 
 def _one_line(error: Exception) -> str:

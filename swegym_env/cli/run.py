@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from swegym_env.cli.options import (
     DATASETS,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import gymnasium
 
 __all__ = ["add_parser"]
+
+P = TypeVar("P")
 
 _ANSWER_TIMEOUT_S = 3600.0
 _BEGIN, _END = "<execute>", "</execute>"
@@ -68,15 +71,23 @@ def add_parser(commands: Any) -> None:
     add_json(parser, "step")
 
 
-def _run(options: argparse.Namespace) -> int:
-    from swegym_env.recording.recorder import RecordTrajectory
-
+def _check(options: argparse.Namespace) -> None:
     require_at_least(options, seed=0)
     if options.agent and options.tools != "bash":
         raise ConfigurationError("--tools: an agent program has its own tools")
-    for name in ("model", "model_name"):
-        if getattr(options, name) and not (options.model and options.agent):
-            raise ConfigurationError(f"--{name.replace('_', '-')}: only with --agent and --model")
+    if options.model is not None:
+        if not options.agent:
+            raise ConfigurationError("--model: only with --agent")
+        if not options.model.startswith(("http://", "https://")):
+            raise ConfigurationError(f"--model: expected an address such as http://host:8000/v1, got {options.model!r}")
+    elif options.model_name is not None:
+        raise ConfigurationError("--model-name: only with --model")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from swegym_env.recording.recorder import RecordTrajectory
+
+    _check(options)
     tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
     report_skipped(tasks)
     if options.instance:
@@ -168,7 +179,7 @@ def _answers(options: argparse.Namespace, asked: list[dict[str, Any]]) -> Iterat
     Raises:
         ConfigurationError: the model does not answer.
     """
-    name = options.model_name or _ask(options.model, "/models")["data"][0]["id"]
+    name = options.model_name or _part(_ask(options.model, "/models"), "/models", str, "data", 0, "id")
     while True:
         request = {"model": name, "messages": asked[0]["messages"]}
         if asked[0]["tools"]:
@@ -176,15 +187,26 @@ def _answers(options: argparse.Namespace, asked: list[dict[str, Any]]) -> Iterat
         given = asked[0]["request"]
         request |= {key: given[key] for key in ("temperature", "top_p", "tool_choice", "max_tokens") if key in given}
         reply = _ask(options.model, "/chat/completions", request)
-        yield json.dumps({"role": "assistant", **reply["choices"][0]["message"], "usage": reply.get("usage")})
+        message = _part(reply, "/chat/completions", dict, "choices", 0, "message")
+        yield json.dumps({"role": "assistant", **message, "usage": reply.get("usage")})
+
+
+def _part(reply: Any, path: str, kind: type[P], *keys: str | int) -> P:
+    """What stands under these keys in a reply. Raises ConfigurationError if it is not there, or of another kind."""
+    found = reply
+    with contextlib.suppress(LookupError, TypeError):
+        for key in keys:
+            found = found[key]
+        if isinstance(found, kind):
+            return found
+    where = ".".join(map(str, keys))
+    raise ConfigurationError(f"--model: {path}: expected {where} in the reply, got {json.dumps(reply)[:200]}")
 
 
 def _ask(address: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get("OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    if not address.startswith(("http://", "https://")):
-        raise ConfigurationError(f"--model: expected an address such as http://host:8000/v1, got {address!r}")
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address.rstrip("/") + path, data, headers)
     try:
@@ -194,4 +216,4 @@ def _ask(address: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         text = error.read(2000).decode(errors="replace")
         raise ConfigurationError(f"--model: {address}{path} answered {error.code}: {' '.join(text.split())}") from error
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--model: {address}{path} cannot be asked: {error}") from error
+        raise ConfigurationError(f"--model: {address}{path}: no response: {error}") from error

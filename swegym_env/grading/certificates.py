@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from swegym_env.arguments import check_between
 from swegym_env.errors import ConfigurationError
 from swegym_env.files import append_json_line, read_json_lines
 from swegym_env.paths import work_dir
@@ -208,8 +209,7 @@ def trusted(tasks: TaskSet[Task], least: float) -> TaskSet[Task]:
     Raises:
         ConfigurationError: `least` is out of range, or no task qualifies.
     """
-    if not 0 <= least <= 1:
-        raise ConfigurationError(f"trust: expected a number from 0 to 1, got {least!r}")
+    check_between("trust", least, 0, 1)
     found = [task.instance_id for task in tasks if (known := find_certificate(task)) and known.trust >= least]
     if not found:
         raise ConfigurationError(

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from swegym_env.errors import ImageError
 from swegym_env.languages.python.interpreters import find_interpreter
+from swegym_env.paths import expand
 from swegym_env.sandbox.identity import own, sandbox_user
 from swegym_env.sandbox.images import resolve_image
 from swegym_env.sandbox.images.store import check_root, settle
@@ -109,7 +110,7 @@ def image_variables(root: Path) -> dict[str, str]:
 def _given(name: str) -> Path | None:
     """Where `$SWEGYM_BASE_IMAGES` would have an image."""
     folder = os.environ.get("SWEGYM_BASE_IMAGES")
-    return Path(folder).expanduser() / name.replace("/", "_") if folder else None
+    return expand(folder) / name.replace("/", "_") if folder else None
 
 
 def _check_owner(root: Path, at: str) -> Path:

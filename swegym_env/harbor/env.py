@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.agent.tools import ToolSet
-from swegym_env.env import SWEBenchEnv, check_choice
+from swegym_env.arguments import check_choice
+from swegym_env.env import SWEBenchEnv
 from swegym_env.harbor.image import build_image
 from swegym_env.harbor.state import Protect, grade_state, limits_of
 from swegym_env.harbor.tasks import HarborTask, load_harbor_tasks

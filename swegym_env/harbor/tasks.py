@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
+from swegym_env.paths import expand
 from swegym_env.tasks.task import Task, TaskSet
 
 if sys.version_info >= (3, 11):
@@ -101,7 +102,7 @@ def load_harbor_tasks(place: str | os.PathLike[str], *, network: bool = False) -
         UnknownTaskError: there is none.
         TaskFormatError: no task can be played; why not the first.
     """
-    folder = Path(place).expanduser().resolve()
+    folder = expand(place).resolve()
     found = [folder] if is_harbor_task(folder) else sorted(path.parent for path in folder.glob("*/task.toml"))
     if not found and any(any(folder.glob(pattern)) for pattern in ("task.yaml", "*/task.yaml")):
         raise UnknownTaskError(

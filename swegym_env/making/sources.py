@@ -30,6 +30,7 @@ else:
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.languages import Language, all_languages
+from swegym_env.paths import expand
 from swegym_env.repo.git import Git
 from swegym_env.repo.objects import Blob
 from swegym_env.repo.repositories import is_url
@@ -114,7 +115,7 @@ def read_source(place: str, *, history: int = 200) -> Source:
         ConfigurationError: nothing is there, or the archive is damaged, too large, or has paths outside of it.
         RepositoryError: git cannot read the repository.
     """
-    path = Path(place).expanduser()
+    path = expand(place)
     commits: tuple[Commit, ...] = ()
     notes: list[str] = []
     if is_url(place):

@@ -8,8 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
+import gymnasium
+
 from swegym_env.agent.tools import ToolSet
-from swegym_env.env import SWEBenchEnv, TurnResult, check_positive
+from swegym_env.env import SWEBenchEnv, TurnResult
 from swegym_env.errors import SandboxBrokenError, SandboxError
 from swegym_env.grading.certificates import find_certificate
 from swegym_env.prepare import Workspace
@@ -104,7 +106,6 @@ class SWEAgentEnv(SWEBenchEnv):
         render_mode: str | None = None,
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name not in ("self", "tasks", "__class__")}
-        check_positive(turn_timeout_s=turn_timeout_s)
         self._agent = load_agent(agent)
         super().__init__(
             dataset,
@@ -189,11 +190,15 @@ class SWEAgentEnv(SWEBenchEnv):
 
     def _play(self, action: str) -> TurnResult:
         sandbox, _ = self._live()
-        assert self._request is not None  # an episode is in progress
+        asked, self._request = self._request, None
+        if asked is None:
+            raise gymnasium.error.ResetNeeded(
+                "the last step was interrupted, and nothing asks for an answer: call reset()"
+            )
         turn = TurnResult(sandbox=sandbox.backend)
-        answer = read_answer(action, self._request, self._format, self._turn)
+        answer = read_answer(action, asked, self._format, self._turn)
         self._conversations.answered(answer.message)
-        body, content_type = PROTOCOLS[self._request.protocol].write(self._request, answer, self._turn)
+        body, content_type = PROTOCOLS[asked.protocol].write(asked, answer, self._turn)
         sandbox.door().answer(self._number, 200, body, content_type)
         before_s = self._worked_s
         left_s = self._turn_timeout_s

@@ -41,7 +41,9 @@ from typing import Any
 import yaml
 
 from swegym_env.agent.tools import AGENT_FILE, Bundle, load_bundle
+from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError
+from swegym_env.paths import expand
 from swegym_env.programs.protocols.model import MODEL
 from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox import Imports
@@ -168,11 +170,12 @@ def load_agent(given: str | os.PathLike[str] | AgentSpec | Mapping[str, Any]) ->
     installed = with_installed("swegym_env.agents", {name: name for name in shipped})
     if str(given) in installed.keys() - shipped.keys():  # of a folder, or an AgentSpec
         return load_agent(resolve(installed[str(given)], "agent"))
-    path = shipped.get(str(given)) or Path(given).expanduser().absolute()
+    path = shipped.get(str(given)) or expand(given).absolute()
     file = path / AGENT_FILE
     if not file.is_file():
         raise ConfigurationError(
-            f"no agent {str(given)!r}: give {', '.join(installed)}, or a folder with an {AGENT_FILE}"
+            f"no agent {str(given)!r}{nearest(str(given), tuple(installed)) or ':'} "
+            f"give {', '.join(installed)}, or a folder with an {AGENT_FILE}"
         )
     try:
         settings = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -93,9 +93,11 @@ class RecordTrajectory(gymnasium.Wrapper[str, str, str, str]):
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Write an unfinished record and close the environment."""
-        self.finish()
-        super().close()
+        """Write an unfinished record and close the environment, also if the record cannot be written."""
+        try:
+            self.finish()
+        finally:
+            super().close()
 
     def finish(self) -> None:
         """Write the record of an episode that the environment has not ended but its player has, if it has any turn."""

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from swegym_env.errors import RepositoryError
+from swegym_env.paths import expand
 from swegym_env.repo.git import Git
 from swegym_env.repo.objects import write_repository
 from swegym_env.repo.single_commit import commit_files, commit_patch, initialize, list_tracked, seal
@@ -129,7 +130,7 @@ def find_repository(name: str, source: str | os.PathLike[str] | None = None) -> 
     text = os.fspath(source)
     if is_url(text):
         return text
-    directory = Path(text).expanduser().absolute()
+    directory = expand(text).absolute()
     owner, _, short = name.partition("/")
     stems = (f"{owner}+{short}", f"{owner}/{short}", f"{owner}__{short}", short)
     candidates = [directory / f"{stem}{suffix}" for stem in stems for suffix in ("", ".git", "/repo", "/repo.git")]
@@ -145,9 +146,14 @@ def find_repository(name: str, source: str | os.PathLike[str] | None = None) -> 
 
 def source_problem(source: str | os.PathLike[str] | None) -> str:
     """Why `source`, as in `repository_layer`, can be the source of no repository; empty if it can."""
-    if source is None or is_url(os.fspath(source)) or Path(source).expanduser().is_dir():
+    if source is None:
         return ""
-    return f"repos: expected a directory of clones, a clone, or a URL, got {os.fspath(source)!r}: no such directory"
+    given: object = source
+    named = os.fspath(given) if isinstance(given, str | os.PathLike) else ""
+    if named and (is_url(named) or expand(named).is_dir()):
+        return ""
+    reason = ": no such directory" if named else ""
+    return f"repos: expected a directory of clones, a clone, or a URL, got {named or source!r}{reason}"
 
 
 def is_url(place: str) -> bool:

@@ -23,6 +23,7 @@ import gymnasium
 
 from swegym_env.agent.observations import shorten
 from swegym_env.errors import ConfigurationError, InfrastructureError
+from swegym_env.paths import expand
 from swegym_env.rewards.part import RewardPart, Turn, check_finite
 
 __all__ = ["JudgeError", "JudgeReward", "boxed_score"]
@@ -96,7 +97,7 @@ class JudgeReward(RewardPart):
         )
         self._request = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
         self._votes, self._timeout_s, self._text_limit = votes, timeout_s, text_limit
-        path = Path(prompt).expanduser() if prompt is not None else _TEMPLATE
+        path = expand(prompt) if prompt is not None else _TEMPLATE
         try:
             jinja = SandboxedEnvironment(undefined=jinja2.StrictUndefined, trim_blocks=True)
             self._template = jinja.from_string(path.read_text(encoding="utf-8"))
@@ -105,7 +106,8 @@ class JudgeReward(RewardPart):
         self._prompt = ""
         self._history: deque[dict[str, Any]] = deque(maxlen=history)
         self._open_votes: list[list[Future[float]]] = []
-        self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="swegym-judge")
+        self._concurrency = concurrency
+        self._pool: ThreadPoolExecutor | None = None  # from the first vote to `close`
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Reset the environment; open votes of an abandoned episode are cancelled."""
@@ -125,6 +127,8 @@ class JudgeReward(RewardPart):
         issue = shorten(getattr(turn.task, "problem_statement", self._prompt), self._text_limit)[0]
         prompt = self._template.render(issue=issue, history=list(self._history), step=step)
         self._history.append(step)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=self._concurrency, thread_name_prefix="swegym-judge")
         self._open_votes.append([self._pool.submit(self._vote, prompt) for _ in range(self._votes)])
         if not turn.ended:
             return 0.0
@@ -134,9 +138,11 @@ class JudgeReward(RewardPart):
         return self._coefficient * self._mean_score(turn.info)
 
     def close(self) -> None:
-        """Close the environment and end the threads."""
+        """Close the environment and end the threads; a later `reset` begins an episode as usual."""
         self._cancel_votes()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
         super().close()
 
     def _mean_score(self, info: dict[str, Any]) -> float:

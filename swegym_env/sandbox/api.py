@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from swegym_env.arguments import check_positive, nearest
 from swegym_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ __all__ = [
     "SandboxSpec",
     "Snapshot",
 ]
+
+
+_FRACTIONAL = ("turn_timeout_s", "cpu_s", "cpus", "patch_cpu_s")
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and not value > 0:
-                raise ConfigurationError(f"Limits: {name}: expected a positive number, got {value!r}")
+            check_positive(f"limits: {name}", value, optional=name == "cpu_s")
+            if name not in _FRACTIONAL:
+                if isinstance(value, float) and not value.is_integer():
+                    raise ConfigurationError(f"limits: {name}: expected a whole number, got {value!r}")
+                object.__setattr__(self, name, int(value))
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Limits:
@@ -103,7 +110,8 @@ class Limits:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                raise ConfigurationError(f"limits: unknown {name!r}; there are {', '.join(known)}")
+                hint = nearest(str(name), known) or f"; there are {', '.join(known)}"
+                raise ConfigurationError(f"limits: unknown {name!r}{hint}")
         return cls(**given)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from swegym_env.arguments import nearest
 from swegym_env.errors import BackendUnavailableError
 from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.api import Sandbox, SandboxSpec
@@ -70,12 +71,15 @@ def make_backend(name: str) -> Backend:
         BackendUnavailableError: there is no such back end.
         ConfigurationError: the address is malformed, or the server's token is missing.
     """
-    scheme, is_address, _ = name.partition("://")
+    scheme, is_address, _ = str(name).partition("://")
     for known, target in BACKENDS.items():
         if known == name or (is_address and known.startswith(f"{scheme}://")):
             backend: Backend = resolve(target, "sandbox back end")(name)
             return backend
-    raise BackendUnavailableError(f"no sandbox back end {name!r}; there are: auto, {', '.join(BACKENDS)}")
+    hint = nearest(str(name), ("auto", *BACKENDS))
+    raise BackendUnavailableError(
+        f"no sandbox back end {name!r}{f'{hint} There' if hint else '; there'} are: auto, {', '.join(BACKENDS)}"
+    )
 
 
 def find_backend(name: str = "auto") -> Backend:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.files import write_atomically
-from swegym_env.paths import work_dir
+from swegym_env.paths import expand, work_dir
 from swegym_env.sandbox.linux.seccomp import (
     PROFILE,
     RUNTIME_CALLS,
@@ -34,7 +34,7 @@ _ENTERING_CALLS = ("setns",)
 
 def profile_path() -> Path:
     """The file of the profile in use."""
-    return Path(os.environ.get("SWEGYM_SECCOMP") or PROFILE).expanduser().absolute()
+    return expand(os.environ.get("SWEGYM_SECCOMP") or PROFILE).absolute()
 
 
 def program(*, for_runtime: bool = False, for_imports: bool = False, preallocation: bool = True) -> str:

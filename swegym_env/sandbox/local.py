@@ -35,6 +35,7 @@ from swegym_env.sandbox.imported import ImportedProgram, find_imported, place_pr
 from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
+from swegym_env.sandbox.unclosed import close_unclosed, note_unclosed
 from swegym_env.sandbox.writable import FormerLayer, SandboxDirectory, WritableLayer, copy_files, run_dir_for
 
 __all__ = ["HOSTNAME", "LocalBackend", "LocalSandbox", "LocalSnapshot", "known_problem"]
@@ -241,6 +242,7 @@ class LocalSandbox:
         """
         if self._closed:
             raise SandboxError("the sandbox is closed")
+        close_unclosed()
         if self._layer is None:
             if self.spec.imports is not None:
                 self._imported, self.imports_problem = find_imported(self.spec, self)
@@ -461,9 +463,9 @@ class LocalSandbox:
         return self._layer
 
     def _drop_shell(self) -> None:
-        if self._shell is not None:
-            self._shell.close()
-            self._shell = None
+        shell, self._shell = self._shell, None  # first: an interrupted close must not be made twice
+        if shell is not None:
+            shell.close()
 
     def _drop_ended_shell(self) -> None:
         if self._shell is not None and self._shell.ended:
@@ -579,7 +581,7 @@ class LocalSandbox:
         snapshot = LocalSnapshot(self.spec, self._cwd, self._former, directory)
         try:
             self._while_stopped(lambda upper: copy_files(upper, directory / "upper"))
-        except SandboxError:
+        except BaseException:
             snapshot.discard()
             raise
         return snapshot
@@ -649,7 +651,7 @@ class LocalSandbox:
                 layer = other._writable()
                 self._while_stopped(lambda upper: layer.copy_from(upper, over_former=bool(self._former)))
             other._launch_if_possible()
-        except SandboxError:
+        except BaseException:
             other.close()
             raise
         return other
@@ -663,15 +665,17 @@ class LocalSandbox:
         """Let bash save its state to the writable layer; without a bash that does so, the last saved one remains."""
         self._require_started()
         if self._shell is not None:
-            self._shell.save_state(self.spec.limits.turn_timeout_s)
-            self._drop_ended_shell()
+            try:
+                self._shell.save_state(self.spec.limits.turn_timeout_s)
+            finally:
+                self._drop_ended_shell()
 
     def _while_stopped(self, copy: Callable[[Path], None]) -> None:
         """Copy the writable layer while the processes inside are stopped. If they cannot be stopped, they are ended."""
-        if self._shell is not None and not _stop_all(self._shell):
-            self._shell.end()
-            self._drop_shell()
         try:
+            if self._shell is not None and not _stop_all(self._shell):
+                self._shell.end()
+                self._drop_shell()
             copy(self._writable().path / "upper")
         finally:
             if self._shell is not None:
@@ -703,6 +707,11 @@ class LocalSandbox:
             clean_up({"do": "end", "id": self._directory.path.name})
             if self._layer is not None:
                 self._layer.remove()
+
+    def __del__(self) -> None:
+        """Have what it still holds closed, where its user has forgotten it."""
+        if self.__dict__.get("_directory") is not None and not self._closed:
+            note_unclosed(self)
 
 
 def _stop_all(shell: Shell) -> bool:

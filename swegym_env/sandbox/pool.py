@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from swegym_env.errors import SwegymError
 from swegym_env.sandbox.api import Sandbox
@@ -78,18 +79,17 @@ class _Ahead:
     """One sandbox that is starting or ready. Its use ends with `result` or with `abandon`."""
 
     def __init__(self, start: Callable[[], Sandbox]) -> None:
-        self._start = start
         self._sandbox: Sandbox | None = None
         self._abandoned = False
         self._lock = threading.Lock()
         self._done = threading.Event()
-        _threads.run(self._work)
+        _threads.run(partial(self._work, start))  # kept no longer than it takes: it refers to the owner of the pool
 
-    def _work(self) -> None:
+    def _work(self, start: Callable[[], Sandbox]) -> None:
         try:
             time.sleep(0.001)  # gives the interpreter lock back: the caller's reset continues, and waits no 5 ms
             with contextlib.suppress(SwegymError):  # the caller that needs it starts it again, and gets the error
-                sandbox = self._start()
+                sandbox = start()
                 with self._lock:
                     self._sandbox = sandbox
                     abandoned = self._abandoned

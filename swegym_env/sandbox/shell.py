@@ -34,7 +34,7 @@ import signal
 import socket
 import termios
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from swegym_env.errors import SandboxBrokenError, SandboxError
@@ -252,6 +252,11 @@ class Shell:
                 failure = "its shell did not answer"
             if failure:
                 self.end()
+        except SandboxError:
+            raise
+        except BaseException:  # an interrupt: bash would save a state that is not restored yet when its pipes close
+            self.end()
+            raise
         finally:
             if not started:
                 self.close()
@@ -295,7 +300,7 @@ class Shell:
         """Run one command and wait until it ends, is out of time, or is over a limit.
 
         In the last two cases bash is asked to save its state, and everything in the container is killed. Nothing that
-        a command does raises an error.
+        a command does raises an error. An interrupt of the caller ends the command in the same way.
 
         Raises:
             SandboxBrokenError: its files filled the machine's disk.
@@ -307,6 +312,10 @@ class Shell:
             with contextlib.suppress(OSError):  # the agent has closed the place or filled the disk: it takes longer
                 self.write(path, command, 0o600)
                 command = f'eval "$(<{path})"'.encode()
+        with self._ended_by_interrupts():
+            return self._run(command, timeout_s, output_limit_bytes)
+
+    def _run(self, command: bytes, timeout_s: float, output_limit_bytes: int) -> CommandResult:
         began = time.monotonic()
         kept = CappedOutput(output_limit_bytes)
         answer = self._exchange(command, timeout_s, kept, watched=True)
@@ -377,9 +386,29 @@ class Shell:
 
     def save_state(self, timeout_s: float) -> None:
         """Write variables, functions and options to `STATE_FILE`. Where bash does not do so, the shell has `ended`."""
-        if isinstance(self._exchange(_SAVE_STATE.encode(), timeout_s, CappedOutput(4096)), str):
-            self.check()
-            self.end()
+        with self._ended_by_interrupts():
+            if isinstance(self._exchange(_SAVE_STATE.encode(), timeout_s, CappedOutput(4096)), str):
+                self.check()
+                self.end()
+
+    @contextlib.contextmanager
+    def _ended_by_interrupts(self) -> Iterator[None]:
+        """End the command of a block that is left by an interrupt: what it still prints is not the next one's output.
+
+        Any exception of a signal handler is one: KeyboardInterrupt, or the TimeoutError of a caller's alarm.
+        """
+        try:
+            yield
+        except SandboxError:
+            raise
+        except BaseException:
+            self.ended = True
+            try:
+                self._abort()
+            except BaseException:
+                self._client.send({"do": "end", "id": self._id})
+                raise
+            raise
 
     def check(self) -> None:
         """Raise SandboxBrokenError if the supervisor has removed the sandbox's files, with which it cannot go on."""

@@ -18,12 +18,14 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
+from swegym_env.paths import expand
 from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.images import image_store
 from swegym_env.sandbox.images.references import mirrored
 from swegym_env.tasks.adapters import Example, adapt_row
-from swegym_env.tasks.task import Task, TaskSet, nearest
+from swegym_env.tasks.task import Task, TaskSet
 
 __all__ = [
     "FILE_SUFFIXES",
@@ -192,7 +194,7 @@ def _load(
     """Read the rows; then apply hash split, filter, seed and slice, in this order."""
     if on_bad_row not in ("raise", "skip", "warn"):
         raise ConfigurationError(f"on_bad_row: expected 'raise', 'skip' or 'warn', got {on_bad_row!r}")
-    part = split.removeprefix(_HASH_SPLIT) if split and split.startswith(_HASH_SPLIT) else None
+    part = split.removeprefix(_HASH_SPLIT) if isinstance(split, str) and split.startswith(_HASH_SPLIT) else None
     selection = _parse_selection(select)
     # Without a filter or a shuffle, no row after the end of the slice is needed.
     limit = None
@@ -292,14 +294,15 @@ def _read(example_type: type[T], row: Any, place: str) -> T:
 
 def _rows(dataset: str, split: str | None, *, streaming: bool) -> Iterable[tuple[str, Any]]:
     """(place, row) for each row of a dataset. The place is for error messages."""
-    path = Path(dataset).expanduser()
+    path = expand(dataset)
+    is_folder = bool(dataset) and path.is_dir()
     if dataset in SHIPPED:
         load = resolve(SHIPPED[dataset], f"dataset {dataset}")
         return ((f"{dataset} entry {number}", row) for number, row in enumerate(load(split), start=1))
     if path.suffix in FILE_SUFFIXES:
         return _in_split(_file_rows(path), split, dataset)
-    if path.is_dir() or _HUB_NAME.fullmatch(dataset) or dataset in HUB_NAMES:
-        return _hub_rows(HUB_NAMES.get(dataset, dataset), split, streaming=streaming)
+    if is_folder or _HUB_NAME.fullmatch(dataset) or dataset in HUB_NAMES:
+        return _hub_rows(HUB_NAMES.get(dataset, str(path) if is_folder else dataset), split, streaming=streaming)
     raise UnknownTaskError(
         f"no dataset {dataset!r}{nearest(dataset, (*SHIPPED, *HUB_NAMES)) or '.'} "
         f"Expected one of {', '.join(SHIPPED)}, a {', '.join(FILE_SUFFIXES)} file, or OWNER/NAME on the hub"
@@ -400,7 +403,7 @@ def _hub_rows(dataset: str, split: str | None, *, streaming: bool) -> Iterator[t
         except ValueError as error:
             raise UnknownTaskError(f"{dataset}: {_first_line(error)}") from error
         except OSError as error:
-            if Path(dataset).expanduser().is_dir():
+            if expand(dataset).is_dir():
                 raise UnknownTaskError(f"{dataset}: no dataset in this folder: {_first_line(error)}") from error
             raise ConfigurationError(
                 f"{dataset}: the hub cannot be reached and there is no cached copy ({offline or _first_line(error)}). "
@@ -417,7 +420,7 @@ def _offline_if_unreachable(dataset: str) -> Iterator[str]:
     Without this, `datasets` would retry for half a minute before it fails.
     """
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    reason = "" if Path(dataset).expanduser().is_dir() else why_unreachable(endpoint)
+    reason = "" if expand(dataset).is_dir() else why_unreachable(endpoint)
     if not reason:
         yield ""
         return

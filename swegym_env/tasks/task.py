@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import fnmatch
 import hashlib
 import json
@@ -17,6 +16,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, overload
 
+from swegym_env.arguments import nearest
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
 
 __all__ = ["PARTS", "Identified", "Task", "TaskSet", "nearest", "task_to_row"]
@@ -254,9 +254,3 @@ def _position(task: Identified) -> float:
     """A number in [0, 1) from the SHA-256 digest of a task's id."""
     name = getattr(task, "pair", "") or task.instance_id
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big") / 2**48
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint with the most similar names; empty if none is similar."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""

@@ -1,5 +1,8 @@
 """`SWEBenchEnv` in real sandboxes: the contract of its observations, rewards and infos."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -260,7 +263,37 @@ def test_render_mode_ansi_returns_the_last_turn():
         ({"render_mode": "rgb_array"}, "render_mode"),
         ({"tasks": []}, "no task"),
         ({"sandbox": "docker"}, "no sandbox back end 'docker'; there are: auto, apptainer"),
-        ({"limits": {"memory": 1}}, "limits: unknown 'memory'; there are turn_timeout_s, cpu_s, memory_bytes"),
+        ({"sandbox": "aptainer"}, "no sandbox back end 'aptainer'; did you mean apptainer"),
+        ({"sandbox": None}, "no sandbox back end None; there are: auto, apptainer"),
+        ({"limits": {"memory": 1}}, "limits: unknown 'memory'; did you mean memory_bytes"),
+        ({"limits": {"zzz": 1}}, "limits: unknown 'zzz'; there are turn_timeout_s, cpu_s, memory_bytes"),
+        ({"limits": {"memory_bytes": "8G"}}, "limits: memory_bytes: expected a positive number, got '8G'"),
+        ({"limits": {"memory_bytes": None}}, "limits: memory_bytes: expected a positive number, got None"),
+        ({"limits": {"processes": 2.5}}, "limits: processes: expected a whole number, got 2.5"),
+        ({"limits": {"inodes": float("inf")}}, "limits: inodes: expected a whole number, got inf"),
+        ({"max_turns": "5"}, "max_turns: expected None or a whole number of 1 or more, got '5'"),
+        ({"max_turns": 2.5}, "max_turns: .*, got 2.5"),
+        ({"max_turns": True}, "max_turns: .*, got True"),
+        ({"turn_timeout_s": None}, "turn_timeout_s: expected a positive number, got None"),
+        ({"turn_timeout_s": "6"}, "turn_timeout_s: .*, got '6'"),
+        ({"episode_timeout_s": float("nan")}, "episode_timeout_s: expected None or a positive number, got nan"),
+        ({"observation_limit": None}, "observation_limit: expected a whole number of 100 or more, got None"),
+        ({"pool": 1.5}, "pool: expected a whole number of 0 or more, got 1.5"),
+        ({"trust": "x"}, "trust: expected a number from 0 to 1, got 'x'"),
+        ({"max_forgery_chance": "x"}, "max_forgery_chance: expected more than 0 and less than 1, got 'x'"),
+        ({"max_forgery_chance": 1}, "max_forgery_chance: .*, got 1"),
+        ({"prompt": "tersse"}, "no prompt 'tersse'"),
+        ({"prompt": None}, "no prompt None"),
+        ({"tools": 5}, "tools: expected names or folders, got 5"),
+        ({"tools": "defualt"}, "no tool bundle 'defualt'; did you mean default"),
+        ({"action_format": "hermez"}, "no action format 'hermez'; did you mean hermes"),
+        ({"split": 3}, "no split 3"),
+        ({"dataset": ""}, "no dataset ''"),
+        ({"repos": 3}, "repos: expected a directory of clones, a clone, or a URL, got 3"),
+        ({"repos": ""}, "repos: .*, got ''"),
+        ({"tasks": "mini"}, "tasks: expected a sequence of Task, got str"),
+        ({"tasks": 5}, "tasks: expected a sequence of Task, got int"),
+        ({"tasks": [TASK, TASK.instance_id]}, "tasks: expected a sequence of Task, got one with str"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_line(arguments, named):
@@ -294,6 +327,56 @@ def test_wrong_names_of_arguments_and_tasks_in_place_of_a_dataset_are_answered_b
     with pytest.raises(ConfigurationError) as caught:
         gymnasium.make_vec(name, num_envs=2, **arguments)
     assert said in str(caught.value)
+
+
+def test_wrong_examples_and_prompts_of_the_other_environments_are_named():
+    for name in ("KodCode-v0", "FileRepair-v0", "VulnerabilityDetection-v0"):
+        with pytest.raises(ConfigurationError, match=r"examples: expected a sequence of \w+, got one with Task"):
+            gymnasium.make(name, examples=[TASK])
+        with pytest.raises(ConfigurationError, match="no prompt 'nowhere'"):
+            gymnasium.make(name, prompt="nowhere")
+    with pytest.raises(ConfigurationError, match="no agent 'mini-swe-agnt'; did you mean mini-swe-agent"):
+        gymnasium.make("SWEAgent-v0", agent="mini-swe-agnt")
+
+
+def test_an_action_that_is_no_text_or_a_wrong_option_changes_nothing(env):
+    env.reset(seed=0, options={"instance_id": TASK.instance_id})
+    for action in (None, b"ls", 5, ["ls"]):
+        with pytest.raises(ConfigurationError, match=f"step: expected the action as text, got {type(action).__name__}"):
+            env.step(action)
+    for options in (["instance_id"], "instance_id", 3, {1: 2, "x": 3}, {"instance": TASK.instance_id}):
+        with pytest.raises(ConfigurationError, match=r"options: expected a dictionary|unknown option"):
+            env.reset(options=options)
+    assert env.step("echo on")[0] == "on\n[exit code 0]"
+
+
+def test_a_second_thread_is_refused_and_disturbs_nothing(env):
+    env.reset(seed=0)
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(env.step, "echo one; touch begun; sleep 1; echo one")
+        time.sleep(0.3)
+        for call in (lambda: env.step("echo two"), env.reset):
+            with pytest.raises(ConfigurationError, match="another thread is using it"):
+                call()
+        assert first.result()[0] == "one\none\n[exit code 0]"
+    assert env.step("echo three")[0] == "three\n[exit code 0]"  # one after the other, any thread may
+
+
+def test_whole_numbers_of_limits_may_be_written_as_floats(env):
+    limited = SWEBenchEnv(tasks=[TASK], action_format="raw", limits={"memory_bytes": 1e9, "processes": 64.0}, pool=0)
+    limited.reset()
+    assert limited.step("echo on")[0] == "on\n[exit code 0]"
+    limited.close()
+
+
+def test_an_environment_whose_first_reset_failed_can_be_reset_and_played():
+    env = gymnasium.make("SWEBench-v0", tasks=[TASK], action_format="raw", pool=0)
+    with pytest.raises(UnknownTaskError):
+        env.reset(options={"instance_id": "a typo"})
+    env.reset(seed=0)
+    for word in ("one", "two"):
+        assert env.step(f"echo {word}")[0] == f"{word}\n[exit code 0]"
+    env.close()
 
 
 def test_a_subclass_that_takes_any_argument_gets_what_it_is_given():

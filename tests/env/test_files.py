@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +26,20 @@ def test_an_atomic_write_replaces_the_content_or_leaves_it(tmp_path: Path) -> No
     with pytest.raises(OSError):
         write_atomically(tmp_path / "directory", "text")
     assert sorted(os.listdir(tmp_path)) == ["directory", "file"]
+
+
+def test_an_interrupted_write_leaves_the_content_and_nothing_else(tmp_path: Path) -> None:
+    path = write_atomically(tmp_path / "file", "before")
+
+    def interrupt_the_write() -> None:
+        while len(os.listdir(tmp_path)) < 2:
+            time.sleep(0.001)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt_the_write).start()
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, "x" * (1 << 28))
+    assert os.listdir(tmp_path) == ["file"] and path.read_text() == "before"
 
 
 def test_json_lines_of_many_writers_are_not_mixed_and_a_line_cut_off_is_skipped(tmp_path: Path) -> None:

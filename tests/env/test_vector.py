@@ -1,7 +1,10 @@
 """Vector environments: those of Gymnasium, and `ThreadVectorEnv` with the same semantics."""
 
+import _thread
 import gc
 import os
+import threading
+import time
 
 import gymnasium
 import numpy as np
@@ -11,6 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 import swegym_env  # noqa: F401 - registers the environment
 from swegym_env.agent.spaces import AnyText
 from swegym_env.env import SWEBenchEnv
+from swegym_env.errors import ConfigurationError
 from swegym_env.vector import ThreadVectorEnv
 from swegym_env.wrappers import ResolvedReward, StepPenalty
 
@@ -128,3 +132,56 @@ def test_an_error_in_a_thread_is_raised_to_the_caller():
     with pytest.raises(gymnasium.error.ResetNeeded):
         envs.step(("ls", "ls"))
     envs.close()
+
+
+class _Fails(_Repeats):
+    """Raises an error at "fail", and takes as long as an action "sleep …" says."""
+
+    def step(self, action):
+        if action == "fail":
+            raise OSError("failed as asked")
+        if action.startswith("sleep"):
+            time.sleep(float(action.split()[1]))
+        return super().step(action)
+
+
+def test_after_an_error_of_one_environment_the_others_observe_their_own_next_actions():
+    envs = ThreadVectorEnv([_Fails] * 3)
+    envs.reset(seed=0)
+    with pytest.raises(OSError, match="failed as asked"):
+        envs.step(("one", "fail", "sleep 0.2"))
+    assert envs.step(("two", "two", "two"))[0] == ("two", "two", "two")
+    with pytest.raises(OSError, match="failed as asked"):
+        envs.step(("three", "three", "fail"))
+    assert envs.reset(seed=5)[0] == ("5", "6", "7")
+    assert envs.step(("four", "five", "six"))[0] == ("four", "five", "six")
+    envs.close()
+
+
+def test_after_an_interrupt_no_environment_is_called_twice_at_once():
+    envs = ThreadVectorEnv([_Fails] * 2)
+    envs.reset(seed=0)
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        envs.step(("one", "sleep 1"))
+    assert envs.reset(seed=5)[0] == ("5", "6")
+    assert envs.step(("two", "three"))[0] == ("two", "three")
+    envs.close()
+
+
+def test_a_wrong_number_of_seeds_or_actions_and_a_closed_environment_are_named():
+    envs = ThreadVectorEnv([_Repeats] * 2)
+    for seed in ([1], np.int64(3)):
+        with pytest.raises(ConfigurationError, match="seed: expected a number or a list of 2"):
+            envs.reset(seed=seed)
+    envs.reset(seed=0)
+    with pytest.raises(ConfigurationError, match="actions: expected 2, got 1"):
+        envs.step(("one",))
+    assert envs.step(("one", "two"))[0] == ("one", "two")
+    envs.close()
+    for call in (envs.reset, lambda: envs.step(("one", "two"))):
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError):
+            call()
+    for number in (0, 1.5, "2"):
+        with pytest.raises(ConfigurationError, match="num_envs: expected a whole number of 1 or more"):
+            gymnasium.make_vec("SWEBench-v0", num_envs=number)

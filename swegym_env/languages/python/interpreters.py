@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from swegym_env.errors import LayerError
-from swegym_env.paths import work_dir
+from swegym_env.paths import expand, work_dir
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
 
@@ -86,7 +86,7 @@ def _candidates(version: str) -> Iterator[Path]:
     """Executables that may be Python `version`, the preferred ones first."""
     minor = ".".join(version.split(".")[:2])
     name = f"python{minor}"
-    home = Path("~").expanduser()
+    home = expand("~")
     system = [Path("/usr/bin") / name]
     if version == "3":
         yield from (path for path in system if path.exists())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from swegym_env.errors import ImageError
+from swegym_env.paths import expand
 
 __all__ = ["Kind", "Reference", "mirrored", "parse"]
 
@@ -101,7 +102,7 @@ def _whole_name(name: str) -> str:
 
 
 def _existing(path: str, image: str) -> Path:
-    found = Path(path).expanduser().absolute()
+    found = expand(path).absolute()
     if not found.exists():
         named = _LIKE_DOCKER.match(image) and not image.startswith(".") and not image.endswith(_FILES)
         hint = f" Did you mean docker://{image}?" if named else ""

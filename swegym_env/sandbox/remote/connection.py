@@ -7,6 +7,7 @@ again until the timeout, and nothing runs twice. Connections belong to one proce
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import http.client
 import ipaddress
@@ -87,8 +88,8 @@ class ServerClient:
             "Content-Type": "application/json",
             "X-Client-Id": f"{os.uname().nodename}-{os.getpid()}",
         }
-        self._retry_s = float(os.environ.get("SWEGYM_PATIENCE_S") or _RETRY_S)
-        self._wait_s = float(os.environ.get("SWEGYM_WAIT_S") or _WAIT_S)
+        self._retry_s = _seconds("SWEGYM_PATIENCE_S", _RETRY_S)
+        self._wait_s = _seconds("SWEGYM_WAIT_S", _WAIT_S)
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
 
@@ -197,6 +198,17 @@ class ServerClient:
         except OSError as error:
             raise ConfigurationError(f"SWEGYM_CA: {authority} cannot be used: {error}") from error
         return http.client.HTTPSConnection(self._host, self._port, context=context)
+
+
+def _seconds(variable: str, default: float) -> float:
+    """The seconds in a variable of the environment. Raises ConfigurationError: it is not a number of 0 or more."""
+    text = os.environ.get(variable)
+    if not text:
+        return default
+    with contextlib.suppress(ValueError):
+        if (seconds := float(text)) >= 0:
+            return seconds
+    raise ConfigurationError(f"{variable}: expected seconds, 0 or more, got {text!r}")
 
 
 def connect(url: str) -> ServerClient:

@@ -15,6 +15,7 @@ from swegym_env.sandbox.api import Asked, Change, CommandResult, Ended, SandboxS
 from swegym_env.sandbox.budget import Budget
 from swegym_env.sandbox.remote import leases
 from swegym_env.sandbox.remote.connection import Route, ServerClient, connect
+from swegym_env.sandbox.unclosed import close_unclosed, note_unclosed
 
 __all__ = ["RemoteBackend", "RemoteDoor", "RemoteSandbox", "RemoteSnapshot"]
 
@@ -147,6 +148,7 @@ class RemoteSandbox:
             raise SandboxError("the sandbox is closed")
         if self._container:
             return
+        close_unclosed()
         payload = {
             **self._create,
             "image": self.spec.image,
@@ -249,3 +251,8 @@ class RemoteSandbox:
                 self._client.notify("/container/destroy", {"container": self._container}, timeout_s=_CLOSE_TIMEOUT_S)
             except SandboxError:
                 pass
+
+    def __del__(self) -> None:
+        """Have its container destroyed, where its user has forgotten it."""
+        if self.__dict__.get("_container") and not self._closed:
+            note_unclosed(self)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from swegym_env.errors import LayerError
+from swegym_env.paths import expand
 from swegym_env.sandbox.sharing.api import Manifest, SharedStore
 
 __all__ = ["FolderStore", "index_text", "read_index"]
@@ -42,7 +43,7 @@ class FolderStore(SharedStore):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self.root = Path(address.removeprefix("file://")).expanduser().absolute()
+        self.root = expand(address.removeprefix("file://")).absolute()
 
     def create(self) -> None:
         """See `SharedStore`."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from swegym_env.errors import ConfigurationError, LayerError
+from swegym_env.paths import expand
 from swegym_env.sandbox.sharing.api import Manifest, SharedStore
 from swegym_env.sandbox.sharing.http import begin_of, read_text, request
 
@@ -177,7 +178,7 @@ def _parsed(text: bytes, url: str) -> dict[str, Any]:
 
 def _login(host: str) -> str:
     """The header for the user that `docker login` has stored for `host`; empty if there is none."""
-    place = Path(os.environ.get("DOCKER_CONFIG") or Path("~/.docker").expanduser()) / "config.json"
+    place = Path(os.environ.get("DOCKER_CONFIG") or expand("~/.docker")) / "config.json"
     try:
         stored = json.loads(place.read_bytes())["auths"][host]["auth"]
     except (OSError, ValueError, KeyError, TypeError):

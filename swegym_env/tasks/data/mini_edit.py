@@ -184,7 +184,7 @@ def demonstration(task: Task, rng: random.Random, *, skill: float | None = None)
 def _split(name: str) -> Split:
     if name in ("train", "test"):
         return name  # type: ignore[return-value]
-    raise UnknownTaskError(f"mini-edit has the splits train and test, not {name!r}")
+    raise UnknownTaskError(f"mini-edit: no split {name!r}; there are train, test")
 
 
 def _repairs(operator: str) -> list[str]:

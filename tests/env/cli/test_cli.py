@@ -344,6 +344,35 @@ def test_closed_pipe_exits_with_141_and_full_output_device_is_reported(swegym: R
     assert_refused(swegym("tasks", before=["bash", "-c", 'exec "$@" > /dev/full', "bash"]), "No space left on device")
 
 
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_standard_streams_change_no_exit_code_and_no_episode(swegym: Run, place: Path, closed: str):
+    before = ["bash", "-c", f'exec "$@" {closed}', "bash"]
+    assert swegym("tasks", *ONE_TASK, before=before).returncode == 0
+    assert swegym("tasks", "--dataset", "nowhere", before=before).returncode == 2
+    done = swegym("run", *ONE_TASK, "--record", str(place), stdin="ls\nsubmit\n", before=before)
+    if closed.startswith("0"):  # no command comes
+        assert (done.returncode, list(place.iterdir())) == (1, [])
+    else:
+        (record,) = place.iterdir()
+        assert (done.returncode, len(json.loads((record / "traj.json").read_text())["turns"])) == (0, 2)
+        assert swegym("view", str(record), "-o", "-", before=before).returncode == 0
+
+
+def test_an_interrupt_while_the_commands_are_imported_is_one_line(machine: Path, place: Path):
+    (place / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'swegym_env.cli.serve':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    variables = _environment(machine, {})
+    variables["PYTHONPATH"] = os.pathsep.join([str(place), variables["PYTHONPATH"]])
+    done = subprocess.run([*SWEGYM, "tasks"], capture_output=True, text=True, env=variables, check=False)
+    assert (done.returncode, done.stderr) == (130, "swegym: interrupted; its sandboxes are removed\n")
+
+
 def test_characters_that_the_terminal_lacks_are_escaped(swegym: Run, place: Path):
     done = swegym("tasks", *_rows(place, ROW | {"problem_statement": "a → b"}), PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -40,15 +41,34 @@ class Endpoint(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-@pytest.fixture
-def endpoint() -> Iterator[str]:
-    Endpoint.seen.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+class Confused(Endpoint):
+    """A server whose replies are JSON, but not those of a model."""
+
+    replies: ClassVar[list[Any]] = []
+
+    def do_GET(self) -> None:
+        self.reply(self.replies[0])
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.reply(self.replies[1])
+
+
+@contextlib.contextmanager
+def serving(handler: type[Endpoint]) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}/v1"
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    Endpoint.seen.clear()
+    with serving(Endpoint) as address:
+        yield address
 
 
 def test_agents_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,12 +103,31 @@ def test_a_model_at_an_address_plays_an_agent(
 
 
 @pytest.mark.parametrize(
+    ("replies", "named"),
+    [
+        ([{"data": []}, None], "/models: expected data.0.id in the reply, got {"),
+        ([["x"], None], "/models: expected data.0.id in the reply"),
+        ([{"data": [{"id": "m"}]}, {"error": "overloaded"}], "/chat/completions: expected choices.0.message"),
+        ([{"data": [{"id": "m"}]}, {"choices": [{"message": "ls"}]}], "/chat/completions: expected choices.0.message"),
+    ],
+)
+def test_a_reply_that_is_none_of_a_model_is_named(
+    replies: list[Any], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Confused.replies[:] = replies
+    with serving(Confused) as address:
+        assert main(["run", "--agent", str(SMALL), "--model", address]) == 2
+    error = capsys.readouterr().err
+    assert named in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["--model", "http://127.0.0.1:9/v1"], "--model: only with --agent"),
         (["--agent", str(SMALL), "--model-name", "x"], "--model-name: only with"),
         (["--agent", str(SMALL), "--tools", "search"], "--tools: an agent program has its own"),
-        (["--agent", str(SMALL), "--model", "http://127.0.0.1:9/v1"], "cannot be asked"),
+        (["--agent", str(SMALL), "--model", "http://127.0.0.1:9/v1"], "/models: no response"),
         (["--agent", str(SMALL), "--model", "file:///etc/passwd"], "expected an address"),
         (["--agent", "nobody"], "no agent 'nobody'"),
     ],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,18 @@ def test_a_request_is_the_observation_and_the_answer_the_action(make: Make, back
     assert (reward, terminated, info["end_reason"], info["resolved"]) == (1.0, True, "submitted", True)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("submit")
+
+
+def test_no_answer_is_lost_after_an_interrupted_step(make: Make) -> None:
+    env = make()
+    env.reset(seed=0)
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        env.step("sleep 1")
+    with pytest.raises(gymnasium.error.ResetNeeded, match="the last step was interrupted"):
+        env.step("echo the answer")
+    env.reset(seed=0)
+    assert env.step("echo again")[0] == "again\n[0]"
 
 
 def test_nothing_but_its_own_loopback_is_reached(make: Make, backend: str) -> None:

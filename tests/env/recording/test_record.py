@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -141,6 +142,18 @@ def test_unreadable_record_is_named_in_one_line(tmp_path, name, content, message
     with pytest.raises(ConfigurationError, match=message) as caught:
         read_record(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_an_episode_that_cannot_be_recorded_is_closed_all_the_same(tmp_path):
+    env = _env(tmp_path / "records", pool=0)
+    env.reset(seed=0)
+    env.step("ls")
+    (tmp_path / "records").rmdir()
+    (tmp_path / "records").write_text("in the way")
+    with pytest.raises(ConfigurationError, match="the episode was not recorded"):
+        env.close()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.unwrapped.step("ls")
 
 
 def test_unwritable_directory_is_reported_before_the_first_episode(tmp_path):

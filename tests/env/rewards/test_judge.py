@@ -7,10 +7,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from swegym_env.env import SWEBenchEnv
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.rewards.judge import boxed_score
 from swegym_env.tasks.data import mini_edit
-from swegym_env.wrappers import JudgeReward, ResolvedReward
+from swegym_env.wrappers import JudgeReward, ResolvedReward, ScoringFunction
 
 TASK = mini_edit.generate(0)
 GOLD = f"git apply - <<'END_OF_PATCH'\n{TASK.patch}END_OF_PATCH"
@@ -189,3 +189,21 @@ def test_score_is_the_last_boxed_number(text, score):
 def test_arguments_are_checked(arguments):
     with pytest.raises(ConfigurationError):
         JudgeReward(**{"env": _env(), "url": "http://127.0.0.1:9/v1", "model": "m", **arguments})
+
+
+def test_a_judge_votes_again_after_another_reward_has_failed(judge):
+    server = judge(lambda prompt, vote: r"\boxed{1}")
+
+    def fails_once(turn):
+        if not failed:
+            failed.append(turn)
+            raise InfrastructureError("no connection")
+        return 0.0
+
+    failed = []
+    env = ScoringFunction(JudgeReward(_env(), server.url, "m", votes=1), fails_once, name="remote")
+    env.reset(seed=0)
+    assert env.step("submit")[4]["failure_reason"] == "remote: InfrastructureError: no connection"
+    env.reset(seed=0)
+    assert env.step("submit")[4]["reward"] == {"environment": 0.0, "judge": 1.0, "remote": 0.0}
+    env.close()

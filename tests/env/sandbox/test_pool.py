@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.sandbox import Sandbox, SandboxSpec, open_sandbox, pool
+from swegym_env.sandbox.local import LocalSandbox
 from swegym_env.sandbox.pool import WarmPool
 
 
@@ -152,6 +155,31 @@ def test_a_fork_of_the_environment_has_its_own_pool() -> None:
     twin.close()
 
 
+def test_sandboxes_of_an_environment_that_was_forgotten_are_closed_with_the_next_start() -> None:
+    def forget() -> list[Path]:
+        env = SWEBenchEnv(reward="none", sandbox="namespace", pool=1)
+        env.reset(seed=0)
+        ahead = next(iter(env._pool._ahead.values())).result()
+        places = []
+        for sandbox in (ahead, env._sandbox):
+            assert isinstance(sandbox, LocalSandbox) and sandbox._directory is not None
+            places.append(sandbox._directory.path)
+        assert all(place.exists() for place in places)
+        return places
+
+    gc.disable()  # nothing refers to itself: the collector is not needed
+    try:
+        places = forget()
+    finally:
+        gc.enable()
+    another = open_sandbox(SandboxSpec(), backend="namespace")
+    another.start()
+    try:
+        assert wait_until(lambda: not any(place.exists() for place in places), 20)
+    finally:
+        another.close()
+
+
 def test_a_negative_size_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="pool: expected 0 or more sandboxes, got -1"):
+    with pytest.raises(ConfigurationError, match="pool: expected a whole number of 0 or more, got -1"):
         SWEBenchEnv(pool=-1)

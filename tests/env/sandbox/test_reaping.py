@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import random
@@ -135,6 +136,21 @@ def test_close_removes_processes_and_directories(opened: Opener, run_directory: 
     sandbox.close()
     assert eventually(lambda: mine.isdisjoint(directories(run_directory)))
     assert users(run_directory / mine.pop()) == []
+
+
+def test_a_sandbox_that_was_forgotten_is_closed_with_the_next_start(opened: Opener, run_directory: Path) -> None:
+    before = set(sandboxes(run_directory))
+    fork = opened().fork()  # `opened` keeps only the first
+    mine = set(sandboxes(run_directory)) - before
+    assert len(mine) == 2
+    descriptors = len(os.listdir("/proc/self/fd"))
+    itself = [fork]  # garbage that only the collector finds
+    itself.append(itself)  # type: ignore[arg-type]
+    del fork, itself
+    gc.collect()
+    opened()
+    assert eventually(lambda: len(mine & set(directories(run_directory))) == 1)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_an_interruption_while_it_closes_leaves_nothing(opened: Opener, run_directory: Path) -> None:

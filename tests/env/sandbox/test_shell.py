@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import signal
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,6 +128,60 @@ def test_a_loop_in_the_shell_itself_times_out(sandbox: Sandbox, loop: str) -> No
     sandbox.run("cd /tmp")
     assert sandbox.run(loop, timeout_s=0.3).timed_out
     assert sandbox.run("pwd").output == "/tmp\n"
+
+
+class _AlarmError(Exception):
+    """What a caller's signal handler raises."""
+
+
+def _interrupted(call: Callable[[], object], after_s: float) -> bool:
+    """Make a call, and whether a signal interrupted it after so many seconds."""
+
+    def interrupt(*_: object) -> None:
+        raise _AlarmError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, after_s)
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return False
+    except _AlarmError:
+        return True
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("after_s", [0.001, 0.01, 0.1, 0.3])
+def test_an_interrupted_command_ends_and_the_next_one_has_its_own_output_and_state(
+    opened: Opener, after_s: float
+) -> None:
+    sandbox = opened()
+    sandbox.run("cd /tmp; kept=1; rm -f late")
+    assert _interrupted(lambda: sandbox.run("echo old; sleep 0.6; echo old; touch late"), after_s)
+    assert sandbox.run("echo new $kept $PWD").output == "new 1 /tmp\n"
+    time.sleep(1)
+    assert sandbox.run("echo again; ls late").output.startswith("again\nls: ")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of files open at the interrupt
+def test_interrupts_while_shells_are_replaced_or_saved_leave_a_sandbox_that_works(opened: Opener) -> None:
+    sandbox = opened()
+    sandbox.run("cd /tmp; kept=1")
+    made: list[Callable[[], None]] = []
+    for number in range(24):
+        after_s = 0.002 * (number // 3) + 0.0005
+        if number % 3 == 0:
+            sandbox.run("exit")
+            _interrupted(lambda: sandbox.run("echo old"), after_s)
+        elif number % 3 == 1:
+            _interrupted(lambda: made.append(sandbox.snapshot().discard), after_s)
+        else:
+            _interrupted(lambda: made.append(sandbox.fork().close), after_s)
+        assert sandbox.run(f"echo {number} $kept $PWD").output == f"{number} 1 /tmp\n"
+        for end in made:
+            end()
+        made.clear()
 
 
 def test_output_is_capped_while_it_streams(shared_sandbox: Sandbox) -> None:

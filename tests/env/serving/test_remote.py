@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import gc
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -15,6 +17,7 @@ from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.grading.grading import grade
 from swegym_env.sandbox import CommandResult, Sandbox, SandboxSpec, open_sandbox
+from swegym_env.sandbox.remote.connection import ServerClient
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.serving.conftest import Served, assert_eventually
 
@@ -97,6 +100,16 @@ def opened(service: Served) -> Sandbox:
     sandbox = open_sandbox(SandboxSpec(workdir="/tmp", env={"GIVEN": "a b"}), backend=service.url)
     sandbox.start()
     return sandbox
+
+
+def test_a_sandbox_that_was_forgotten_is_destroyed_with_the_next_start(service: Served) -> None:
+    before = service.settled_containers()
+    forgotten = opened(service)
+    assert service.containers() == before + 1
+    del forgotten
+    gc.collect()
+    with contextlib.closing(opened(service)):
+        assert_eventually(lambda: service.containers() == before + 1, "the end of the forgotten one")
 
 
 def test_files_and_their_errors_equal_the_local_ones(service: Served) -> None:
@@ -203,6 +216,12 @@ def test_a_wrong_address_or_token_is_a_configuration_error(server: Served, monke
             open_sandbox(SandboxSpec(), backend=address)
     with pytest.raises(ConfigurationError, match=r"swegym serve --repos"):
         SWEBenchEnv(sandbox=server.url, repos="/clones")
+    for variable in ("SWEGYM_PATIENCE_S", "SWEGYM_WAIT_S"):
+        for text in ("long", "-1", "nan"):
+            with monkeypatch.context() as changed:
+                changed.setenv(variable, text)
+                with pytest.raises(ConfigurationError, match=f"{variable}: .*'{text}'"):
+                    ServerClient(server.url, "")
     monkeypatch.setenv("SWEGYM_TOKEN", "another-token-0123456789")
     with pytest.raises(ConfigurationError, match="token is missing or wrong"):
         open_sandbox(SandboxSpec(), backend=server.url).start()

@@ -287,6 +287,17 @@ def test_folder_with_the_name_of_a_file_is_rejected(tmp_path: Path) -> None:
         load_tasks(str(tmp_path / "rows.jsonl"))
 
 
+def test_an_empty_name_is_no_dataset_and_a_folder_below_the_home_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownTaskError, match=r"no dataset ''\. Expected one of mini"):
+        load_tasks("")
+    (tmp_path / "rows").mkdir()
+    write_lines(tmp_path / "rows" / "test.jsonl", ROW)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load_tasks("~/rows").ids == (ROW["instance_id"],)
+
+
 def test_unknown_dataset_error_lists_the_known_ones() -> None:
     with pytest.raises(UnknownTaskError, match=r"'minni'; did you mean mini.*OWNER/NAME"):
         load_tasks("minni")
