@@ -90,8 +90,8 @@ class TinkerServer(ModelServer):
         post("telemetry", self._constant({"status": "accepted"}))  # and forgotten
         model = {"model_name": self.name, "max_context_length": self.max_tokens, "trainable": True, "sampleable": True}
         app.get("/api/v1/get_server_capabilities")(self._constant({"supported_models": [model]}))
-        app.get("/api/v1/healthz")(self._constant({"status": "ok"}))
-        app.get("/health")(self._constant({"status": "ok"}))
+        for path in ("/api/v1/healthz", "/health"):
+            app.get(path)(self._health)
         app.get("/api/v1/samplers/{sampler}")(self._sampler)
         app.post("/api/v1/sessions/{session}/finish")(self._finish)
         app.post("/api/v1/forward_backward")(self._forward_backward)
@@ -103,6 +103,10 @@ class TinkerServer(ModelServer):
             return answer
 
         return constant
+
+    async def _health(self) -> dict[str, Any]:
+        self.check_running()
+        return {"status": "ok"}
 
     async def create_session(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"session_id": self._sessions.begin()}
