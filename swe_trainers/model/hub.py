@@ -27,7 +27,7 @@ def loadable(source: str | Path) -> str:
     import httpx2
     from huggingface_hub import constants, hf_hub_url, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-    from huggingface_hub.utils import get_session, validate_repo_id
+    from huggingface_hub.utils import get_session, validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)

@@ -47,15 +47,15 @@ def _load(source: str, options: dict[str, Any]) -> PreTrainedModel:
 
     place = loadable(source)
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
+        loading: Any = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
     except (KeyError, TypeError, StrictDataclassError) as error:
         raise ConfigurationError(f"{Path(place, 'config.json')}: {reason_of(error)}") from error
-    if (missing := sorted(found["missing_keys"])) and "quantization_config" not in options:
+    model: PreTrainedModel = loading[0]
+    if (missing := sorted(loading[1]["missing_keys"])) and "quantization_config" not in options:
         more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
         raise ConfigurationError(f"{source}: its weights lack {missing[0]}{more}, which its config.json asks for")
     model.config.name_or_path = source  # which `place` may be the cache of
-    loaded: PreTrainedModel = model
-    return loaded
+    return model
 
 
 def reason_of(error: Exception) -> str:

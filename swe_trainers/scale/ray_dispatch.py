@@ -49,6 +49,8 @@ class _Worker:
         playing: what it has begun.
         version: of the weights that it is known to have.
         sent: the version that a call to begin brings, until it is answered.
+        drops: whether it must drop the episodes of a queue that was closed before it begins others.
+        stale: calls whose answers may name episodes of such a queue.
     """
 
     actor: Any
@@ -57,10 +59,12 @@ class _Worker:
     playing: dict[Key, EpisodeStart] = field(default_factory=dict)
     version: int | None = None
     sent: dict[Any, int | None] = field(default_factory=dict)
+    drops: bool = False
+    stale: set[Any] = field(default_factory=set)
 
     @property
     def n_free(self) -> int:
-        return self.n_slots - len(self.playing)
+        return 0 if self.drops else self.n_slots - len(self.playing)
 
 
 class Dispatcher:
@@ -99,10 +103,20 @@ class Dispatcher:
             self._queues.append(queue)
 
     def close_queue(self, queue: EpisodeQueue) -> None:
-        """Go back to the queue before; what waits at this one is forgotten."""
+        """Go back to the queue before; what waits at this one is forgotten, and what is under way is dropped."""
         with self._changed:
-            if queue in self._queues:
-                self._queues.remove(queue)
+            if queue not in self._queues:
+                return
+            if queue is self._queues[-1]:  # those below have nothing under way
+                for worker in self._at_work():
+                    for key in worker.playing:
+                        self._tries.pop(key, None)
+                    worker.playing.clear()
+                    worker.drops = True
+                    worker.stale |= {ref for ref, what in worker.calls.items() if what == "ended"}
+            self._queues.remove(queue)
+            self._hand_out()
+            self._tell()
 
     def begin(self, queue: EpisodeQueue, episodes: Sequence[tuple[Key, EpisodeStart]], *, first: bool = False) -> None:
         """Let episodes wait for a worker; `first` before the others. Raises what has ended the dispatching."""
@@ -232,6 +246,9 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         """Give what waits to free workers, the freest first, and ask those at work for what has ended."""
+        for each in self._workers:  # one answers its calls in any order: it must have begun what it is to drop
+            if each.drops and not {"begin", "drop"} & {*each.calls.values()} and not self._closed:
+                each.calls[each.actor.drop.remote()] = "drop"
         queue = self._queues[-1] if self._queues else None
         given: dict[_Worker, list[tuple[Key, EpisodeStart]]] = {}
         while queue is not None and queue.waiting and not queue.held and not self._closed:
@@ -253,7 +270,8 @@ class Dispatcher:
 
     def _hear(self, worker: _Worker, ref: Any) -> None:
         """Take in one answer; a worker that cannot give it any more is replaced."""
-        what = worker.calls.pop(ref, None)
+        what, stale = worker.calls.pop(ref, None), ref in worker.stale
+        worker.stale.discard(ref)
         if what is None:  # it was dismissed meanwhile
             return
         exceptions = self._ray.exceptions
@@ -266,11 +284,13 @@ class Dispatcher:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         if what == "begin":
             worker.version = worker.sent.pop(ref)
+        if what == "drop":
+            worker.drops = False
         if what == "set_up":
             worker.n_slots = answer
         if what == "ended":
             found, throughput = answer
-            for key, trajectories in found:
+            for key, trajectories in () if stale else found:
                 del worker.playing[key]
                 self._tries.pop(key, None)
                 self._queues[-1].ended.append((key, trajectories))

@@ -16,6 +16,7 @@ from swe_trainers.engines.connect import EngineConfig, Generation, on_device, se
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Throughput
 from swe_trainers.engines.served import ServedEngine
+from swe_trainers.errors import RolloutError
 from swe_trainers.model.chat import ChatFormat
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.background import BackgroundPlayer, Key
@@ -108,8 +109,7 @@ class RolloutWorker:
         with self._beginning:
             self.take(version, weights)
             if self._player is None or settings != self._settings:
-                if self._player is not None:
-                    self._player.close()
+                self._close_player()
                 self._player, self._settings = self._crew.ahead(settings), settings
             self._player.begin(episodes)
 
@@ -119,8 +119,24 @@ class RolloutWorker:
         Raises:
             Exception: whatever has ended the playing.
         """
-        found = self._player.ended(timeout_s) if self._player is not None else []
+        player, found = self._player, []
+        if player is not None:
+            try:
+                found = player.ended(timeout_s)
+            except RolloutError:
+                if player is self._player:  # else it was closed here
+                    raise
         return found, self._crew.throughput()
+
+    def drop(self) -> None:
+        """Drop the episodes under way."""
+        with self._beginning:
+            self._close_player()
+
+    def _close_player(self) -> None:
+        player, self._player = self._player, None  # first, so that `ended` finds out why it is closed
+        if player is not None:
+            player.close()
 
     def pause(self, *, between_episodes: bool) -> None:
         """Generate nothing until `resume`; see `BackgroundPlayer.paused`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -176,6 +177,32 @@ def test_a_worker_is_given_episodes_while_its_weights_are_under_way(crew: RayCre
         assert all(set(t.weight_versions) == {-1, version} for (t,) in found.values())
         player.close()
         shaken(policy)
+
+
+class InterruptionError(Exception):
+    """As Ctrl-C in a notebook, after which the run goes on."""
+
+
+def test_an_interrupted_play_leaves_nothing_to_the_next_one(crew: RayCrew) -> None:
+    crew.prepare(19, Sampling())
+    whole = crew.play(starts(12), SETTINGS)
+
+    def interrupt(*_: object) -> None:
+        raise InterruptionError
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        for number in range(4):  # at different moments: with episodes under way, on their way, and waiting
+            timer = threading.Timer(0.02 + 0.07 * number, os.kill, [os.getpid(), signal.SIGUSR1])
+            timer.start()
+            with pytest.raises(InterruptionError):
+                crew.play([EpisodeStart(seed=i, stream=(4, number, i)) for i in range(200)], SETTINGS)
+            timer.join()
+            settings = EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=number % 2 == 1)
+            again = crew.play(starts(12), settings)
+            assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_killed_worker_is_replaced_and_its_episodes_are_replayed(crew: RayCrew, deadly: Path) -> None:
