@@ -131,7 +131,8 @@ def run_experiment(
                     write_whole(run.directory / "model.json", json.dumps(model.state_dict()) + "\n")
                 else:
                     trainer.save(run.directory / "model")
-                    write_provenance(run.directory / "model", config.environment, config.model.chat)
+                    success_above = config.evaluation.success_above
+                    write_provenance(run.directory / "model", config.environment, config.model.chat, success_above)
                 plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
                 write_report([run.directory])
             run.info(
