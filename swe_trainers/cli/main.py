@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `swe-train`.
 
     Returns:
-        0 on success; 1 where a dry run found problems that would stop the run; 2 where the configuration is wrong or is not available here, or the run cannot go on (one line on
-        standard error says why); 130 after Ctrl-C.
+        0 on success; 1 where a dry run found problems that would stop the run; 2 where the configuration is wrong or is
+        not available here, or the run cannot go on (one line on standard error says why); 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _COMMANDS:
