@@ -153,7 +153,7 @@ class TinkerServer(ModelServer):
             self._run(name).load(state, optimizer=optimizer)
             return {"path": body["path"], "model_id": name, "type": "load_weights"}
 
-        return self._train(name, body.get("seq_id") or 0, load)
+        return self._train(name, body.get("seq_id") or (0 if body.get("session_id") else secrets.token_hex(8)), load)
 
     async def get_info(self, body: dict[str, Any]) -> dict[str, Any]:
         name, rank = body["model_id"], self._run(body["model_id"]).rank
@@ -222,10 +222,13 @@ class TinkerServer(ModelServer):
                 self._loaded = _UNKNOWN
                 raise
 
-        begun = self._results.begin(f"{sampler}:{body.get('seq_id')}", sample())
+        request_number = body.get("seq_id")
+        if request_number is None:  # it is not one that was sent before
+            request_number = secrets.token_hex(8)
+        begun = self._results.begin(f"{sampler}:{request_number}", sample())
         return {**begun, "sample_sequence_ids": [f"{begun['request_id']}:{i}" for i in range(number)]}
 
-    def _train(self, run: str, number: int, work: Callable[[], bytes | dict[str, Any]]) -> dict[str, Any]:
+    def _train(self, run: str, number: int | str, work: Callable[[], bytes | dict[str, Any]]) -> dict[str, Any]:
         """Begin work on the thread that trains; the same request again is the same work."""
         self._sessions.alive(run.split(":", maxsplit=1)[0])
 

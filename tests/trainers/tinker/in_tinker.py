@@ -280,6 +280,19 @@ def test_wrong_values_of_a_request_to_sample_are_refused_and_the_server_goes_on(
     assert found.status_code == 200 and found.headers["content-type"] == "application/x-protobuf"
 
 
+def test_requests_without_a_number_are_requests_of_their_own(server: TinkerServer) -> None:
+    client = JsonClient(server.url, tries=1, timeout_s=10, api_key=KEY)
+    session = client.post("/api/v1/create_session", {})["session_id"]
+    sampler = client.post("/api/v1/create_sampling_session", {"session_id": session, "base_model": "tiny"})
+    body = {
+        "sampling_session_id": sampler["sampling_session_id"], "sampling_params": {"max_tokens": 2},
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]},
+    }  # fmt: skip
+    numbered = [client.post("/api/v1/asample", {**body, "seq_id": 3})["request_id"] for _ in range(2)]
+    without = [client.post("/api/v1/asample", body)["request_id"] for _ in range(2)]
+    assert numbered[0] == numbered[1] and len({*numbered, *without}) == 3  # one that is sent again is the same
+
+
 class Game(gymnasium.Env[str, str]):
     """One turn, whose reward depends on the action."""
 
