@@ -32,11 +32,11 @@ from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.rollouts import LocalWorkers, Workers
 from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.scale.ray_cluster import RayConfig
-from swe_trainers.scale.ray_crew import RayCrew
-from swe_trainers.scale.ray_worker import Workplace
+from swe_trainers.scale.ray_rollouts import RayWorkers
+from swe_trainers.scale.ray_worker import WorkerSetup
 
 PARALLEL = 4
-MANNER = EpisodeSettings(Limits(max_new_tokens=4, max_tokens=64), Sampling())
+SETTINGS = EpisodeSettings(Limits(max_new_tokens=4, max_tokens=64), Sampling())
 PROMISED = 1.8
 
 
@@ -105,13 +105,13 @@ def policy() -> LanguageModel:
     return LanguageModel.from_config(config, words, seed=0).eval()
 
 
-def rates(crew: Workers, episodes: int, repeats: int) -> list[float]:
+def rates(workers: Workers, episodes: int, repeats: int) -> list[float]:
     """Episodes per second without the first measurement, which builds layers and starts processes."""
     found = []
     for number in range(repeats + 1):
-        crew.prepare(number, MANNER.sampling)
+        workers.prepare(number, SETTINGS.sampling)
         began = time.monotonic()
-        played = crew.play([EpisodeStart(seed=i, stream=(number, i)) for i in range(episodes)], MANNER)
+        played = workers.play([EpisodeStart(seed=i, stream=(number, i)) for i in range(episodes)], SETTINGS)
         found.append(len(played) / (time.monotonic() - began))
         lost = [t.failure_reason for t in played if not t.valid]
         if lost:
@@ -168,11 +168,11 @@ def places(environments: Environments, address: str) -> dict[str, Callable[[Exit
         return LocalWorkers(generation, chat, *environments(stack))
 
     def workers(n: int) -> Callable[[ExitStack], Workers]:
-        def crew(stack: ExitStack) -> Workers:
-            workplace = Workplace(environments, EngineConfig(), 64, chat, model=model, threads=1)
-            return RayCrew(RayConfig(address=address, workers=n), lambda: workplace, stack, policy=model)
+        def workers(stack: ExitStack) -> Workers:
+            setup = WorkerSetup(environments, EngineConfig(), 64, chat, model=model, threads=1)
+            return RayWorkers(RayConfig(address=address, workers=n), lambda: setup, stack, policy=model)
 
-        return crew
+        return workers
 
     return {"here": here, "one worker": workers(1), "two nodes": workers(2)}
 

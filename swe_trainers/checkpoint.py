@@ -25,6 +25,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 import torch
+from loguru import logger
 
 from swe_trainers.errors import CheckpointError, DamagedError
 from swe_trainers.files import ChecksummedFile, checksum, sync, write_whole
@@ -304,7 +305,10 @@ class Checkpoints:
         sync(self.directory)
         self._drop_partial()
         for old in self.complete()[: -self.keep]:
-            shutil.rmtree(old)
+            try:
+                shutil.rmtree(old)
+            except OSError as error:  # the new one is written, and the run goes on
+                logger.warning("{}: this old checkpoint cannot be deleted and stays: {}", old, one_line(error))
         return target
 
     def _drop_partial(self) -> None:

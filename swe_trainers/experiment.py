@@ -48,8 +48,8 @@ from swe_trainers.run_config import (
 )
 from swe_trainers.scale.accelerated import AcceleratedCheckpoints, accelerate
 from swe_trainers.scale.checkpoints import ShardedCheckpoints
-from swe_trainers.scale.ray_crew import RayCrew
-from swe_trainers.scale.ray_worker import Workplace
+from swe_trainers.scale.ray_rollouts import RayWorkers
+from swe_trainers.scale.ray_worker import WorkerSetup
 from swe_trainers.scale.sharding import check_model, joined_ranks, reference, refresh, sequence_group, shard
 from swe_trainers.trainer import Callback, Rewards, Trainer
 
@@ -131,7 +131,8 @@ def run_experiment(
                     write_whole(run.directory / "model.json", json.dumps(model.state_dict()) + "\n")
                 else:
                     trainer.save(run.directory / "model")
-                    write_provenance(run.directory / "model", config.environment, config.model.chat)
+                    success_above = config.evaluation.success_above
+                    write_provenance(run.directory / "model", config.environment, config.model.chat, success_above)
                 plot_metrics(run.directory / "metrics.jsonl", run.directory / "curves.png")
                 write_report([run.directory])
             run.info(
@@ -279,8 +280,8 @@ def make_players(
     if ray is not None:
         embedded = config.engine.in_process
 
-        def workplace() -> Workplace:
-            return Workplace(
+        def setup() -> WorkerSetup:
+            return WorkerSetup(
                 partial(make_envs, config),
                 config.engine,
                 config.environment.max_tokens,
@@ -291,7 +292,7 @@ def make_players(
             )
 
         served = generation() if leads and not embedded else None
-        workers = cluster = RayCrew(ray, workplace, stack, policy=model if embedded else None, generation=served)
+        workers = cluster = RayWorkers(ray, setup, stack, policy=model if embedded else None, generation=served)
         if leads:  # the other ranks play nothing
             cluster.join()
     else:

@@ -1,6 +1,7 @@
 """How a model was trained to play, in its folder: the environment, its arguments, its action format and its prompt.
 
-`environment.yaml` is a part of a run's configuration: the section `environment`, and `model.chat`. A model that is
+`environment.yaml` is a part of a run's configuration: the section `environment`, `model.chat`, and what its evaluations
+count as a success. A model that is
 evaluated elsewhere takes its habits from there, not from the defaults of the environment.
 """
 
@@ -33,24 +34,30 @@ class Provenance:
         source: the file that says so.
         environment: with the wrappers that are also in evaluations.
         chat: of the model's configuration.
+        success_above: of the evaluation's.
     """
 
     source: Path
     environment: EnvironmentConfig
     chat: str | None = None
+    success_above: float | None = None
 
 
-def write_provenance(folder: Path, environment: EnvironmentConfig, chat: str | None) -> None:
+def write_provenance(
+    folder: Path, environment: EnvironmentConfig, chat: str | None, success_above: float | None = None
+) -> None:
     """Write `environment.yaml` beside a model.
 
     Raises:
         OSError: it cannot be written.
     """
-    content = {
+    content: dict[str, Any] = {
         "format": _FORMAT,
         "environment": plain(replace(environment, training_wrappers=())),
         "model": {"chat": chat},
     }
+    if success_above is not None:
+        content["evaluation"] = {"success_above": success_above}
     head = "# How this model was trained to play. swe-eval uses the same settings, unless its options say otherwise.\n"
     write_whole(folder / ENVIRONMENT, head + OmegaConf.to_yaml(OmegaConf.create(content)))
 
@@ -74,8 +81,9 @@ def read_provenance(folder: Path) -> Provenance | None:
         section: Any = values.get("environment")
         if not isinstance(section, dict):
             continue  # the configuration of something else, such as the demo
-        model = values.get("model")
+        model, evaluation = values.get("model"), values.get("evaluation")
         chat = model.get("chat") if isinstance(model, dict) else None
+        success_above = evaluation.get("success_above") if isinstance(evaluation, dict) else None
         environment = replace(build(EnvironmentConfig, section, f"{path}: environment"), training_wrappers=())
-        return Provenance(path, environment, chat)
+        return Provenance(path, environment, chat, success_above)
     return None

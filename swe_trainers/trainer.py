@@ -32,7 +32,7 @@ from swe_trainers.kernels import comparing
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import HostedPolicy
 from swe_trainers.learning.learner import Learner
-from swe_trainers.logging import Run
+from swe_trainers.logging import Run, read_metrics
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.ranks import broadcast
 from swe_trainers.resume import Former, Resume, Settings
@@ -224,7 +224,7 @@ class Trainer:
             if checkpoints is not None and run is not None:
                 self._resume(checkpoints, run)
                 if learner.updates and self._finished(total):
-                    run.info(f"{self.name}: complete, nothing is left to train")
+                    run.info(self._complete(total, run.directory))
             if learner.updates == 0 and self._evaluates and run is not None:
                 run.record(0, {"stage": self.name, **self._evaluated()})
             bar = None if run is None else stack.enter_context(run.progress(self.name, total, done=learner.updates))
@@ -435,6 +435,18 @@ class Trainer:
             f"{self.name}: resumed from {found.path.name} ({self.learner.updates} updates, "
             f"{self.learner.seconds:.0f} s)"
         )
+
+    def _complete(self, total: int, directory: Path) -> str:
+        """Why a run that was started again trains nothing, what its last update gave, and how it goes on."""
+        rows = [row for row in read_metrics(directory / "metrics.jsonl") if row.get("stage") == self.name]
+        last = {name: value for name, value in (rows or [{}])[-1].items() if value is not None}
+        anew = "a new run begins in another output_dir, or with --restart"
+        if self.stopped:
+            how = f"It was stopped, as by evaluation.stop_at_success: {anew}"
+        else:
+            limit = "the number of updates" if self.learner.updates >= total else "max_seconds"
+            how = f"To go on, raise {limit} (swe-train: with --resume-with-changes); {anew}"
+        return f"{self.name}: complete, nothing is left to train. {self._line(total, last)}. {how}"
 
     def _line(self, total: int, metrics: Mapping[str, Any]) -> str:
         """The log line of an update."""

@@ -289,6 +289,7 @@ def _as_trained(
         "max_tokens": environment.max_tokens,
         "max_turns": habits.get("max_turns", environment.max_turns),
         "adapter": environment.adapter,
+        "success_above": trained.success_above,
     }
     for name, value in trained_limits.items():
         chosen = getattr(options, name)

@@ -62,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `swe-train`.
 
     Returns:
-        0 on success; 2 where the configuration is wrong or is not available here, or the run cannot go on (one line on
-        standard error says why); 130 after Ctrl-C.
+        0 on success; 1 where a dry run found problems that would stop the run; 2 where the configuration is wrong or is
+        not available here, or the run cannot go on (one line on standard error says why); 130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in _COMMANDS:
@@ -83,7 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved configuration with its explanations, and stop"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what the run would need, and what would stop it")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what the run would need, and what would stop it: then the exit code is 1",
+    )
     parser.add_argument("--json", action="store_true", help="print the dry run's plan as JSON")
     parser.add_argument("--quiet", action="store_true", help="write to the output directory only, not to the terminal")
     json_logs = "write log lines as JSON objects: time, level, message, exception"
@@ -100,7 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_print_completion(parser, _settings, words=[*_COMMANDS])
     options, overrides = parser.parse_known_args(given)
 
+    stopped = False
+
     def train() -> None:
+        nonlocal stopped
         if options.json_logs:
             from swe_trainers.logging import start_json_logs
 
@@ -121,12 +128,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if options.dry_run:
             plan = dry_run(config)
+            stopped = bool(plan["problems"])
             print(json.dumps(plan, indent=2) + "\n" if options.json else plan_text(plan), end="")
         else:
             run_experiment(config, console=not options.quiet, resume=resume, json_logs=options.json_logs)
 
     interrupted = "interrupted; started again, it goes on from its last checkpoint"
-    return _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs)
+    return _run(train, parser.prog, options.debug, interrupted, json_logs=options.json_logs) or int(stopped)
 
 
 def _checked(path: str | Path, overrides: Sequence[str]) -> dict[str, Any]:

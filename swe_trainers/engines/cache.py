@@ -84,6 +84,7 @@ class SlotCache(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (B, H, Q, D); return those that attention reads, (B, H, length, D)."""
+        assert self._kernels is None, "the pass was planned for `attend`, which needs no masks: none are there"
         keys, values = self._memory(layer_idx, key_states, value_states)
         (row, column), (slot, position) = self._source, self._target
         keys[slot, :, position] = key_states[row, :, column]  # (N, H, D) on both sides, or (B, H, Q, D)

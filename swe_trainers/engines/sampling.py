@@ -34,8 +34,10 @@ class Sampling:
     min_p: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.temperature == 0 or self.temperature >= _LEAST_TEMPERATURE):
-            raise ConfigurationError(f"temperature must be 0 or at least {_LEAST_TEMPERATURE}, got {self.temperature}")
+        if not (self.temperature == 0 or _LEAST_TEMPERATURE <= self.temperature < math.inf):
+            raise ConfigurationError(
+                f"temperature must be 0, or finite and at least {_LEAST_TEMPERATURE}, got {self.temperature}"
+            )
         if self.top_k < 0 or self.top_k != int(self.top_k):
             raise ConfigurationError(f"top_k must be a whole number of at least 0, got {self.top_k}")
         if not 0 < self.top_p <= 1:

@@ -23,6 +23,7 @@ __all__ = ["ServerProcess"]
 
 _CHECK_INTERVAL_S = 1.0
 _TRIES = 3  # of one restart
+_FREE_S = 5.0  # until the processes of a server that was killed are gone from its port
 
 
 class ServerProcess:
@@ -78,16 +79,20 @@ class ServerProcess:
 
         Raises:
             ConfigurationError: there is no such command.
-            EngineError: it ended, or did not respond in time; the message has the log's last line.
+            EngineError: another server responds already; or it ended, or did not respond in time; the message has the
+                log's last line.
         """
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._wanted = True
+        self._check_free()
         with self._log.open("ab") as log:
             process = self._process = self._spawn(log)
         self.starts += 1
         deadline = time.monotonic() + self._start_timeout_s
-        while not self._answers():
-            code = process.poll()
+        while True:
+            answers, code = self._answers(), process.poll()
+            if answers and code is None:
+                return
             if code is not None or time.monotonic() > deadline or self._ends.is_set():
                 self._end()
                 how = f"ended with {code}" if code is not None else f"did not answer in {self._start_timeout_s:g} s"
@@ -187,6 +192,17 @@ class ServerProcess:
             stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         return process
+
+    def _check_free(self) -> None:
+        """Raise EngineError if a server responds that this is not about to start."""
+        deadline = time.monotonic() + (_FREE_S if self.starts else 0.0)
+        while self._answers():
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"{self._health.url}: another server responds there, so {self._command[0]} is not started. "
+                    "Try: another port, or end that server"
+                )
+            time.sleep(0.1)
 
     def _answers(self) -> bool:
         try:

@@ -12,17 +12,19 @@ GET  /health, /v1/models
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -44,7 +46,7 @@ from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.model.chat import ChatFormat
 from swe_trainers.model.language_model import LanguageModel
 
-__all__ = ["Job", "ModelServer"]
+__all__ = ["Job", "ModelServer", "SamplingFields", "first_error"]
 
 _MAX_BODY_BYTES = 32 << 20
 
@@ -104,6 +106,8 @@ class ModelServer:
         self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=limit)
         self.max_tokens, self.api_key = limit, api_key
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # held to queue a job, and to note that no more are taken
+        self._stopped: _StoppedError | None = None
         self.receiver = WeightReceiver()
         self.failure: BaseException | None = None
         self._listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -151,10 +155,21 @@ class ModelServer:
             raise self.failure
 
     async def sample(self, *jobs: Job) -> list[Sample]:
-        """Generate; waits for slots and for the end. What is given together is begun in this order."""
-        for job in jobs:
-            self._jobs.put(job)
+        """Generate; waits for slots and for the end. What is given together is begun in this order.
+
+        Raises:
+            TrainerError: the engine's thread has ended, or a job cannot be done.
+        """
+        with self._lock:
+            self.check_running()
+            for job in jobs:
+                self._jobs.put(job)
         return [await asyncio.wrap_future(job.future) for job in jobs]
+
+    def check_running(self) -> None:
+        """Raise TrainerError if the engine's thread has ended, so that nothing is generated any more."""
+        if self._stopped is not None:
+            raise _StoppedError(str(self._stopped))
 
     def check_tokens(self, ids: Sequence[int]) -> None:
         """Raise ConfigurationError for a prompt that is empty, or holds what is no token."""
@@ -198,9 +213,10 @@ class ModelServer:
                     if not waiting[0].prompt:  # new weights: running requests end with the old ones first
                         if running:
                             break
-                        self._reload(waiting.pop(0))
-                        continue
-                    self._begin(waiting.pop(0), running)
+                        self._reload(waiting[0])
+                    else:
+                        self._begin(waiting[0], running)
+                    waiting.pop(0)
                 for sample in self._engine.step():
                     self._engine.close(sample.slot)
                     running.pop(sample.slot).future.set_result(sample)
@@ -209,12 +225,25 @@ class ModelServer:
             raise
         finally:
             reason = _StoppedError(f"the server has stopped: {self.failure or 'it was closed'}")
-            for job in (*waiting, *running.values()):
-                job.future.set_exception(reason)
+            with self._lock:
+                self._stopped = reason
+            for job in (*waiting, *running.values(), *self._unread_jobs()):
+                with contextlib.suppress(InvalidStateError):  # it was cancelled
+                    job.future.set_exception(reason)
             if self.failure is not None:
                 self._http.should_exit = True
 
+    def _unread_jobs(self) -> Iterator[Job]:
+        """What is in the queue when the thread ends."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    yield job
+
     def _begin(self, job: Job, running: dict[int, Job]) -> None:
+        if not job.future.set_running_or_notify_cancel():  # from here on it cannot be cancelled
+            return
         slot = self._engine.open()
         try:
             self._engine.submit(
@@ -234,6 +263,8 @@ class ModelServer:
             running[slot] = job
 
     def _reload(self, job: Job) -> None:
+        if not job.future.set_running_or_notify_cancel():
+            return
         try:
             if job.weights is not None:
                 given = job.weights
@@ -243,21 +274,43 @@ class ModelServer:
             else:
                 fresh = LanguageModel.from_pretrained(self.folder)
                 self._model.load_state_dict(fresh.state_dict())
-        except (TrainerError, OSError, RuntimeError) as error:
-            job.future.set_exception(TrainerError(f"{self.folder}: not reloaded: {str(error).splitlines()[0]}"))
+        except (TrainerError, OSError, RuntimeError, UnpicklingError, EOFError) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            job.future.set_exception(TrainerError(f"{self.folder}: not reloaded: {reason}"))
         else:
             job.future.set_result(Sample(-1, (), (), "length"))
 
 
-class _Sampled(BaseModel):
-    """Fields that both kinds of completions have; unknown fields are ignored, as by other servers."""
+class SamplingFields(BaseModel):
+    """How a request is to be sampled; null is the default, and a negative `top_k` keeps all tokens."""
 
-    max_tokens: int | None = None
+    max_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
+
+    @property
+    def sampling(self) -> Sampling:
+        """Raises ConfigurationError: a value is out of its range."""
+        return Sampling(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=max(0, self.top_k or 0),
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=self.min_p or 0.0,
+        )
+
+
+def first_error(error: ValidationError | RequestValidationError, *, skip: int = 0) -> str:
+    """The first field that is wrong, and why; `skip` leaves out the first parts of its path."""
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'][skip:]) or 'body'}: {first['msg']}"
+
+
+class _Sampled(SamplingFields):
+    """Fields that both kinds of completions have; unknown fields are ignored, as by other servers."""
+
     n: int | None = None
     stream: bool | None = None
     stop: str | list[str] | None = None
@@ -280,7 +333,7 @@ class _Message(BaseModel):
 class _Chat(_Sampled):
     messages: list[_Message]
     tools: list[dict[str, Any]] | None = None
-    max_completion_tokens: int | None = None
+    max_completion_tokens: int | None = Field(None, ge=1)
 
 
 class _Call(BaseModel):
@@ -308,6 +361,7 @@ class _Routes:
         self._server = server
 
     async def health(self) -> JSONResponse:
+        self._server.check_running()
         return JSONResponse({"status": "ok"})
 
     async def models(self) -> JSONResponse:
@@ -381,12 +435,7 @@ class _Routes:
             most or 256,
             frozenset(body.stop_token_ids or ()) | (frozenset() if body.ignore_eos else ends),
             (stop,) if isinstance(stop, str) else tuple(stop),
-            Sampling(
-                temperature=1.0 if body.temperature is None else body.temperature,
-                top_k=max(0, body.top_k or 0),
-                top_p=1.0 if body.top_p is None else body.top_p,
-                min_p=body.min_p or 0.0,
-            ),
+            body.sampling,
             secrets.randbits(63) if body.seed is None else body.seed,
             legal=None if allowed is None else ActionTrie.of_tokens(allowed),
         )
@@ -406,8 +455,7 @@ def _app(server: ModelServer) -> ASGIApp:
     async def refuse(request: Request, error: Exception) -> JSONResponse:
         status, reason = HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__
         if isinstance(error, RequestValidationError):
-            first = error.errors()[0]
-            reason = f"{'.'.join(str(part) for part in first['loc'][1:]) or 'body'}: {first['msg']}"
+            reason = first_error(error, skip=1)
         elif isinstance(error, _StoppedError):
             status = HTTPStatus.SERVICE_UNAVAILABLE
         elif isinstance(error, HTTPException):

@@ -223,8 +223,21 @@ def _beside(work: Callable[[], _T]) -> Future[_T]:
 
 
 def _own_address(url: str) -> str:
-    """The address of this machine as the server sees it."""
+    """The address of this machine as the server sees it, IPv4 or IPv6.
+
+    Raises:
+        EngineError: there is no way to the server.
+    """
     parts = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
-        return str(probe.getsockname()[0])
+    reason: OSError | None = None
+    try:
+        for family, kind, _, _, place in socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe:
+                try:
+                    probe.connect(place)  # sends nothing
+                    return str(probe.getsockname()[0])
+                except OSError as error:
+                    reason = error
+    except OSError as error:
+        reason = error
+    raise EngineError(f"{url}: weights over gloo: no way to the server: {reason}")

@@ -110,7 +110,8 @@ def _linear(
     plan = _plan(rows, weight, chunk_rows, chunk_columns, wide, soft_cap)
     kernels = _kernels(backend, rows)
     allowed = _allowed(masks, index)
-    found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, None, allowed, second=second)
+    head = rows, weight, bias
+    found, _ = statistics_of(head, ids, temperature, plan=plan, kernels=kernels, allowed=allowed, second=second)
     return _together(found)
 
 

@@ -18,7 +18,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -60,6 +60,9 @@ _ADDITION = 1.6e-4
 _KEEP_FRACTION_OF_FREE_MEMORY = 0.4
 _ADDS_TO_FLOAT32 = torch.torch_version.TorchVersion(torch.__version__) >= "2.10"
 """PyTorch 2.8 and 2.9 have `addmm.dtype_out`, but the sum that is added to must have the dtype of the factors there."""
+
+Head: TypeAlias = tuple[Tensor, Tensor, Tensor | None]
+"""What logits are products of: rows (N, D), weight (V, D), and a bias (V,) or None."""
 
 
 @dataclass(frozen=True)
@@ -260,25 +263,26 @@ def project(
         )
         return logprobs, entropy
     with torch.no_grad():  # scoring: one tile of logits, whatever the plan keeps for a backward pass
-        plan = replace(plan, keep=False)
-        found, _ = statistics_of(rows, weight, bias, ids, temperature, plan, kernels, shard, allowed, second=False)
+        plan, head = replace(plan, keep=False), (rows, weight, bias)
+        found, _ = statistics_of(
+            head, ids, temperature, plan=plan, kernels=kernels, shard=shard, allowed=allowed, second=False
+        )
     return found.logprobs, found.entropies
 
 
 def statistics_of(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    head: Head,
     ids: Tensor,
     temperature: Tensor,
+    *,
     plan: Plan,
     kernels: ModuleType,
-    shard: VocabularyShard | None,
+    shard: VocabularyShard | None = None,
     allowed: AllowedTokens | None = None,
-    *,
     second: bool,
 ) -> tuple[RowStatistics, Tensor | None]:
     """Statistics of the rows (with variances where `second`), and the logits if they are kept."""
+    rows, weight, bias = head
     first, vocabulary = (0, len(weight)) if shard is None else (shard.start, shard.vocabulary)
     products = None if plan.keep else _products_for(kernels, rows, weight, bias, allowed)
     kept = None
@@ -291,26 +295,27 @@ def statistics_of(
             parts.append(products.sum_product(*factors, ids, temperature, **given))
         sums = torch.cat(parts) if len(parts) > 1 else parts[0]
     else:
-        sums, kept = _sums_of_tiles(rows, weight, bias, ids, temperature, plan, kernels, allowed, first, second=second)
+        sums, kept = _sums_of_tiles(
+            head, ids, temperature, plan=plan, kernels=kernels, allowed=allowed, first=first, second=second
+        )
     if shard is not None:
         sums = _gathered(kernels.merged(sums), shard.group)
     return kernels.statistics(sums, ids, temperature, vocabulary), kept
 
 
 def _sums_of_tiles(
-    rows: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    head: Head,
     ids: Tensor,
     temperature: Tensor,
+    *,
     plan: Plan,
     kernels: ModuleType,
     allowed: AllowedTokens | None,
     first: int,
-    *,
     second: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Sums of each tile's rows (slots, 4 or 5, N), and the logits if they are kept."""
+    rows, weight, bias = head
     dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     if plan.forward is not None and not plan.keep:
         plan = replace(plan, rows=plan.forward[0], columns=plan.forward[1])
@@ -371,7 +376,14 @@ class _TokenLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         kept_plan = replace(plan, keep=plan.keep and any(ctx.needs_input_grad[:3]))
         found, kept = statistics_of(
-            rows, weight, bias, ids, temperature, kept_plan, kernels, shard, allowed, second=ctx.needs_input_grad[4]
+            (rows, weight, bias),
+            ids,
+            temperature,
+            plan=kept_plan,
+            kernels=kernels,
+            shard=shard,
+            allowed=allowed,
+            second=ctx.needs_input_grad[4],
         )
         ctx.plan, ctx.kernels, ctx.shard, ctx.overwritten = plan, kernels, shard, False
         ctx.allowed = allowed
@@ -418,7 +430,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def gradients_of(
-    head: tuple[Tensor, Tensor, Tensor | None],
+    head: Head,
     statistics: tuple[Tensor, ...],
     needed: tuple[bool, bool, bool],
     *,
@@ -431,7 +443,7 @@ def gradients_of(
     """Gradients of rows, weight and bias, each None if it is not needed.
 
     Args:
-        head: rows (N, D), weight (V, D) and bias (V,) or None.
+        head: rows, weight and bias.
         statistics: (N,) each: labels, temperatures, maxima, log-totals, entropies and the two upstream gradients.
         needed: which gradients.
         plan, kernels, shard, allowed: as of `project`.

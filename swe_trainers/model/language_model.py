@@ -23,7 +23,7 @@ from swe_trainers.model.attention import (
 )
 from swe_trainers.model.chat import ChatFormat, chat_format
 from swe_trainers.model.fused import fuse_layers, hidden_at, is_known_trunk
-from swe_trainers.model.loading import hugging_face_config, load_causal_lm, no_progress_bars
+from swe_trainers.model.loading import hugging_face_config, load_causal_lm, no_progress_bars, reason_of
 from swe_trainers.model.lora import LoRA, add_lora, lora_is_neutral, merged_weights, without_lora, write_adapter
 from swe_trainers.model.sequence_parallel import SequenceGroup
 from swe_trainers.model.tokenizers import Tokenizer, load_tokenizer
@@ -169,8 +169,8 @@ class LanguageModel(nn.Module):
             try:
                 build: Any = AutoModelForCausalLM.from_config
                 model = build(config, attn_implementation="sdpa", dtype=torch.float32)
-            except (TypeError, ValueError) as error:
-                raise ConfigurationError(f"{config.model_type}: {str(error).splitlines()[0]}") from error
+            except (KeyError, RuntimeError, TypeError, ValueError) as error:
+                raise ConfigurationError(f"{config.model_type}: {reason_of(error)}") from error
         return cls(model, tokenizer, attention=attention)
 
     def initialise_head(self, gain: float, *, seed: int = 0) -> None:
@@ -245,10 +245,13 @@ class LanguageModel(nn.Module):
             raise
         except SafetensorError as error:
             raise ConfigurationError(f"{source}: its weights cannot be read: {error}") from error
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise ConfigurationError(f"{source}: its weights do not fit its config.json: {reason_of(error)}") from error
         except (OSError, ValueError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ConfigurationError(
-                f"{source}: not a model folder, and no model with that name can be loaded: {reason}"
+                f"{source}: not a model folder, and no model with that name can be loaded: {reason_of(error)}"
             ) from error
         policy = cls(model, tokenizer or load_tokenizer(source), attention=attention)
         if (folder / VALUE_HEAD_FILE).is_file():

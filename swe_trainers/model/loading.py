@@ -14,19 +14,18 @@ import torch
 
 from swe_trainers.config import similar
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.model.hub import loadable
 from swe_trainers.model.lora import read_adapter
 from swe_trainers.model.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["hugging_face_config", "load_causal_lm", "no_progress_bars"]
+__all__ = ["hugging_face_config", "load_causal_lm", "no_progress_bars", "reason_of"]
 
 
 def load_causal_lm(source: str | Path, dtype: torch.dtype, bits: Literal[4, 8] | None) -> PreTrainedModel:
     """Load weights from a folder or the hub; adapters in PEFT's format, there or in `adapter`, are merged into them."""
-    from transformers import AutoModelForCausalLM
-
     options: dict[str, Any] = {"attn_implementation": "sdpa", "dtype": dtype}
     if bits is not None:
         options |= _quantised(bits, dtype)
@@ -35,11 +34,39 @@ def load_causal_lm(source: str | Path, dtype: torch.dtype, bits: Literal[4, 8] |
         folder /= "adapter"  # of a model in few bits, whose own weights are not written
     named = folder / "adapter_config.json"
     if not named.is_file() or (folder / "config.json").is_file():
-        return _trainable(AutoModelForCausalLM.from_pretrained(str(source), **options), bits)
+        return _trainable(_load(str(source), options), bits)
     base = json.loads(named.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base:
         raise ConfigurationError(f"{folder}: adapter_config.json names no base model")
-    return read_adapter(_trainable(AutoModelForCausalLM.from_pretrained(base, **options), bits), folder)
+    return read_adapter(_trainable(_load(base, options), bits), folder)
+
+
+def _load(source: str, options: dict[str, Any]) -> PreTrainedModel:
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoModelForCausalLM
+
+    place = loadable(source)
+    try:
+        loading: Any = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
+    except (KeyError, TypeError, StrictDataclassError) as error:
+        raise ConfigurationError(f"{Path(place, 'config.json')}: {reason_of(error)}") from error
+    model: PreTrainedModel = loading[0]
+    if (missing := sorted(loading[1]["missing_keys"])) and "quantization_config" not in options:
+        more = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise ConfigurationError(f"{source}: its weights lack {missing[0]}{more}, which its config.json asks for")
+    model.config.name_or_path = source  # which `place` may be the cache of
+    return model
+
+
+def reason_of(error: Exception) -> str:
+    """One line: why transformers cannot build a model from its configuration."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    if isinstance(error, StrictDataclassError):
+        return " ".join(str(error).split())  # its first line names the field, the next says what is wrong
+    if isinstance(error, KeyError):
+        return f"there is no {error}"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _trainable(model: PreTrainedModel, bits: int | None) -> PreTrainedModel:
@@ -103,7 +130,7 @@ def hugging_face_config(config: Mapping[str, Any], tokenizer: Tokenizer) -> PreT
 
     keys = dict(config)
     model_type = keys.pop("model_type", None)
-    if model_type is None:
+    if not isinstance(model_type, str):
         raise ConfigurationError("the model's configuration has no model_type. Try: llama, qwen3 or gpt2")
     try:
         default = AutoConfig.for_model(model_type)
@@ -118,6 +145,5 @@ def hugging_face_config(config: Mapping[str, Any], tokenizer: Tokenizer) -> PreT
     try:
         built: PreTrainedConfig = AutoConfig.for_model(model_type, **{**ends, **keys})
     except (TypeError, ValueError, StrictDataclassError) as error:
-        reason = error.__cause__ or error
-        raise ConfigurationError(f"{model_type}: {str(reason).splitlines()[0]}") from error
+        raise ConfigurationError(f"{model_type}: {reason_of(error)}") from error
     return built

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.model.hub import loadable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -88,10 +89,11 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         return WordTokenizer.load(folder)
     if folder.is_absolute() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: no tokenizer there, and no such folder")
+    place = loadable(source)
     from transformers import AutoTokenizer
 
     try:
-        return HuggingFaceTokenizer(AutoTokenizer.from_pretrained(str(source)))
+        return HuggingFaceTokenizer(AutoTokenizer.from_pretrained(place))
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigurationError(f"{source}: no tokenizer can be loaded from there: {reason}") from error

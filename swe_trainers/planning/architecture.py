@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.fused import fuse_layers
+from swe_trainers.model.loading import reason_of
 
 __all__ = ["Architecture", "architecture_of", "find_config", "weights_are_here"]
 
@@ -145,6 +146,8 @@ def _read(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: expected a JSON object")
     return content
 
 
@@ -161,8 +164,8 @@ def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
         with torch.device("meta"):
             build: Any = AutoModelForCausalLM.from_config
             model: nn.Module = build(config)
-    except (ImportError, TypeError, ValueError, StrictDataclassError) as error:
-        raise ConfigurationError(f"model {keys.get('model_type')!r}: {str(error).splitlines()[0]}") from error
+    except (ImportError, KeyError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:
+        raise ConfigurationError(f"model {keys.get('model_type')!r}: {reason_of(error)}") from error
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     projection: Any = model.get_output_embeddings()  # type: ignore[operator]

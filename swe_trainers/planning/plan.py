@@ -47,7 +47,7 @@ def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = N
         "sandboxes": _sandboxes(config),
         "disk": _disk(config, model),
         "fetched": _fetched(config, model),
-        "problems": found_problems,
+        "problems": [*dict.fromkeys(found_problems)],
     }
 
 

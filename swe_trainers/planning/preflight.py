@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,6 +22,8 @@ from swe_trainers.run_config import ModelConfig, RunConfig
 
 __all__ = ["check_run", "existing_parent", "problems"]
 
+_GAMES = {"minigrid": "MiniGrid", "textarena": "textarena", "textworld": "TextWorld"}
+"""Modules of `swe_trainers.games`, which are the packages that they need, and what these are called."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -80,8 +82,11 @@ def _missing_packages(config: RunConfig) -> Iterator[str]:
         else:
             short = {"tensorboard": "tensorboard", "wandb": "wandb_project"}
             wanted[package] = (True, f"loggers.{name}" if name in config.loggers else short[name])
+    for package, name in _GAMES.items():
+        if config.environment.id.startswith(f"swe_trainers.games.{package}:") and find_spec(package) is None:
+            yield f"{name} is not installed. Try: pip install 'swegym-env[games]'"
     for package, (asked, setting) in wanted.items():
-        if asked and importlib.util.find_spec(package) is None:
+        if asked and find_spec(package) is None:
             yield f"{setting}: needs {package}, which is not installed. Try: pip install {extras.get(package, package)}"
 
 

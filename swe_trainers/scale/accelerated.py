@@ -31,7 +31,7 @@ __all__ = ["AcceleratedCheckpoints", "AcceleratedModel", "AcceleratedSteps", "ac
 
 
 def _accelerator(kind: str, *, dtype: torch.dtype, max_grad_norm: float) -> Accelerator:
-    """Accelerate's hold of the ranks, which have met already."""
+    """The accelerator of the ranks, whose process group is initialised already."""
     from accelerate import Accelerator
     from accelerate.utils import DeepSpeedPlugin
 

@@ -1,4 +1,4 @@
-"""What the rollouts take of a Ray cluster, and how it is joined."""
+"""The resources of a Ray cluster that rollouts use, and the connection to it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RayConfig:
 
     Attributes:
         address: of the cluster: `auto` for the one that this machine belongs to, `HOST:PORT`, or `local` for one that
-            is made on this machine and ends with the run.
+            is started on this machine and ends with the run.
         workers: how many.
-        cpus_per_worker: what Ray sets aside for each: what its environments need, and an embedded engine.
-        memory_per_worker_gb: likewise; 0 sets none aside.
+        cpus_per_worker: that Ray reserves for each: for its environments, and an embedded engine.
+        memory_per_worker_gb: likewise; 0 reserves none.
         gpus_per_worker: for an embedded engine; workers in front of a server need none.
         restarts: how many workers may die over the whole run, each replaced by a new one.
-        start_timeout_s: until a worker must be there; more than a model takes to load.
+        start_timeout_s: until a worker must be ready; more than a model takes to load.
     """
 
     address: str = "auto"
@@ -80,7 +80,7 @@ def joined_cluster(config: RayConfig) -> Iterator[Any]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ask for somebody at `HOST:PORT`, which Ray would do for minutes. Raises `OSError` where nobody is."""
+    """Connect to `HOST:PORT` once, where Ray would try for minutes. Raises `OSError` if nothing listens."""
     host, colon, port = address.rpartition(":")
     if colon and "/" not in host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()

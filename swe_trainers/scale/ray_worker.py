@@ -1,4 +1,4 @@
-"""A rollout worker: what one process of a cluster does. It knows nothing of Ray."""
+"""A rollout worker: one process of a cluster. It does not use Ray itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from swe_trainers.engines.connect import EngineConfig, Generation, on_device, se
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.protocol import Throughput
 from swe_trainers.engines.served import ServedEngine
+from swe_trainers.errors import RolloutError
 from swe_trainers.model.chat import ChatFormat
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.rollout.background import BackgroundPlayer, Key
@@ -23,7 +24,7 @@ from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 
-__all__ = ["Environments", "Packed", "RolloutWorker", "Workplace", "pack", "unpack"]
+__all__ = ["Environments", "Packed", "RolloutWorker", "WorkerSetup", "pack", "unpack"]
 
 Environments = Callable[[ExitStack], tuple[Sequence[gymnasium.Env[str, str]], Sequence[gymnasium.Env[str, str]]]]
 """Makes environments to learn in and to be measured in, which the stack closes."""
@@ -33,8 +34,8 @@ Packed = Mapping[str, tuple[torch.dtype, tuple[int, ...], NDArray[np.uint8]]]
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """What a worker is made of.
+class WorkerSetup:
+    """What a worker is started with.
 
     Attributes:
         environments: makes them.
@@ -65,7 +66,7 @@ class RolloutWorker:
         self._player: BackgroundPlayer | None = None
         self._settings: EpisodeSettings | None = None
 
-    def set_up(self, workplace: Workplace) -> int:
+    def set_up(self, setup: WorkerSetup) -> int:
         """Make the environments and the engine.
 
         Returns:
@@ -73,20 +74,18 @@ class RolloutWorker:
         Raises:
             ConfigurationError: they are not available here.
         """
-        if workplace.threads is not None:
-            torch.set_num_threads(workplace.threads)
-        training, evaluation = workplace.environments(self._stack)
-        self._model, n_slots = workplace.model, len(training)
+        if setup.threads is not None:
+            torch.set_num_threads(setup.threads)
+        training, evaluation = setup.environments(self._stack)
+        self._model, n_slots = setup.model, len(training)
         self._engine: EmbeddedEngine | ServedEngine
         if self._model is None:
-            self._engine = served_engine(
-                workplace.engine, n_slots=n_slots, max_tokens=workplace.max_tokens, training=True
-            )
+            self._engine = served_engine(setup.engine, n_slots=n_slots, max_tokens=setup.max_tokens, training=True)
         else:
-            self._model = on_device(self._model, workplace.device, "the worker's device")
-            self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=workplace.max_tokens)
+            self._model = on_device(self._model, setup.device, "the worker's device")
+            self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=setup.max_tokens)
         generation = Generation(self._engine, renews_actions=self._model is not None)
-        self._crew = LocalWorkers(generation, workplace.chat, training, evaluation)
+        self._workers = LocalWorkers(generation, setup.chat, training, evaluation)
         return n_slots
 
     def begin(
@@ -101,16 +100,15 @@ class RolloutWorker:
         Args:
             settings: how; another one than before only where nothing is being played.
             episodes: where they begin, and what they are known by.
-            version, weights: as in `take`; a worker that has them does not look at them.
+            version, weights: as in `load_weights`; a worker that has them does not look at them.
         Raises:
             Exception: whatever has ended the playing.
         """
         with self._beginning:
-            self.take(version, weights)
+            self.load_weights(version, weights)
             if self._player is None or settings != self._settings:
-                if self._player is not None:
-                    self._player.close()
-                self._player, self._settings = self._crew.ahead(settings), settings
+                self._close_player()
+                self._player, self._settings = self._workers.ahead(settings), settings
             self._player.begin(episodes)
 
     def ended(self, timeout_s: float) -> tuple[list[tuple[Key, list[Trajectory]]], Throughput]:
@@ -119,8 +117,24 @@ class RolloutWorker:
         Raises:
             Exception: whatever has ended the playing.
         """
-        found = self._player.ended(timeout_s) if self._player is not None else []
-        return found, self._crew.throughput()
+        player, found = self._player, []
+        if player is not None:
+            try:
+                found = player.ended(timeout_s)
+            except RolloutError:
+                if player is self._player:  # else it was closed here
+                    raise
+        return found, self._workers.throughput()
+
+    def drop(self) -> None:
+        """Drop the episodes under way."""
+        with self._beginning:
+            self._close_player()
+
+    def _close_player(self) -> None:
+        player, self._player = self._player, None  # first, so that `ended` finds out why it is closed
+        if player is not None:
+            player.close()
 
     def pause(self, *, between_episodes: bool) -> None:
         """Generate nothing until `resume`; see `BackgroundPlayer.paused`."""
@@ -131,7 +145,7 @@ class RolloutWorker:
         """Go on."""
         self._pause.close()
 
-    def take(self, version: int, weights: Packed | None) -> None:
+    def load_weights(self, version: int, weights: Packed | None) -> None:
         """Generate with other weights from now on; between `pause` and `resume`, or where nothing was played yet.
 
         Args:

@@ -49,8 +49,8 @@ class ScaleConfig:
         cpu_offload: keep parameters and optimiser in the host's memory between their uses.
         ray: workers of a Ray cluster that play the episodes; null plays them here.
         timeout_s: a rank that waits longer for another gives up; more than the longest rollout.
-        meeting_timeout_s: the same at the beginning, where nobody plays yet: ranks that were started anew after a death
-            may miss each other (two of gloo's did, each waiting for the other's connection), and are started once more.
+        meeting_timeout_s: the same at the start, before episodes are played: ranks that are restarted after a failure
+            may deadlock (with gloo each of two waited for the other's connection), and are restarted once more.
     """
 
     fsdp: bool = False
@@ -212,7 +212,7 @@ def reference(
 
 @torch.no_grad()
 def refresh(whole: LanguageModel, sharded: LanguageModel) -> None:
-    """Give a whole copy the weights that a sharded model has now; all ranks together, one tensor at a time."""
+    """Copy the current weights of a sharded model to a whole one; all ranks together, one tensor at a time."""
     targets = whole.state_dict()
     for name, value in sharded.state_dict().items():
         targets[name].copy_(value.full_tensor() if isinstance(value, DTensor) else value)

@@ -90,8 +90,8 @@ class TinkerServer(ModelServer):
         post("telemetry", self._constant({"status": "accepted"}))  # and forgotten
         model = {"model_name": self.name, "max_context_length": self.max_tokens, "trainable": True, "sampleable": True}
         app.get("/api/v1/get_server_capabilities")(self._constant({"supported_models": [model]}))
-        app.get("/api/v1/healthz")(self._constant({"status": "ok"}))
-        app.get("/health")(self._constant({"status": "ok"}))
+        for path in ("/api/v1/healthz", "/health"):
+            app.get(path)(self._health)
         app.get("/api/v1/samplers/{sampler}")(self._sampler)
         app.post("/api/v1/sessions/{session}/finish")(self._finish)
         app.post("/api/v1/forward_backward")(self._forward_backward)
@@ -103,6 +103,10 @@ class TinkerServer(ModelServer):
             return answer
 
         return constant
+
+    async def _health(self) -> dict[str, Any]:
+        self.check_running()
+        return {"status": "ok"}
 
     async def create_session(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"session_id": self._sessions.begin()}
@@ -149,7 +153,7 @@ class TinkerServer(ModelServer):
             self._run(name).load(state, optimizer=optimizer)
             return {"path": body["path"], "model_id": name, "type": "load_weights"}
 
-        return self._train(name, body.get("seq_id") or 0, load)
+        return self._train(name, body.get("seq_id") or (0 if body.get("session_id") else secrets.token_hex(8)), load)
 
     async def get_info(self, body: dict[str, Any]) -> dict[str, Any]:
         name, rank = body["model_id"], self._run(body["model_id"]).rank
@@ -218,10 +222,13 @@ class TinkerServer(ModelServer):
                 self._loaded = _UNKNOWN
                 raise
 
-        begun = self._results.begin(f"{sampler}:{body.get('seq_id')}", sample())
+        request_number = body.get("seq_id")
+        if request_number is None:  # it is not one that was sent before
+            request_number = secrets.token_hex(8)
+        begun = self._results.begin(f"{sampler}:{request_number}", sample())
         return {**begun, "sample_sequence_ids": [f"{begun['request_id']}:{i}" for i in range(number)]}
 
-    def _train(self, run: str, number: int, work: Callable[[], bytes | dict[str, Any]]) -> dict[str, Any]:
+    def _train(self, run: str, number: int | str, work: Callable[[], bytes | dict[str, Any]]) -> dict[str, Any]:
         """Begin work on the thread that trains; the same request again is the same work."""
         self._sessions.alive(run.split(":", maxsplit=1)[0])
 

@@ -144,20 +144,28 @@ class OneCaller:
     def __init__(self, sandbox: Callable[[], Sandbox | None]) -> None:
         self._sandbox = sandbox
         self._thread = ThreadPoolExecutor(1, "swegym-sandbox")
+        self._lock = threading.Lock()
+        self._running: object | None = None  # the call that uses the sandbox now
 
     async def call(self, use: Callable[[], _Found]) -> _Found:
         """Run what uses the sandbox on the thread."""
-        begun = threading.Event()
+        call = object()
 
         def run() -> _Found:
-            begun.set()
-            return use()
+            with self._lock:
+                self._running = call
+            try:
+                return use()
+            finally:
+                with self._lock:
+                    self._running = None
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, run)
         except asyncio.CancelledError:
-            if begun.is_set():
-                self._interrupt()
+            with self._lock:  # it may have ended, and another one may run by now
+                if self._running is call:
+                    self._interrupt()
             raise
 
     def finish(self, close: Callable[[], None], *, patience_s: float = math.inf) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from loguru import logger
 
 from swe_trainers.checkpoint import Checkpoints
 from swe_trainers.errors import CheckpointError, DamagedError
@@ -52,6 +53,19 @@ def test_newest_checkpoints_are_kept_and_equal_numbers_are_replaced(tmp_path):
     checkpoints.save(10, {"step": "again"})
     assert checkpoints.load() == {"step": "again"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000009", "00000010"]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning_and_the_new_one_is_written(tmp_path):
+    checkpoints, lines = Checkpoints(tmp_path / "run", keep=1), []
+    moved = checkpoints.save(1, {"step": 1}).rename(tmp_path / "elsewhere")
+    (tmp_path / "run" / "00000001").symlink_to(moved)  # which shutil.rmtree refuses
+    sink = logger.add(lines.append, level="WARNING")
+    try:
+        assert checkpoints.save(2, {"step": 2}).name == "00000002"
+    finally:
+        logger.remove(sink)
+    assert len(lines) == 1 and "00000001: this old checkpoint cannot be deleted and stays: " in lines[0]
+    assert checkpoints.load() == {"step": 2} and moved.exists()
 
 
 def test_incomplete_checkpoints_are_skipped_and_removed(tmp_path):

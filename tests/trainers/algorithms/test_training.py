@@ -246,4 +246,7 @@ def test_killed_and_resumed_run_has_the_weights_of_an_uninterrupted_run(tmp_path
     log = tmp_path / "killed" / "training.log"
     assert "resumed from" in log.read_text() and "nothing is left to train" not in log.read_text()
     assert main(options(tmp_path / "killed")) == 0
-    assert "nothing is left to train" in log.read_text()
+    line = next(line for line in log.read_text().splitlines() if "nothing is left to train" in line)
+    last = read_metrics(tmp_path / "killed" / "metrics.jsonl")[-1]
+    assert f"reward_mean {last['reward_mean']:.4g}" in line and f"loss {last['loss']:.4g}" in line
+    assert "raise the number of updates (swe-train: with --resume-with-changes)" in line and "--restart" in line

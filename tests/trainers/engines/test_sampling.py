@@ -117,6 +117,7 @@ def test_half_precision_logits_are_normalised_in_float32() -> None:
     [
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
         ({"top_k": -1}, "top_k"),
         ({"top_k": 2.5}, "top_k"),
         ({"top_p": 0.0}, "top_p"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
 
+import httpx2 as httpx
 import pytest
 
 from swe_trainers.engines.http import JsonClient, RefusedError
-from swe_trainers.engines.serving import ModelServer
+from swe_trainers.engines.serving import Job, ModelServer, _app
+from swe_trainers.errors import TrainerError
 from swe_trainers.model.chat import CompactChat
 from tests.trainers.engines.served import served
 from tests.trainers.tiny import full_logprobs, tiny_model
@@ -76,6 +81,12 @@ def test_seeded_answer_is_independent_of_other_requests(server: ModelServer) -> 
         ("/v1/completions", {"prompt": "w1", "temperature": -1}, "400: temperature"),
         ("/v1/completions", {"prompt": "w1", "temperature": 1e-40}, "400: temperature"),
         ("/v1/completions", {"prompt": "w1", "max_tokens": "many"}, "400: "),
+        ("/v1/completions", {"prompt": "w1", "max_tokens": 0}, "400: max_tokens: .*greater"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "w1"}], "max_completion_tokens": 0},
+            "400: max_completion_tokens: .*greater",
+        ),
         ("/v1/completions", {"prompt": [1] * 200}, "400: .*no room"),
         ("/v1/completions", {"prompt": "w1", "stream": True}, "400: .*one complete answer"),
         ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "w1"}]}, "400: .*expected user"),
@@ -113,3 +124,65 @@ def test_requests_without_the_key_are_rejected(server: ModelServer) -> None:
             with pytest.raises(RefusedError, match="401"):
                 client(server, key).post(path, {"prompt": "w1", "method": "reload_weights"})
     assert client(server, None).get("/health") == {"status": "ok"}
+
+
+def answer_in_process(server: ModelServer, path: str, body: dict[str, object] | None = None) -> tuple[int, str]:
+    """What the server's application answers, without its socket, which it may have closed."""
+
+    async def ask() -> tuple[int, str]:
+        transport = httpx.ASGITransport(app=_app(server))
+        async with httpx.AsyncClient(transport=transport, base_url="http://swe") as asker:
+            given = asker.get(path) if body is None else asker.post(path, json=body)
+            answer = await asyncio.wait_for(given, 10)
+            return answer.status_code, answer.text
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_after_the_engines_thread_has_failed_requests_and_health_are_errors_at_once(tmp_path: Path) -> None:
+    with served(tmp_path / "tiny", tiny_model()) as server:
+        assert answer_in_process(server, "/health") == (200, '{"status":"ok"}')
+        broken = [Job(Future(), (1, 2), 50), Job(Future(), (1, 2), cast("int", "many")), Job(Future(), (1, 2), 50)]
+        with pytest.raises(TrainerError, match="the server has stopped"):  # those beside it too
+            asyncio.run(asyncio.wait_for(server.sample(*broken), 10))
+        assert all(job.future.done() for job in broken)
+        with pytest.raises(TypeError):
+            server.wait()
+        for path, body in (("/health", None), ("/v1/completions", {"prompt": "w1", "max_tokens": 1})):
+            status, text = answer_in_process(server, path, body)
+            assert status == 503 and "the server has stopped" in text
+
+
+def test_a_server_that_was_closed_answers_so(tmp_path: Path) -> None:
+    with served(tmp_path / "tiny", tiny_model()) as server:
+        pass
+    for path, body in (("/health", None), ("/v1/completions", {"prompt": "w1", "max_tokens": 1})):
+        status, text = answer_in_process(server, path, body)
+        assert status == 503 and "it was closed" in text
+
+
+def test_a_request_whose_asker_is_gone_is_not_generated_and_the_server_goes_on(tmp_path: Path) -> None:
+    with served(tmp_path / "tiny", tiny_model(), n_slots=1) as server:
+        jobs = [Job(Future(), (1, 2), 80) for _ in range(3)]
+
+        async def leave() -> None:
+            tasks = [asyncio.ensure_future(server.sample(job)) for job in jobs]
+            await asyncio.sleep(0.05)
+            tasks[0].cancel()
+            tasks[1].cancel()
+            (last,) = await asyncio.wait_for(tasks[2], 20)
+            assert last.token_ids
+
+        asyncio.run(leave())
+        assert jobs[1].future.cancelled()
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights"])
+def test_a_damaged_file_of_weights_is_refused_and_the_server_goes_on(
+    server: ModelServer, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "weights.pt").write_bytes(content)
+    with pytest.raises(TrainerError, match="not reloaded: "):
+        asyncio.run(asyncio.wait_for(server.sample(Job(Future(), weights=tmp_path / "weights.pt")), 10))
+    assert client(server).get("/health") == {"status": "ok"}

@@ -168,11 +168,26 @@ def test_engine_settings_without_effect_are_rejected(tmp_path: Path, engine, mes
 def watched(folder: Path, **options) -> Iterator[ServerProcess]:
     """A server of nothing but /health."""
     (folder / "health").touch()
-    port = free_port()
-    command = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), str(port)]
-    process = ServerProcess(command, f"http://127.0.0.1:{port}", folder / "log", start_timeout_s=60, **options)
+    url = f"http://127.0.0.1:{free_port()}"
+    process = ServerProcess(health_command(folder, url), url, folder / "log", start_timeout_s=60, **options)
     with process.watched():
         yield process
+
+
+def health_command(folder: Path, url: str) -> list[str]:
+    """Serves the files of a folder."""
+    port = url.rpartition(":")[2]
+    return [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(folder), port]
+
+
+def test_a_server_that_this_process_did_not_start_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    (tmp_path / "health").touch()
+    url = f"http://127.0.0.1:{free_port()}"
+    with ServerProcess(health_command(tmp_path, url), url, tmp_path / "log", start_timeout_s=60) as other:
+        mine = ServerProcess(health_command(tmp_path, url), url, tmp_path / "mine.log", start_timeout_s=60)
+        with pytest.raises(EngineError, match=f"{url}: another server responds there"), mine:
+            pass
+        assert not mine.lives() and other.lives()
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -17,6 +17,7 @@ from swe_trainers.engines.serving import ModelServer
 from swe_trainers.engines.weight_transfer import WeightReceiver, WeightTransfer
 from swe_trainers.engines.weights import WeightSync
 from swe_trainers.errors import ConfigurationError, EngineError
+from swe_trainers.model.chat import CompactChat
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.model.lora import LoRA
 from tests.trainers.engines.served import engine_of, served
@@ -82,6 +83,20 @@ def test_weights_can_be_sent_in_another_dtype(tmp_path: Path) -> None:
         WeightTransfer(engine.client, "gloo", timeout_s=30).send(coarse)
         for name, tensor in server._model.checkpoint_weights().items():
             assert torch.equal(tensor, coarse[name].float()), name
+
+
+def test_weights_reach_a_server_that_has_an_ipv6_address_only(tmp_path: Path) -> None:
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path / "model")
+    with ModelServer(tmp_path / "model", CompactChat, host="::1", max_tokens=96) as server:
+        assert server.url.startswith("http://[::1]:")
+        engine = engine_of(server)
+        transfer = WeightTransfer(engine.client, "gloo", timeout_s=30)
+        changed(model)
+        WeightSync(model, engine, tmp_path / "model", tolerance=1e-4, transfer=transfer).send(1, Sampling())
+        for name, tensor in server._model.checkpoint_weights().items():
+            assert torch.equal(tensor, model.checkpoint_weights()[name]), name
+        transfer.close()
 
 
 def test_restarted_server_rejoins_the_group(tmp_path: Path) -> None:

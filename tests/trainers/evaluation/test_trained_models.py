@@ -96,7 +96,9 @@ def test_another_environment_is_played_with_its_own_defaults(
 
 
 def test_run_of_swe_train_carries_its_environment(tmp_path: Path) -> None:
-    (tmp_path / "lake.yaml").write_text(yaml.safe_dump(lake_run(tmp_path, trainer={"max_updates": 1})))
+    # Returns of the frozen lake are 0 or 1, so that every episode is a success.
+    sections = {"trainer": {"max_updates": 1}, "evaluation": {"success_above": -1.0}}
+    (tmp_path / "lake.yaml").write_text(yaml.safe_dump(lake_run(tmp_path, **sections)))
     assert main([str(tmp_path / "lake.yaml"), "--quiet"]) == 0
     found = read_provenance(tmp_path / "run" / "model")
     assert found is not None and found.source.name == "environment.yaml"
@@ -108,10 +110,18 @@ def test_run_of_swe_train_carries_its_environment(tmp_path: Path) -> None:
     command = ["--model", str(tmp_path / "run"), "--episodes", "2", "--output", str(tmp_path / "out")]
     assert main_eval(command) == 0
     assert played(tmp_path / "out")[0]["environment"] == "FrozenLake-v1"
+    assert [played(tmp_path / "out")[index][key] for index, key in ((0, "success_above"), (1, "resolved"))] == [
+        -1,
+        True,
+    ]
+    other = [*command[:-1], str(tmp_path / "strict"), "--success-above", "2"]
+    assert main_eval(other) == 0
+    assert played(tmp_path / "strict")[1]["resolved"] is False
     # A model that an older version trained: the run's configuration says the same.
     (tmp_path / "run" / "model" / "environment.yaml").unlink()
     older = read_provenance(tmp_path / "run" / "model")
     assert older is not None and older.environment == found.environment and older.source.name == "config.yaml"
+    assert older.success_above == found.success_above == -1
 
 
 def test_description_of_a_newer_version_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

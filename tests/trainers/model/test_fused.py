@@ -306,3 +306,13 @@ def test_a_trunk_with_hooks_runs_its_own_forward_pass() -> None:
     assert calls == [1]
     hook.remove()
     assert is_known_trunk(model.trunk)
+
+
+def test_a_pass_that_was_planned_without_masks_updates_no_layer() -> None:
+    cache = SlotCache(2, 16)
+    both = torch.tensor([0, 1])
+    cache.plan_step(both, both, both, 16, triton_decoding)
+    with pytest.raises(AssertionError, match="planned for `attend`"):
+        cache.update(torch.zeros(2, 1, 1, 8), torch.zeros(2, 1, 1, 8), 0)
+    cache.plan(both, (slice(None), 0), (both, both), 16)
+    assert cache.update(torch.ones(2, 1, 1, 8), torch.ones(2, 1, 1, 8), 0)[0].sum() == 16

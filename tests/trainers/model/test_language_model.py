@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +18,7 @@ from swe_trainers.errors import ConfigurationError, ShapeError
 from swe_trainers.learning.batch import Batch, lay_out
 from swe_trainers.learning.forward import forward
 from swe_trainers.model.language_model import LanguageModel
-from swe_trainers.model.tokenizers import train_sentencepiece
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer, train_sentencepiece
 from tests.trainers.learning.tiny import trajectory
 from tests.trainers.tiny import FAMILIES, full_logprobs, tiny_model, words
 
@@ -150,6 +154,11 @@ def test_training_mode_has_no_dropout() -> None:
         ({"model_type": "lama"}, "'lama'.*no such model"),
         ({"model_type": "llama", "hiden_size": 32}, "'hiden_size'; did you mean hidden_size"),
         ({**SMALL, "model_type": "llama", "hidden_size": 31}, "llama: .*31"),
+        ({**SMALL, "model_type": "llama", "hidden_size": "many"}, "llama: .*hidden_size.* expected int, got str"),
+        ({**SMALL, "model_type": "llama", "initializer_range": 1.5}, "llama: .*initializer_range.* got 1.5"),
+        ({**SMALL, "model_type": "llama", "hidden_act": "many"}, "llama: .*'many'"),
+        ({**SMALL, "model_type": "llama", "head_dim": -1}, "llama: .*negative"),
+        ({**SMALL, "model_type": ["llama"]}, "no model_type"),
         ({**SMALL, "model_type": "llama", "vocab_size": 10}, "46 ids"),
         ({**SMALL, "model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 16}, "gemma2"),
         ({"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 1}, "mamba"),
@@ -166,6 +175,74 @@ def test_a_missing_model_folder_is_an_error_that_names_it(tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigurationError, match="empty"):
         LanguageModel.from_pretrained(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"hidden_size": "many"}, r"tiny/config\.json: .*hidden_size.* expected int, got str"),
+        ({"initializer_range": 1.5}, r"tiny/config\.json: .*initializer_range.* got 1.5"),
+        ({"vocab_size": None}, r"tiny/config\.json: .*vocab_size.* expected int, got NoneType"),
+        ({"hidden_act": "many"}, r"tiny/config\.json: .*'many'"),
+        ({"model_type": ["llama"]}, r"tiny/config\.json: "),
+        ({"num_key_value_heads": -1}, "tiny: its weights do not fit its config.json: .*negative"),
+        ({"hidden_size": 64}, "tiny: its weights do not fit its config.json"),
+        ({"num_hidden_layers": 3}, r"tiny: its weights lack model\.layers\.2\..* and 8 others"),
+    ],
+)
+def test_a_wrong_value_in_the_configuration_of_a_model_is_one_line_that_names_it(
+    tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    tiny_model("llama").save_pretrained(tmp_path / "tiny")
+    written = tmp_path / "tiny" / "config.json"
+    written.write_text(json.dumps({**json.loads(written.read_text()), **changed}))
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        LanguageModel.from_pretrained(tmp_path / "tiny")
+    assert "\n" not in str(caught.value)
+
+
+LOADING = """
+import sys, time
+from swe_trainers.errors import ConfigurationError
+from swe_trainers.model.language_model import LanguageModel
+from swe_trainers.model.tokenizers import load_tokenizer
+
+started = time.monotonic()
+for load in (LanguageModel.from_pretrained, load_tokenizer):
+    for name in ("me/other", "other folder", "me/tiny"):
+        try:
+            made = load(name)
+            print(made.causal_lm.config.name_or_path if hasattr(made, "causal_lm") else made.vocab_size)
+        except ConfigurationError as error:
+            print(error)
+print(time.monotonic() - started)
+"""
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_hub_that_cannot_be_reached_is_not_waited_for_and_its_cache_is_used(tmp_path: Path, *, offline: bool) -> None:
+    place = tmp_path / "hub" / "models--me--tiny"
+    (place / "refs").mkdir(parents=True)
+    (place / "refs" / "main").write_text("0" * 40)
+    (place / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    tokenizer = train_sentencepiece(["one fox and two hounds"], 300)
+    tiny_model("llama", HuggingFaceTokenizer(tokenizer.to_hugging_face())).save_pretrained(
+        place / "snapshots" / ("0" * 40)
+    )
+    environment = {
+        **os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:1",
+        "HF_HUB_OFFLINE": str(int(offline)),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING], env=environment, check=True, capture_output=True, text=True, timeout=300
+    )
+    *lines, seconds = done.stdout.splitlines()
+    why = "HF_HUB_OFFLINE is set" if offline else "no connection to the hub: "
+    for missing, invalid in (lines[:2], lines[3:5]):
+        assert missing.startswith(f"me/other: no such folder, not in the hub's cache, and {why}")
+        assert invalid.startswith("other folder: neither a folder nor a valid name")
+    assert lines[2] == "me/tiny" and int(lines[5]) > 3
+    assert float(seconds) < 10  # with its retries it took 49 s for one name
 
 
 def test_inputs_of_different_shapes_are_errors() -> None:

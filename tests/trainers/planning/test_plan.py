@@ -40,15 +40,16 @@ def _offline(monkeypatch):
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_configuration_has_a_plan_without_weights(path, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("SWE_RUNS", str(tmp_path))
-    assert main([str(path), "--dry-run", "--json"]) == 0
+    code = main([str(path), "--dry-run", "--json"])
     plan = json.loads(capsys.readouterr().out)
+    assert code == int(bool(plan["problems"]))
     if plan["model"]["parameters"] is None:  # the model of a stage before, which was not run
         assert str(tmp_path) in plan["model"]["name"]
         return
     assert all(row["peak_bytes"] > 0 for row in plan["memory"])
     assert plan["disk"]["needed_bytes"] > 0
     assert list(tmp_path.iterdir()) == []
-    assert main([str(path), "--dry-run"]) == 0
+    assert main([str(path), "--dry-run"]) == code
     shown = capsys.readouterr().out
     assert shown.startswith("algorithm ")
     assert "memory      about " in shown
@@ -113,7 +114,7 @@ def test_a_plan_lists_the_problems_that_prevent_the_run(tmp_path, capsys, monkey
         "model: {path: nobody/model-14b, dtype: bfloat16}\n"
         "trainer: {algorithm: grpo}\nwandb_project: p\n"
     )
-    assert main(["run.yaml", "--dry-run"]) == 0
+    assert main(["run.yaml", "--dry-run"]) == 1
     shown = capsys.readouterr().out
     assert "about 14 B parameters" in shown
     assert "estimated from the size in its name" in shown

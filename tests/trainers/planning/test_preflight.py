@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.experiment import dry_run
 from swe_trainers.planning.architecture import architecture_of
 from swe_trainers.planning.memory import disk_bytes
 from swe_trainers.planning.preflight import check_run, problems
@@ -63,6 +65,26 @@ def test_a_context_longer_than_the_model_and_heads_that_cannot_be_divided_are_pr
     divided = configured(tmp_path, model=model, environment={**lake, "max_tokens": 100},
                          scale={"fsdp": True, "sequence_parallel": 5})  # fmt: skip
     assert only(divided) == "scale.sequence_parallel: 5 does not divide the model's 4 attention heads"
+
+
+def test_a_game_whose_package_is_missing_is_the_first_problem(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "textworld", None)  # as if it were not installed
+    corpus = {
+        "tokenizer": "sentencepiece",
+        "sentencepiece": {"corpus": str(tmp_path / "none.jsonl"), "vocab_size": 400},
+    }
+    config = configured(
+        tmp_path,
+        model={"architecture": LLAMA, **corpus},
+        environment={"id": "swe_trainers.games.textworld:TextWorld-v0", "kwargs": {"games": str(tmp_path)}},
+    )
+    found = dry_run(config)["problems"]
+    assert len(found) == 2, found  # each once
+    first, second = found
+    assert first == "TextWorld is not installed. Try: pip install 'swegym-env[games]'"
+    assert "none.jsonl: no such file or folder" in second
+    with pytest.raises(ConfigurationError, match=r"is not installed.*\(and 1 more: "):
+        check_run(config)
 
 
 def test_a_missing_model_is_a_problem_with_the_reason(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -30,8 +31,8 @@ from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.play import play
 from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart, Limits
 from swe_trainers.scale.ray_cluster import RayConfig
-from swe_trainers.scale.ray_crew import RayCrew
-from swe_trainers.scale.ray_worker import Workplace, pack, unpack
+from swe_trainers.scale.ray_rollouts import RayWorkers
+from swe_trainers.scale.ray_worker import WorkerSetup, pack, unpack
 from tests.trainers.engines.served import served
 from tests.trainers.scale.rays import Echo
 from tests.trainers.scale.test_torchrun import configured, output_of, torchrun
@@ -79,21 +80,21 @@ class Environments:
 
 
 @pytest.fixture(scope="module")
-def crew(cluster: Cluster, policy: LanguageModel, deadly: Path) -> Iterator[RayCrew]:
+def workers(cluster: Cluster, policy: LanguageModel, deadly: Path) -> Iterator[RayWorkers]:
     chat, environments = CompactChat(policy.tokenizer), Environments(deadly)
     with ExitStack() as stack:
         config = RayConfig(address=cluster.address, workers=2, restarts=5)
-        workplace = Workplace(environments, EngineConfig(), 64, chat, model=policy.copy(), threads=1)
-        made = RayCrew(config, lambda: workplace, stack, policy=policy)
+        setup = WorkerSetup(environments, EngineConfig(), 64, chat, model=policy.copy(), threads=1)
+        made = RayWorkers(config, lambda: setup, stack, policy=policy)
         made.join()
         wait_for_workers(made)
         yield made
     assert not ray.is_initialized()
 
 
-def wait_for_workers(crew: RayCrew) -> None:
+def wait_for_workers(workers: RayWorkers) -> None:
     deadline = time.monotonic() + 240
-    while crew.metrics()["ray/workers"] < 2:
+    while workers.metrics()["ray/workers"] < 2:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
@@ -118,31 +119,31 @@ def test_missing_or_too_small_cluster_is_a_one_line_error(cluster: Cluster, tmp_
 
 
 def test_rollouts_of_a_cluster_equal_local_rollouts_with_the_current_weights(
-    crew: RayCrew, policy: LanguageModel
+    workers: RayWorkers, policy: LanguageModel
 ) -> None:
-    workers = set()
+    pids = set()
     for version in range(2):
-        crew.prepare(version, Sampling())
+        workers.prepare(version, Sampling())
         for evaluation in (False, True):
-            found = crew.play(starts(14), EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=evaluation))
+            found = workers.play(starts(14), EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=evaluation))
             engine = EmbeddedEngine(policy, n_slots=2, max_tokens=64)
             here = play(engine, CompactChat(policy.tokenizer), [Echo(), Echo()], starts(14), limits=SETTINGS.limits)
             assert [t.token_ids.tolist() for t in found] == [t.token_ids.tolist() for t in here]
             assert all(set(t.weight_versions) == {-1, version} for t in found)
-            workers |= {t.info["pid"] for t in found}
+            pids |= {t.info["pid"] for t in found}
         shaken(policy)
-    assert len(workers) == 2 and os.getpid() not in workers
-    metrics = crew.metrics()
+    assert len(pids) == 2 and os.getpid() not in pids
+    metrics = workers.metrics()
     assert metrics["ray/workers"] == 2 and metrics["ray/deaths"] == 0 and metrics["engine/sampled_tokens"] > 0
 
 
-def test_weights_can_change_during_episodes(crew: RayCrew, policy: LanguageModel) -> None:
+def test_weights_can_change_during_episodes(workers: RayWorkers, policy: LanguageModel) -> None:
     weights, found = {}, {}
-    player = crew.ahead(SETTINGS)
+    player = workers.ahead(SETTINGS)
     for version in range(10, 16):
         weights[version] = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
         with player.paused(between_episodes=False):
-            crew.prepare(version, Sampling())
+            workers.prepare(version, Sampling())
         player.begin([((version, i), EpisodeStart(seed=i, stream=(version, i))) for i in range(8)])
         found.update(player.ended(60))
         shaken(policy)
@@ -163,11 +164,11 @@ def test_weights_can_change_during_episodes(crew: RayCrew, policy: LanguageModel
     assert mixed > 0
 
 
-def test_a_worker_is_given_episodes_while_its_weights_are_under_way(crew: RayCrew, policy: LanguageModel) -> None:
+def test_a_worker_is_given_episodes_while_its_weights_are_under_way(workers: RayWorkers, policy: LanguageModel) -> None:
     for version in range(100, 130):
-        player = crew.ahead(SETTINGS)
+        player = workers.ahead(SETTINGS)
         with player.paused(between_episodes=False):
-            crew.prepare(version, Sampling())
+            workers.prepare(version, Sampling())
         for i in range(4):  # one call each, two for either worker
             player.begin([((version, i), EpisodeStart(seed=i, stream=(version, i)))])
         found: dict[Any, Any] = {}
@@ -178,44 +179,70 @@ def test_a_worker_is_given_episodes_while_its_weights_are_under_way(crew: RayCre
         shaken(policy)
 
 
-def test_killed_worker_is_replaced_and_its_episodes_are_replayed(crew: RayCrew, deadly: Path) -> None:
-    crew.prepare(20, Sampling())
-    whole = crew.play(starts(12), SETTINGS)
+class InterruptionError(Exception):
+    """As Ctrl-C in a notebook, after which the run goes on."""
+
+
+def test_an_interrupted_play_leaves_nothing_to_the_next_one(workers: RayWorkers) -> None:
+    workers.prepare(19, Sampling())
+    whole = workers.play(starts(12), SETTINGS)
+
+    def interrupt(*_: object) -> None:
+        raise InterruptionError
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        for number in range(4):  # at different moments: with episodes under way, on their way, and waiting
+            timer = threading.Timer(0.02 + 0.07 * number, os.kill, [os.getpid(), signal.SIGUSR1])
+            timer.start()
+            with pytest.raises(InterruptionError):
+                workers.play([EpisodeStart(seed=i, stream=(4, number, i)) for i in range(200)], SETTINGS)
+            timer.join()
+            settings = EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=number % 2 == 1)
+            again = workers.play(starts(12), settings)
+            assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_killed_worker_is_replaced_and_its_episodes_are_replayed(workers: RayWorkers, deadly: Path) -> None:
+    workers.prepare(20, Sampling())
+    whole = workers.play(starts(12), SETTINGS)
     (deadly / "once").touch()
-    again = crew.play(starts(12), SETTINGS)
+    again = workers.play(starts(12), SETTINGS)
     assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
     assert all(t.valid for t in again)
-    metrics = crew.metrics()
+    metrics = workers.metrics()
     assert metrics["ray/deaths"] == 1 and metrics["ray/episodes_replayed"] >= 1
 
 
-def test_death_of_a_node_loses_no_episode(crew: RayCrew, cluster: Cluster, deadly: Path) -> None:
-    crew.prepare(30, Sampling())
-    whole = crew.play(starts(12), SETTINGS)
-    before = crew.metrics()["ray/deaths"]
+def test_death_of_a_node_loses_no_episode(workers: RayWorkers, cluster: Cluster, deadly: Path) -> None:
+    workers.prepare(30, Sampling())
+    whole = workers.play(starts(12), SETTINGS)
+    before = workers.metrics()["ray/deaths"]
     (deadly / "slow").touch()
     second = next(iter(cluster.worker_nodes))
     killer = threading.Timer(0.7, cluster.remove_node, [second], {"allow_graceful": False})
     killer.start()
-    again = crew.play(starts(12), SETTINGS)
+    again = workers.play(starts(12), SETTINGS)
     killer.join()
     (deadly / "slow").unlink()
     assert [t.token_ids.tolist() for t in again] == [t.token_ids.tolist() for t in whole]
-    assert all(t.valid for t in again) and crew.metrics()["ray/deaths"] == before + 1
+    assert all(t.valid for t in again) and workers.metrics()["ray/deaths"] == before + 1
     cluster.add_node(**NODE)
-    wait_for_workers(crew)  # a worker starts on the new node
+    wait_for_workers(workers)  # a worker starts on the new node
 
 
 def test_episode_that_kills_three_workers_is_invalid_and_too_many_deaths_end_the_run(
-    crew: RayCrew, deadly: Path
+    workers: RayWorkers, deadly: Path
 ) -> None:
     for number in range(3):
         (deadly / str(number)).touch()
-    (alone,) = crew.play([EpisodeStart(seed=5)], SETTINGS)
+    (alone,) = workers.play([EpisodeStart(seed=5)], SETTINGS)
     assert not alone.valid and "3 rollout workers died" in alone.failure_reason
     (deadly / "more").touch()
     with pytest.raises(TrainerError, match=r"6 workers died, scale\.ray\.restarts allows 5"):
-        crew.play([EpisodeStart(seed=5)], SETTINGS)
+        workers.play([EpisodeStart(seed=5)], SETTINGS)
 
 
 def test_workers_share_a_server_that_receives_the_learners_weights(
@@ -225,19 +252,19 @@ def test_workers_share_a_server_that_receives_the_learners_weights(
     with served(tmp_path / "model", model) as server, ExitStack() as stack:
         engine = EngineConfig(kind="vllm", url=server.url, weights=tmp_path / "model")
         generation = connect(engine, model, stack, n_slots=3, max_tokens=64, folder=tmp_path, training=True)
-        workplace = Workplace(Environments(tmp_path / "none"), engine, 64, CompactChat(model.tokenizer), threads=1)
+        setup = WorkerSetup(Environments(tmp_path / "none"), engine, 64, CompactChat(model.tokenizer), threads=1)
         config = RayConfig(address=cluster.address, workers=1, cpus_per_worker=0)
-        crew = RayCrew(config, lambda: workplace, stack, generation=generation)
+        workers = RayWorkers(config, lambda: setup, stack, generation=generation)
         for version in range(2):
-            crew.prepare(version, Sampling())
-            for trajectory in crew.play(
+            workers.prepare(version, Sampling())
+            for trajectory in workers.play(
                 starts(6), EpisodeSettings(SETTINGS.limits, SETTINGS.sampling, evaluation=True)
             ):
                 assert set(trajectory.weight_versions) == {-1, version}
                 truth = full_logprobs(model, trajectory.token_ids.tolist()).numpy()
                 expected = np.where(trajectory.action_mask, truth, 0.0)
                 np.testing.assert_allclose(trajectory.rollout_logprobs, expected, rtol=1e-3, atol=1e-3)
-            assert crew.metrics()["engine/probe_gap"] < 1e-3
+            assert workers.metrics()["engine/probe_gap"] < 1e-3
             shaken(model)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import httpx2 as httpx
 import numpy as np
 import pytest
 import tinker
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from swe_trainers import GRPO, PPO, Trainer
+from swe_trainers.engines.http import JsonClient, RefusedError
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.experiment import dry_run, run_experiment
 from swe_trainers.learning.batch import Batch
@@ -235,6 +237,60 @@ def test_mistakes_are_one_line_and_a_session_that_ends_leaves_nothing(tmp_path: 
         states = server.states.folder
         assert states.exists()
     assert not states.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"sampling_params": {"max_tokens": "many"}}, "sampling_params.max_tokens: "),
+        ({"sampling_params": {"max_tokens": 0}}, "sampling_params.max_tokens: "),
+        ({"sampling_params": {"max_tokens": -3}}, "sampling_params.max_tokens: "),
+        ({"sampling_params": {"max_tokens": 1.5}}, "sampling_params.max_tokens: "),
+        ({"sampling_params": {"temperature": "warm"}}, "sampling_params.temperature: "),
+        ({"sampling_params": {"temperature": -1}}, "temperature"),
+        ({"sampling_params": {"top_k": [3]}}, "sampling_params.top_k: "),
+        ({"sampling_params": {"top_p": 7}}, "top_p"),
+        ({"sampling_params": {"seed": "s"}}, "sampling_params.seed: "),
+        ({"sampling_params": {"stop": [1.5]}}, "sampling_params.stop"),
+        ({"sampling_params": {"stop": [""]}}, "sampling_params.stop"),
+        ({"sampling_params": {"stop": {"a": 1}}}, "sampling_params.stop"),
+        ({"sampling_params": None}, "sampling_params: "),
+        ({"prompt": {"chunks": [{"tokens": ["w1"]}]}}, "prompt.chunks.0.tokens.0: "),
+        ({"prompt": {}}, "prompt.chunks: "),
+        ({"num_samples": 0}, "num_samples: "),
+        ({"num_samples": 10**12}, "num_samples: "),
+    ],
+)
+def test_wrong_values_of_a_request_to_sample_are_refused_and_the_server_goes_on(
+    server: TinkerServer, wrong: dict[str, Any], why: str
+) -> None:
+    client = JsonClient(server.url, tries=1, timeout_s=10, api_key=KEY)
+    session = client.post("/api/v1/create_session", {})["session_id"]
+    sampler = client.post("/api/v1/create_sampling_session", {"session_id": session, "base_model": "tiny"})
+    right = {
+        "sampling_session_id": sampler["sampling_session_id"], "seq_id": 1, "num_samples": 1,
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]}, "sampling_params": {"max_tokens": 2},
+    }  # fmt: skip
+    with pytest.raises(RefusedError, match=f"400: {why}"):
+        client.post("/api/v1/asample", {**right, **wrong})
+    begun = client.post("/api/v1/asample", right)
+    found = httpx.post(
+        f"{server.url}/api/v1/retrieve_future", json=begun, headers={"Authorization": f"Bearer {KEY}"}, timeout=10
+    )
+    assert found.status_code == 200 and found.headers["content-type"] == "application/x-protobuf"
+
+
+def test_requests_without_a_number_are_requests_of_their_own(server: TinkerServer) -> None:
+    client = JsonClient(server.url, tries=1, timeout_s=10, api_key=KEY)
+    session = client.post("/api/v1/create_session", {})["session_id"]
+    sampler = client.post("/api/v1/create_sampling_session", {"session_id": session, "base_model": "tiny"})
+    body = {
+        "sampling_session_id": sampler["sampling_session_id"], "sampling_params": {"max_tokens": 2},
+        "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2]}]},
+    }  # fmt: skip
+    numbered = [client.post("/api/v1/asample", {**body, "seq_id": 3})["request_id"] for _ in range(2)]
+    without = [client.post("/api/v1/asample", body)["request_id"] for _ in range(2)]
+    assert numbered[0] == numbered[1] and len({*numbered, *without}) == 3  # one that is sent again is the same
 
 
 class Game(gymnasium.Env[str, str]):

@@ -1,7 +1,7 @@
 """Rollouts on a Ray cluster: workers that play, replaced where they die; weights go into the object store once.
 
-The learner's process hands episodes out one by one, as workers have free environments, so that slow ones hold up nobody
-else. What a worker had begun when it died is played anew by another.
+The learner's process assigns episodes one by one, as workers have free environments, so that a slow worker delays no
+other. The unfinished episodes of a worker that dies are replayed by another one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from swe_trainers.rollout.settings import EpisodeSettings, EpisodeStart
 from swe_trainers.rollout.trajectory import Trajectory
 from swe_trainers.scale.ray_cluster import RayConfig, joined_cluster
 from swe_trainers.scale.ray_dispatch import Dispatcher, EpisodeQueue
-from swe_trainers.scale.ray_worker import Workplace, pack
+from swe_trainers.scale.ray_worker import WorkerSetup, pack
 
-__all__ = ["RayCrew"]
+__all__ = ["RayWorkers"]
 
 
-class RayCrew:
-    """Environments on many machines.
+class RayWorkers:
+    """Rollout workers on the machines of a cluster.
 
     Args:
         config: of the cluster.
-        workplace: what every worker is made of; called when the first are.
+        setup: makes what every worker is started with; called when the first ones are started.
         stack: ends the workers.
         policy: whose weights an embedded engine of each worker takes.
         generation: instead of that, of a server that all workers ask, whose weights this process changes.
@@ -40,25 +40,25 @@ class RayCrew:
     def __init__(
         self,
         config: RayConfig,
-        workplace: Callable[[], Workplace],
+        setup: Callable[[], WorkerSetup],
         stack: ExitStack,
         *,
         policy: LanguageModel | None = None,
         generation: Generation | None = None,
     ) -> None:
-        self._config, self._workplace, self._stack = config, workplace, stack
+        self._config, self._setup, self._stack = config, setup, stack
         self._policy, self._generation = policy, generation
         self._dispatcher: Dispatcher | None = None
 
     def join(self) -> Dispatcher:
-        """The workers, called where they have not been yet; they come while other things are done.
+        """The dispatcher of the workers, which are started by the first call, and get ready in the background.
 
         Raises:
             ConfigurationError: Ray is not installed, or there is no such cluster.
         """
         if self._dispatcher is None:
             ray: Any = self._stack.enter_context(joined_cluster(self._config))
-            self._dispatcher = Dispatcher(ray, self._config, self._workplace())
+            self._dispatcher = Dispatcher(ray, self._config, self._setup())
             self._stack.callback(self._dispatcher.close)
         return self._dispatcher
 
@@ -67,7 +67,7 @@ class RayCrew:
             self._generation.prepare(number, sampling)
         dispatcher = self.join()
         if dispatcher.version != number:
-            dispatcher.give(number, None if self._policy is None else pack(self._policy))
+            dispatcher.set_weights(number, None if self._policy is None else pack(self._policy))
 
     def play(self, starts: Sequence[EpisodeStart], settings: EpisodeSettings) -> list[Trajectory]:
         if not starts:
@@ -89,7 +89,7 @@ class RayCrew:
         return []  # each worker closes its own
 
     def metrics(self) -> dict[str, float]:
-        """What the engines did; and `ray/…`: workers that are there, deaths and episodes played anew so far."""
+        """What the engines did; and `ray/…`: workers that are ready, deaths and replayed episodes so far."""
         found = {} if self._dispatcher is None else self._dispatcher.metrics()
         gap = None if self._generation is None else self._generation.probe_gap
         return found | ({"engine/probe_gap": gap} if gap is not None else {})
