@@ -1,4 +1,4 @@
-"""Names of models on the Hugging Face Hub, also where it cannot be reached."""
+"""Names of models on the Hugging Face Hub, also where it cannot be reached, and errors of transformers in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from swe_trainers.errors import ConfigurationError
 
-__all__ = ["loadable"]
+__all__ = ["loadable", "reason_of"]
 
 _TIMEOUT_S = 3.0
 
@@ -44,3 +44,14 @@ def loadable(source: str | Path) -> str:
         return snapshot_download(name, local_files_only=True)
     except LocalEntryNotFoundError as error:
         raise ConfigurationError(f"{name}: no such folder, not in the hub's cache, and {why}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """One line: why transformers cannot read a configuration, or build a model from it."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    if isinstance(error, StrictDataclassError):
+        return " ".join(str(error).split())  # its first line names the field, the next says what is wrong
+    if isinstance(error, KeyError):
+        return f"there is no {error}"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

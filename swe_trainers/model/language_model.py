@@ -23,7 +23,8 @@ from swe_trainers.model.attention import (
 )
 from swe_trainers.model.chat import ChatFormat, chat_format
 from swe_trainers.model.fused import fuse_layers, hidden_at, is_known_trunk
-from swe_trainers.model.loading import hugging_face_config, load_causal_lm, no_progress_bars, reason_of
+from swe_trainers.model.hub import reason_of
+from swe_trainers.model.loading import hugging_face_config, load_causal_lm, no_progress_bars
 from swe_trainers.model.lora import LoRA, add_lora, lora_is_neutral, merged_weights, without_lora, write_adapter
 from swe_trainers.model.sequence_parallel import SequenceGroup
 from swe_trainers.model.tokenizers import Tokenizer, load_tokenizer

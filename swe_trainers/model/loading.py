@@ -14,14 +14,14 @@ import torch
 
 from swe_trainers.config import similar
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.model.hub import loadable
+from swe_trainers.model.hub import loadable, reason_of
 from swe_trainers.model.lora import read_adapter
 from swe_trainers.model.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["hugging_face_config", "load_causal_lm", "no_progress_bars", "reason_of"]
+__all__ = ["hugging_face_config", "load_causal_lm", "no_progress_bars"]
 
 
 def load_causal_lm(source: str | Path, dtype: torch.dtype, bits: Literal[4, 8] | None) -> PreTrainedModel:
@@ -48,7 +48,7 @@ def _load(source: str, options: dict[str, Any]) -> PreTrainedModel:
     place = loadable(source)
     try:
         loading: Any = AutoModelForCausalLM.from_pretrained(place, output_loading_info=True, **options)
-    except (KeyError, TypeError, StrictDataclassError) as error:
+    except (AttributeError, KeyError, TypeError, StrictDataclassError) as error:
         raise ConfigurationError(f"{Path(place, 'config.json')}: {reason_of(error)}") from error
     model: PreTrainedModel = loading[0]
     if (missing := sorted(loading[1]["missing_keys"])) and "quantization_config" not in options:
@@ -56,17 +56,6 @@ def _load(source: str, options: dict[str, Any]) -> PreTrainedModel:
         raise ConfigurationError(f"{source}: its weights lack {missing[0]}{more}, which its config.json asks for")
     model.config.name_or_path = source  # which `place` may be the cache of
     return model
-
-
-def reason_of(error: Exception) -> str:
-    """One line: why transformers cannot build a model from its configuration."""
-    from huggingface_hub.errors import StrictDataclassError
-
-    if isinstance(error, StrictDataclassError):
-        return " ".join(str(error).split())  # its first line names the field, the next says what is wrong
-    if isinstance(error, KeyError):
-        return f"there is no {error}"
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _trainable(model: PreTrainedModel, bits: int | None) -> PreTrainedModel:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.model.hub import loadable
+from swe_trainers.model.hub import loadable, reason_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -90,13 +90,13 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     if folder.is_absolute() and not folder.is_dir():
         raise ConfigurationError(f"{folder}: no tokenizer there, and no such folder")
     place = loadable(source)
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer
 
     try:
         return HuggingFaceTokenizer(AutoTokenizer.from_pretrained(place))
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigurationError(f"{source}: no tokenizer can be loaded from there: {reason}") from error
+    except (AttributeError, KeyError, OSError, TypeError, ValueError, StrictDataclassError) as error:
+        raise ConfigurationError(f"{source}: no tokenizer can be loaded from there: {reason_of(error)}") from error
 
 
 class HuggingFaceTokenizer:

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.fused import fuse_layers
-from swe_trainers.model.loading import reason_of
+from swe_trainers.model.hub import reason_of
 
 __all__ = ["Architecture", "architecture_of", "find_config", "weights_are_here"]
 

@@ -92,14 +92,20 @@ class TinkerPolicy:
         yield self._place
 
     def state_dict(self) -> dict[str, Any]:
-        """The path of weights and optimizer, which the server saves."""
+        """The path of weights and optimizer, which the server saves. Raises EngineError."""
         self._saved += 1
-        return {"path": self.client.save_state(f"state-{self._saved}", overwrite=True).result().path}
+        try:
+            return {"path": self.client.save_state(f"state-{self._saved}", overwrite=True).result().path}
+        except FAILURES as error:
+            raise failed("the state was not saved", error) from error
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` saved, as a new model of the server."""
-        begun = self._service.create_training_client_from_state_with_optimizer(state_dict["path"])
-        self.client = begun.result()
+        """Go on with what `state_dict` saved, as a new model of the server. Raises EngineError."""
+        try:
+            begun = self._service.create_training_client_from_state_with_optimizer(state_dict["path"])
+            self.client = begun.result()
+        except FAILURES as error:
+            raise failed(f"{state_dict['path']}: not loaded", error) from error
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Refused: the weights are on the server."""

@@ -186,3 +186,21 @@ def test_a_hugging_face_tokenizer_reads_special_tokens_in_a_text_as_plain_charac
     assert tokenizer.end_id not in tokenizer.encode("a<|end|>b")
     assert tokenizer.end_id in tokenizer.encode_scaffold("a<|end|>b")
     assert tokenizer.decode(tokenizer.encode("a<|end|>b")) == "a<|end|>b"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", "{}", "there is no 'added_tokens'"),
+        ("tokenizer.json", "3", "no attribute"),
+        ("tokenizer_config.json", '{"eos_token": 5}', "eos_token has to be either str or AddedToken"),
+        ("config.json", '{"model_type": "llama", "hidden_size": "x"}', "'hidden_size' expected int, got str"),
+    ],
+)
+def test_a_damaged_file_of_a_tokenizer_is_one_line(tmp_path: Path, name: str, content: str, message: str) -> None:
+    EXPORTED[True].save(tmp_path)
+    load_tokenizer(tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigurationError, match=f"no tokenizer can be loaded from there: .*{message}") as caught:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -413,6 +413,8 @@ def test_what_the_api_cannot_do_is_refused_before_anything_is_played(server: Tin
     ):  # fmt: skip
         with pytest.raises(ConfigurationError, match=why):
             Trainer(policy, Game, algorithm)
+    with pytest.raises(EngineError, match=r"not loaded: .*there are no such weights"):
+        policy.load_state_dict({"path": "tinker://gone/weights/state-1"})
     with pytest.raises(EngineError, match="expected tiny"):
         TinkerPolicy(server.url, "other", api_key=KEY)
     policy.close()
