@@ -202,6 +202,9 @@ def examine_given(
         if twins is None or not twins.lineup.copies:
             break
         wrong, unsound = examination.compared_with_gold(twins.lineup)
+        # A repair's text may hold one value that the test does not give, and not all of them.
+        no = [copy for copy in twins.lineup.copies if not copy.right and copy not in wrong]
+        wrong = [copy for copy in wrong if copy.right or all(copy.expectation != one.expectation for one in no)]
         if not wrong:
             by_test: dict[str, list[ExpectedValue]] = {}
             for copy in twins.lineup.copies:
