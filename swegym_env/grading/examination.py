@@ -205,6 +205,9 @@ def examine_given(
         if twins is None or not twins.lineup.copies:
             break
         wrong, unsound = examination.compared_with_gold(twins.lineup)
+        # A repair's text may hold one value that the test does not give, and not all of them.
+        no = [copy for copy in twins.lineup.copies if not copy.right and copy not in wrong]
+        wrong = [copy for copy in wrong if copy.right or all(copy.expectation != one.expectation for one in no)]
         if wrong:
             failed += 1
             continue
@@ -215,7 +218,7 @@ def examine_given(
         for name, mine in by_test.items():
             least = min(Counter(mine).values())
             chances[name] = 1.0 if unsound.intersection(mine) else (twins.number + 1.0) ** -least
-        are_unsure = any(chances[name] == 1.0 for copy in twins.lineup.copies for name in copy.expectation.names)
+        are_unsure = any(chances.get(name) == 1.0 for copy in twins.lineup.copies for name in copy.expectation.names)
         runs = runs - 1 if are_unsure else 0
     if failed == _LINEUPS:
         return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, forgery_chance=1.0)

@@ -216,7 +216,8 @@ class Twins:
 
     Attributes:
         lineup: the files, and the copies: as the test is, or with another value for a constant that it gives the code
-            under test and expects. All of them are right, as far as the gold patch passes them.
+            under test and expects. These are right, as far as the gold patch passes them. Copies that are not right
+            expect what only a twin gives.
         open: tests that may give what they expect in other ways, or have no twins.
         number: of twins of each copy.
     """

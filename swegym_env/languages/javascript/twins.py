@@ -35,7 +35,7 @@ __all__ = ["copies_passed", "given_tests", "make_twins"]
 _COPIES = 3  # of the test as it is, and with another value for each constant
 _MOST_KEYS, _MOST_BESIDE = 8, 12
 _MOST_ROUNDS, _MOST_ITEMS, _MOST_DEPTH, _MOST_EVENTS = 24, 8, 3, 99
-_ASKING = 2  # copies that expect what a twin gives
+_ASKING = 3  # copies that expect what a twin gives, each another value
 _NOTHING = object()
 _LITERALS = ("string", "template_string", "number")
 _NESTED = (*FUNCTIONS, "function_declaration", "method_definition", "class_declaration", "class")
@@ -128,9 +128,9 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
         # What a twin gives, the test does not: who says yes to all that was ever given says so here.
         for key in copied.asking:
             value = ExpectedValue(frozenset(), len(copies), f"not {key[1]!r}", 0)
-            for _ in range(_ASKING):
+            for number in range(min(_ASKING, twins)):
                 name = drawn_word(choice)
-                made.append(copied.copy(name, key, asks=True))
+                made.append(copied.copy(name, key, asks=number + 1))
                 copies.append(Copy(name, value, right=False))
         # The tests beside it run among its copies: who counts calls answers these as if they were further copies.
         for source, place in _beside(test, names, files):
@@ -481,11 +481,11 @@ class _Copied:
             choice,
         )
 
-    def copy(self, name: str, key: _Key | None, *, asks: bool = False) -> str:
+    def copy(self, name: str, key: _Key | None, *, asks: int = 0) -> str:
         """A copy as the test is, or with another value for `key`, in the place of each of its literals.
 
         Args:
-            asks: only what the test expects is another value, which a twin gives.
+            asks: the place of another value in the pool of `key`, which only the assertions have, and a twin gives.
         """
         drawn = {each: self.choice.sample(pool, len(pool)) for each, pool in self.pools.items()}
         for each, values in drawn.items():
@@ -505,7 +505,7 @@ class _Copied:
         ]
         asking = self.asking[key] if asks and key is not None else None
         if asking is not None and key is not None:
-            pair = f"[[{self.pools[key][0]}, {self.choice.choice(drawn[key][1:])}]]"
+            pair = f"[[{self.pools[key][0]}, {self.pools[key][asks]}]]"
             lines += [f"const {asked} = {mapper}({source}, {pair});\n" for asked, source in asking.names]
         for number in range(self.twins + 1):
             changes = {each: values[number] for each, values in drawn.items()}

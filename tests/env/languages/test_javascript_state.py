@@ -102,7 +102,7 @@ def test_a_copy_has_all_statements_of_its_twins_with_other_values() -> None:
     test = "const { box } = make({ kind: 'k' })\n  save(box, put('zqxw'))\n  expect(load(box)).toBe('zqxw')"
     twins = JAVASCRIPT.make_twins({PATH: f"it('t', () => {{\n  {test}\n}})\n"}, ["t"], 1, 4)
     assert twins is not None
-    assert not twins.open and [one.right for one in twins.lineup.copies] == [True] * 6 + [False] * 2
+    assert not twins.open and [one.right for one in twins.lineup.copies] == [True] * 6 + [False] * 3
     is_right = {one.name: one.right for one in twins.lineup.copies}
     for copy in re.split(r"(?=^it|^;?\nit)", twins.lineup.files[PATH], flags=re.MULTILINE)[1:]:
         assert copy.count("make({ kind: 'k' })") == 5 and copy.count("expect(") == 1
