@@ -162,9 +162,9 @@ class _Place:
 
     def _planned(self, one: Compared, place: str) -> tuple[list[_Sent], list[_Sent]]:
         sent, beside = _planned(one, place, self.path, self.left, self.helpers, computed=self.computed)
-        if self.computed and sent:
-            kept = {each.tokens for each in sent}
-            self.removed.extend(side for side in (one.actual, one.other, one.expected) if side and side not in kept)
+        if self.computed and sent:  # what is sent may be a part of a side
+            sides = [side for side in (one.actual, one.other, one.expected) if side]
+            self.removed.extend(side for side in sides if not any(_is_inside(each.tokens, side) for each in sent))
         return sent, beside
 
     def _key(self, one: _Sent) -> str:

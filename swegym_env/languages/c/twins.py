@@ -46,7 +46,7 @@ _LEAST_NUMBER, _LEAST_LETTERS, _TELLING_LETTERS = 10, 2, 4
 _WORD = re.compile(r"[A-Za-z0-9]+")
 _ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]+|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _BLOCKS = frozenset(("if", "for", "while", "switch", "do", "{", "try"))
-_LAZY = frozenset(("&&", "||", "?", "=", "sizeof", "alignof", "_Alignof", "_Generic", "decltype", "typeof", "[", "{"))
+_LAZY = frozenset(("&&", "||", "?", "sizeof", "alignof", "_Alignof", "_Generic", "decltype", "typeof", "[", "{"))
 _MEASURING = frozenset(("sizeof", "strlen"))
 _NO_NAMES = frozenset(("if", "for", "while", "switch", "return", "sizeof", "catch", "do", "else", "new", "delete"))
 
@@ -335,7 +335,7 @@ def _taken_out(
     Args:
         taken: gets the statements that make these calls.
     """
-    if {token.text for token in statement} & _LAZY - {"="} or statement[0].text in _BLOCKS:
+    if {token.text for token in statement} & _LAZY or statement[0].text in _BLOCKS:
         return statement
     made = list(statement)
     at = len(made) - 2
