@@ -214,7 +214,7 @@ def read_predictions(path: Path) -> dict[str, str]:
         ConfigurationError: the file cannot be read, or an entry is malformed; the message names it.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{path}: predictions cannot be read: {getattr(error, 'strerror', None) or error}"
@@ -223,11 +223,10 @@ def read_predictions(path: Path) -> dict[str, str]:
     for where, entry in _entries(path, text):
         if not isinstance(entry, dict) or not isinstance(entry.get("instance_id"), str):
             raise ConfigurationError(f"{where}: field 'instance_id': expected text")
-        patch = entry.get("model_patch", entry)
+        patch = entry.get("model_patch", _MISSING)
         if patch is not None and not isinstance(patch, str):
-            raise ConfigurationError(
-                f"{where} ({entry['instance_id']}): field 'model_patch': expected text, got {type(patch).__name__}"
-            )
+            got = "nothing" if patch is _MISSING else type(patch).__name__
+            raise ConfigurationError(f"{where} ({entry['instance_id']}): field 'model_patch': expected text, got {got}")
         if entry["instance_id"] in found:
             raise ConfigurationError(f"{where}: field 'instance_id': {entry['instance_id']!r} comes twice")
         found[entry["instance_id"]] = patch or ""
@@ -237,12 +236,12 @@ def read_predictions(path: Path) -> dict[str, str]:
 def _entries(path: Path, text: str) -> Iterator[tuple[str, Any]]:
     try:
         if path.suffix == ".jsonl":
-            for number, line in enumerate(text.splitlines(), 1):
+            for number, line in enumerate(text.split("\n"), 1):  # a text in JSON may hold other ends of lines
                 if line.strip():
                     yield f"{path} line {number}", json.loads(line)
             return
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigurationError(f"{path}: not JSON: {error}") from error
     if isinstance(data, Mapping):
         data = [
@@ -289,6 +288,7 @@ def _patches(options: argparse.Namespace) -> tuple[list[tuple[Task, str]], Seque
     return [(chosen[0], content.decode("utf-8", "surrogateescape"))], tasks.ids
 
 
+_MISSING = object()
 _SHOWN = 3
 _HEADING = f"{'instance':44} {'verdict':10}  {'FAIL_TO_PASS':>12}  {'PASS_TO_PASS':>12}  {'seconds':>7}  why"
 

@@ -182,6 +182,8 @@ def load_chosen(options: argparse.Namespace, dataset: str, *, official_images: O
         official_images=official_images,
     )
     report_skipped(tasks)
+    if not tasks:
+        sys.stderr.write(f"swegym: no task of {dataset} is selected\n")
     return tasks
 
 

@@ -268,8 +268,8 @@ def _examined(
     if blind is not None and blind.inside and scrutiny.chance < 1 and not scrutiny.reads:
         # Who can read sends what the gold patch sends, where that stands in the test. Words of the patch need not tell;
         # a run does in which it does not stand there.
-        alone, told = _alone(tests, patch, blind, run, settled.keys(), store)
-        if told:
+        alone, from_tests = _alone(tests, patch, blind, run, settled.keys(), store)
+        if from_tests:
             return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, proof_bits=0.0, proof_tests=())
         settled = {name: chance for name, chance in settled.items() if name not in blind.inside} | alone
         hidden |= alone.keys()
@@ -463,7 +463,7 @@ def _alone(
         settled: the tests in which the patch sent what the gold patch sends.
 
     Returns:
-        The tests in which it does so here → the chance to guess their values; whether it was told by the tests what it
+        The tests in which it does so here → the chance to guess their values; whether it took from the tests what it
         sent before: it sends something else here.
     """
     computed = calibrate(tests, _gold(tests), store, computed=True)
@@ -474,11 +474,11 @@ def _alone(
     passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
     same = {name: computed.chance(name) for name in passed & again.covered if not computed.asks(name)}
     others = names - passed
-    told = bool(others.intersection(settled))
-    if not told and others & computed.differing(again, run):  # or values that are others in every run?
+    from_tests = bool(others.intersection(settled))
+    if not from_tests and others & computed.differing(again, run):  # or values that are others in every run?
         runs = (blind.run(tests, patch)[0], run), (computed.run(tests, patch)[0], again)
-        told = not any(others & computed.differing(one, other) for one, other in runs)
-    return same, told
+        from_tests = not any(others & computed.differing(one, other) for one, other in runs)
+    return same, from_tests
 
 
 def _compared(plain: Verdict, blind: Verdict) -> Verdict:

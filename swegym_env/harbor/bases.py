@@ -184,5 +184,5 @@ def _install_python(root: Path, version: str, of_debian: bool, at: str) -> None:
     for command in (["/sbin/ldconfig"], [f"/usr/local/bin/python{version}", "-m", "ensurepip", "--default-pip"]):
         ran = subprocess.run(["chroot", root, *command], check=False, capture_output=True, text=True)
         if ran.returncode != 0:
-            said = (ran.stderr.strip().splitlines() or ["no output"])[-1]
-            raise ImageError(f"{at}: python {found.version} of this machine: {command[0]}: {said[:300]}")
+            reason = (ran.stderr.strip().splitlines() or ["no output"])[-1]
+            raise ImageError(f"{at}: python {found.version} of this machine: {command[0]}: {reason[:300]}")

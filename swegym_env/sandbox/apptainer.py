@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import SandboxError
+from swegym_env.paths import large_run_dir, run_dir, work_dir
 from swegym_env.sandbox.api import SandboxSpec
 from swegym_env.sandbox.client import disabled_features
 from swegym_env.sandbox.filters import program, runtime_profile
@@ -23,6 +24,7 @@ from swegym_env.sandbox.local import HOSTNAME, LocalBackend, known_problem
 
 __all__ = ["ApptainerBackend"]
 
+_SEPARATORS = frozenset(",:")
 _OLDEST = (1, 1)
 """The first version that makes sandboxes for ordinary users without a set-uid program."""
 # No `--pid` or `--net`: the supervisor has made these namespaces. The first process is its own and not the agent's
@@ -62,7 +64,12 @@ class ApptainerBackend(LocalBackend):
 
     def missing(self) -> str:
         """See `LocalBackend.missing`."""
-        return "" if self._program else "no `apptainer` on PATH"
+        if not self._program:
+            return "no `apptainer` on PATH"
+        for variable, place in (("RUNDIR", run_dir()), ("RUNDIR", large_run_dir()), ("WORKDIR", work_dir())):
+            if _SEPARATORS.intersection(str(place)):  # of its options --bind and --security, which have no quotes
+                return f"Apptainer takes no path with ',' or ':', got {place}. Try: another $SWEGYM_{variable}"
+        return ""
 
     def version(self) -> tuple[object, ...]:
         """See `LocalBackend.version`."""

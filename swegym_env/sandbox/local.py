@@ -208,6 +208,8 @@ def _shared(layers: Sequence[FormerLayer]) -> tuple[FormerLayer, ...]:
 class LocalSandbox:
     """A sandbox that belongs to this process; see `api.Sandbox`. Made by `open_sandbox`."""
 
+    _note_unclosed = staticmethod(note_unclosed)
+
     def __init__(self, spec: SandboxSpec, backend: LocalBackend) -> None:
         self.spec = spec
         self.backend = backend.name
@@ -711,7 +713,7 @@ class LocalSandbox:
     def __del__(self) -> None:
         """Have what it still holds closed, where its user has forgotten it."""
         if self.__dict__.get("_directory") is not None and not self._closed:
-            note_unclosed(self)
+            self._note_unclosed(self)
 
 
 def _stop_all(shell: Shell) -> bool:

@@ -18,10 +18,8 @@ __all__ = ["close_unclosed", "note_unclosed"]
 
 _unclosed: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()  # its `put` may interrupt another one of the same thread
 
-
-def note_unclosed(sandbox: Sandbox) -> None:
-    """Have a sandbox closed later. For finalisers."""
-    _unclosed.put(sandbox)
+note_unclosed = _unclosed.put
+"""Have a sandbox closed later. For finalisers, which keep it: at the end of the process a module has no names left."""
 
 
 def close_unclosed() -> None:

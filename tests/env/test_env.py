@@ -303,7 +303,7 @@ def test_a_wrong_argument_is_named_in_one_line(arguments, named):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "message"),
     [
         ("SWEBench-v0", {"max_turn": 5}, "SWEBenchEnv: no argument 'max_turn'; did you mean max_turns"),
         ("SWEAgent-v0", {"agents": "x"}, "SWEAgentEnv: no argument 'agents'; did you mean agent"),
@@ -320,13 +320,13 @@ def test_a_wrong_argument_is_named_in_one_line(arguments, named):
         ("VulnerabilityDetection-v0", {"dataset": TaskSet([TASK])}, "got a TaskSet. Try: examples="),
     ],
 )
-def test_wrong_names_of_arguments_and_tasks_in_place_of_a_dataset_are_answered_by_the_right_ones(name, arguments, said):
+def test_errors_of_wrong_names_and_of_tasks_in_place_of_a_dataset_have_the_right_ones(name, arguments, message):
     with pytest.raises(ConfigurationError) as caught:
         gymnasium.make(name, **arguments)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     with pytest.raises(ConfigurationError) as caught:
         gymnasium.make_vec(name, num_envs=2, **arguments)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_wrong_examples_and_prompts_of_the_other_environments_are_named():

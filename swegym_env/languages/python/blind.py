@@ -336,8 +336,8 @@ class _File:
                     if at is not None and any(at.fits(self.path, home, statement.name) for home in homes)
                 }
                 if not fitting:  # Django names a test by the first line of its docstring
-                    said = (ast.get_docstring(statement) or "").strip().split("\n")[0].strip()
-                    fitting = {name for name, at in places if said and name.strip() == said}
+                    title = (ast.get_docstring(statement) or "").strip().split("\n")[0].strip()
+                    fitting = {name for name, at in places if title and name.strip() == title}
                 if fitting:
                     found[statement] = fitting
         queue = list(found)

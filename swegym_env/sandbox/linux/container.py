@@ -227,15 +227,15 @@ def launch(
                 os.close(descriptor)
         host_pid = child
         try:
-            told = os.read(answer, 32)  # nothing, if the process has been killed
-            host_pid = int(told[1:] or child)
+            reply = os.read(answer, 32)  # nothing, if the process has been killed
+            host_pid = int(reply[1:] or child)
             # One user and one group are mapped: nobody inside is root, not even by name.
             if flags & kernel.CLONE_NEWUSER:
                 if os.geteuid() != 0:
                     kernel.write_setting(f"/proc/{host_pid}/setgroups", "deny")
                 kernel.write_setting(f"/proc/{host_pid}/gid_map", f"{request['gid']} {gid} 1")
                 kernel.write_setting(f"/proc/{host_pid}/uid_map", f"{request['uid']} {uid} 1")
-            if told[:1] != b"1":
+            if reply[:1] != b"1":
                 group.add(child)
             os.write(step, b"1")
         except OSError as error:
@@ -269,7 +269,7 @@ def launch_below(
     Raises:
         OSError: it cannot be entered, or what `launch` raises.
     """
-    answer, told = os.pipe()
+    answer, report = os.pipe()
     try:
         child = os.fork()
         if child == 0:
@@ -280,22 +280,22 @@ def launch_below(
                 if launcher == 0:
                     lifeline.bind()
                     first, shown = launch(request, streams, event_pipe, lifeline, group, user, layers)
-                    os.write(told, str(shown).encode())
+                    os.write(report, str(shown).encode())
                     launcher = first
                 _remain_as_init(launcher)
             except BaseException as error:  # noqa: BLE001 - reported; nothing of the supervisor may go on here
-                os.write(told, f"error {error}".encode()[:4000])
+                os.write(report, f"error {error}".encode()[:4000])
             finally:
                 os._exit(126)
-        os.close(told)
-        told = -1
+        os.close(report)
+        report = -1
         text = os.read(answer, 4096).decode(errors="replace")
         if not text.isdecimal():
             os.waitpid(child, 0)
             raise OSError(errno.EIO, text.removeprefix("error ") or "the process that launches was killed")
         return child, int(text)
     finally:
-        for descriptor in (answer, told):
+        for descriptor in (answer, report):
             if descriptor >= 0:
                 os.close(descriptor)
 

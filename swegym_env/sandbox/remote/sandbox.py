@@ -117,6 +117,8 @@ class RemoteSandbox:
         ConfigurationError: the specification names directories of this machine, which the server does not have.
     """
 
+    _note_unclosed = staticmethod(note_unclosed)
+
     def __init__(
         self,
         spec: SandboxSpec,
@@ -255,4 +257,4 @@ class RemoteSandbox:
     def __del__(self) -> None:
         """Have its container destroyed, where its user has forgotten it."""
         if self.__dict__.get("_container") and not self._closed:
-            note_unclosed(self)
+            self._note_unclosed(self)

@@ -92,8 +92,8 @@ def packer_version() -> str:
     """The version of `mksquashfs`, such as "4.5.1". Raises LayerError: it is not installed."""
     if shutil.which("mksquashfs") is None:
         raise LayerError(f"layers cannot be packed: no mksquashfs on PATH. Try: {_INSTALL}")
-    said = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True, check=False)
-    found = re.search(r"version (\d[\w.]*)", said.stdout + said.stderr)
+    done = subprocess.run(["mksquashfs", "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r"version (\d[\w.]*)", done.stdout + done.stderr)
     return found[1] if found else "unknown"
 
 

@@ -154,7 +154,7 @@ def _rows(place: Path, *rows: dict[str, object]) -> tuple[str, str]:
         (("tasks", "--dataset", "minni"), ("'minni'", "did you mean mini", "OWNER/NAME")),
         (("tasks", "--dataset", "/no/where.jsonl"), ("/no/where.jsonl", "no such file")),
         (("tasks", "--split", "tran"), ("'tran'", "train, test")),
-        (("tasks", "--dataset", "mini-edit", "--split", "dev"), ("'dev'", "train and test")),
+        (("tasks", "--dataset", "mini-edit", "--split", "dev"), ("'dev'", "train, test")),
         (("tasks", "--instance", "mini__calends-01"), ("'mini__calends-01'", "did you mean mini__calends-0")),
         (("run", "--instance", "mini__calend-001"), ("'mini__calend-001'", "did you mean mini__calends-001")),
         (("grade", "--patch", "gold", "--instance", "calends"), ("'calends'",)),

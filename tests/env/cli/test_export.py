@@ -10,6 +10,7 @@ import pytest
 from swegym_env.cli.export import EXPORTED
 from swegym_env.cli.grade import read_predictions
 from swegym_env.cli.main import main
+from swegym_env.errors import ConfigurationError
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.tasks.test_datasets import row, write_lines
 
@@ -40,6 +41,27 @@ def test_export_writes_four_files(dataset: str, tmp_path: Path, capsys: pytest.C
     assert json.loads(first["FAIL_TO_PASS"]) == ["t.py::test_x"]  # JSON texts, as the harness has them
     prediction = json.loads((output / "predictions.jsonl").read_text().splitlines()[0])
     assert prediction.keys() == {"instance_id", "model_name_or_path", "model_patch"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_predictions_of_any_text_are_read_from_lines_of_json(tmp_path: Path, end: str) -> None:
+    place = tmp_path / "predictions.jsonl"
+    given = {f"i{number}": f"+a{mark}b\n" for number, mark in enumerate("\u2028\u2029\x85\x0b\x0c\x1c\r\n")}
+    lines = [json.dumps({"instance_id": name, "model_patch": text}, ensure_ascii=False) for name, text in given.items()]
+    place.write_bytes(("\ufeff" + end.join([*lines, ""])).encode())
+    assert read_predictions(place) == given
+    place.write_text("[" * 100_000)
+    with pytest.raises(ConfigurationError, match="not JSON"):
+        read_predictions(place)
+    place.write_text('{"instance_id": "a"}\n')
+    with pytest.raises(ConfigurationError, match=r"line 1 \(a\): field 'model_patch': expected text, got nothing"):
+        read_predictions(place)
+
+
+def test_a_selection_of_no_task_is_named(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["tasks"], ["grade", "--predictions", "gold"], ["certify"]):
+        assert main([*command, "--dataset", dataset, "--where", "repo=nobody/*"]) == 0
+        assert capsys.readouterr().err == f"swegym: no task of {dataset} is selected\n"
 
 
 def test_existing_files_are_kept_without_force(

@@ -153,6 +153,25 @@ def test_a_sandbox_that_was_forgotten_is_closed_with_the_next_start(opened: Open
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
+def test_sandboxes_that_are_open_at_the_end_of_the_process_end_in_silence(backend: str, run_directory: Path) -> None:
+    program = f"""
+import sys
+from swegym_env.sandbox import SandboxSpec, open_sandbox
+class Owner: pass
+owner = Owner()
+owner.itself, owner.sandbox = owner, open_sandbox(SandboxSpec(), backend={backend!r})
+owner.sandbox.start()
+sys.kept = owner  # collected after the names of all modules
+import swegym_env.sandbox.local as local, swegym_env.sandbox.unclosed as unclosed
+for module in (local, unclosed):
+    for name in list(vars(module)):
+        if not name.startswith("__"):
+            sys.modules[module.__name__].__dict__[name] = None
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_interruption_while_it_closes_leaves_nothing(opened: Opener, run_directory: Path) -> None:
     before = set(sandboxes(run_directory))
     sandbox = opened()

@@ -75,3 +75,19 @@ def test_a_missing_image_or_layer_is_one_clear_line(backend: str, tmp_path: Path
         open_sandbox(SandboxSpec(image=str(tmp_path / "nowhere")), backend=backend).start()
     with pytest.raises(SandboxError, match=r"did not start: .*No such file.*/missing"):
         open_sandbox(SandboxSpec(layers=(Path("/usr/missing"),)), backend=backend).start()
+
+
+@pytest.mark.parametrize("variable", ["SWEGYM_WORKDIR", "SWEGYM_RUNDIR"])
+def test_directories_that_apptainer_would_take_apart_are_used_with_namespaces(
+    monkeypatch: pytest.MonkeyPatch, public_path: Path, variable: str
+) -> None:
+    (public_path / "apptainer").write_text("#!/bin/sh\nexit 0\n")
+    (public_path / "apptainer").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{public_path}:/usr/bin:/bin")
+    monkeypatch.setenv(variable, f"{public_path}/a b,c:d")
+    with pytest.raises(BackendUnavailableError, match=rf"no path with ',' or ':', got .*Try: another \${variable}"):
+        open_sandbox(SandboxSpec(), backend="apptainer")
+    sandbox = open_sandbox(SandboxSpec(workdir="/tmp"))
+    sandbox.start()
+    assert (sandbox.backend, sandbox.run("echo $((6 * 7))").output) == ("namespace", "42\n")
+    sandbox.close()
