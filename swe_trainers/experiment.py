@@ -32,7 +32,7 @@ from swe_trainers.ranks import broadcast, rank
 from swe_trainers.report.curves import plot_metrics
 from swe_trainers.report.examples import Examples
 from swe_trainers.report.page import RunningReport, write_report
-from swe_trainers.resume import Former, Resume, Settings, refuse_changes
+from swe_trainers.resume import Former, Resume, Settings
 from swe_trainers.rollout.adapters import TextAdapter
 from swe_trainers.rollout.demonstrations import read_conversations
 from swe_trainers.rollout.environments import EnvPool, make_text_env
@@ -84,7 +84,7 @@ def run_experiment(
         TrainerError: something that is configured is not available here, or the run failed.
     """
     if resume == "same":
-        refuse_changes(config)
+        Settings.of(config).refuse_changes()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)

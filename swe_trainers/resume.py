@@ -30,9 +30,7 @@ __all__ = [
     "Former",
     "Resume",
     "Settings",
-    "changes_of",
     "is_resumable",
-    "refuse_changes",
     "set_aside",
 ]
 
@@ -182,16 +180,6 @@ class Former:
         """Warn of changes without effect."""
         if self.pending:
             run.warning(f"the run was finished: {', '.join(self.pending)} changed nothing, nor {_CONFIG}")
-
-
-def changes_of(config: RunConfig) -> Changes:
-    """See `Settings.changes`."""
-    return Settings.of(config).changes()
-
-
-def refuse_changes(config: RunConfig) -> None:
-    """See `Settings.refuse_changes`."""
-    Settings.of(config).refuse_changes()
 
 
 def is_resumable(directory: Path) -> bool:

@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             start_json_logs()
         values = _checked(options.config, overrides)
-        from swe_trainers.resume import Resume, refuse_changes
+        from swe_trainers.resume import Resume, Settings
         from swe_trainers.run_config import run_config
 
         config = run_config(values)
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return
         resume: Resume = "changed" if options.resume_with_changes else "never" if options.restart else "same"
         if resume == "same" and not options.dry_run:
-            refuse_changes(config)
+            Settings.of(config).refuse_changes()
         from swe_trainers.experiment import dry_run, run_experiment
         from swe_trainers.planning.plan import plan_text
 

@@ -43,7 +43,6 @@ _RECORD_BYTES = 4 << 20
 _DEPTH = 90
 _ITEMS = 2000
 _DIGITS = 1000
-_SEARCHED_CHARS = 8000
 _OUTCOMES = ("passed", "skipped", "failed", "errors", "xpassed", "xfailed")
 
 

@@ -45,7 +45,6 @@ _CONFUSIONS = {one: other for pair in _CONFUSED for one, other in (pair, pair[::
 _JUMPS = frozenset({"return_statement", "break_statement", "continue_statement", "throw_statement", "goto_statement"})
 _CALLS = frozenset({"call_expression", "new_expression"})
 _LOOPS = frozenset({"for_statement", "for_in_statement", "for_range_loop", "while_statement", "do_statement"})
-_NAMES = frozenset({"identifier", "call_expression", "member_expression", "field_expression", "pointer_expression"})
 _NUMBERS = frozenset({"number", "number_literal"})
 _FUNCTIONS = frozenset(
     {

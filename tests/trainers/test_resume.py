@@ -17,7 +17,7 @@ from swe_trainers.config import read_config
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.experiment import run_experiment
 from swe_trainers.report.page import write_report
-from swe_trainers.resume import changes_of, set_aside
+from swe_trainers.resume import Settings, set_aside
 from swe_trainers.run_config import run_config
 from tests.trainers.tiny import lake_run
 
@@ -121,7 +121,7 @@ def test_run_without_a_checkpoint_takes_other_settings_and_mixes_nothing(tmp_pat
 def test_algorithm_is_a_setting_too(tmp_path: Path, run: dict[str, Any]) -> None:
     other = lake_run(tmp_path, trainer={"algorithm": "reinforce"})
     other["trainer"] = {"algorithm": "reinforce", "learning_rate": 0.01, "max_updates": 2}
-    changes = changes_of(run_config(other))
+    changes = Settings.of(run_config(other)).changes()
     assert changes["trainer.algorithm"] == ("ppo", "reinforce")
     with pytest.raises(ValueError, match=r"trainer\.algorithm: ppo there, reinforce now"):
         run_experiment(run_config(other), console=False)
@@ -133,9 +133,9 @@ def test_settings_younger_than_the_run_are_no_change(tmp_path: Path) -> None:
     folder.mkdir()
     text = run_config(values).yaml()
     (folder / "config.yaml").write_text("".join(line for line in text.splitlines(True) if "save_batch" not in line))
-    assert changes_of(run_config(values)) == {}
+    assert Settings.of(run_config(values)).changes() == {}
     (folder / "config.yaml").write_text(text + "of_another_version: 3\n")
-    assert changes_of(run_config(values)) == {"of_another_version": (3, "(absent)")}
+    assert Settings.of(run_config(values)).changes() == {"of_another_version": (3, "(absent)")}
 
 
 def test_nothing_of_the_user_is_moved_aside(tmp_path: Path) -> None:
