@@ -222,6 +222,7 @@ class LocalSandbox:
         self._lower: list[Path] = []  # the read-only layers below all of these, bottom first
         self._fuse = False
         self._shell: Shell | None = None
+        self._has_stopped = False  # whether processes inside may be stopped
         self._door: Door | None = None
         self._between = 0  # see `Shell`
         self._cwd = spec.workdir
@@ -452,6 +453,8 @@ class LocalSandbox:
             raise SandboxBrokenError(self._broken)
         if self._closed or self._layer is None:
             raise SandboxError("the sandbox is closed" if self._closed else "the sandbox was not started")
+        if self._has_stopped:  # an interrupt came while they were to go on
+            self._go_on()
 
     def _live(self) -> Shell:
         self._require_started()
@@ -674,15 +677,21 @@ class LocalSandbox:
 
     def _while_stopped(self, copy: Callable[[Path], None]) -> None:
         """Copy the writable layer while the processes inside are stopped. If they cannot be stopped, they are ended."""
+        self._has_stopped = True
         try:
             if self._shell is not None and not _stop_all(self._shell):
                 self._shell.end()
                 self._drop_shell()
             copy(self._writable().path / "upper")
         finally:
-            if self._shell is not None:
-                for pid in self._shell.processes():
-                    _signal(pid, signal.SIGCONT)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Let the processes inside go on."""
+        if self._shell is not None:
+            for pid in self._shell.processes():
+                _signal(pid, signal.SIGCONT)
+        self._has_stopped = False
 
     def interrupt(self) -> None:
         """See `api.Sandbox.interrupt`."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swegym_env.sandbox import Sandbox, SandboxSpec
+from swegym_env.sandbox import Sandbox, SandboxSpec, local
 from swegym_env.sandbox.shell import CappedOutput
 from tests.env.sandbox.conftest import Opener
 
@@ -182,6 +182,25 @@ def test_interrupts_while_shells_are_replaced_or_saved_leave_a_sandbox_that_work
         for end in made:
             end()
         made.clear()
+
+
+def test_interrupt_that_keeps_stopped_processes_from_going_on_holds_no_command_up(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = opened()
+    sandbox.run("cd /tmp; kept=1")
+    send = local._signal
+
+    def interrupted(pid: int, number: int) -> None:
+        if number == signal.SIGCONT:
+            raise KeyboardInterrupt
+        send(pid, number)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "_signal", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sandbox.fork()
+    assert sandbox.run("echo $kept $PWD", timeout_s=10).output == "1 /tmp\n"
 
 
 def test_output_is_capped_while_it_streams(shared_sandbox: Sandbox) -> None:
