@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from swegym_env.languages.c.source import Function, Token, closing, functions, literal, split, tokens
+from swegym_env.languages.c.source import ESCAPE, Function, Token, closing, functions, literal, split, tokens
 from swegym_env.languages.changed import spliced
 
 __all__ = ["without_expected"]
@@ -21,7 +21,6 @@ __all__ = ["without_expected"]
 _FILLING = frozenset(("strcpy", "strncpy", "strcat", "stpcpy", "memcpy", "memmove", "sprintf", "snprintf", "strlcpy"))
 _MEASURING = frozenset(("sizeof", "strlen", "_Countof", "ARRAY_SIZE", "countof"))
 _PRINTING = re.compile(r"v?d?f?printf|f?puts|perror|syslog|warnx?")
-_ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]+|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _DEPTH = 8
 _Part = tuple[Token, ...]
 
@@ -227,11 +226,17 @@ def _measures(body: Sequence[Token], at: int) -> bool:
     return False
 
 
-def _asks_for_any(body: Sequence[Token], at: int) -> bool:
-    """Whether a condition asks for nothing but that there is a value."""
+def _end_of_access(body: Sequence[Token], at: int) -> int:
+    """Where the indexes and fields end that are read of a variable."""
     end = at + 1
     while end + 1 < len(body) and body[end].text in ("[", ".", "->"):
         end = closing(body, end) + 1 or len(body) if body[end].text == "[" else end + 2
+    return end
+
+
+def _asks_for_any(body: Sequence[Token], at: int) -> bool:
+    """Whether a condition asks for nothing but that there is a value."""
+    end = _end_of_access(body, at)
     before = [token.text for token in body[max(0, at - 2) : at]]
     begins = before[-1:] in ([";"], ["&&"], ["||"], ["!"]) or before in (["if", "("], ["while", "("])
     after = [token.text for token in body[end : end + 2]]
@@ -244,9 +249,7 @@ def _filled(body: Sequence[Token], at: int) -> _Part | None:
     if at > 1 and body[at - 1].text == "(" and body[at - 2].text in _FILLING:
         close = closing(body, at - 1)
         return tuple(body[at:close]) if close > 0 else None
-    end = at + 1
-    while end + 1 < len(body) and body[end].text in ("[", ".", "->"):
-        end = closing(body, end) + 1 or len(body) if body[end].text == "[" else end + 2
+    end = _end_of_access(body, at)
     if end < len(body) and body[end].text == "=":
         last = end
         while last < len(body) and body[last].text != ";":
@@ -337,7 +340,7 @@ def _other(token: Token) -> str:
 
 def _letters(text: str) -> str:
     parts, at = [], 0
-    for match in _ESCAPE.finditer(text):
+    for match in ESCAPE.finditer(text):
         parts += [_plain(text[at : match.start()]), match[0]]
         at = match.end()
     return "".join([*parts, _plain(text[at:])])

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 __all__ = [
+    "ESCAPE",
     "Call",
     "Function",
     "Token",
@@ -39,7 +40,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _INTEGER = re.compile(r"(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)[uUlLzZ]*")
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]+)|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]+)|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "e": "\x1b"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _KEYWORDS = frozenset(
@@ -241,7 +242,7 @@ def _text(token: Token) -> str | None:
 
 def _opened(inner: str) -> str | None:
     """Text without escapes; None where an escape is a byte that is no character of its own."""
-    if any(int(match[1] or "0", 8) > 127 or int(match[2] or "0", 16) > 127 for match in _ESCAPE.finditer(inner)):
+    if any(int(match[1] or "0", 8) > 127 or int(match[2] or "0", 16) > 127 for match in ESCAPE.finditer(inner)):
         return None
 
     def char(match: re.Match[str]) -> str:
@@ -252,7 +253,7 @@ def _opened(inner: str) -> str | None:
             return chr(int(number, 16))
         return "" if other == "\n" else _ESCAPED.get(other, other)
 
-    return _ESCAPE.sub(char, inner)
+    return ESCAPE.sub(char, inner)
 
 
 def target_functions(source: str, names: Sequence[str]) -> dict[str, frozenset[str]]:

@@ -25,6 +25,7 @@ from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.c import tcl
 from swegym_env.languages.c.assertions import judges
 from swegym_env.languages.c.source import (
+    ESCAPE,
     Call,
     Function,
     Token,
@@ -44,7 +45,6 @@ _COPIES = 3  # of the test as it is, and with other values
 _MOST_KEYS, _MOST_TOKENS = 8, 60_000
 _LEAST_NUMBER, _LEAST_LETTERS, _TELLING_LETTERS = 10, 2, 4
 _WORD = re.compile(r"[A-Za-z0-9]+")
-_ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]+|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _BLOCKS = frozenset(("if", "for", "while", "switch", "do", "{", "try"))
 _LAZY = frozenset(("&&", "||", "?", "sizeof", "alignof", "_Alignof", "_Generic", "decltype", "typeof", "[", "{"))
 _MEASURING = frozenset(("sizeof", "strlen"))
@@ -180,7 +180,7 @@ def _words(token: Token) -> list[str]:
     """The words of a literal that may be given and expected: small numbers are sizes and places."""
     if token.kind == "number":
         return [token.text] if token.text.isdecimal() and int(token.text) >= _LEAST_NUMBER else []
-    words = _WORD.findall(_ESCAPE.sub(" ", token.text)) if token.kind == "text" else []
+    words = _WORD.findall(ESCAPE.sub(" ", token.text)) if token.kind == "text" else []
     return [word for word in words if len(word) >= _LEAST_LETTERS]
 
 
@@ -384,7 +384,7 @@ def _changed(token: Token, changes: Mapping[str, str]) -> str:
     if token.kind != "text":
         return changes.get(token.text, token.text) if token.kind == "number" else token.text
     parts, at = [], 0
-    for match in (*_ESCAPE.finditer(token.text), None):
+    for match in (*ESCAPE.finditer(token.text), None):
         end = match.start() if match is not None else len(token.text)
         parts.append(_WORD.sub(lambda word: changes.get(word[0], word[0]), token.text[at:end]))
         parts.append(match[0] if match is not None else "")
