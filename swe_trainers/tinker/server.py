@@ -26,6 +26,7 @@ from tinker.proto import tinker_public_pb2 as messages
 
 from swe_trainers.engines.serving import Job, ModelServer
 from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.tinker import requests
 from swe_trainers.tinker.sessions import Results, Sessions
 from swe_trainers.tinker.states import States, samples_message, sampling_jobs
 from swe_trainers.tinker.training import TrainingRun
@@ -72,22 +73,17 @@ class TinkerServer(ModelServer):
 
     def add_routes(self, app: FastAPI) -> None:
         """Tinker's paths in place of OpenAI's."""
-
-        def post(path: str, answer: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]) -> None:
-            async def handle(request: Request) -> JSONResponse:
-                body = await request.json()
-                return JSONResponse(await answer(body if isinstance(body, dict) else {}))
-
-            app.post(f"/api/v1/{path}")(handle)
-
         for name in (
             "create_session", "create_model", "load_weights", "get_info", "optim_step", "save_weights",
             "save_weights_for_sampler", "create_sampling_session", "asample", "session_heartbeat",
         ):  # fmt: skip
-            post(name, getattr(self, name))
-        post("client/config", self._constant({"parallel_fwdbwd_chunks": False, "use_pyqwest_transport": False}))
-        post("client/dynamic_config", self._constant({}))
-        post("telemetry", self._constant({"status": "accepted"}))  # and forgotten
+            app.post(f"/api/v1/{name}")(getattr(self, name))
+        for path, constant in (
+            ("client/config", {"parallel_fwdbwd_chunks": False, "use_pyqwest_transport": False}),
+            ("client/dynamic_config", {}),
+            ("telemetry", {"status": "accepted"}),  # and forgotten
+        ):
+            app.post(f"/api/v1/{path}")(self._constant(constant))
         model = {"model_name": self.name, "max_context_length": self.max_tokens, "trainable": True, "sampleable": True}
         app.get("/api/v1/get_server_capabilities")(self._constant({"supported_models": [model]}))
         for path in ("/api/v1/healthz", "/health"):
@@ -108,25 +104,26 @@ class TinkerServer(ModelServer):
         self.check_running()
         return {"status": "ok"}
 
-    async def create_session(self, _: dict[str, Any]) -> dict[str, Any]:
+    async def create_session(self) -> dict[str, Any]:
         return {"session_id": self._sessions.begin()}
 
-    async def session_heartbeat(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._sessions.alive(body["session_id"])
+    async def session_heartbeat(self, body: requests.Heartbeat) -> dict[str, Any]:
+        self._sessions.alive(body.session_id)
         return {}
 
     async def _finish(self, session: str) -> Response:
         self._sessions.end(session)
         return Response(status_code=204)
 
-    async def create_model(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._check_base(body["base_model"])
-        config = body.get("lora_config") or {}
-        if (body.get("optimizer_config") or {}).get("type", "adamw") != "adamw":
+    async def create_model(self, body: requests.CreateModel) -> dict[str, Any]:
+        self._check_base(body.base_model)
+        if body.optimizer_config and body.optimizer_config.type != "adamw":
             raise ConfigurationError("optimizer_config: expected adamw")
-        if not all(config.get(f"train_{part}", True) for part in ("mlp", "attn", "unembed")):
+        config = body.lora_config
+        if config and not (config.train_mlp and config.train_attn and config.train_unembed):
             raise ConfigurationError("lora_config: all layers are adapted, or with rank 0 all weights trained")
-        name, make = self._new_run(body), self._maker(config.get("rank", 0), config.get("seed") or 0)
+        name = self._new_run(body.session_id, body.model_seq_id)
+        make = self._maker(config.rank if config else 0, (config.seed if config else None) or 0)
 
         def create() -> dict[str, Any]:
             self.runs[name] = make()
@@ -134,35 +131,41 @@ class TinkerServer(ModelServer):
 
         return self._train(name, 0, create)
 
-    def _new_run(self, body: dict[str, Any]) -> str:
-        name = f"{body['session_id']}:train:{int(body['model_seq_id'])}"
-        self._sessions.add_run(body["session_id"], name, self._max_runs)
+    def _new_run(self, session: str, number: int) -> str:
+        name = f"{session}:train:{number}"
+        self._sessions.add_run(session, name, self._max_runs)
         return name
 
     def _maker(self, rank: int, seed: int) -> Callable[[], TrainingRun]:
         return lambda: TrainingRun(self.folder, rank=rank, seed=seed, microbatch_tokens=self._microbatch_tokens)
 
-    async def load_weights(self, body: dict[str, Any]) -> dict[str, Any]:
-        path, optimizer = self.states.file_of(body["path"], "weights"), bool(body["optimizer"])
-        name = self._new_run(body) if body.get("session_id") else body["model_id"]
+    async def load_weights(self, body: requests.LoadWeights) -> dict[str, Any]:
+        """Into a run that is there (`model_id`), or one that begins with them (`session_id`, `model_seq_id`)."""
+        path = self.states.file_of(body.path, "weights")
+        if body.session_id is not None and body.model_seq_id is not None:
+            name, is_new = self._new_run(body.session_id, body.model_seq_id), True
+        elif body.model_id is not None:
+            name, is_new = body.model_id, False
+        else:
+            raise ConfigurationError("expected model_id, or session_id and model_seq_id")
 
         def load() -> dict[str, Any]:
             state = torch.load(path, weights_only=True)
-            if body.get("session_id"):
+            if is_new:
                 self.runs[name] = self._maker(state["rank"], 0)()
-            self._run(name).load(state, optimizer=optimizer)
-            return {"path": body["path"], "model_id": name, "type": "load_weights"}
+            self._run(name).load(state, optimizer=body.optimizer)
+            return {"path": body.path, "model_id": name, "type": "load_weights"}
 
-        return self._train(name, body.get("seq_id") or (0 if body.get("session_id") else secrets.token_hex(8)), load)
+        return self._train(name, 0 if is_new else body.seq_id, load)
 
-    async def get_info(self, body: dict[str, Any]) -> dict[str, Any]:
-        name, rank = body["model_id"], self._run(body["model_id"]).rank
+    async def get_info(self, body: requests.GetInfo) -> dict[str, Any]:
+        name, rank = body.model_id, self._run(body.model_id).rank
         data = {"model_name": self.name, "tokenizer_id": str(self.folder.resolve())}
         return {"model_data": data, "model_id": name, "is_lora": rank > 0, "lora_rank": rank, "model_name": self.name}
 
-    async def optim_step(self, body: dict[str, Any]) -> dict[str, Any]:
-        name, params = body["model_id"], body.get("optim_params") or body["adam_params"]
-        return self._train(name, body["seq_id"], lambda: {"metrics": self._run(name).optim_step(**params)})
+    async def optim_step(self, body: requests.OptimStep) -> dict[str, Any]:
+        name, params = body.model_id, body.params.model_dump()
+        return self._train(name, body.seq_id, lambda: {"metrics": self._run(name).optim_step(**params)})
 
     async def _forward_backward(self, request: Request) -> JSONResponse:
         message = messages.ForwardBackwardRequest()
@@ -170,35 +173,35 @@ class TinkerServer(ModelServer):
         name = message.model_id
         return JSONResponse(self._train(name, message.seq_id, lambda: self._run(name).forward_backward(message)))
 
-    async def save_weights(self, body: dict[str, Any]) -> dict[str, Any]:
-        name, path = body["model_id"], f"tinker://{body['model_id']}/weights/{body.get('path') or secrets.token_hex(4)}"
-        place = self.states.file_of(path, "weights", new=None if body.get("overwrite") else True)
+    async def save_weights(self, body: requests.SaveWeights) -> dict[str, Any]:
+        name, path = body.model_id, f"tinker://{body.model_id}/weights/{body.path or secrets.token_hex(4)}"
+        place = self.states.file_of(path, "weights", new=None if body.overwrite else True)
 
         def save() -> dict[str, Any]:
             self._run(name).save(place)
             return {"path": path}
 
-        return self._train(name, body["seq_id"], save)
+        return self._train(name, body.seq_id, save)
 
-    async def save_weights_for_sampler(self, body: dict[str, Any]) -> dict[str, Any]:
-        name, sampler = body["model_id"], secrets.token_hex(8)
-        path = f"tinker://{name}/sampler_weights/{body.get('path') or sampler}"
+    async def save_weights_for_sampler(self, body: requests.SaveWeights) -> dict[str, Any]:
+        name, sampler = body.model_id, secrets.token_hex(8)
+        path = f"tinker://{name}/sampler_weights/{body.path or sampler}"
         place = self.states.file_of(path, "sampler_weights", new=True)
 
         def save() -> dict[str, Any]:
             self._run(name).save_for_sampler(place)
-            if body.get("path"):
+            if body.path:
                 return {"path": path, "type": "save_weights_for_sampler"}
             self.states.samplers[sampler] = place
             return {"sampling_session_id": sampler, "type": "save_weights_for_sampler"}
 
-        return self._train(name, body["seq_id"], save)
+        return self._train(name, body.seq_id, save)
 
-    async def create_sampling_session(self, body: dict[str, Any]) -> dict[str, Any]:
-        self._sessions.alive(body["session_id"])
-        sampler, path = secrets.token_hex(8), body.get("model_path")
+    async def create_sampling_session(self, body: requests.CreateSamplingSession) -> dict[str, Any]:
+        self._sessions.alive(body.session_id)
+        sampler, path = secrets.token_hex(8), body.model_path
         if path is None:
-            self._check_base(body.get("base_model"))
+            self._check_base(body.base_model)
         self.states.samplers[sampler] = None if path is None else self.states.file_of(path, "sampler_weights")
         return {"sampling_session_id": sampler}
 
@@ -206,8 +209,8 @@ class TinkerServer(ModelServer):
         self.states.place_of(sampler)
         return {"sampler_id": sampler, "base_model": self.name}
 
-    async def asample(self, body: dict[str, Any]) -> dict[str, Any]:
-        sampler = body["sampling_session_id"]
+    async def asample(self, body: requests.Sample) -> dict[str, Any]:
+        sampler = body.sampling_session_id
         place, jobs = self.states.place_of(sampler), sampling_jobs(body, self.tokenizer.end_id, self.max_tokens)
         self.check_tokens(jobs[0].prompt)
         number = len(jobs)
@@ -222,20 +225,17 @@ class TinkerServer(ModelServer):
                 self._loaded = _UNKNOWN
                 raise
 
-        request_number = body.get("seq_id")
-        if request_number is None:  # it is not one that was sent before
-            request_number = secrets.token_hex(8)
-        begun = self._results.begin(f"{sampler}:{request_number}", sample())
+        begun = self._results.begin(sampler, body.seq_id, sample())
         return {**begun, "sample_sequence_ids": [f"{begun['request_id']}:{i}" for i in range(number)]}
 
-    def _train(self, run: str, number: int | str, work: Callable[[], bytes | dict[str, Any]]) -> dict[str, Any]:
+    def _train(self, run: str, number: int | None, work: Callable[[], bytes | dict[str, Any]]) -> dict[str, Any]:
         """Begin work on the thread that trains; the same request again is the same work."""
         self._sessions.alive(run.split(":", maxsplit=1)[0])
 
         async def train() -> bytes | dict[str, Any]:
             return await asyncio.get_running_loop().run_in_executor(self._training, work)
 
-        return {**self._results.begin(f"{run}:{number}", train()), "model_id": run}
+        return {**self._results.begin(run, number, train()), "model_id": run}
 
     def _check_base(self, name: str | None) -> None:
         if name != self.name:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Coroutine, MutableMapping
 from typing import Any
 
-from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.tinker.requests import Retrieve
 
 __all__ = ["Answer", "Results", "Sessions"]
 
@@ -74,8 +74,15 @@ class Results:
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Answer]] = {}
 
-    def begin(self, name: str, work: Coroutine[Any, Any, Answer]) -> dict[str, Any]:
-        """Begin work, unless a request with this name came before, and was sent again."""
+    def begin(self, of: str, number: int | None, work: Coroutine[Any, Any, Answer]) -> dict[str, Any]:
+        """Begin work, unless the same request came before, and was sent again.
+
+        Args:
+            of: training run or sampling session.
+            number: of the request there; one without a number is a request of its own.
+            work: gives the result.
+        """
+        name = f"{of}:{secrets.token_hex(8) if number is None else number}"
         if name in self._tasks:
             work.close()
         else:
@@ -84,9 +91,9 @@ class Results:
                 del self._tasks[old]
         return {"request_id": name}
 
-    async def retrieve(self, request: Request) -> Response:
+    async def retrieve(self, body: Retrieve) -> Response:
         """The answer to a request for a result: the result, that it is to come, or why there is none."""
-        name = (await request.json())["request_id"]
+        name = body.request_id
         task = self._tasks.get(name)
         if task is None:
             return JSONResponse({"error": f"no request {name}"}, 404)

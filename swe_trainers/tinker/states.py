@@ -9,15 +9,14 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, Field, StrictInt, StrictStr, ValidationError
 from tinker.proto import tinker_public_pb2 as messages
 
-from swe_trainers.engines.protocol import Sample
-from swe_trainers.engines.serving import Job, SamplingFields, first_error
+from swe_trainers.engines import protocol
+from swe_trainers.engines.serving import Job
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.tinker.requests import Sample
 
 __all__ = ["States", "samples_message", "sampling_jobs"]
 
@@ -26,29 +25,6 @@ _ENDS = {True: messages.STOP_REASON_STOP, False: messages.STOP_REASON_LENGTH}
 _NOT_COMPUTED = (
     "prompt_logprobs", "topk_prompt_logprobs", "topk_sample_logprobs", "target_prompt_logprobs", "prompt_alt_tokens_k",
 )  # fmt: skip
-
-
-_MOST_SAMPLES = 4096  # of one request
-
-
-class _Params(SamplingFields):
-    stop: str | list[StrictInt | StrictStr] | None = None
-
-
-class _Chunk(BaseModel):
-    tokens: list[int]
-
-
-class _Prompt(BaseModel):
-    chunks: list[_Chunk]
-
-
-class _Request(BaseModel):
-    """Fields of a request to sample that are read here; others are ignored, but those that are not computed."""
-
-    prompt: _Prompt
-    sampling_params: _Params
-    num_samples: int | None = Field(None, ge=1, le=_MOST_SAMPLES)
 
 
 class States:
@@ -97,7 +73,7 @@ class States:
         return self.samplers[sampler]
 
 
-def sampling_jobs(body: dict[str, Any], end_id: int, max_tokens: int) -> list[Job]:
+def sampling_jobs(body: Sample, end_id: int, max_tokens: int) -> list[Job]:
     """What a request to sample asks of the engine, one job a sample.
 
     Args:
@@ -105,15 +81,11 @@ def sampling_jobs(body: dict[str, Any], end_id: int, max_tokens: int) -> list[Jo
         end_id: ends a sample where the request names no other ends, or only texts.
         max_tokens: of a sample, where the request says nothing.
     Raises:
-        ConfigurationError: it asks for more than samples with their log-probabilities, or a value is wrong.
+        ConfigurationError: it asks for more than samples with their log-probabilities, or a value is out of its range.
     """
-    if refused := [name for name in _NOT_COMPUTED if body.get(name)]:
+    if refused := [name for name in _NOT_COMPUTED if getattr(body, name)]:
         raise ConfigurationError(f"{', '.join(refused)}: not computed here. Try: forward of a training client")
-    try:
-        wanted = _Request.model_validate(body)
-    except ValidationError as error:
-        raise ConfigurationError(first_error(error)) from error
-    prompt, params = tuple(i for chunk in wanted.prompt.chunks for i in chunk.tokens), wanted.sampling_params
+    prompt, params = tuple(i for chunk in body.prompt.chunks for i in chunk.tokens), body.sampling_params
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
     texts = tuple(each for each in stops if isinstance(each, str))
     if not all(texts):
@@ -123,10 +95,10 @@ def sampling_jobs(body: dict[str, Any], end_id: int, max_tokens: int) -> list[Jo
         ends |= {end_id}
     seed = secrets.randbits(62) if params.seed is None else params.seed
     most, sampling = params.max_tokens or max_tokens, params.sampling
-    return [Job(Future(), prompt, most, ends, texts, sampling, seed + i) for i in range(wanted.num_samples or 1)]
+    return [Job(Future(), prompt, most, ends, texts, sampling, seed + i) for i in range(body.num_samples or 1)]
 
 
-def samples_message(samples: Sequence[Sample]) -> bytes:
+def samples_message(samples: Sequence[protocol.Sample]) -> bytes:
     """The answer to such a request."""
     answer = messages.SampleResponse()
     for sample in samples:

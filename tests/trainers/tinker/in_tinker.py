@@ -280,6 +280,45 @@ def test_wrong_values_of_a_request_to_sample_are_refused_and_the_server_goes_on(
     assert found.status_code == 200 and found.headers["content-type"] == "application/x-protobuf"
 
 
+STEP = {**SETTINGS, "weight_decay": 0.0, "grad_clip_norm": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("create_model", [1], "body: "),
+        ("create_model", {"model_seq_id": "first"}, "model_seq_id: "),
+        ("create_model", {"base_model": ["tiny"]}, "base_model: "),
+        ("create_model", {"lora_config": "large"}, "lora_config: "),
+        ("create_model", {"lora_config": {"rank": -1}}, "lora_config.rank: "),
+        ("create_model", {"optimizer_config": "adamw"}, "optimizer_config: "),
+        ("optim_step", {"adam_params": None}, "adam_params: "),
+        ("optim_step", {"adam_params": {**STEP, "beta1": 1}}, "adam_params.beta1: "),
+        ("optim_step", {"adam_params": {**STEP, "learning_rate": "fast"}}, "adam_params.learning_rate: "),
+        ("optim_step", {"adam_params": {**STEP, "eps": -1}}, "adam_params.eps: "),
+        ("optim_step", {"adam_params": STEP, "model_id": 3}, "model_id: "),
+        ("load_weights", {"path": 7, "optimizer": True}, "path: "),
+        ("load_weights", {"path": "tinker://a/weights/b", "optimizer": {}}, "optimizer: "),
+        ("save_weights", {"path": 1}, "path: "),
+        ("save_weights_for_sampler", {"path": {}}, "path: "),
+        ("create_sampling_session", {"model_path": 1}, "model_path: "),
+        ("session_heartbeat", {"session_id": None}, "session_id: "),
+        ("get_info", {"model_id": []}, "model_id: "),
+        ("retrieve_future", {"request_id": []}, "request_id: "),
+    ],
+)
+def test_wrong_values_of_other_requests_are_refused_by_name(
+    server: TinkerServer, path: str, body: Any, why: str
+) -> None:
+    client = JsonClient(server.url, tries=1, timeout_s=10, api_key=KEY)
+    session = client.post("/api/v1/create_session", {})["session_id"]
+    right = {"session_id": session, "model_seq_id": 0, "base_model": "tiny", "model_id": f"{session}:train:0"}
+    sent = {**right, **body} if isinstance(body, dict) else body
+    with pytest.raises(RefusedError, match=f"400: {why}"):
+        client.post(f"/api/v1/{path}", sent)
+    assert not server.runs
+
+
 def test_requests_without_a_number_are_requests_of_their_own(server: TinkerServer) -> None:
     client = JsonClient(server.url, tries=1, timeout_s=10, api_key=KEY)
     session = client.post("/api/v1/create_session", {})["session_id"]
