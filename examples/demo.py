@@ -356,7 +356,11 @@ def _environment(demo: Demo, split: str) -> EnvironmentConfig:
 def _tokenizer(demo: Demo) -> SentencePieceTokenizer:
     texts = [text for each in _demonstrations(demo)[:1000] for text in (*each.observations, *each.actions)]
     return train_sentencepiece(
-        texts, demo.vocab_size, split_by_whitespace=False, separators="_(|0123456789", max_piece_length=24
+        texts,
+        demo.vocab_size,
+        split_by_whitespace=False,
+        separators=["[exit code 0]", *"_(|0123456789"],
+        max_piece_length=24,
     )
 
 
