@@ -81,6 +81,32 @@ def test_run_tests_stops_at_the_timeout_and_keeps_the_output(files: Run, box: Sa
     assert files("pgrep -f test_slow").output == ""
 
 
+def test_run_tests_runs_the_tests_of_a_directory(files: Run) -> None:
+    done = files("run_tests tests")
+    assert "AssertionError: 56 != 57" in done.output and done.output.endswith("[the tests failed]\n")
+    assert done.output.endswith("\n") and "Ran 40 tests" in done.output
+    done = files("mkdir empty; run_tests empty")
+    assert (done.exit_code, done.output) == (2, "run_tests: there is no test*.py below empty\n")
+
+
+def test_run_tests_ends_with_the_tests_though_they_leave_a_process(run: Run, box: Sandbox) -> None:
+    leaving = "import subprocess, unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n"
+    for words in ('["sleep", "77"]', '["setsid", "sleep", "77"]'):
+        test = f"{leaving}        subprocess.Popen({words})\n"
+        box.write("/testbed/tests/test_leaving.py", test.encode())
+        done = run("run_tests tests/test_leaving.py --timeout=10")
+        assert done.exit_code == 0 and done.output.endswith("[the tests passed]\n")
+    assert run("pkill -c -x sleep").output == "1\n"  # the one of a session of its own; the other was ended
+
+
+def test_tests_end_with_run_tests(run: Run, box: Sandbox) -> None:
+    slow = "import time, unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        time.sleep(99)\n"
+    box.write("/testbed/tests/test_slow.py", slow.encode())
+    assert run("timeout 2 run_tests tests/test_slow.py; pgrep -f unittest").exit_code == 1
+    done = run("run_tests --verbose | head -1; pgrep -f unittest")
+    assert done.exit_code == 1 and "Traceback" not in done.output
+
+
 def test_run_tests_reports_missing_targets(run: Run) -> None:
     done = run("run_tests tests/test_nowhere.py")
     assert (done.exit_code, done.output) == (2, "run_tests: there is no tests/test_nowhere.py\n")
