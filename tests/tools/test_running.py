@@ -64,7 +64,14 @@ def test_run_tests_runs_all_tests_and_counts_passing_ones(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["tests/test_new.py", "tests/test_new.py::TestNew", "tests/test_new.py::TestNew::test_lengths", "tests.test_new"],
+    [
+        "tests/test_new.py",
+        "tests/test_new.py::TestNew",
+        "tests/test_new.py::TestNew::test_lengths",
+        "tests.test_new",
+        "/testbed/tests/test_new.py::TestNew",
+        "/testbed/tests",
+    ],  # fmt: skip
 )
 def test_run_tests_accepts_every_form_of_target(files: Run, target: str) -> None:
     done = files(f"run_tests {target}")
@@ -136,6 +143,7 @@ def test_pdb_shows_locals_of_a_failing_assertion() -> None:
 
 
 def test_pdb_session_stays_open_between_commands(files: Run) -> None:
+    assert "-> total = 0" in files("pdb start /testbed/tests/test_new.py::TestNew::test_lengths").output
     assert "-> total = 0" in files("pdb start tests/test_new.py::TestNew::test_lengths").output
     assert "Breakpoint" in files("pdb b calends/months.py:16").output
     assert "-> if month == 2" in files("pdb c").output
@@ -177,6 +185,10 @@ def test_pdb_session_killed_by_a_timeout_leaves_a_message(files: Run) -> None:
         ("pdb p 1", "no session is open"),
         ("pdb start", "start what?"),
         ("pdb start nowhere.py", "there is no file nowhere.py"),
+        ("pdb start tests", "tests is a directory. Give a script"),
+        ("pdb start .", ". is a directory. Give a script"),
+        ("echo 'def f(:' > bad.py; pdb start bad.py", "bad.py cannot be compiled:"),
+        ("pdb --timeout=-1 c", "--timeout: expected more than 0 seconds"),
         ("pdb start tests.test_nowhere.X", "cannot be loaded"),
         ("pdb start tests/test_months.py::TestMonths::test_nowhere", "cannot be loaded"),
         ("pdb", "pdb start TARGET"),
@@ -187,6 +199,7 @@ def test_pdb_session_killed_by_a_timeout_leaves_a_message(files: Run) -> None:
 def test_pdb_errors_are_reported(run: Run, command: str, message: str) -> None:
     done = run(command)
     assert message in done.output and done.exit_code != 0
+    assert "driver.py" not in done.output and "Traceback" not in run(f"({command}) | true").output
 
 
 def test_hostile_arguments_are_passed_literally(files: Run) -> None:

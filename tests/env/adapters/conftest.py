@@ -1,4 +1,4 @@
-"""Shared by the adapters' tests, except those of `in_*.py`, which run in environments of their own without this file."""
+"""Shared by the tests of adapters, but those of `in_*.py`: these run in environments of their own without this file."""
 
 from __future__ import annotations
 
