@@ -71,7 +71,7 @@ def test_run_tests_runs_all_tests_and_counts_passing_ones(run: Run) -> None:
         "tests.test_new",
         "/testbed/tests/test_new.py::TestNew",
         "/testbed/tests",
-    ],  # fmt: skip
+    ],
 )
 def test_run_tests_accepts_every_form_of_target(files: Run, target: str) -> None:
     done = files(f"run_tests {target}")
