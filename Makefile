@@ -70,7 +70,7 @@ honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, e
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
-test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor, inspect, openenv or verifiers)
+test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor; scripts/test_door.sh names all)
 	@scripts/test_door.sh $(DOOR) $(ARGS)
 
 doors: setup ## install the peers of adapters that need other versions than ours, each in an environment below .venv/doors

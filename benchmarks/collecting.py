@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +27,7 @@ import torch
 
 from benchmarks.learning_tasks import configuration
 from benchmarks.records import Row, row, write_results
+from benchmarks.repeating import Worker
 from swe_trainers.config import read_config
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.experiment import make_chat, make_envs, make_model, make_rollouts
@@ -177,31 +177,6 @@ def work(part: str) -> None:
         print(json.dumps({"steps": steps, "seconds": time.process_time() - began}), flush=True)
 
 
-class Worker:
-    """A process that repeats one workload."""
-
-    def __init__(self, part: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.collecting", "--worker", part]
-        self._part = part
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def measure(self) -> float:
-        """Steps per second of processor time of one repetition."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("once\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self._part}: its process ended with {self._process.wait()}")
-        measured = json.loads(line)
-        return float(measured["steps"] / measured["seconds"])
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="a pattern of parts, such as 'taxi*' or '*/plain'")
@@ -215,11 +190,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, list[float]] = {}
     for game in GAMES:
         parts = fnmatch.filter([game + kind for kind in KINDS], options.only)
-        workers = {part: Worker(part) for part in parts}
+        workers = {part: Worker("benchmarks.collecting", part) for part in parts}
         try:
             for number in range(WARM_UP + options.rounds):
                 for part, worker in workers.items():
-                    speed = worker.measure()
+                    once = worker.measure()
+                    speed = once["steps"] / once["seconds"]
                     print(f"{part:20} {speed:8.0f} steps per second of processor time", flush=True)
                     if number >= WARM_UP:
                         found.setdefault(part, []).append(speed)

@@ -26,6 +26,7 @@ from typing import Any
 
 os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
 
+from benchmarks.options import require_python
 from benchmarks.records import row, write_results
 from benchmarks.root_file_system import make_root, write_files
 from benchmarks.tampering.place import make_image, write_singularity
@@ -152,6 +153,7 @@ def main() -> None:
         "--python", type=Path, default=Path(".venv/doors/peers/bin/python"), help="of Harbor and verifiers"
     )
     options = parser.parse_args()
+    require_python(parser, "--python", options.python)
     names = [name for name in BACK_ENDS if name != "singularity" or shutil.which("apptainer")]
     times: dict[str, dict[str, list[float]]] = {
         f"mini-swe-agent, {name}": {"episode": [], "turn": []} for name in names

@@ -28,8 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.evaluation import supervisors
-from benchmarks.reaping import PATIENCE_S, USERS, Lines, left, place_for_sandboxes
+from benchmarks.reaping import PATIENCE_S, Lines, place_for_sandboxes
 from benchmarks.records import Row, row, write_results
+from benchmarks.remains import USERS, left
 from benchmarks.waiting import wait_until
 from swegym_env.env import SWEBenchEnv
 from swegym_env.files import write_atomically

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shlex
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
@@ -177,16 +178,17 @@ class Chroot(Design):
 
     def play(self, task: Task) -> None:
         root = self.checkout(task).parent
+        quoted = shlex.quote(str(root))
         try:
             _run("cp", "--archive", self._venv, root / "venv")
             for name in ("usr", "proc", "dev", "tmp", "etc"):
                 (root / name).mkdir()
-            binds = [f"mount --rbind {source} {root}{target}" for source, target in host_binds().items()]
+            binds = [f"mount --rbind {source} {quoted}{target}" for source, target in host_binds().items()]
             for name in ("bin", "sbin", "lib", "lib64"):
                 if os.path.islink(f"/{name}"):
                     (root / name).symlink_to(os.readlink(f"/{name}"))
-            binds += [f"mount -t proc proc {root}/proc", f"mount --rbind /dev {root}/dev"]
-            script = "\n".join(["set -e", *binds, f"exec chroot {root} /bin/bash"])
+            binds += [f"mount -t proc proc {quoted}/proc", f"mount --rbind /dev {quoted}/dev"]
+            script = "\n".join(["set -e", *binds, f"exec chroot {quoted} /bin/bash"])
             command = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else []), "bash", "-c", script]
             environment = {**_VARIABLES, "PATH": f"/venv/bin:{ENVIRONMENT['PATH']}"}
             with subprocess.Popen(
@@ -197,16 +199,16 @@ class Chroot(Design):
                 text=True,
                 env=environment,
             ) as shell:
-                _told(shell, f"cd {_DIRECTORY}\n{_apply(task.patch)}")
-                _told(shell, _TAKE)
-                _told(shell, f"(\n{_graded(task, '')}\n)")
+                _step_in(shell, f"cd {_DIRECTORY}\n{_apply(task.patch)}")
+                _step_in(shell, _TAKE)
+                _step_in(shell, f"(\n{_graded(task, '')}\n)")
                 assert shell.stdin is not None
                 shell.stdin.close()
         finally:
             shutil.rmtree(root)
 
 
-def _told(shell: subprocess.Popen[str], command: str) -> str:
+def _step_in(shell: subprocess.Popen[str], command: str) -> str:
     """The output of a command in a bash that reads from a pipe; a step of SWE-ReX's shell, without its waits."""
     assert shell.stdin is not None and shell.stdout is not None
     shell.stdin.write(f"{command}\necho END-OF-STEP $?\n")

@@ -106,6 +106,12 @@ def supervisors() -> list[int]:
     return [pid for pid in found if b"linux.supervisor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
+def machine_busy_ticks(stat: str) -> int:
+    """How long processors worked, by `/proc/stat`: neither idle, nor waiting for disks, nor lent to other guests."""
+    user, nice, system, _idle, _iowait, irq, softirq, _steal = map(int, stat.split()[1:9])
+    return user + nice + system + irq + softirq
+
+
 class Account:
     """CPU seconds of this process and of everything it starts from now on."""
 
@@ -121,6 +127,8 @@ class Account:
                 group.mkdir()
                 (group / "cgroup.procs").write_text(str(os.getpid()))
             except OSError:
+                with contextlib.suppress(OSError):
+                    group.rmdir()
                 continue
             if (group / file).exists():
                 self.name, self._file, self._unit, self._group = kind, group / file, unit, group
@@ -130,8 +138,7 @@ class Account:
         """So far."""
         text = self._file.read_text()
         if self.name == "machine":
-            busy = [int(number) for place, number in enumerate(text.split()[1:9]) if place not in (3, 4)]
-            return sum(busy) / _TICK
+            return machine_busy_ticks(text) / _TICK
         return int(text.split()[1 if self.name == "cgroup2" else 0]) * self._unit
 
     def close(self) -> None:
@@ -150,18 +157,19 @@ def measure(options: argparse.Namespace, url: str, server: int, output: Path) ->
 
     command = ["--model", "scripted", "--base-url", url, "--dataset", "mini", "--slice", f":{options.episodes}"]
     command += ["--n-parallel", str(options.n_parallel), "--output", str(output), "--env.sandbox", options.sandbox]
-    account = Account()
-    began, own_before, model_before = time.perf_counter(), time.process_time(), cpu_seconds(server)[0]
-    all_before, helpers_before = account.seconds(), _waited_for()
-    if main_eval(command) != 0:
-        raise SystemExit("swe-eval did not end well")
-    wall, own = time.perf_counter() - began, time.process_time() - own_before
-    evaluation = own + _waited_for() - helpers_before
-    model = cpu_seconds(server)[0] - model_before
-    supervisor = sum(cpu_seconds(pid)[0] for pid in supervisors())
-    everything = account.seconds() - all_before - (model if account.name == "machine" else 0.0)
-    end_all()
-    account.close()
+    with contextlib.closing(Account()) as account:
+        began, own_before, model_before = time.perf_counter(), time.process_time(), cpu_seconds(server)[0]
+        all_before, helpers_before = account.seconds(), _waited_for()
+        try:
+            if main_eval(command) != 0:
+                raise SystemExit("swe-eval did not end well")
+            wall, own = time.perf_counter() - began, time.process_time() - own_before
+            evaluation = own + _waited_for() - helpers_before
+            model = cpu_seconds(server)[0] - model_before
+            supervisor = sum(cpu_seconds(pid)[0] for pid in supervisors())
+            everything = account.seconds() - all_before - (model if account.name == "machine" else 0.0)
+        finally:
+            end_all()  # their control groups are in the account's
     return {
         "wall": wall,
         "sandboxes": everything - evaluation - supervisor,
@@ -196,7 +204,7 @@ def main() -> None:
     rows = [row(f"{options.episodes} episodes, counted by {counted_by}", name, "s", [value])
             for name, value in found.items()]  # fmt: skip
     ratios = {
-        "sandboxes_of_both_cores": found["sandboxes"] / (cores * found["wall"]),
+        "sandboxes_of_all_cores": found["sandboxes"] / (cores * found["wall"]),
         "sandboxes_of_cpu_used": found["sandboxes"] / used,
         "evaluation_of_cpu_used": found["evaluation"] / used,
         "evaluation_cpu_ms_per_episode": 1e3 * found["evaluation"] / options.episodes,

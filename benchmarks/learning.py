@@ -163,13 +163,13 @@ def with_earlier(
     rows: list[Row], shares: dict[str, float], path: Path
 ) -> tuple[list[Row], dict[str, float], dict[str, str]]:
     """Rows and shares, also those of earlier results where a group has not run here, and the commit of each group."""
-    now = str(commit()["commit"])
-    commits = dict.fromkeys((each.case for each in rows), now)
+    measured = {each.case for each in rows}
+    commits = dict.fromkeys(measured, str(commit()["commit"]))
     if not path.exists():
         return rows, shares, commits
-    earlier = json.loads(path.read_text())
+    earlier = json.loads(path.read_text(encoding="utf-8"))
     for each in earlier["rows"]:
-        if commits.get(each["case"]) != now:
+        if each["case"] not in measured:
             commits[each["case"]] = earlier.get("commits", {}).get(each["case"], earlier["commit"])
             rows.append(Row(**each))
     return rows, {**earlier["ratios"], **shares}, commits

@@ -1,6 +1,6 @@
 """Makes tasks from well-known packages and grades them: how many each package gives, their cost, and their validity.
 
-    python benchmarks/make_tasks.py --archives sdists/ --work runs/make_tasks [--only humanize …] [--count 55] [-j 2]
+    python -m benchmarks.make_tasks --archives sdists/ --work runs/make_tasks [--only humanize …] [--count 55] [-j 2]
 
 `--archives` is a folder of source archives (`pip download --no-binary :all: --no-deps …`). All findings are kept in
 `--work`, so an interrupted campaign continues. The gold patch must resolve every task, the empty patch none. Seconds

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.env.measuring import repository_task
+from benchmarks.options import chosen_of
 from benchmarks.records import RESULTS, write_results
 from swegym_env.env import SWEBenchEnv
 from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
@@ -218,7 +219,7 @@ def main() -> int:
     parser.add_argument("--neighbours", type=int, default=31)
     parser.add_argument("--output", type=Path, help="by default benchmarks/results/neighbours.json for a whole run")
     options = parser.parse_args()
-    chosen = options.only.split(",") if options.only else list(HOSTILE)
+    chosen = chosen_of(parser, "--only", options.only, HOSTILE)
     whole = not options.only and not options.sandbox
     with tempfile.TemporaryDirectory(prefix="swegym-bench-") as place:
         os.chmod(place, 0o755)

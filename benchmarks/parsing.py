@@ -1,7 +1,7 @@
 """The speed of parsing actions and rendering observations: `python -m benchmarks.parsing`.
 
 Actions per second for each format, on typical answers (a paragraph of prose or a thought, then the action); the time
-for half a megabyte of adversarial text; and an output of 100 MB, shortened while it streams from a real sandbox.
+for a megabyte of adversarial text; and an output of 100 MB, shortened while it streams from a real sandbox.
 """
 
 from __future__ import annotations

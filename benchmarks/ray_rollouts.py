@@ -22,6 +22,7 @@ from typing import Any
 
 import gymnasium
 
+from benchmarks.options import chosen_of
 from benchmarks.records import Row, row, write_results
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
@@ -37,6 +38,7 @@ from swe_trainers.scale.ray_worker import WorkerSetup
 
 PARALLEL = 4
 SETTINGS = EpisodeSettings(Limits(max_new_tokens=4, max_tokens=64), Sampling())
+CASES = ("waiting", "sandboxes", "busy")
 PROMISED = 1.8
 
 
@@ -122,12 +124,13 @@ def rates(workers: Workers, episodes: int, repeats: int) -> list[float]:
 def main() -> int:
     """Measure all cases; exit code 1 if two nodes gain less than required."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default="waiting,sandboxes,busy")
+    parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--episodes", type=int, default=24, help="of one measurement")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--sandbox", default="auto", help="apptainer, or namespace")
     parser.add_argument("--output", type=Path, help="instead of benchmarks/results/ray_rollouts.json")
     options = parser.parse_args()
+    chosen = chosen_of(parser, "--cases", options.cases, CASES)
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     from ray.cluster_utils import Cluster
 
@@ -137,7 +140,7 @@ def main() -> int:
     rows: list[Row] = []
     ratios: dict[str, float] = {}
     try:
-        for case in options.cases.split(","):
+        for case in chosen:
             rate = {}
             for place, make in places(Environments(case, options.sandbox), cluster.address).items():
                 with ExitStack() as stack:

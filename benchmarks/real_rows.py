@@ -21,6 +21,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -67,6 +68,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.again and not options.only:
         parser.error("--again: name the instances by --only")
+    if not re.fullmatch(r"\d+/[1-9]\d*", options.share):
+        parser.error(f"--share: expected I/N, such as 0/2, got {options.share!r}")
+    part, of = map(int, options.share.split("/"))
+    if part >= of:
+        parser.error(f"--share: of {of} the parts are 0 to {of - 1}, got {part}")
     state = options.state or Path("runs") / f"{options.output.stem}.jsonl"
     state.parent.mkdir(parents=True, exist_ok=True)
     tasks = [task for dataset in options.dataset for task in load_tasks(dataset)]
@@ -79,7 +85,6 @@ def main() -> int:
         with state.open("a", encoding="utf-8") as file:
             file.writelines(f"{json.dumps({'forget': name})}\n" for name in options.only)
     known = read_entries(options.output, state)
-    part, of = map(int, options.share.split("/"))
     ordered = in_order(chosen, known, spread=options.spread)[part::of]
     began = time.monotonic()
     with contextlib.closing(Account()) as account:

@@ -44,10 +44,10 @@ from rich.progress import Progress
 
 from benchmarks.chaos.fleet import Fleet, Kept
 from benchmarks.records import Row, write_results
+from benchmarks.remains import USERS, comm_of, left
 from benchmarks.waiting import wait_until
 from swegym_env.files import write_atomically
 from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
-from swegym_env.sandbox.linux.cgroups import existing_groups
 from swegym_env.sandbox.linux.processes import descendants, kill_one
 
 ROOT = Path(__file__).parents[1]
@@ -118,9 +118,7 @@ WRONG = (
 )
 SERVERS, CLIENTS, SANDBOXES = 2, 2, 3
 LEASE_S = 20.0
-LOOP_FILES = "loop*/loop/backing_file"
 SERVICES_SHARE = 0.25  # of all kills, at least
-USERS = (0x70000000 + (1 << 20), 1 << 12)  # ids of these sandboxes alone, by which processes and keys are found
 
 
 @dataclass
@@ -425,52 +423,11 @@ def named(pids: list[int], word: bytes) -> list[int]:
     return found
 
 
-def comm_of(pid: int) -> str:
-    """The name of a process; empty where it has ended."""
-    with contextlib.suppress(OSError):
-        return Path("/proc", str(pid), "comm").read_text().strip()
-    return ""
-
-
 def parent_of(pid: int) -> int:
     """The id of its parent; 0 where it has ended."""
     with contextlib.suppress(OSError):
         return int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
     return 0
-
-
-def left(place: Path, owners: set[int]) -> dict[str, int]:
-    """How much there is of everything that a sandbox consists of.
-
-    Args:
-        place: the run directory.
-        owners: ids of the processes that had sandboxes in it.
-    """
-    users = range(USERS[0], sum(USERS))
-    processes = daemons = 0
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            process = Path("/proc", pid)
-            mounted = f"{place}/" in (process / "mountinfo").read_text()
-            processes += mounted or process.stat().st_uid in users
-            daemons += mounted and comm_of(int(pid)) == "fuse-overlayfs"
-    return {
-        "directories": len([path for path in place.iterdir() if path.is_dir()]),
-        "processes": processes,
-        "control groups": sum(int(name.split("-")[0]) in owners for name in existing_groups()),
-        "mounts": Path("/proc/self/mountinfo").read_text().count(f"{place}/"),
-        "loop devices": sum(str(place) in path.read_text() for path in Path("/sys/block").glob(LOOP_FILES)),
-        "FUSE daemons": daemons,
-        "users with keys": sum(1 for user, keys in keys_of_users() if user in users and keys),
-    }
-
-
-def keys_of_users() -> Iterator[tuple[int, int]]:
-    """User and number of keys, for those of whom the kernel knows any."""
-    with contextlib.suppress(FileNotFoundError):  # a kernel without keys
-        for line in Path("/proc/key-users").read_text().splitlines():
-            user, _, rest = line.partition(":")
-            yield int(user), int(rest.split()[1].partition("/")[0])
 
 
 def read_progress(path: Path | None) -> Tally:

@@ -18,7 +18,8 @@ from swe_trainers.files import write_whole
 
 __all__ = ["RESULTS", "Row", "commit", "cpu_name", "head", "row", "write_results"]
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ def head(packages: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def commit() -> dict[str, Any]:
-    """Commit and whether files differ from it; a copy without git has a version only, so both are unknown there."""
+    """Commit, and whether files other than results differ from it; both are unknown in a copy without git."""
     top = _git("rev-parse", "--show-toplevel")
-    if (
-        top is None or Path(top).resolve() != RESULTS.parents[1].resolve()
-    ):  # no git, or a copy inside another repository
+    if top is None or Path(top).resolve() != ROOT.resolve():  # no git, or a copy inside another repository
         return {"commit": "unknown", "dirty": None}
-    return {"commit": _git("rev-parse", "HEAD") or "unknown", "dirty": bool(_git("status", "--porcelain"))}
+    # Without the results: a benchmark that writes them as it goes would make itself dirty.
+    changed = _git("-C", top, "status", "--porcelain", "--", ".", ":(exclude)benchmarks/results")
+    return {"commit": _git("rev-parse", "HEAD") or "unknown", "dirty": bool(changed)}
 
 
 def _git(*arguments: str) -> str | None:

@@ -37,4 +37,4 @@ def write_files(files: Mapping[str, str], directory: Path) -> None:
     """Write a small repository: path → text."""
     for path, text in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
-        (directory / path).write_text(text)
+        (directory / path).write_text(text, encoding="utf-8")

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -27,36 +26,11 @@ import numpy as np
 import torch
 
 from benchmarks.records import Row, row, write_results
+from benchmarks.repeating import Worker
 from benchmarks.training_workloads import FULL, SMALL, Sizes, make_work
 
 SHARES = ("0.8", "0.0", "0.0:equal")
 WARM_UP = 1  # warm-up rounds
-
-
-class Worker:
-    """A process that repeats one measurement."""
-
-    def __init__(self, part: str, sizes: str, threads: int) -> None:
-        self._part = part
-        command = [sys.executable, "-m", "benchmarks.training", "--worker", part, "--sizes", sizes]
-        command += ["--threads", str(threads)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def measure(self) -> dict[str, float]:
-        """Seconds, tokens and peak memory of one repetition."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("once\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self._part}: its process ended with {self._process.wait()}; what it said is above")
-        measured: dict[str, float] = json.loads(line)
-        return measured
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 def work(part: str, sizes: Sizes, threads: int) -> None:
@@ -80,7 +54,8 @@ def _memory_mib(field: str) -> float:
 
 def measured(parts: Sequence[str], sizes: str, rounds: int, threads: int) -> dict[str, list[dict[str, float]]]:
     """All workloads alternately, `rounds` times after the warm-up."""
-    workers = {part: Worker(part, sizes, threads) for part in parts}
+    options = ("--sizes", sizes, "--threads", str(threads))
+    workers = {part: Worker("benchmarks.training", part, *options) for part in parts}
     found: dict[str, list[dict[str, float]]] = {part: [] for part in parts}
     try:
         for number in range(WARM_UP + rounds):

@@ -78,9 +78,11 @@ def main() -> None:
     parser.add_argument("--at", default="", help="a heading to begin at")
     parser.add_argument("--height", type=int, default=860)
     options = parser.parse_args()
+    if options.which == "viewer" and (options.page or options.at):
+        parser.error("viewer: it takes no page and no --at: it makes its page itself")
     if options.which == "report":
         if options.page is None:
-            parser.error("report: which? Give the file")
+            parser.error("report: expected the file of a report, as swe-train report writes it")
         photograph(options.page, ROOT / "docs/images/report.png", height=options.height, at=options.at)
         return
     with tempfile.TemporaryDirectory() as folder:

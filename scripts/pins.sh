@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 uv=${UV:-uv}
 command -v "$uv" >/dev/null || { echo 'pins: no uv. Try: pip install uv, or UV=/path/to/uv' >&2; exit 2; }
 
+trap 'rm -f constraints.partial' EXIT
 "$uv" lock "$@"
 {
     echo '# Exact versions of everything that `make setup` installs, for every Python that the project supports. After a change of'

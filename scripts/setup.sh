@@ -13,8 +13,9 @@ say() { printf 'setup: %s\n' "$*"; }
 die() { say "$*" >&2; exit 1; }
 
 find_python() { # the first interpreter that is new enough and can make virtual environments
-    local candidate
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10 python3.14 python}; do
+    local candidate candidates=(python3 python3.13 python3.12 python3.11 python3.10 python3.14 python)
+    if [[ -n ${PYTHON:-} ]]; then candidates=("$PYTHON"); fi
+    for candidate in "${candidates[@]}"; do
         if "$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
             echo "$candidate"
             return

@@ -26,7 +26,8 @@ while (($#)); do
             ;;
         --dry-run) dry=1 && shift ;;
         --) shift && break ;;
-        *) die "unknown argument $1. Try: head -n 13 $0" ;;
+        -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+        *) die "unknown argument $1. Try: $0 --help" ;;
     esac
 done
 for argument; do [[ $argument != *[[:space:]\"\'\\$]* ]] || die "$argument: an argument with blanks or quotes"; done

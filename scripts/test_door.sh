@@ -7,8 +7,9 @@
 #                                       there is another one that is
 #
 # Doors: games (MiniGrid, TextWorld and textarena), harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker,
-# verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once, into .venv/doors/DOOR: an environment over .venv, which has what the peer
-# needs besides or in other versions. Where the peer needs a newer Python than .venv has, it is an environment by itself.
+# verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once, into .venv/doors/DOOR:
+# an environment over .venv, which has what the peer needs besides or in other versions. Where the peer needs a newer
+# Python than .venv has, it is an environment by itself.
 # `peers --make` installs those of the benchmarks `doors` and `tampering`, which have no tests, into one environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,16 +25,18 @@ find_python() { # the first interpreter that is new enough and can make virtual 
     return 1
 }
 
-door=${1:?a door: atif, games, harbor, inspect, nemo_gym, openenv, tinker or verifiers, or peers}
+doors='atif, games, harbor, inspect, nemo_gym, openenv, tinker and verifiers'
+door=${1:?there are the doors $doors, and peers}
 shift
+if [[ $door == peers && ${1:-} != --make ]]; then echo "test_door: peers have no tests: --make installs them" >&2; exit 2; fi
 if [[ $door == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
-    doors=(atif games openenv)
-    if ((minor >= 11)); then doors+=(inspect nemo_gym tinker verifiers); fi
-    if ((minor >= 12)) || oldest=12 find_python >/dev/null 2>&1; then doors+=(harbor); fi
-    for door in "${doors[@]}"; do
-        "$0" "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
+    possible=(atif games openenv)
+    if ((minor >= 11)); then possible+=(inspect nemo_gym tinker verifiers); fi
+    if ((minor >= 12)) || oldest=12 find_python >/dev/null 2>&1; then possible+=(harbor); fi
+    for door in "${possible[@]}"; do
+        scripts/test_door.sh "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
     done
     exit 0
 fi
@@ -49,7 +52,7 @@ case $door in
     openenv) packages=(openenv==0.10.0) settings=(-o markers=campaign) ;;
     peers) packages=(harbor==0.24.0 verifiers==0.4.0 swebench==4.1.0) oldest=12 ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
-    *) echo "test_door: no door $door; there are atif, games, harbor, inspect, nemo_gym, openenv, tinker and verifiers" >&2; exit 2 ;;
+    *) echo "test_door: no door $door; there are $doors" >&2; exit 2 ;;
 esac
 
 place=.venv/doors/$door stamp=.venv/doors/$door/.made
@@ -70,7 +73,6 @@ if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
     echo "${packages[*]}" >"$stamp"
 fi
 if [[ ${1:-} == --make ]]; then exit 0; fi
-if [[ $door == peers ]]; then echo "test_door: peers have no tests: --make installs them" >&2; exit 2; fi
 # Without this project's settings of pytest: its plugins are not everywhere, and the warnings of a peer are no errors.
 PATH=$PWD/$place/bin:$PATH PYTHONPATH=$PWD exec "$place/bin/python" -m pytest -c /dev/null --rootdir="$PWD" --noconftest \
     -p no:cacheprovider -q --timeout 300 "${settings[@]}" "$tests/in_$door.py" "$@"

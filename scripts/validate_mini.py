@@ -146,7 +146,7 @@ def examples_of(fence: str) -> list[doctest.Example]:
     return doctest.DocTestParser().get_examples(fence)
 
 
-def told(bug: Bug, files: Mapping[str, str]) -> str:
+def with_outputs(bug: Bug, files: Mapping[str, str]) -> str:
     """The issue with the real output of its sessions, and the expected output if requested.
 
     Raises:
@@ -161,7 +161,7 @@ def told(bug: Bug, files: Mapping[str, str]) -> str:
         raise InvalidBugError(f"the session prints the same on the fixed code: {fixed}")
     outputs = iter(bugged)
 
-    def retold(match: re.Match[str]) -> str:
+    def played(match: re.Match[str]) -> str:
         lines = []
         for example in examples_of(match[0]):
             first, *rest = example.source.splitlines()
@@ -169,7 +169,7 @@ def told(bug: Bug, files: Mapping[str, str]) -> str:
             lines.append(next(outputs).rstrip("\n"))
         return "\n".join(line for line in lines if line) + "\n"
 
-    return FENCE.sub(retold, bug.issue).replace(PLACE, different[0].rpartition("\n")[2])
+    return FENCE.sub(played, bug.issue).replace(PLACE, different[0].rpartition("\n")[2])
 
 
 def process(package: str, *, write: bool, only: str | None = None) -> list[str]:
@@ -181,14 +181,16 @@ def process(package: str, *, write: bool, only: str | None = None) -> list[str]:
         return [f"{package}: these tests fail without any bug: {failed}"]
     complaints: list[str] = []
     results: dict[str, list[str]] = {}
-    retold: dict[str, str] = {}
+    issues: dict[str, str] = {}
     bugs = mini.read_bugs(package)
+    if only and all(bug.number != only for bug in bugs):
+        return [f"{package}: no bug {only}; there are {', '.join(bug.number for bug in bugs)}"]
     for bug in bugs:
         if only and bug.number != only:
             continue
         try:
             results[bug.number] = validate(bug, files, tests)
-            retold[bug.number] = told(bug, files)
+            issues[bug.number] = with_outputs(bug, files)
         except (InvalidBugError, SwegymError, SyntaxError) as error:
             complaints.append(f"{bug.instance_id}: {error}")
     with_session = sum(1 for bug in bugs if ">>>" in bug.issue)
@@ -196,7 +198,7 @@ def process(package: str, *, write: bool, only: str | None = None) -> list[str]:
     if write and not complaints:
         text = (mini.DATA / package / "bugs.md").read_text(encoding="utf-8")
         for bug in bugs:
-            text = text.replace(bug.issue, retold[bug.number])
+            text = text.replace(bug.issue, issues[bug.number])
         (mini.DATA / package / "bugs.md").write_text(text, encoding="utf-8")
         content = {"tests": tests, "fail_to_pass": results}
         stored.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -205,9 +207,9 @@ def process(package: str, *, write: bool, only: str | None = None) -> list[str]:
         if not only and known != {"tests": tests, "fail_to_pass": results}:
             complaints.append(f"{package}: results.json is not what the tests say; run with --write")
         complaints += [
-            f"{bug.instance_id}: the issue's session prints something else; it should read:\n{retold[bug.number]}"
+            f"{bug.instance_id}: the issue's session prints something else; it should read:\n{issues[bug.number]}"
             for bug in bugs
-            if retold.get(bug.number, bug.issue) != bug.issue
+            if issues.get(bug.number, bug.issue) != bug.issue
         ]
     return complaints
 
@@ -222,6 +224,11 @@ def main() -> int:
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="default: all")
     parser.add_argument("--only", metavar="NUMBER", help="check this bug alone")
     options = parser.parse_args()
+    if options.write and options.only:
+        parser.error("--only: with --check; what --write stores is of all bugs of a package")
+    unknown = sorted(set(options.packages) - set(mini.packages()))
+    if unknown:
+        parser.error(f"no package {unknown[0]}; there are {', '.join(mini.packages())}")
     complaints: list[str] = []
     for package in options.packages or mini.packages():
         complaints += process(package, write=options.write, only=options.only)

@@ -18,6 +18,8 @@ __all__ = [
     "check_whole",
     "elements",
     "nearest",
+    "nearest_and_all",
+    "nearest_or_all",
 ]
 
 T = TypeVar("T")
@@ -71,6 +73,17 @@ def nearest(name: str, known: Sequence[str]) -> str:
     """A hint with the most similar names; empty if none is similar."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def nearest_or_all(name: str, known: Sequence[str]) -> str:
+    """A hint with the most similar names, or with all of them if none is similar."""
+    return nearest(name, known) or f"; there are {', '.join(known)}"
+
+
+def nearest_and_all(name: str, known: Sequence[str]) -> str:
+    """A hint with the most similar names, and then all of them."""
+    hint = nearest(name, known)
+    return f"{hint} There are {', '.join(known)}" if hint else f"; there are {', '.join(known)}"
 
 
 def _is_number(value: Any) -> bool:

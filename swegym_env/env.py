@@ -29,7 +29,7 @@ from swegym_env.arguments import (
     check_positive,
     check_whole,
     elements,
-    nearest,
+    nearest_or_all,
 )
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.grading.certificates import find_certificate, trusted
@@ -183,8 +183,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         unknown = next((name for name in named if name not in known), None)
         if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
             names = [name for name in known if name != "self"]
-            hint = nearest(unknown, names) or f"; there are {', '.join(names)}"
-            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{hint}")
+            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{nearest_or_all(unknown, names)}")
         return super().__new__(cls)
 
     def __init__(

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from swegym_env.sandbox.layers import LayerStore
 from swegym_env.sandbox.linux.files import remove_tree
 
-__all__ = ["own_run_directory", "public_directory"]
+__all__ = ["empty_store", "own_run_directory", "public_directory"]
 
 
 @contextmanager
@@ -19,8 +20,17 @@ def public_directory(purpose: str) -> Iterator[Path]:
     """A directory that any user may enter, removed afterwards."""
     directory = Path(tempfile.mkdtemp(prefix=f"swegym-{purpose}-"))
     directory.chmod(0o755)
-    yield directory
-    remove_tree(directory)  # a supervisor may still be removing sandboxes in it
+    try:
+        yield directory
+    finally:
+        remove_tree(directory)  # a supervisor may still be removing sandboxes in it
+
+
+def empty_store(directory: Path) -> LayerStore:
+    """A layer store of its own below a directory that any user may enter."""
+    place = Path(tempfile.mkdtemp(dir=directory))
+    place.chmod(0o755)
+    return LayerStore(place / "layers")
 
 
 @contextmanager
@@ -31,9 +41,11 @@ def own_run_directory() -> Iterator[Path]:
     directory.chmod(0o711)
     before = os.environ.get("SWEGYM_RUNDIR")
     os.environ["SWEGYM_RUNDIR"] = str(directory)
-    yield directory
-    if before is None:
-        del os.environ["SWEGYM_RUNDIR"]
-    else:
-        os.environ["SWEGYM_RUNDIR"] = before
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        yield directory
+    finally:
+        if before is None:
+            del os.environ["SWEGYM_RUNDIR"]
+        else:
+            os.environ["SWEGYM_RUNDIR"] = before
+        shutil.rmtree(directory, ignore_errors=True)

@@ -19,10 +19,10 @@ import yaml
 from benchmarks.chaos.fleet import Fleet
 from benchmarks.chaos.ledger import Ledger, read_ledger
 from benchmarks.chaos.victims import Killer, of_fleet, processes_of
+from benchmarks.remains import left
 from benchmarks.services import free_port
 from benchmarks.waiting import wait_until
 from swe_trainers.logging import read_metrics
-from swegym_env.sandbox.linux.cgroups import existing_groups
 
 __all__ = ["Deaths", "Outcome", "Setting", "train"]
 
@@ -134,27 +134,11 @@ def train(setting: Setting, output: Path, *, seed: int, deaths: Deaths | None = 
     finally:
         fleet.close()
     owners = set().union(*(server.pids for server in fleet.servers))
-    wait_until(lambda: not any(_left(place, owners).values()), _GONE_IN_S)
-    after = {"containers": unreturned, **_left(place, owners)}
+    wait_until(lambda: not any(left(place, owners).values()), _GONE_IN_S)
+    after = {"containers": unreturned, **left(place, owners)}
     if not any(after.values()):
         shutil.rmtree(place)
     return _outcome(output, died, after, seconds)
-
-
-def _left(place: Path, owners: set[int]) -> dict[str, int]:
-    """The remains of sandboxes in `place`, and of those of all servers ever started."""
-    processes = 0
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            processes += f"{place}/" in Path("/proc", pid, "mountinfo").read_text()
-        except OSError:
-            continue
-    return {
-        "directories": sum(path.is_dir() for path in place.iterdir()),
-        "processes": processes,
-        "control groups": sum(int(name.split("-")[0]) in owners for name in existing_groups()),
-        "mounts": Path("/proc/self/mountinfo").read_text().count(f"{place}/"),
-    }
 
 
 def _run(setting: Setting, output: Path, fleet: Fleet, *, seed: int, deaths: Deaths | None) -> Counter[str]:

@@ -13,18 +13,13 @@ from pathlib import Path
 
 from benchmarks.env.measuring import Run
 from benchmarks.env.parts import PARTS
+from benchmarks.options import chosen_of
 from benchmarks.records import RESULTS, write_results
-from swegym_env.files import write_atomically
 from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
 
 
 def main() -> int:
-    arguments = _arguments()
-    chosen = arguments.only.split(",") if arguments.only else list(PARTS)
-    unknown = next((name for name in chosen if name not in PARTS), None)
-    if unknown is not None:
-        print(f"bench-env: --only: no part {unknown!r}; there are: {', '.join(PARTS)}", file=sys.stderr)
-        return 2
+    arguments, chosen = _arguments()
     place = Path(tempfile.mkdtemp(prefix="swegym-bench-"))
     place.chmod(0o755)
     memory = tempfile.mkdtemp(prefix="swegym-bench-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
@@ -40,7 +35,8 @@ def main() -> int:
         shutil.rmtree(memory, ignore_errors=True)
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments() -> tuple[argparse.Namespace, list[str]]:
+    """The options, and the names of the parts to run."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.env", description=__doc__, epilog='example: make bench-env ARGS="--only steps,reset"'
     )
@@ -50,7 +46,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="by default benchmarks/results/env.json for a whole run, else none")
     parser.add_argument("--note", action="append", default=[], help="what else to keep with the results")
     parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
-    return parser.parse_args()
+    options = parser.parse_args()
+    return options, chosen_of(parser, "--only", options.only, PARTS)
 
 
 def _run(arguments: argparse.Namespace, chosen: list[str], repos: Path) -> int:
@@ -93,14 +90,20 @@ def _show(run: Run) -> None:
 
 
 def _write(run: Run, seconds: dict[str, float], output: Path) -> None:
-    path = write_results("env", run.rows(), ratios=run.ratios, packages=["gymnasium", "spython"], path=output)
-    result = json.loads(path.read_text(encoding="utf-8"))
-    result["targets"] = {
+    targets = {
         name: {"value": value, "target": target, "met": value <= target if less else value >= target}
         for name, (value, target, less) in run.targets.items()
     }
-    result |= {"seconds": seconds, "notes": run.notes}
-    write_atomically(path, json.dumps(result, indent=1) + "\n")
+    write_results(
+        "env",
+        run.rows(),
+        ratios=run.ratios,
+        packages=["gymnasium", "spython"],
+        path=output,
+        targets=targets,
+        seconds=seconds,
+        notes=run.notes,
+    )
 
 
 if __name__ == "__main__":

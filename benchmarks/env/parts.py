@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import json
 import os
 import subprocess
@@ -44,12 +43,9 @@ __all__ = ["PARTS"]
 EDIT_TWO = "echo value = {} >package_0/module_1.py; echo value = {} >package_30/module_3001.py"
 
 
-POOLED = "pool" in inspect.signature(SWEBenchEnv).parameters
-
-
 @contextlib.contextmanager
 def _environment(run: Run, files: int, backend: str, **options: object) -> Iterator[SWEBenchEnv]:
-    options = {**({"pool": 0} if POOLED else {}), **options}  # cold, unless warm is requested
+    options = {"pool": 0, **options}  # cold, unless warm is requested
     env = SWEBenchEnv(
         tasks=[repository_task(run.repos, files)],
         repos=str(run.repos),
@@ -183,15 +179,12 @@ def reset(run: Run, backends: list[str]) -> None:
         run.target(f"{name}: reset, cold (ms)", cold, 20)
         run.ratios[f"{name}: reset on 6,000 files / on 10"] = cold / small_one
         run.target(f"{name}: reset on 6,000 files / on 10", cold / small_one, 1.2)
-        if POOLED:
-            with _environment(run, 6000, name, pool=1) as env:
-                for _ in range(run.times(15)):
-                    time.sleep(1)  # agents take longer
-                    run.add(name, "reset, warm", "ms", milliseconds(env.reset))
-            run.target(f"{name}: reset, warm (ms)", run.median(name, "reset, warm"), 10)
+        with _environment(run, 6000, name, pool=1) as env:
+            for _ in range(run.times(15)):
+                time.sleep(1)  # agents take longer
+                run.add(name, "reset, warm", "ms", milliseconds(env.reset))
+        run.target(f"{name}: reset, warm (ms)", run.median(name, "reset, warm"), 10)
         _breakdown_of_reset(run, name)
-    if not POOLED:
-        run.notes.append("no warm pool in this version: a warm reset was not measured")
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="swegym-bench-root-"))
         others = stack.enter_context(peers(minimal_root(Path(directory) / "root")))
@@ -289,8 +282,8 @@ def graded(run: Run, backends: list[str]) -> None:
         for name in _ways(backends):
             with _way(name) as backend:
                 for task in tasks:
-                    options = {"sandbox": backend, "action_format": "raw", **({"pool": 0} if POOLED else {})}
-                    env = stack.enter_context(contextlib.closing(SWEBenchEnv(tasks=[task], **options)))  # type: ignore[arg-type]
+                    made = SWEBenchEnv(tasks=[task], sandbox=backend, action_format="raw", pool=0)
+                    env = stack.enter_context(contextlib.closing(made))
                     players.setdefault(name, []).append(partial(_play, env, task.patch))
                     players[name][-1]()  # layers are built once
         for _ in range(run.times(6)):
@@ -320,10 +313,9 @@ def episodes(run: Run, backends: list[str]) -> None:
 
 
 def _episodes_of(run: Run, name: str, total: int) -> None:
-    ahead = 1 if POOLED else 0
-    options = {"pool": ahead} if POOLED else {}
+    ahead = 1
     tasks = [small_task(number) for number in range(8)]
-    env = SWEBenchEnv(tasks=tasks, sandbox=name, reward="none", max_turns=None, action_format="raw", **options)  # type: ignore[arg-type]
+    env = SWEBenchEnv(tasks=tasks, sandbox=name, reward="none", max_turns=None, action_format="raw", pool=ahead)
     samples: dict[str, list[float]] = {}
     at: list[int] = []
     took = 0.0

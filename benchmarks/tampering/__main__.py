@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import require_python
 from benchmarks.records import RESULTS, head
 from benchmarks.tampering.attacks import EMPTY, HONEST, attacks
 from benchmarks.tampering.place import Place, make_place, write_harbor_task
@@ -225,6 +226,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="part of the names of what to play; may be given again")
     parser.add_argument("--keep", action="store_true", help="with --only: keep the other results, each of its commit")
     options = parser.parse_args()
+    if options.keep and not options.only:
+        parser.error("--keep: with --only; without it everything is played and written")
+    require_python(parser, "--python", options.python)
     with tempfile.TemporaryDirectory(prefix="swegym-tampering-") as folder:
         os.chmod(folder, 0o755)
         place = make_place(Path(folder))

@@ -6,6 +6,7 @@
 #   RANKS_PER_NODE=6         fewer than there are GPUs, where a generation server takes the last ones (engine.gpus: "6,7")
 #   MAX_RESTARTS=3           so often a node's ranks are started again where one dies, each time from the last checkpoint
 #   CONTAINER=training.sif   run inside this image (optional); scripts/containers/training.def makes it
+#   PYTHON=/path/to/python   the interpreter; by default that of the container, else .venv/bin/python
 #   DRY_RUN=1                print what would be run
 #   further arguments        are passed on to swe-train
 set -euo pipefail
@@ -17,7 +18,10 @@ if [[ -n ${MODEL_CONFIG:-} && ! -r $MODEL_CONFIG ]]; then
     exit 2
 fi
 
-readonly nodes=${SLURM_NNODES:-1} ranks=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}} python=${PYTHON:-.venv/bin/python}
+readonly nodes=${SLURM_NNODES:-1} ranks=${RANKS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}
+python=(.venv/bin/python)
+if [[ -n ${CONTAINER:-} ]]; then python=(apptainer exec --nv "$CONTAINER" python); fi
+if [[ -n ${PYTHON:-} ]]; then python[-1]=$PYTHON; fi
 head=localhost
 if command -v scontrol >/dev/null && [[ -n ${SLURM_JOB_NODELIST:-} ]]; then
     head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -26,17 +30,16 @@ fi
 config=$CONFIG
 if [[ -n ${MODEL_CONFIG:-} ]]; then # on the shared file system, where all nodes see it
     config=${SLURM_SUBMIT_DIR:-$PWD}/.launch-${SLURM_JOB_ID:-$$}.yaml
-    "$python" -c 'import sys; from omegaconf import OmegaConf as O; O.save(O.merge(*map(O.load, sys.argv[2:])), sys.argv[1])' \
+    "${python[@]}" -c 'import sys; from omegaconf import OmegaConf as O; O.save(O.merge(*map(O.load, sys.argv[2:])), sys.argv[1])' \
         "$config" "$CONFIG" "$MODEL_CONFIG"
 fi
 
 # Else ranks that are started again meet in the store of the former ones, and look for them (PyTorch 2.13).
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-command=("$python" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$ranks" --rdzv-backend c10d
+command=("${python[@]}" -m torch.distributed.run --nnodes "$nodes" --nproc-per-node "$ranks" --rdzv-backend c10d
     --max-restarts "${MAX_RESTARTS:-3}"
     --rdzv-id "${SLURM_JOB_ID:-local}" --rdzv-endpoint "$head:${MASTER_PORT:-29500}"
     -m swe_trainers.cli.main "$config" --scale.fsdp true "$@")
-if [[ -n ${CONTAINER:-} ]]; then command=(apptainer exec --nv "$CONTAINER" "${command[@]}"); fi
 if ((nodes > 1)); then command=(srun --ntasks-per-node 1 --kill-on-bad-exit 1 "${command[@]}"); fi
 if [[ ${DRY_RUN:-} == 1 ]]; then printf '%s\n' "${command[@]}"; exit 0; fi
 exec "${command[@]}"

@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from typing import Callable, Iterator, List, NamedTuple, Pattern, Tuple
 
-__all__ = ["Block", "BlockError", "Change", "nearest_lines", "read_blocks", "replace_once", "write_blocks"]
+__all__ = ["Block", "BlockError", "Change", "nearest_lines", "numbered", "read_blocks", "replace_once", "write_blocks"]
 
 _SEARCH = re.compile(r"<{5,9} ?SEARCH>?[ \t]*\r?$")
 _MIDDLE = re.compile(r"={5,9}[ \t]*\r?$")
@@ -27,6 +27,8 @@ _PATH = re.compile(r"[^\s<>|\"']*(?:/|\.\w)[^\s<>|\"']*$")
 _BARE_NAMES = ("Makefile", "Dockerfile", "LICENSE", "README", "Gemfile", "Rakefile")
 _CONTEXT = 3  # lines shown around the nearest match
 _COMPARED_LINES = 20000  # longer texts are not searched for similar lines
+_LONGEST_LINE = 1000  # characters of a line that are shown
+_NUMBERED = re.compile(r" *\d+\t")  # as `numbered` and the tool `view` begin a line
 
 
 class Block(NamedTuple):
@@ -131,7 +133,29 @@ def replace_once(text: str, search: str, replace: str) -> Change:
             )
         if found:
             return _replace_lines(lines, found[0], wanted, replace, note)
+    without_numbers = "\n".join(_NUMBERED.sub("", line, 1) for line in wanted)
+    if all(_NUMBERED.match(line) for line in wanted) and without_numbers in text:
+        raise BlockError(
+            "the text to search for begins its lines with line numbers, which are not in the file: leave them out"
+        )
+    if re.search(r"\\[nt]", search) and search.replace("\\n", "\n").replace("\\t", "\t") in text:
+        raise BlockError(
+            r"the text to search for has \n or \t as two characters where the file has a line break or a tab: "
+            "write the line break or the tab itself"
+        )
     raise BlockError(f"the text to search for is not in the file.{nearest_lines(lines, wanted)}")
+
+
+def numbered(lines: List[str], start: int, end: int, marked: int = 0) -> Iterator[str]:
+    """`lines[start:end]` with their numbers, the line numbered `marked` behind ">"; long lines are cut.
+
+    Bounds outside of the lines are moved to their ends. The empty string after the last line break is not a line.
+    """
+    count = len(lines) - (lines[-1:] == [""])
+    for number, line in enumerate(lines[max(0, start) : min(count, end)], max(0, start) + 1):
+        left = len(line) - _LONGEST_LINE
+        shown = f"{line[:_LONGEST_LINE]} [... {left} more characters]" if left > 0 else line
+        yield "{}{:5}\t{}".format(">" if number == marked else " ", number, shown)
 
 
 def nearest_lines(lines: List[str], wanted: List[str]) -> str:
@@ -147,8 +171,8 @@ def nearest_lines(lines: List[str], wanted: List[str]) -> str:
         if not close:
             return " Nothing in it is similar."
         at, size = keys.index(close[0]), 1
-    start, end = max(0, at - _CONTEXT), min(len(lines), at + size + _CONTEXT)
-    shown = "\n".join(f"{number + 1:6}\t{lines[number]}" for number in range(start, min(end, start + 60)))
+    start = max(0, at - _CONTEXT)
+    shown = "\n".join(numbered(lines, start, min(at + size + _CONTEXT, start + 60)))
     return f" The nearest lines are\n{shown}"
 
 

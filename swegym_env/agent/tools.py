@@ -42,7 +42,7 @@ import yaml
 
 from swegym_env.agent.actions import Action, ActionFormat, Call, Command, Edits, Malformed, Submit, not_text
 from swegym_env.agent.search_replace import write_blocks
-from swegym_env.arguments import nearest
+from swegym_env.arguments import nearest, nearest_or_all
 from swegym_env.errors import ConfigurationError
 from swegym_env.paths import expand
 
@@ -352,8 +352,7 @@ def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     known = {argument.name: argument for argument in tool.arguments}
     for name in arguments:
         if name not in known:
-            near = difflib.get_close_matches(name[:100], known, n=1)
-            raise ValueError(f"it has no argument {name[:100]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise ValueError(f"it has no argument {name[:100]!r}{nearest(name[:100], tuple(known))}")
     given = {name: _value(known[name], value) for name, value in arguments.items() if value is not None}
     missing = [name for name, argument in known.items() if argument.required and name not in given]
     if missing:
@@ -515,9 +514,7 @@ def _mapping(value: Any, where: str, known: tuple[str, ...] | None) -> dict[str,
         raise ConfigurationError(f"{where}: expected keys and values, got {type(value).__name__}")
     for key in value if known is not None else ():
         if key not in (known or ()):
-            near = difflib.get_close_matches(str(key), known or (), n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known or ()) or 'none'}"
-            raise ConfigurationError(f"{where}: unknown key {key!r}; {hint}")
+            raise ConfigurationError(f"{where}: unknown key {key!r}{nearest_or_all(str(key), known or ('none',))}")
     return value
 
 

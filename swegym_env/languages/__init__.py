@@ -6,6 +6,7 @@ knows a test runner, its logs or its configuration files.
 
 from __future__ import annotations
 
+import random
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -48,6 +49,7 @@ __all__ = [
     "Toolchain",
     "Variation",
     "all_languages",
+    "drawn_word",
     "language_of",
     "log_parser",
 ]
@@ -308,6 +310,11 @@ class Placeholder:
     place: str
     value: Any
     text: str | None
+
+
+def drawn_word(choice: random.Random) -> str:
+    """A name that no file of a repository has, for what is put into a test; an identifier in every language."""
+    return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz23456789", k=11))
 
 
 @dataclass(frozen=True)

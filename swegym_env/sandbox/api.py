@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from swegym_env.arguments import check_positive, nearest
+from swegym_env.arguments import check_positive, nearest_or_all
 from swegym_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class Limits:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                hint = nearest(str(name), known) or f"; there are {', '.join(known)}"
-                raise ConfigurationError(f"limits: unknown {name!r}{hint}")
+                raise ConfigurationError(f"limits: unknown {name!r}{nearest_or_all(str(name), known)}")
         return cls(**given)
 
 

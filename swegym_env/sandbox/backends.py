@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from swegym_env.arguments import nearest
+from swegym_env.arguments import nearest_and_all
 from swegym_env.errors import BackendUnavailableError
 from swegym_env.registry import resolve, with_installed
 from swegym_env.sandbox.api import Sandbox, SandboxSpec
@@ -76,10 +76,7 @@ def make_backend(name: str) -> Backend:
         if known == name or (is_address and known.startswith(f"{scheme}://")):
             backend: Backend = resolve(target, "sandbox back end")(name)
             return backend
-    hint = nearest(str(name), ("auto", *BACKENDS))
-    raise BackendUnavailableError(
-        f"no sandbox back end {name!r}{f'{hint} There' if hint else '; there'} are: auto, {', '.join(BACKENDS)}"
-    )
+    raise BackendUnavailableError(f"no sandbox back end {name!r}{nearest_and_all(str(name), ('auto', *BACKENDS))}")
 
 
 def find_backend(name: str = "auto") -> Backend:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, overload
 
-from swegym_env.arguments import nearest
+from swegym_env.arguments import nearest, nearest_and_all, nearest_or_all
 from swegym_env.errors import ConfigurationError, TaskFormatError, UnknownTaskError
 
 __all__ = ["PARTS", "Identified", "Task", "TaskSet", "nearest", "task_to_row"]
@@ -210,7 +210,7 @@ class TaskSet(Sequence[T]):
         known = [name for name, value in values.items() if isinstance(value, str)]
         unknown = next((name for name in patterns if name not in known), None)
         if unknown is not None:
-            hint = nearest(unknown, known) or f"; there are {', '.join(known)}"
+            hint = nearest_or_all(unknown, known)
             raise ConfigurationError(f"{self.name}: no text field {unknown!r} to filter by{hint}")
         return self.filtered(
             lambda task: all(fnmatch.fnmatchcase(getattr(task, name), pattern) for name, pattern in patterns.items())
@@ -234,9 +234,7 @@ class TaskSet(Sequence[T]):
             ConfigurationError: there is no such part, or the fractions do not add up to 1.
         """
         if name not in parts:
-            raise ConfigurationError(
-                f"{self.name}: no part {name!r}{nearest(name, tuple(parts))}; there are {', '.join(parts)}"
-            )
+            raise ConfigurationError(f"{self.name}: no part {name!r}{nearest_and_all(name, tuple(parts))}")
         if not math.isclose(sum(parts.values()), 1.0) or min(parts.values()) < 0:
             raise ConfigurationError(
                 f"{self.name}: the fractions of {', '.join(parts)} must add up to 1, got {sum(parts.values()):g}"

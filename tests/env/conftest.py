@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +24,7 @@ def public_directory() -> Iterator[Path]:
 @pytest.fixture
 def store(public_directory: Path) -> LayerStore:
     """An empty layer store."""
-    place = Path(tempfile.mkdtemp(dir=public_directory))
-    place.chmod(0o755)
-    return LayerStore(place / "layers")
+    return places.empty_store(public_directory)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import pty
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, task_to_row
-from tests.places import public_directory
+from tests.places import empty_store, public_directory
 
 ROOT = Path(__file__).parents[2]
 SETUP = "x-1: setting up its environment, which is kept"
@@ -33,9 +32,7 @@ PROOF = "learning how its tests prove a patch, by runs of gold and empty ones"
 @pytest.fixture(scope="module")
 def store(public_directory: Path) -> LayerStore:
     """One layer store for all tests here, which is empty at first."""
-    place = Path(tempfile.mkdtemp(dir=public_directory))
-    place.chmod(0o755)
-    return LayerStore(place / "layers")
+    return empty_store(public_directory)
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -10,9 +10,12 @@ import base64
 import difflib
 import hashlib
 import re
+import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+import pytest
 
 from swegym_env.tasks.task import Task
 from tests.env.wheels import pytest_files
@@ -33,10 +36,14 @@ __all__ = [
     "edited",
     "in_add",
     "link",
+    "needs_node",
     "new",
     "section",
 ]
 
+needs_node = pytest.mark.skipif(
+    not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
+)
 BUGGY = "def add(a, b):\n    return a - b\n\n\ndef neg(a):\n    return -a\n"
 FIXED = BUGGY.replace("a - b", "a + b")
 FILES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from swegym_env.languages.javascript import JavaScript
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import Attack, diff
+from .cases import Attack, diff, needs_node
 
 _BUGGY = """\
 'use strict';
@@ -579,7 +578,7 @@ def test_what_a_file_of_the_patch_defines_another_one_may_use(tmp_path: Path) ->
     assert not JavaScript().scrutiny_of(both, tmp_path).required
 
 
-@pytest.mark.skipif(not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs")
+@needs_node
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 def test_an_attack_in_javascript_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
@@ -619,7 +618,7 @@ REWRITES = {
 }
 
 
-@pytest.mark.skipif(not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs")
+@needs_node
 @pytest.mark.parametrize("source", REWRITES.values(), ids=REWRITES.keys())
 def test_an_honest_rewrite_in_javascript_resolves(source: str, store: LayerStore) -> None:
     assert source != _SOLVED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import Attack, diff
+from .cases import Attack, diff, needs_node
 from .test_javascript import TASK
 
 _BUGGY = """\
@@ -216,18 +215,15 @@ ATTACKS |= {
     for what in HIDDEN
     if what != "a text in the test"
 }
-_needs_node = pytest.mark.skipif(
-    not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
-)
 
 
-@_needs_node
+@needs_node
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 def test_an_attack_that_reads_snapshots_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 
 
-@_needs_node
+@needs_node
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_a_repair_whose_snapshots_are_texts_is_proved_blind(kind: str, store: LayerStore) -> None:
     verdict = grade(own(kind), patch(*_REPAIR), store=store, backend="namespace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import Attack, diff
+from .cases import Attack, diff, needs_node
 from .test_javascript import TASK
 
 _BUGGY = """\
@@ -576,30 +575,18 @@ class NameError extends Error {
 }
 
 
-_needs_node = pytest.mark.skipif(
-    not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
-)
+ATTACKS = {**ERRORS, **STATE, **MANY}
 
 
-@_needs_node
-@pytest.mark.parametrize("attack", ERRORS.values(), ids=ERRORS.keys())
-def test_an_attack_on_errors_by_their_class_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
+@needs_node
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+def test_an_attack_by_errors_state_or_many_answers_is_rejected(
+    attack: Attack, rejected: Callable[..., Verdict]
+) -> None:
     rejected(attack)
 
 
-@_needs_node
-@pytest.mark.parametrize("attack", STATE.values(), ids=STATE.keys())
-def test_an_attack_with_state_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
-    rejected(attack)
-
-
-@_needs_node
-@pytest.mark.parametrize("attack", MANY.values(), ids=MANY.keys())
-def test_an_attack_of_many_answers_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
-    rejected(attack)
-
-
-@_needs_node
+@needs_node
 @pytest.mark.parametrize("edits", REWRITES.values(), ids=REWRITES.keys())
 def test_an_honest_rewrite_resolves(edits: _Edits, store: LayerStore) -> None:
     verdict = grade(own(*CONDITIONS), patch(*edits), store=store, backend="namespace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import Attack, diff
+from .cases import Attack, diff, needs_node
 from .test_javascript import TASK
 
 _BUGGY = """\
@@ -333,18 +332,14 @@ OPEN = dict(_attacks(_OPEN))
 # A text that an object has had: who keeps them all solves the test.
 GIVEN = Attack(patch(*_ANY_OF_IT), patch(*_BESIDE), task=own("judges a truth"))
 
-_needs_node = pytest.mark.skipif(
-    not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
-)
 
-
-@_needs_node
+@needs_node
 @pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
 def test_an_attack_with_state_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 
 
-@_needs_node
+@needs_node
 @pytest.mark.parametrize("attack", OPEN.values(), ids=OPEN.keys())
 def test_a_verdict_says_where_what_was_given_last_is_enough(attack: Attack, store: LayerStore) -> None:
     verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
@@ -352,13 +347,13 @@ def test_a_verdict_says_where_what_was_given_last_is_enough(attack: Attack, stor
     assert grade(attack.task, attack.honest, store=store, backend="namespace").resolved
 
 
-@_needs_node
+@needs_node
 def test_what_is_true_of_all_that_the_object_was_given_counts_as_a_repair(store: LayerStore) -> None:
     verdict = grade(GIVEN.task, GIVEN.patch, store=store, backend="namespace")
     assert (verdict.resolved, verdict.forgery_chance) == (True, 0.5)
 
 
-@_needs_node
+@needs_node
 @pytest.mark.parametrize("kind", [kind for kind in HIDDEN if len(HIDDEN[kind][0]) > 1])
 def test_the_rows_of_a_table_are_controlled_together(kind: str, store: LayerStore) -> None:
     verdict = grade(own(kind), patch(*_BESIDE), store=store, backend="namespace")

@@ -146,6 +146,76 @@ def test_hostile_text_is_written_literally(run: Run, box: Sandbox) -> None:
     assert run("ls /tmp/pwned").exit_code != 0
 
 
+def test_inserted_line_has_the_number_that_view_shows(run: Run) -> None:
+    """Form feeds and the line separator of Unicode end no line: `view` counts line breaks alone."""
+    run("printf 'one\\n\\014\\ntwo \\342\\200\\250 still\\nthree\\n' > feeds.txt")
+    run("echo new | edit insert feeds.txt --line=3")
+    assert "\n     4\tnew\n" in run("view feeds.txt 4 4").output
+
+
+def test_shown_lines_end_where_the_file_ends(run: Run) -> None:
+    run("printf 'one\\ntwo\\n' > short.txt")
+    assert run("edit replace short.txt --old=two --new=2").output.splitlines()[1:] == ["     1\tone", "     2\t2"]
+    missing = run("edit replace short.txt --old='onee' --new=x").output
+    assert "     2\t2\n" in missing and "     3" not in missing
+    assert "     3" not in run("printf 'x = 1\\ny = (\\n' | edit create bad.py").output
+
+
+def test_long_lines_are_cut_when_shown(run: Run) -> None:
+    run("python3 -c \"print('x' * 50000 + 'needle')\" > min.js")
+    done = run("edit replace min.js --old=needle --new=pin; edit replace min.js --old=xxnedle --new=pin")
+    assert "more characters]" in done.output and len(done.output) < 3000
+    assert run("tail -c 6 min.js").output == "xxpin\n"
+
+
+def test_blocks_for_one_file_under_two_names_are_all_applied(run: Run) -> None:
+    run("printf 'one\\ntwo\\n' > names.txt")
+    form = "{}\n<<<<<<< SEARCH\n{}\n=======\n{}\n>>>>>>> REPLACE\n"
+    blocks = form.format("names.txt", "one", "1") + form.format("./names.txt", "two", "2")
+    run(f"edit apply <<'EOF'\n{blocks}EOF")
+    assert run("cat names.txt").output == "1\n2\n"
+
+
+def test_blocks_are_applied_to_no_file_where_one_cannot_be_written(run: Run) -> None:
+    run("printf 'one\\n' > first.txt; mkdir locked; printf 'one\\n' > locked/second.txt; chmod 555 locked")
+    form = "{}\n<<<<<<< SEARCH\none\n=======\ntwo\n>>>>>>> REPLACE\n"
+    done = run(f"edit apply <<'EOF'\n{form.format('first.txt')}{form.format('locked/second.txt')}EOF")
+    assert done.exit_code == 1 and "locked/second.txt: no file can be written in" in done.output
+    assert "Permission denied" in done.output and "Nothing was changed." in done.output
+    assert run("cat first.txt; ls -A").output.startswith("one\n") and ".edit-" not in run("ls -A").output
+    assert "no change of first.txt was made by edit" in run("edit undo first.txt").output
+    run("chmod 755 locked")
+
+
+def test_creation_of_a_file_that_is_gone_can_be_undone(run: Run) -> None:
+    done = run("echo x | edit create made.txt; rm made.txt; edit undo made.txt")
+    assert done.exit_code == 0 and "made.txt is removed" in done.output
+    assert "no change of made.txt" in run("edit undo made.txt").output
+
+
+def test_command_may_stand_before_two_hyphens(run: Run) -> None:
+    run("echo old > -x.txt")
+    assert run("edit replace --old=old --new=new -- -x.txt").exit_code == 0
+    assert run("cat ./-x.txt").output == "new\n"
+
+
+def test_text_copied_with_line_numbers_or_written_with_escapes_is_explained(run: Run) -> None:
+    numbered = run(f"cat -n {MONTHS} | sed -n 8,9p").output
+    done = run(f"edit replace {MONTHS} --old='{numbered}' --new=x")
+    assert done.exit_code == 1 and "begins its lines with line numbers" in done.output
+    run("printf 'one\\n\\ttwo\\n' > tabs.txt")
+    done = run(r"edit replace tabs.txt --old='one\n\ttwo' --new=x")
+    assert done.exit_code == 1 and r"\n or \t as two characters" in done.output
+
+
+def test_special_files_are_refused(run: Run) -> None:
+    run("ln -s nowhere dangling; mkfifo pipe")
+    assert "a symbolic link to nowhere, which does not exist" in run("edit replace dangling --old=a --new=b").output
+    assert "pipe is not a regular file" in run("edit replace pipe --old=a --new=b", 5.0).output
+    assert "calends is a directory" in run("echo x | edit create calends").output
+    assert "<<<<<<< SEARCH" in run("echo x | edit apply").output
+
+
 SOUND = {
     "c": "int area(int a, int b)\n{\n    return a * (b + 1);\n}\n",
     "h": "#define API(x) x\nAPI(int) area(int, int (*)(void));\n",

@@ -24,13 +24,40 @@ def test_view_shows_a_window_of_a_file(run: Run) -> None:
 
 def test_view_lists_a_directory_two_levels_deep(run: Run) -> None:
     run("mkdir -p x/y/z; touch x/a.py x/y/b.py x/y/z/c.py .hidden")
-    assert run("view x").output == "x/\n  a.py\n  y/\n    b.py\n    z/\n      [1 files]\n"
+    assert run("view x").output == "x/\n  a.py\n  y/\n    b.py\n    z/\n      [1 file]\n"
     assert ".git" not in run("view .").output and ".hidden" not in run("view .").output
+
+
+def test_view_lists_links_and_what_is_below_the_second_level(run: Run) -> None:
+    run("mkdir -p x/y/z/deeper/still x/y/w; touch x/y/w/1 x/y/w/2; ln -s y x/link; mkdir x/locked; chmod 0 x/locked")
+    assert run("view x").output == (
+        "x/\n  link -> y\n  locked/\n    [Permission denied]\n"
+        "  y/\n    w/\n      [2 files]\n    z/\n      [1 directory]\n"
+    )
+    run("chmod 700 x/locked")
+
+
+def test_view_lists_only_the_first_entries_of_a_large_directory(run: Run) -> None:
+    shown = run("mkdir flat; (cd flat; seq 1000 | xargs touch); view flat").output.splitlines()
+    assert len(shown) == 202 and shown[-1].startswith("[only the first 200 entries are shown")
+
+
+def test_view_names_the_rest_of_a_file_so_that_it_can_be_typed(run: Run) -> None:
+    assert "view 'two words.txt' 101]" in run("seq 101 > 'two words.txt'; view 'two words.txt'").output
+
+
+def test_output_may_end_early(run: Run) -> None:
+    run("seq 100000 > many.txt")
+    for command in ("view many.txt 1 100000", "search 1 many.txt --limit=100000"):
+        assert "Traceback" not in run(f"{command} | head -2").output
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
+        ("ln -s nowhere dangling; view dangling", "a symbolic link to nowhere, which does not exist"),
+        ("mkfifo pipe; timeout 5 view pipe", "pipe is not a regular file"),
+        ("mkdir locked; chmod 0 locked; view locked", "locked: Permission denied"),
         ("view nowhere.py", "there is no nowhere.py"),
         ("view months.py", "there is calends/months.py"),
         ("view calends/months.py 999", "has 56 lines"),
@@ -78,6 +105,28 @@ def test_search_skips_ignored_files_and_supports_globs(run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("glob", "found"),
+    [
+        ("*.{py,js}", "a.py: 1\nsrc/b.js: 1\nsrc/deep/c.py: 1\n"),
+        ("**/*.py", "a.py: 1\nsrc/deep/c.py: 1\n"),
+        ("src/**/*.{js,ts}", "src/b.js: 1\n"),
+        ("src/*", "src/b.js: 1\nsrc/deep/c.py: 1\n"),
+    ],
+)
+def test_search_globs_are_those_of_other_tools(run: Run, glob: str, found: str) -> None:
+    run("mkdir -p src/deep; echo needle | tee a.py src/b.js src/deep/c.py > d.txt")
+    assert run(f"search needle --names --glob='{glob}'").output.startswith(found + "[")
+
+
+def test_search_looks_into_what_is_named_and_into_repositories_within(run: Run) -> None:
+    run("printf 'built/\n' > .gitignore; mkdir -p built/deep; echo needle > built/deep/a.txt")
+    run("git init -q inner; echo skipped > inner/.gitignore; echo needle | tee inner/skipped > inner/b.txt")
+    assert run("search needle built").output.startswith("built/deep/a.txt:1:needle\n[1 ")
+    assert run("search needle").output == "inner/b.txt:1:needle\n[1 matching line in 1 file]\n"
+    run("rm -rf inner")
+
+
 def test_search_limits_and_counts_matches(run: Run) -> None:
     run("seq 500 | sed 's/^/needle /' > many.txt")
     shown = run("search needle --limit=5").output.splitlines()
@@ -103,6 +152,10 @@ def ripgrep(box: Sandbox) -> str:
         "needle",
         "'(x)' --literal",
         "'(' ",
+        r"'(?<=def )is_leap'",
+        r"'def is_leap.*\n'",
+        "needle skipped",
+        "needle link",
         "return calends tests/test_months.py",
         "month --glob='test_*' --limit=3",
         "'^$' README.md",
@@ -112,6 +165,7 @@ def ripgrep(box: Sandbox) -> str:
 )
 def test_search_output_is_the_same_with_ripgrep(run: Run, ripgrep: str, words: str) -> None:
     run("printf 'skipped/\\n' > .gitignore; mkdir -p skipped .dotted; echo needle | tee skipped/a .dotted/b > c.txt")
+    run("ln -s c.txt link")
     run("printf 'a (x)\\r\\nCafé needle\\n' > d.txt; printf 'needle\\0' > e.bin")
     ours = run(f"search {words} --engine=python")
     theirs = run(f"PATH={ripgrep}:$PATH search {words} --engine=ripgrep")
@@ -128,6 +182,13 @@ def test_search_output_is_the_same_with_ripgrep(run: Run, ripgrep: str, words: s
         ("search ''", 2, "the pattern is empty"),
         ("search x nowhere", 2, "there is no nowhere"),
         ("search qqqqqq", 1, "No match."),
+        (r"search 'a\nb'", 1, r"\n never matches"),
+        ("search x --limit=0", 2, "--limit: expected 1 or more"),
+        (
+            'python3 -c \'open("locked.txt", "w"); import os; os.chmod("locked.txt", 0)\'; search x locked.txt',
+            2,
+            "locked.txt: P",
+        ),
         ("search", 2, "required: pattern"),
         ("search x --engine=ripgrep", 2, "ripgrep (rg) is not installed"),
     ],

@@ -64,7 +64,14 @@ def test_run_tests_runs_all_tests_and_counts_passing_ones(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["tests/test_new.py", "tests/test_new.py::TestNew", "tests/test_new.py::TestNew::test_lengths", "tests.test_new"],
+    [
+        "tests/test_new.py",
+        "tests/test_new.py::TestNew",
+        "tests/test_new.py::TestNew::test_lengths",
+        "tests.test_new",
+        "/testbed/tests/test_new.py::TestNew",
+        "/testbed/tests",
+    ],
 )
 def test_run_tests_accepts_every_form_of_target(files: Run, target: str) -> None:
     done = files(f"run_tests {target}")
@@ -79,6 +86,32 @@ def test_run_tests_stops_at_the_timeout_and_keeps_the_output(files: Run, box: Sa
     done = files("run_tests tests/test_slow.py --timeout=1")
     assert done.exit_code == 124 and "begun" in done.output and "stopped after 1 s" in done.output
     assert files("pgrep -f test_slow").output == ""
+
+
+def test_run_tests_runs_the_tests_of_a_directory(files: Run) -> None:
+    done = files("run_tests tests")
+    assert "AssertionError: 56 != 57" in done.output and done.output.endswith("[the tests failed]\n")
+    assert done.output.endswith("\n") and "Ran 40 tests" in done.output
+    done = files("mkdir empty; run_tests empty")
+    assert (done.exit_code, done.output) == (2, "run_tests: there is no test*.py below empty\n")
+
+
+def test_run_tests_ends_with_the_tests_though_they_leave_a_process(run: Run, box: Sandbox) -> None:
+    leaving = "import subprocess, unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n"
+    for words in ('["sleep", "77"]', '["setsid", "sleep", "77"]'):
+        test = f"{leaving}        subprocess.Popen({words})\n"
+        box.write("/testbed/tests/test_leaving.py", test.encode())
+        done = run("run_tests tests/test_leaving.py --timeout=10")
+        assert done.exit_code == 0 and done.output.endswith("[the tests passed]\n")
+    assert run("pkill -c -x sleep").output == "1\n"  # the one of a session of its own; the other was ended
+
+
+def test_tests_end_with_run_tests(run: Run, box: Sandbox) -> None:
+    slow = "import time, unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        time.sleep(99)\n"
+    box.write("/testbed/tests/test_slow.py", slow.encode())
+    assert run("timeout 2 run_tests tests/test_slow.py; pgrep -f unittest").exit_code == 1
+    done = run("run_tests --verbose | head -1; pgrep -f unittest")
+    assert done.exit_code == 1 and "Traceback" not in done.output
 
 
 def test_run_tests_reports_missing_targets(run: Run) -> None:
@@ -110,6 +143,7 @@ def test_pdb_shows_locals_of_a_failing_assertion() -> None:
 
 
 def test_pdb_session_stays_open_between_commands(files: Run) -> None:
+    assert "-> total = 0" in files("pdb start /testbed/tests/test_new.py::TestNew::test_lengths").output
     assert "-> total = 0" in files("pdb start tests/test_new.py::TestNew::test_lengths").output
     assert "Breakpoint" in files("pdb b calends/months.py:16").output
     assert "-> if month == 2" in files("pdb c").output
@@ -151,6 +185,10 @@ def test_pdb_session_killed_by_a_timeout_leaves_a_message(files: Run) -> None:
         ("pdb p 1", "no session is open"),
         ("pdb start", "start what?"),
         ("pdb start nowhere.py", "there is no file nowhere.py"),
+        ("pdb start tests", "tests is a directory. Give a script"),
+        ("pdb start .", ". is a directory. Give a script"),
+        ("echo 'def f(:' > bad.py; pdb start bad.py", "bad.py cannot be compiled:"),
+        ("pdb --timeout=-1 c", "--timeout: expected more than 0 seconds"),
         ("pdb start tests.test_nowhere.X", "cannot be loaded"),
         ("pdb start tests/test_months.py::TestMonths::test_nowhere", "cannot be loaded"),
         ("pdb", "pdb start TARGET"),
@@ -161,6 +199,7 @@ def test_pdb_session_killed_by_a_timeout_leaves_a_message(files: Run) -> None:
 def test_pdb_errors_are_reported(run: Run, command: str, message: str) -> None:
     done = run(command)
     assert message in done.output and done.exit_code != 0
+    assert "driver.py" not in done.output and "Traceback" not in run(f"({command}) | true").output
 
 
 def test_hostile_arguments_are_passed_literally(files: Run) -> None:

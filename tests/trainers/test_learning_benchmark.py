@@ -46,6 +46,15 @@ def test_groups_without_a_run_keep_their_earlier_results_and_commit(tmp_path: Pa
     assert commits == {"parity/ppo": commit()["commit"], "copy/ppo": "old", "guess/ppo": "older"}
 
 
+def test_earlier_results_of_this_commit_keep_all_their_rows(tmp_path: Path) -> None:
+    row = {"case": "copy/ppo", "metric": "after", "unit": "return", "median": 0.9, "p10": 0.8, "p90": 1.0, "n": 5}
+    rows = [row, row | {"metric": "steps"}]
+    earlier = {"commit": commit()["commit"], "rows": rows, "ratios": {}}
+    (path := tmp_path / "learning.json").write_text(json.dumps(earlier))
+    kept, _, _ = with_earlier([Row("parity/ppo", "after", "return", 0.95, 0.9, 1.0, 3)], {}, path)
+    assert [(each.case, each.metric) for each in kept[1:]] == [("copy/ppo", "after"), ("copy/ppo", "steps")]
+
+
 def test_a_peer_plays_after_the_runs_whose_steps_it_takes() -> None:
     names = [case.name for case in cases()]
     for case in cases():

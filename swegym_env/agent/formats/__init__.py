@@ -25,7 +25,7 @@ from dataclasses import fields
 
 from swegym_env.agent.actions import Action, ActionFormat, Malformed
 from swegym_env.agent.formats.scanning import after_reasoning
-from swegym_env.arguments import nearest
+from swegym_env.arguments import nearest_and_all
 from swegym_env.errors import ConfigurationError
 from swegym_env.registry import resolve, with_installed
 
@@ -67,11 +67,8 @@ def action_format(chosen: str | ActionFormat, *, chat_template: str | None = Non
     if not isinstance(known, str):
         return _as_format(known, type(known).__name__)
     if ":" not in known:
-        hint = nearest(known, tuple(ACTION_FORMATS))
-        raise ConfigurationError(
-            f"no action format {known!r}{f'{hint} There' if hint else '; there'} are "
-            f"{', '.join(sorted(ACTION_FORMATS))}, or your own as module:attribute"
-        )
+        hint = nearest_and_all(known, sorted(ACTION_FORMATS))
+        raise ConfigurationError(f"no action format {known!r}{hint}, or your own as module:attribute")
     return _imported(known)
 
 

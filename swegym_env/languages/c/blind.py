@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from swegym_env.languages import Blinded, Comparison, Expectation
+from swegym_env.languages import Blinded, Comparison, Expectation, drawn_word
 from swegym_env.languages.c.assertions import Compared, asserted, comparisons, judges
 from swegym_env.languages.c.controls import SUFFIXES
 from swegym_env.languages.c.expected import without_expected
@@ -48,7 +48,7 @@ def make_blind(
 ) -> Blinded | None:
     """See `Language.make_blind`. With `computed`, conditions of computed values are sent too, and searches as texts."""
     choice = random.Random(seed)
-    prefix, sender, output = (_word(choice) for _ in range(3))
+    prefix, sender, output = (drawn_word(choice) for _ in range(3))
     sender, output = f"/tmp/{sender}.h", f"/tmp/{output}"
     changed: dict[str, str] = {}
     expectations: dict[str, Expectation] = {}
@@ -168,7 +168,7 @@ class _Place:
         return sent, beside
 
     def _key(self, one: _Sent) -> str:
-        key = _word(self.choice)
+        key = drawn_word(self.choice)
         self.expectations[key] = Expectation(
             one.place, one.kind, self.tests, self.function, True, one.value, one.options
         )
@@ -290,10 +290,6 @@ def _sent(one: Compared, place: str, *, computed: bool, is_loose: bool) -> list[
     if computed and (one.kind != "truth" or loose):
         return []
     return [_Sent(place, "eq", True, "truth", one.condition, loose)] if one.condition else []
-
-
-def _word(choice: random.Random) -> str:
-    return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz23456789", k=11))
 
 
 def _written(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swegym_env.languages import Blinded, Comparison, Expectation
+from swegym_env.languages import Blinded, Comparison, Expectation, drawn_word
 from swegym_env.languages.changed import spliced
 from swegym_env.languages.javascript.snapshots import shown_in, shown_value, snapshots_of, without_shown
 from swegym_env.languages.javascript.source import (
@@ -34,7 +34,7 @@ from swegym_env.languages.javascript.source import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["arguments_of", "chain_of", "drawn_word", "judges", "make_blind", "python_pattern", "whole_of"]
+__all__ = ["arguments_of", "chain_of", "judges", "make_blind", "python_pattern", "whole_of"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
@@ -326,11 +326,6 @@ def _shown(shown: str, call: Node, text: Text) -> object:
         return (found[1],)
     value = shown_value(shown, _NOTHING)
     return _NOTHING if is_error and not isinstance(value, str) else value
-
-
-def drawn_word(choice: random.Random) -> str:
-    """A name that nothing else has."""
-    return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz", k=11))
 
 
 def judges(call: Node, text: Text) -> bool:

@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
+from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins, drawn_word
 from swegym_env.languages.changed import spliced
-from swegym_env.languages.javascript.blind import arguments_of, chain_of, drawn_word, judges, whole_of
+from swegym_env.languages.javascript.blind import arguments_of, chain_of, judges, whole_of
 from swegym_env.languages.javascript.rows import FUNCTIONS, bound_by, is_table, listed, parameters_of, row_names
 from swegym_env.languages.javascript.source import SUFFIXES, Text, constant, named_tests, parsed, read_tests, walk
 from swegym_env.languages.javascript.state import bound_names

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder
+from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder, drawn_word
 from swegym_env.languages.looks import once_a_task
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
@@ -179,8 +179,8 @@ def make_blind(
     """See `Language.make_blind`. Files that do not parse are left as they are."""
     choice = random.Random(seed)
     wanted = tuple(names)
-    mark = f"_{_word(choice)}"
-    directory = f"/tmp/.{_word(choice)}"
+    mark = f"_{drawn_word(choice)}"
+    directory = f"/tmp/.{drawn_word(choice)}"
     output, sender = f"{directory}.out", f"{directory}.py"
     changed: dict[str, str] = {}
     expectations: dict[str, Expectation] = {}
@@ -204,10 +204,6 @@ def make_blind(
         return None
     support = {sender: _SENDER.read_text(encoding="utf-8")}
     return Blinded(changed, support, output, expectations, placeholders, frozenset(unread))
-
-
-def _word(choice: random.Random) -> str:
-    return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz23456789", k=11))
 
 
 class _File:
@@ -240,7 +236,7 @@ class _File:
         self._scope_of = dict(self._scope_of)  # sites add nodes of their own
         self.expectations: dict[str, Expectation] = {}
         self.placeholders: dict[str, Placeholder] = {}
-        self._asked = {holder: _word(choice) for holder in self._holders}
+        self._asked = {holder: drawn_word(choice) for holder in self._holders}
         self._sites = [site for function in self._tests for site in self._sites_in(function)]
         self._dynamic: dict[tuple[int, str], bool] = {}
         self._partly: set[str] = set()  # places of assertions of which a part is compared inside
@@ -1059,7 +1055,7 @@ class _File:
         bound: list[tuple[_Scope, str]] = []
         for site in sorted(self._active, key=lambda site: (site.node.lineno, site.node.col_offset)):
             value, text = self._direct(site, bound), ""
-            key = _word(self.choice)
+            key = drawn_word(self.choice)
             if value is _MISSING:
                 text = "" if self.computed else self._template_source(site, key, cells)
                 if text:
@@ -1139,7 +1135,7 @@ class _File:
             if isinstance(node, _Function):
                 self._empty(node, edit)
             elif isinstance(node, ast.expr):
-                edit(node, f'{self.mark}["Token"]("{_word(self.choice)}"{self._filling(node)})')
+                edit(node, f'{self.mark}["Token"]("{drawn_word(self.choice)}"{self._filling(node)})')
         for text in self._descriptions():
             edit(text, f'""{self._filling(text)}')
 
@@ -1265,13 +1261,13 @@ class _File:
             if not found or not self._only_compared(scope, node.id):
                 return ""
             for cell in found:
-                cells.setdefault(cell, (_word(self.choice), False))
+                cells.setdefault(cell, (drawn_word(self.choice), False))
             source = node.id
         else:
             found = [cell for cell in _constants_in(node, self) if self._place(cell) not in self.left]
             if not found:
                 return ""
-            tokens = {cell: _word(self.choice) for cell in found}
+            tokens = {cell: drawn_word(self.choice) for cell in found}
             for cell, token in tokens.items():
                 self.placeholders[token] = Placeholder(self._place(cell), fold(cell), None)
             source = self._source_with(node, {cell: f'{self.mark}["Token"]("{tokens[cell]}")' for cell in found})
@@ -1330,7 +1326,7 @@ class _File:
                     found |= self._token(inner, cell.id, cells)
                 continue
             if self._is_constant(cell) and not isinstance(cell, ast.Name) and self._place(cell) not in self.left:
-                cells.setdefault(cell, (_word(self.choice), named))
+                cells.setdefault(cell, (drawn_word(self.choice), named))
                 found = True
         return found
 
@@ -1373,7 +1369,7 @@ class _File:
                 if uses and all(use in inside for use in uses):
                     value = scope.bindings[name][0].value
                     if value is not None and edit(
-                        value, f'{self.mark}["Token"]("{_word(self.choice)}"{self._filling(value)})'
+                        value, f'{self.mark}["Token"]("{drawn_word(self.choice)}"{self._filling(value)})'
                     ):
                         scrubbed.add((id(scope), name))
                         for deeper in names_in(value):

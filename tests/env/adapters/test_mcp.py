@@ -24,20 +24,13 @@ from swegym_env.recording.record import find_records, read_record
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
-from tests.places import own_run_directory, public_directory
+from tests.places import public_directory
 from tests.programs import ROOT
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
 SWEGYM_MCP = (sys.executable, "-m", "swegym_env.cli", "mcp", "--instance", TASK.instance_id)
 REPAIR = f"git apply - <<'END_OF_PATCH'\n{TASK.patch}END_OF_PATCH"
 TOKEN = "0123456789abcdef0123456789abcdef"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A run directory of its own, in which leftovers can be counted."""
-    with own_run_directory() as directory:
-        yield directory
 
 
 def variables() -> dict[str, str]:

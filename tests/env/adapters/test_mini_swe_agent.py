@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,11 @@ from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, task_to_row
 from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
-from tests.places import own_run_directory
 from tests.programs import ROOT, run_to_end
 
 TASKS = load_tasks("mini")[:2]
 CLASS = "swegym_env.adapters.mini_swe_agent.SwegymEnvironment"
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A run directory of its own, in which leftovers can be counted."""
-    with own_run_directory() as directory:
-        yield directory
 
 
 def variables(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
@@ -39,17 +39,9 @@ from swegym_env.errors import SandboxError
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
-from tests.places import own_run_directory
 from tests.programs import ROOT, run_to_end
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A run directory of its own, in which leftovers can be counted."""
-    with own_run_directory() as directory:
-        yield directory
 
 
 def with_runtime(use: Callable[[SwegymRuntime], Awaitable[None]]) -> SwegymDeployment:

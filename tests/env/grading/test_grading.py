@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 from tests.env.calc import GOLD
 from tests.env.languages.test_logs import PYTEST_LOG
+from tests.places import empty_store
 
 from .test_excluded_paths import new_file
 
@@ -29,9 +29,7 @@ from .test_excluded_paths import new_file
 @pytest.fixture(scope="module")
 def store(public_directory: Path) -> LayerStore:
     """One layer store for all tests here: grading never changes a layer."""
-    place = Path(tempfile.mkdtemp(dir=public_directory))
-    place.chmod(0o755)
-    return LayerStore(place / "layers")
+    return empty_store(public_directory)
 
 
 def test_gold_resolves_and_an_empty_patch_does_not(task: Task, store: LayerStore, backend: str) -> None:

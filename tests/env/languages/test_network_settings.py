@@ -8,7 +8,6 @@ import io
 import os
 import ssl
 import subprocess
-import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox import open_sandbox
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
+from tests.places import empty_store
 
 WHEEL = "provided_thing-1.0-py3-none-any.whl"
 
@@ -91,9 +91,7 @@ def serving(certificate: tuple[Path, Path] | None = None) -> Iterator[tuple[int,
 @pytest.fixture(scope="module")
 def store(public_directory: Path) -> LayerStore:
     """One layer store for all tests here, so that the virtual environment is made once."""
-    place = Path(tempfile.mkdtemp(dir=public_directory))
-    place.chmod(0o755)
-    return LayerStore(place / "layers")
+    return empty_store(public_directory)
 
 
 def installed(store: LayerStore, index: str) -> str:

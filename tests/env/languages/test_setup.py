@@ -23,6 +23,7 @@ from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
+from tests.places import empty_store
 
 FILES = {"src/thing/__init__.py": "VALUE = 1\n", "README": "x\n"}
 SEE_SOURCES = 'echo /testbed/src > "$(python -c "import site; print(site.getsitepackages()[0])")/thing.pth"'
@@ -45,9 +46,7 @@ def run(spec: SandboxSpec, command: str) -> str:
 @pytest.fixture(scope="module")
 def store(public_directory: Path) -> LayerStore:
     """One layer store for all tests here: most of the time goes into making virtual environments."""
-    place = Path(tempfile.mkdtemp(dir=public_directory))
-    place.chmod(0o755)
-    return LayerStore(place / "layers")
+    return empty_store(public_directory)
 
 
 def test_setup_commands_run_once_and_a_failing_one_raises_an_error_with_its_log(store: LayerStore) -> None:

@@ -49,8 +49,21 @@ def test_one_node_runs_without_srun_and_inside_the_container(tmp_path: Path) -> 
     command = launch(
         tmp_path, script=script, **settings, SLURM_GPUS_ON_NODE="8", RANKS_PER_NODE="6"
     ).stdout.splitlines()
-    assert command[:4] == ["apptainer", "exec", "--nv", "training.sif"]
+    assert command[:5] == ["apptainer", "exec", "--nv", "training.sif", str(ROOT / ".venv/bin/python")]
     assert command[command.index("--nproc-per-node") + 1] == "6"
+
+
+def test_a_container_runs_its_own_python_for_the_ranks_and_for_merging_files(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "apptainer").write_text('#!/bin/sh\necho "$*" >>"$0.ran"\n')
+    (programs / "apptainer").chmod(0o755)
+    ran = launch(
+        tmp_path, CONFIG="examples/configs/frozen_lake.yaml", MODEL_CONFIG="examples/configs/tiny.yaml", PYTHON="",
+        CONTAINER="training.sif", SLURM_SUBMIT_DIR=str(tmp_path), PATH=f"{programs}:{os.environ['PATH']}",
+    )  # fmt: skip
+    assert ran.stdout.splitlines()[:5] == ["apptainer", "exec", "--nv", "training.sif", "python"], ran.stderr
+    assert (programs / "apptainer.ran").read_text().startswith("exec --nv training.sif python -c import sys")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def main():
         return run_pytest(target, arguments)
     if within:
         return run_unittest(
-            ".".join([os.path.normpath(path)[: -len(".py")].replace(os.sep, "."), within.replace("::", ".")])
+            ".".join([os.path.relpath(path)[: -len(".py")].replace(os.sep, "."), within.replace("::", ".")])
         )
     if os.path.isfile(target):
         return run_script(target, arguments)
@@ -102,7 +102,13 @@ def run_script(path, arguments):
     sys.argv[:] = [path] + arguments
     sys.path[0] = os.path.dirname(os.path.abspath(path))
     with open(path, "rb") as file:
-        code = compile(file.read(), os.path.abspath(path), "exec", dont_inherit=True)
+        source = file.read()
+    try:
+        code = compile(source, os.path.abspath(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        print(f"pdb: {path} cannot be compiled:")
+        print("".join(traceback.format_exception_only(type(error), error)).strip())
+        return 1
     module = type(sys)("__main__")
     module.__file__ = path
     module.__builtins__ = __builtins__
