@@ -1,4 +1,4 @@
-"""Your own environment and model, in eight lines.
+"""Your own environment and model, in nine lines.
 
 python examples/own_model.py
 """
@@ -15,4 +15,5 @@ def lake():
 shape = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256}
 model = LanguageModel.from_config(shape, WordTokenizer.from_texts(lake().vocabulary()))
 trainer = Trainer(model, lake, PPO(learning_rate=1e-3), max_turns=20, max_tokens=256, max_new_tokens=1)
-print([round(metrics["reward_mean"], 2) for metrics in trainer.iterate(updates=30)])  # 0.02, 0.02, … 0.94
+for metrics in trainer.iterate(updates=30):
+    print(round(metrics["reward_mean"], 2))  # 0.02, 0.02, … 0.94

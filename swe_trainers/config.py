@@ -27,6 +27,7 @@ from yaml import YAMLError
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.field_docs import field_docs
 from swe_trainers.files import write_whole
+from swe_trainers.registry import search_path_hint
 
 __all__ = ["UserPath", "as_yaml", "build", "named", "parse_overrides", "plain", "read_config", "write_config"]
 
@@ -183,7 +184,7 @@ def named(name: str, what: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"{what} {name!r}: {error}") from error
+        raise ConfigurationError(f"{what} {name!r}: {error}{search_path_hint(module)}") from error
 
 
 def as_yaml(config: Any, names: Mapping[str, Mapping[str, str]] | None = None) -> str:

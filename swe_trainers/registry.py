@@ -11,10 +11,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
-__all__ = ["with_installed"]
+__all__ = ["search_path_hint", "with_installed"]
+
+
+def search_path_hint(module: str) -> str:
+    """What an error adds where a missing module lies in the current directory, which commands do not search."""
+    top = module.partition(".")[0]
+    here = Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file()
+    if not here or PathFinder.find_spec(top) is not None:
+        return ""
+    return f" ({top} is in this directory, where commands do not look for modules. Try: export PYTHONPATH=$PWD)"
 
 
 def with_installed(group: str, built_in: Mapping[str, str]) -> dict[str, str]:

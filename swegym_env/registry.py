@@ -13,12 +13,14 @@ import pkgutil
 import warnings
 from collections.abc import Mapping
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import ConfigurationError
 
-__all__ = ["resolve", "with_installed"]
+__all__ = ["resolve", "search_path_hint", "with_installed"]
 
 
 def resolve(place: str, what: str) -> Any:
@@ -37,7 +39,16 @@ def resolve(place: str, what: str) -> Any:
     try:
         return pkgutil.resolve_name(place)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"{what} {place!r} cannot be imported: {error}") from error
+        raise ConfigurationError(f"{what} {place!r} cannot be imported: {error}{search_path_hint(module)}") from error
+
+
+def search_path_hint(module: str) -> str:
+    """What an error adds where a missing module lies in the current directory, which commands do not search."""
+    top = module.partition(".")[0]
+    here = Path(f"{top}.py").is_file() or Path(top, "__init__.py").is_file()
+    if not here or PathFinder.find_spec(top) is not None:
+        return ""
+    return f" ({top} is in this directory, where commands do not look for modules. Try: export PYTHONPATH=$PWD)"
 
 
 def with_installed(group: str, built_in: Mapping[str, str], *, before: bool = False) -> dict[str, str]:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.registry import with_installed
+from swe_trainers.registry import search_path_hint, with_installed
 
 if TYPE_CHECKING:
     from swe_trainers.algorithms.algorithm import Algorithm
@@ -50,7 +50,7 @@ def find_algorithm(name: str) -> type[Algorithm]:
     try:
         found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"algorithm {name!r}: {error}") from error
+        raise ConfigurationError(f"algorithm {name!r}: {error}{search_path_hint(module)}") from error
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
         raise ConfigurationError(f"algorithm {name!r}: {attribute} is not a subclass of {Algorithm.__name__}")
     return found

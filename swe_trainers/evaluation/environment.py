@@ -14,6 +14,7 @@ import numpy as np
 
 from swe_trainers.config import named, similar
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.registry import search_path_hint
 from swe_trainers.rollout.adapters import TextAdapter
 from swe_trainers.rollout.environments import make_text_env
 from swe_trainers.rollout.settings import EpisodeStart
@@ -62,7 +63,8 @@ def parameters(name: str) -> frozenset[str] | None:
         creator = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
         taken = inspect.signature(creator).parameters.values() if creator is not None else ()
     except (gymnasium.error.Error, ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"--env {name}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0] + search_path_hint(module)
+        raise ConfigurationError(f"--env {name}: {reason}") from error
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in taken):
         return None
     return frozenset(each.name for each in taken)

@@ -12,6 +12,7 @@ training, where only the states that predict an action are.
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -22,12 +23,15 @@ from swe_trainers.kernels.choice import layer_kernels
 from swe_trainers.model.attention import SEGMENT_ATTENTION, LayerMasks, SegmentLayout
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from swe_trainers.model.language_model import LanguageModel
 
 __all__ = [
     "MLP",
     "Attention",
     "RMSNorm",
+    "cache_argument",
     "fuse_layers",
     "has_plain_heads",
     "hidden_at",
@@ -112,11 +116,14 @@ class Attention(nn.Module):
         attention_mask: Tensor | None = None,
         past_key_values: Any = None,
         *,
+        cache: Any = None,
         only: Tensor | None = None,
         places: Tensor | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T, D) to (B, T, D); the names of the arguments are those that transformers passes.
+
+        The keys and values of earlier tokens are `past_key_values` up to transformers 5.23, and `cache` from 5.24 on.
 
         With `only`, (B,) int64, the output is (B, 1, D): that token of each row is the only query, and
         `attention_mask` is the mask of that query. With `places`, (N,) int64 in the flattened batch (B·T), the
@@ -125,6 +132,7 @@ class Attention(nn.Module):
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         own: Any = self
+        cache = past_key_values if cache is None else cache
         asking, (cosines, sines) = hidden_states, position_embeddings
         if only is not None:
             rows = torch.arange(len(only), device=only.device)
@@ -137,9 +145,9 @@ class Attention(nn.Module):
         )
         # Qwen sets the window by layer, Mistral for the whole model.
         window = own.sliding_window if hasattr(self, "sliding_window") else getattr(own.config, "sliding_window", None)
-        if getattr(past_key_values, "attends", False):
+        if getattr(cache, "attends", False):
             normed = hasattr(self, "q_norm")
-            attended = past_key_values.attend(
+            attended = cache.attend(
                 query,
                 key,
                 value,
@@ -155,8 +163,8 @@ class Attention(nn.Module):
             query, key = own.q_norm(query), own.k_norm(key)
         query, key = rotate(query, cosines, sines).transpose(1, 2), rotate(key, *position_embeddings).transpose(1, 2)
         value = value.transpose(1, 2)
-        if past_key_values is not None:
-            key, value = past_key_values.update(key, value, own.layer_idx)
+        if cache is not None:
+            key, value = cache.update(key, value, own.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS[own.config._attn_implementation]  # noqa: SLF001 - where the families look it up
         attended, weights = attend(
             self, query, key, value, attention_mask, scaling=own.scaling, sliding_window=window, **options
@@ -323,6 +331,17 @@ def _taken(hidden: Tensor, places: Tensor) -> Tensor:
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, places)
 
 
+def cache_argument(module: nn.Module) -> str:
+    """What a trunk or a layer calls the keys and values of earlier tokens: transformers 5.24 has renamed them."""
+    kind: Any = type(module)
+    return "cache" if "cache" in _arguments(kind.forward) else "past_key_values"
+
+
+@functools.cache
+def _arguments(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
 def is_known_trunk(trunk: nn.Module) -> bool:
     """Whether a trunk is embeddings, layers of a known family and a norm, none of them wrapped or hooked."""
     layer_type = next((family.layer for family in _families() if type(trunk) is family.trunk), None)
@@ -377,10 +396,11 @@ def last_hidden(
     hidden = trunk.embed_tokens(ids)
     rotation = trunk.rotary_emb(hidden, positions) if angles is None else tuple(each[positions] for each in angles)
     final = len(trunk.layers) - 1
+    cached = {cache_argument(trunk.layers[0]): cache}
     for number, layer in enumerate(trunk.layers):
         mask = masks[trunk.config.layer_types[number]] if isinstance(masks, dict) else masks
         if number < final or ids.shape[1] == 1:
-            hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, past_key_values=cache)
+            hidden = layer(hidden, attention_mask=mask, position_embeddings=rotation, **cached)
             continue
         if mask is None:
             column = torch.arange(hidden.shape[1], device=hidden.device)

@@ -22,7 +22,7 @@ from swe_trainers.model.attention import (
     takes_prefixes,
 )
 from swe_trainers.model.chat import ChatFormat, chat_format
-from swe_trainers.model.fused import fuse_layers, hidden_at, is_known_trunk
+from swe_trainers.model.fused import cache_argument, fuse_layers, hidden_at, is_known_trunk
 from swe_trainers.model.hub import reason_of
 from swe_trainers.model.loading import hugging_face_config, load_causal_lm, no_progress_bars
 from swe_trainers.model.lora import LoRA, add_lora, lora_is_neutral, merged_weights, without_lora, write_adapter
@@ -107,8 +107,9 @@ class LanguageModel(nn.Module):
         float32_logits: keep the logits of a bfloat16 model unrounded, in generation and in training.
 
     Raises:
-        ConfigurationError: the logits are scaled or capped, a layer type cannot be packed, the tokenizer has more
-            ids than the model has embeddings, or PyTorch's default device is not the CPU.
+        ConfigurationError: the logits are scaled or capped, a layer type cannot be packed, the layers do not
+            fill a cache, the tokenizer has more ids than the model has embeddings, or PyTorch's default device is not
+            the CPU.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class LanguageModel(nn.Module):
                 )
             self._check_logits()
             self._check_packing()
+            self._check_cache()
 
     @classmethod
     def from_config(
@@ -414,8 +416,8 @@ class LanguageModel(nn.Module):
             input_ids=input_ids,
             position_ids=position_ids,
             attention_mask=masks,
-            past_key_values=cache,
             use_cache=cache is not None,
+            **{cache_argument(self.trunk): cache},
             **({} if segments is None else {"segments": segments}),
         )
         hidden: Tensor = output.last_hidden_state
@@ -552,6 +554,21 @@ class LanguageModel(nn.Module):
             raise ConfigurationError(
                 f"{self.causal_lm.config.model_type}: packed sequences see each other. Try: a Llama, Qwen2, Qwen3, "
                 "Mistral or GPT-2 style model"
+            )
+
+    @torch.no_grad()
+    def _check_cache(self) -> None:
+        """Refuse families that do not fill the cache that they are given: every token would be generated alone."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=self.causal_lm.config)
+        ids = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
+        self.run_trunk(ids, torch.arange(2, device=self.device)[None], None, cache=cache)
+        if cache.get_seq_length() != 2:
+            raise ConfigurationError(
+                f"{self.causal_lm.config.model_type}: its layers do not store keys and values in the cache that they "
+                "are given. Try: a Llama, Qwen2, Qwen3, Mistral or GPT-2 style model, or the version of transformers "
+                "in constraints.txt"
             )
 
 

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 
 from swe_trainers.errors import ConfigurationError, RolloutError, TrainerError
+from swe_trainers.registry import search_path_hint
 
 __all__ = [
     "ContractError",
@@ -74,7 +75,7 @@ def make_text_env(
         raise
     except (gymnasium.error.Error, ImportError, LookupError, OSError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ConfigurationError(f"environment {name}: {reason}") from error
+        raise ConfigurationError(f"environment {name}: {reason}{search_path_hint(name.rpartition(':')[0])}") from error
     if not isinstance(env.observation_space, gymnasium.spaces.Text):
         raise ConfigurationError(f"environment {name} observes {env.observation_space}. Try: {hint}")
     return env

@@ -78,6 +78,9 @@ def test_declared_distributions_are_imported() -> None:
 
 
 def test_wheel_contains_every_file_of_both_packages_and_the_tools(tmp_path: Path) -> None:
+    for package in ("swegym_env", "swe_trainers"):  # of an earlier build
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "removed_since.py").touch()
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     for package, shipped_as in (("swegym_env", ""), ("swe_trainers", ""), ("tools", "swegym_env/shipped_tools")):

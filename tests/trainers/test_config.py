@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from swe_trainers.algorithms import find_algorithm
 from swe_trainers.algorithms.cloning import Cloning
 from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.cli.main import main
-from swe_trainers.config import parse_overrides, read_config
+from swe_trainers.config import named, parse_overrides, read_config
 from swe_trainers.errors import ConfigurationError
+from swe_trainers.evaluation.environment import parameters
+from swe_trainers.rollout.environments import make_text_env
 from swe_trainers.run_config import run_config
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +118,31 @@ def test_invalid_setting_is_a_one_line_error_that_names_it(minimal, capsys, over
     assert main([str(minimal), *override.split()]) == 2
     error = capsys.readouterr().err
     assert error.startswith("swe-train: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["own_lake", "own_package.lake"])
+def test_a_module_in_the_current_directory_is_found_with_the_search_path_that_the_error_names(
+    tmp_path, monkeypatch, module
+):
+    path = (tmp_path / module.replace(".", "/")).with_suffix(".py")
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "__init__.py").touch()
+    path.write_text("from swe_trainers import PPO as OwnAlgorithm\ndef judge(episodes): ...\n")
+    monkeypatch.chdir(tmp_path)
+    for find in (
+        lambda: find_algorithm(f"{module}:OwnAlgorithm"),
+        lambda: named(f"{module}:judge", "judge"),
+        lambda: make_text_env(f"{module}:Lake-v0", {}, hint=""),
+        lambda: parameters(f"{module}:Lake-v0"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"No module named .*Try: export PYTHONPATH=\$PWD"):
+            find()
+    with pytest.raises(ConfigurationError, match=r"No module named 'elsewhere'$"):
+        named("elsewhere:judge", "judge")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert issubclass(find_algorithm(f"{module}:OwnAlgorithm"), PPO)
+    with pytest.raises(ConfigurationError, match=r"^((?!PYTHONPATH).)*$"):  # found, and registers nothing
+        parameters(f"{module}:Lake-v0")
 
 
 def test_options_without_effect_are_rejected():

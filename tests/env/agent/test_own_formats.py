@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from swegym_env.agent.actions import Action, Command, Submit
@@ -50,6 +52,17 @@ def test_episode_is_played_in_an_own_format() -> None:
         assert observation.startswith("42")
     finally:
         env.close()
+
+
+def test_a_format_in_the_current_directory_is_an_error_with_the_search_path_that_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "arrows.py").write_text(f"from {__name__} import arrow\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"No module named 'arrows' .*Try: export PYTHONPATH=\$PWD"):
+        action_format("arrows:arrow")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert action_format("arrows:arrow").name == "arrow"
 
 
 @pytest.mark.parametrize(("place", "reason"), [("dumb", "parse: expected a function, got str"), ("nothing", "name")])

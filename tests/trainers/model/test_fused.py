@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm, apply_rotary_pos_emb
 
 from swe_trainers.engines.cache import SlotCache
@@ -294,6 +294,23 @@ def test_last_hidden_states_equal_those_of_the_whole_trunk(family: str, lora: bo
             alone = model.trunk_hidden(own, torch.arange(sums[-1])[None], torch.ones_like(own))[0]
             for turn, end in enumerate(sums):
                 torch.testing.assert_close(lean[turn][row], alone[end - 1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", KNOWN)
+def test_attention_reads_the_cache_under_the_name_of_each_version_of_transformers(family: str) -> None:
+    model = tiny_model(family)
+    hidden = torch.randn((1, 4, 32), generator=torch.Generator().manual_seed(0))
+    rotation = model.trunk.rotary_emb(hidden, torch.arange(4)[None])
+    attention = model.trunk.layers[0].self_attn
+    last = (rotation[0][:, 3:], rotation[1][:, 3:])
+    visible = torch.zeros((1, 1, 1, 4))
+    with torch.no_grad():
+        whole, _ = attention(hidden, rotation, torch.full((4, 4), -torch.inf).triu(1)[None, None])
+        for name in ("past_key_values", "cache"):  # up to 5.23, and from 5.24 on
+            cache = DynamicCache()
+            attention(hidden[:, :3], (rotation[0][:, :3], rotation[1][:, :3]), None, **{name: cache})
+            step, _ = attention(hidden[:, 3:], last, visible, **{name: cache})
+            torch.testing.assert_close(step[0, 0], whole[0, 3], rtol=1e-5, atol=1e-5)
 
 
 def test_a_trunk_with_hooks_runs_its_own_forward_pass() -> None:

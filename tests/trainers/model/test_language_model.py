@@ -169,6 +169,18 @@ def test_invalid_configurations_are_errors_with_a_reason(config: dict[str, objec
         LanguageModel.from_config(config, words())
 
 
+def test_a_model_whose_layers_do_not_get_the_cache_is_refused() -> None:
+    """As all known families did with transformers 5.24, which had renamed the argument."""
+    causal_lm = tiny_model("llama").causal_lm
+
+    def lose(module: torch.nn.Module, args: tuple[object, ...], options: dict[str, object]) -> object:
+        return args, {**options, **{name: None for name in ("past_key_values", "cache") if name in options}}
+
+    causal_lm.model.layers[0].self_attn.register_forward_pre_hook(lose, with_kwargs=True)
+    with pytest.raises(ConfigurationError, match="do not store keys and values"):
+        LanguageModel(causal_lm, words())
+
+
 def test_a_missing_model_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such model folder"):
         LanguageModel.from_pretrained(tmp_path / "nothing")
