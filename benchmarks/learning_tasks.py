@@ -158,6 +158,7 @@ TASKS = {
             "whiten_advantages": False,
             "gamma": 0.98,
             "entropy_coefficient": 0.012,
+            "entropy_decay": "linear",  # who still tries things at the end falls
         },
     ),
     "taxi": Task(

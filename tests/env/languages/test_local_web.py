@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
+from io import BytesIO
 from pathlib import Path
+
+from matplotlib.image import imread
 
 from swegym_env.languages.python import setup
 from swegym_env.sandbox import SandboxSpec, open_sandbox
@@ -125,3 +129,14 @@ def test_pages_of_sites_have_their_anchors_and_the_other_names_are_httpbins() ->
         "200 OK ",
         "200 OK another",
     ]
+
+
+def test_a_picture_is_served_that_can_be_read() -> None:
+    site = runpy.run_path(str(Path(setup.__file__).with_name("installed") / "local_web.py"))["site"]
+    answers: list[tuple[str, list[tuple[str, str]]]] = []
+    body = site(None)(
+        {"HTTP_HOST": "matplotlib.org", "PATH_INFO": "/1.5.0/_static/logo2.png"},
+        lambda status, headers: answers.append((status, headers)),
+    )
+    assert answers == [("200 OK", [("Content-Type", "image/png")])]
+    assert imread(BytesIO(b"".join(body)), format="png").tolist() == [[[1.0, 1.0, 1.0]]]

@@ -11,13 +11,33 @@ Needs Werkzeug and trustme; and httpbin, without which the other sites have an e
 import os
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import zlib
 
-# What links of tests lead to: a site's pages → the anchors that each has.
+
+def chunk(kind, content):
+    """A part of a PNG file."""
+    body = kind + content
+    return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+
+# One white pixel: tests that fetch a picture do not look at it.
+PICTURE = b"".join(
+    (
+        b"\x89PNG\r\n\x1a\n",
+        chunk(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)),
+        chunk(b"IDAT", zlib.compress(b"\0\xff\xff\xff")),
+        chunk(b"IEND", b""),
+    )
+)
+# What links of tests lead to: a site's pages → the anchors that each has, or a picture.
 PAGES = {
+    "matplotlib.org": {"/1.5.0/_static/logo2.png": PICTURE},
+    "www.python.org": {"/static/img/python-logo.png": PICTURE},
     "www.sphinx-doc.org": {"/en/1.4.8/tutorial.html": ("install-sphinx",), "/en/1.7/intro.html": ()},
     "www.w3.org": {"/TR/2006/REC-xml-names-20060816/": ("defaulting",)},
 }
@@ -67,10 +87,11 @@ def site(others):
 
 
 def show(pages, environ, start_response):
-    """Answer with a page that has its anchors and nothing else."""
-    anchors = pages.get(environ.get("PATH_INFO") or "/")
-    start_response("404 Not Found" if anchors is None else "200 OK", [("Content-Type", "text/html")])
-    return ["".join(f'<p id="{anchor}"></p>' for anchor in anchors or ()).encode()]
+    """Answer with a picture, or with a page that has its anchors and nothing else."""
+    found = pages.get(environ.get("PATH_INFO") or "/")
+    kind = "image/png" if isinstance(found, bytes) else "text/html"
+    start_response("404 Not Found" if found is None else "200 OK", [("Content-Type", kind)])
+    return [found if isinstance(found, bytes) else "".join(f'<p id="{each}"></p>' for each in found or ()).encode()]
 
 
 def serve(directory):
