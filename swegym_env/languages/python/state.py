@@ -70,6 +70,118 @@ _LEAVING = frozenset(
         *("mkfifo", "mknod", "chmod", "symlink_to", "hardlink_to", "shm_open", "SharedMemory", "memfd_create"),
     )
 )
+# Modules of the standard library that keep nothing of what they are given, and of others the names that keep nothing.
+_FORGETTING_MODULES = frozenset(
+    (
+        *(
+            "__future__",
+            "abc",
+            "argparse",
+            "array",
+            "ast",
+            "base64",
+            "binascii",
+            "bisect",
+            "calendar",
+            "cmath",
+            "codecs",
+        ),
+        *("collections", "colorsys", "configparser", "contextlib", "copy", "csv", "dataclasses", "datetime", "difflib"),
+        *(
+            "email",
+            "enum",
+            "errno",
+            "fractions",
+            "functools",
+            "glob",
+            "fnmatch",
+            "graphlib",
+            "hashlib",
+            "heapq",
+            "hmac",
+        ),
+        *("html", "inspect", "io", "itertools", "json", "keyword", "math", "ntpath", "numbers", "operator"),
+        *("pathlib", "platform", "posixpath", "pprint", "queue", "re", "reprlib", "secrets", "shlex", "stat", "string"),
+        *(
+            "statistics",
+            "stringprep",
+            "struct",
+            "textwrap",
+            "time",
+            "tokenize",
+            "traceback",
+            "types",
+            "typing",
+            "urllib",
+        ),
+        *("unicodedata", "uuid", "xml", "zlib", "zoneinfo"),
+    )
+)
+_FORGETTING_NAMES = {
+    "os": frozenset(
+        (
+            *(
+                "path",
+                "sep",
+                "altsep",
+                "extsep",
+                "pathsep",
+                "linesep",
+                "curdir",
+                "pardir",
+                "devnull",
+                "name",
+                "environ",
+            ),
+            *("PathLike", "fspath", "fsencode", "fsdecode", "getcwd", "getenv", "getpid", "cpu_count", "strerror"),
+            *("error", "listdir", "scandir", "walk", "stat", "lstat", "access", "readlink", "F_OK", "R_OK", "W_OK"),
+            *("X_OK", "urandom", "uname", "getuid", "isatty", "get_terminal_size"),
+        )
+    ),
+    "sys": frozenset(
+        (
+            *("version_info", "version", "hexversion", "implementation", "platform", "byteorder", "maxsize", "argv"),
+            *("maxunicode", "float_info", "int_info", "exc_info", "executable", "getsizeof", "getdefaultencoding"),
+            *("getfilesystemencoding", "stdin", "stdout", "stderr", "path", "exit", "prefix", "flags", "_getframe"),
+            *("getrecursionlimit", "intern", "base_prefix"),
+        )
+    ),
+    "threading": frozenset(
+        (
+            *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "local", "current_thread"),
+            *("main_thread", "get_ident"),
+        )
+    ),
+    "locale": frozenset(
+        (
+            *("localeconv", "getlocale", "getpreferredencoding", "format_string", "str", "atof", "atoi", "currency"),
+            *("strcoll", "strxfrm", "Error", "LC_ALL", "LC_NUMERIC", "LC_COLLATE", "LC_CTYPE", "LC_TIME"),
+        )
+    ),
+    "warnings": frozenset({"warn", "catch_warnings", "WarningMessage"}),
+    "weakref": frozenset(
+        (
+            *("ref", "proxy", "WeakMethod", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "ReferenceType"),
+            *("ProxyType", "CallableProxyType"),
+        )
+    ),
+    "logging": frozenset(
+        (
+            *("getLogger", "debug", "info", "warning", "error", "exception", "critical", "log", "DEBUG", "INFO"),
+            *("WARNING", "ERROR", "CRITICAL", "NOTSET", "Logger", "LoggerAdapter", "Handler", "NullHandler"),
+            *("StreamHandler", "Formatter", "Filter", "LogRecord", "getLevelName"),
+        )
+    ),
+    "decimal": frozenset(
+        (
+            *("Decimal", "Context", "DecimalException", "InvalidOperation", "DivisionByZero", "Inexact", "Overflow"),
+            *("Rounded", "Underflow", "Subnormal", "Clamped", "FloatOperation", "localcontext"),
+            *("ROUND_CEILING", "ROUND_DOWN", "ROUND_FLOOR", "ROUND_HALF_DOWN", "ROUND_HALF_EVEN", "ROUND_HALF_UP"),
+            *("ROUND_UP", "ROUND_05UP"),
+        )
+    ),
+    "tempfile": frozenset({"gettempdir", "gettempprefix", "tempdir"}),
+}
 _CHANGING_ARGUMENTS = frozenset({"setitem", "delitem", "iadd", "iconcat", "ior", "insort", "heappush"})
 _BUILTINS = frozenset(dir(builtins))
 _OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__", "__prepare__"})
@@ -293,6 +405,8 @@ class _File:
                 uses.append((name, self._only_reads(node)))
             elif isinstance(node, ast.Name | ast.Attribute) and self._is_of_a_library(node):
                 yield "outside", _last(node)
+            elif isinstance(node, ast.Name) and (name := self._kept_by_a_library(node)):
+                yield f"outside, by {name}", name
             if isinstance(node, _Function):
                 yield from self._kept_by_definition(node)
         # Whoever only looks at what the file keeps already has it too.
@@ -345,6 +459,33 @@ class _File:
         scope = self._scope_with(node.value.id, self._scope_of[node])
         bound = self._bound[scope][node.value.id] if scope is not None else []
         return any(isinstance(each, ast.alias) and each.name in sys.stdlib_module_names for each in bound)
+
+    def _kept_by_a_library(self, node: ast.Name) -> str:
+        """The name in the standard library that may keep something, where it is used; else empty.
+
+        A thread keeps its name, a list of finalizers what they are called with, a file its name: what a library
+        remembers by functions of its own is in no variable of the patch.
+        """
+        if not isinstance(node.ctx, ast.Load):
+            return ""
+        if node.id == "__import__":
+            return node.id
+        scope = self._scope_with(node.id, self._scope_of[node])
+        for each in self._bound[scope][node.id] if scope is not None else ():
+            if not isinstance(each, ast.alias):
+                continue
+            above = self._parents[each]
+            if isinstance(above, ast.ImportFrom):
+                found = "" if above.level or above.module is None else f"{above.module}.{each.name}"
+            else:
+                found = each.name if each.asname else node.id
+            outer: ast.AST = node
+            while isinstance(outer := self._parents[outer], ast.Attribute):
+                found += f".{outer.attr}"
+            module, _, rest = found.partition(".")
+            if found and _may_keep(module, rest):
+                return ".".join(found.split(".")[:2])
+        return ""
 
     def _changed(self, kind: str, node: ast.expr, at: ast.AST) -> Iterator[_Kept]:
         """Of something that is changed in a function: whether it lives longer than the call."""
@@ -493,6 +634,17 @@ class _File:
             above,
             ast.Compare | ast.UnaryOp | ast.BinOp | ast.FormattedValue | ast.If | ast.While | ast.Assert | ast.Dict,
         )
+
+
+def _may_keep(module: str, names: str) -> bool:
+    """Whether something of a module of the standard library may keep what it is given; `names` with dots."""
+    if module not in sys.stdlib_module_names:
+        return False
+    first, _, rest = names.partition(".")
+    if module in _FORGETTING_MODULES:
+        other = first.strip("_")  # `logging.threading`, `random._os`
+        return other in sys.stdlib_module_names and other != module and _may_keep(other, rest)
+    return first not in _FORGETTING_NAMES.get(module, ())
 
 
 def _last(node: ast.expr) -> str:
