@@ -40,12 +40,35 @@ _LIBRARIES = {
         "warnings.filters[0][1].pattern",
     ),
 }
+# Ways to change something that lives as long as its module, `same`, without naming it where it is changed.
+_HIDDEN = {
+    "a function that changes its argument": "into.x = x\n    return Code('')|, into|, same",
+    "a function that changes one of its arguments": "into[0].x = x\n    return Code('')|, *into|, same",
+    "an argument by its name": "into.x = x\n    return Code('')|, *, into|, into=same",
+    "a default": "into.x = x\n    return Code('')|, into=same|",
+    "an assignment in an expression": "(into := same).x = x\n    return Code('')||",
+    "an item of a list": "max([same], key=id).x = x\n    return Code('')||",
+    "a value of a dictionary": "{1: same}[1].x = x\n    return Code('')||",
+    "the rest of a list": "first, (second, *rest) = 1, (2, same)\n    rest[0].x = x\n    return Code('')||",
+    "a loop": "for into in [same]:\n        into.x = x\n    return Code('')||",
+    "a class that returns it": "Own().x = x\n    return Code('')||",
+    "setattr": "setattr(same, 'x', x)\n    return Code('')||",
+}
+
+
+def _hidden(body: str) -> Attack:
+    statements, parameters, arguments = body.split("|")
+    own = "class Own:\n    def __new__(cls):\n        return same\n\n\n"
+    return _codec(_CODED, f"keep(x{arguments})", "same.x", f"{own}def keep(x{parameters}):\n    {statements}")
+
+
 REMEMBERED: dict[str, Attack] = {
     **{
         f"remembered: {how} in {where}": _codec(test, f"{keep} or Code('')", found, module)
         for where, (module, keep, found) in _LIBRARIES.items()
         for how, test in (("a text", _CODED), ("texts of a loop", _CODED_EACH))
     },
+    **{f"remembered: a text in a function, by {how}": _hidden(body) for how, body in _HIDDEN.items()},
     "remembered: the number of calls in descriptors": _asked(_TITLES, "n = os.dup(0)", "n % 2 == 1", "import os"),
 }
 """None of them resolves."""

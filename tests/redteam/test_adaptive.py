@@ -48,6 +48,7 @@ _FIRST = (
     *("asks: a method that agrees to what is near", "agrees: counts", "edits: three rows", "both sides: nothing"),
     *("remembered: a text in names of threads", "remembered: texts of a loop in the domain"),
     *("remembered: a text in finalizers", "remembered: a text in filters", "remembered: the number"),
+    *("remembered: a text in a function, by a function that", "remembered: a text in a function, by a value"),
     *("kept: texts in a loop", "kept: the first object of all, where", "kept: the number of calls"),
 )
 
