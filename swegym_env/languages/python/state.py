@@ -543,12 +543,14 @@ class _File:
             elif isinstance(node, ast.Call):
                 name = _last(node.func)
                 own = self._scope_with(name, scope)
+                if name == "type":
+                    return name
                 if own is None:  # of the items of lists that are written there: `max([f])`
                     lists = [each for each in node.args if isinstance(each, _DISPLAYS)]
                     return self._first_root(lists, scope, depth, of_items=True)
                 # A function may return what lives longer; most classes and builtin functions make something new.
                 is_class = name.lstrip("_")[:1].isupper() and not self._may_return_others(name)
-                return name if name == "type" or (own is self._tree and not is_class) else ""
+                return name if own is self._tree and not is_class else ""
             elif isinstance(node, _DISPLAYS):
                 items = node.values if isinstance(node, ast.Dict) else node.elts
                 inner = [each for each in items if isinstance(each, _DISPLAYS)]
