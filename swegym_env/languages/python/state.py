@@ -716,12 +716,12 @@ def _is_plain(node: ast.expr) -> bool:
 
 def _may_keep(module: str, names: str) -> bool:
     """Whether something of a module of the standard library may keep what it is given; `names` with dots."""
-    if module not in sys.stdlib_module_names:
-        return False
+    if module not in _FORGETTING_MODULES and module not in _FORGETTING_NAMES:
+        return False  # whoever imports it newly has means of forgery
     first, _, rest = names.partition(".")
     if module in _FORGETTING_MODULES:
         other = first.strip("_")  # `logging.threading`, `random._os`
-        return other in sys.stdlib_module_names and other != module and _may_keep(other, rest)
+        return other in _FORGETTING_NAMES and _may_keep(other, rest)
     return first not in _FORGETTING_NAMES.get(module, ())
 
 
