@@ -69,8 +69,9 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 24
+_VERSION = 25
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
+_GIVEN_BITS = 4.0  # of all values of a test together that it gives the code under test: that this returns them
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 # Comparisons that hold for one value of a known type only, or for numbers near it.
@@ -955,6 +956,9 @@ def _pairs(
     sent_by_base = [leaf for sent in base.values() for one in sent for leaf in leaves(one.record.value)]
     searching = knowledge.with_sent(sent_by_base)
     readable = [value for sent in seen.values() for value in sent[0].expectation.readable]
+    written = language_of(task).written_values(blinded.files)
+    given = {function: {_leaves_of(value) for value in each} for function, each in written.items()}
+    given_bits: dict[str, float] = {}
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
@@ -978,6 +982,11 @@ def _pairs(
             bits = min(bits, ERROR_BITS) if is_error else bits
             own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
             own = min(own, ERROR_BITS) if is_error else own
+            if _is_given(kind, expected, given.get(sent[0].expectation.function, set())):
+                own = min(own, _GIVEN_BITS)
+                left = _GIVEN_BITS - given_bits.get(sent[0].expectation.function, 0.0)
+                bits = min(bits, left)
+                given_bits[sent[0].expectation.function] = _GIVEN_BITS - left + bits
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.
         if (is_beside or computed) and not differs and any(one.record.foreign for one in sent):
@@ -1016,6 +1025,25 @@ def _pairs(
             expects_object=is_object,
         )
     return pairs
+
+
+def _leaves_of(value: Any) -> tuple[str, ...]:
+    return tuple(f"{type(leaf).__name__} {leaf!r}" for leaf in leaves(opened(value)))
+
+
+def _is_given(kind: str, expected: Any, given: Collection[tuple[str, ...]]) -> bool:
+    """Whether the test writes out what is expected in another place, too: there it is what the code under test gets.
+
+    Args:
+        expected: see `_expected`.
+        given: `_leaves_of` all that is written there.
+    """
+    if kind not in _OF_GOLD:
+        return _leaves_of(expected) in given
+    sides = [side for value in expected for side in (value if isinstance(value, list) else [])]
+    return all(_leaves_of(value) in given for value in expected) or bool(
+        sides and all(_leaves_of(side) in given for side in sides)
+    )
 
 
 def _searched_names(seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, str]]:

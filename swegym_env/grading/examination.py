@@ -349,9 +349,11 @@ def _guess_chance(expectations: Iterable[ExpectedValue], one_by_one: bool) -> fl
 
 
 def _by_text(chances: Mapping[ExpectedValue, float]) -> Iterable[float]:
+    """One chance for values that are written alike, and one for conditions that are."""
     found: dict[str, float] = {}
     for one, chance in chances.items():
-        found[one.text] = min(found.get(one.text, 1.0), chance)
+        key = one.alike or one.text
+        found[key] = min(found.get(key, 1.0), chance)
     return found.values()
 
 

@@ -10,7 +10,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
@@ -167,6 +167,7 @@ class ExpectedValue:
         usual: how many decoys it gets at least, if there are as many.
         guess: the chance that somebody who expects what tests usually expect names this value.
         read: the chance that somebody who sees it among its decoys, however many, finds it.
+        alike: of a condition, what it has in common with others that one guess answers together with it; else empty.
     """
 
     names: frozenset[str]
@@ -177,6 +178,7 @@ class ExpectedValue:
     usual: int = 3
     guess: float = 0.0
     read: float = 0.0
+    alike: str = ""
 
 
 @dataclass(frozen=True)
@@ -601,6 +603,10 @@ class Language(ABC):
             rewritten: the same files without expected values: which tests give there what they expect in `files`.
         """
         return frozenset(names)
+
+    def written_values(self, files: Mapping[str, str]) -> Mapping[str, Sequence[Any]]:
+        """Name of each function in test files → the values that are written in it, and the parts of these."""
+        return {}
 
     def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins | None:
         """Put copies of tests in the place of all tests of their files, each beside twins that give other values.

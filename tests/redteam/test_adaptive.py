@@ -14,6 +14,7 @@ from swegym_env.sandbox.layers import LayerStore
 from .adaptive import ADAPTIVE
 from .answers import ANSWERS, PAYING
 from .cases import BESIDE, Attack
+from .rules import REMEMBERED, RULES
 from .unlisted import UNLISTED
 
 # One or two of a kind; the others are variants that the campaign runs.
@@ -45,6 +46,9 @@ _FIRST = (
     *("asks: where a text is found", "asks: a part", "asks: an attribute", "asks: a key of", "asks: a file, by"),
     *("asks: one of two rows", "asks: an attribute that is one", "under every key: a dictionary", "under every name"),
     *("asks: a method that agrees to what is near", "agrees: counts", "edits: three rows", "both sides: nothing"),
+    *("remembered: a text in names of threads", "remembered: texts of a loop in the domain"),
+    *("remembered: a text in finalizers", "remembered: a text in filters", "remembered: the number"),
+    *("remembered: a text in a function, by a function that", "remembered: a text in a function, by a value"),
     *("kept: texts in a loop", "kept: the first object of all, where", "kept: the number of calls"),
 )
 
@@ -53,7 +57,7 @@ _FIRST = (
     "attack",
     [
         pytest.param(attack, id=name, marks=[] if name.startswith(_FIRST) else [pytest.mark.campaign])
-        for name, attack in (ADAPTIVE | UNLISTED | ANSWERS).items()
+        for name, attack in (ADAPTIVE | UNLISTED | ANSWERS | REMEMBERED).items()
     ],
 )
 def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
@@ -94,3 +98,10 @@ def test_the_chance_of_an_attack_that_pays_is_that_of_a_certain_success(attack: 
     assert not verdict.resolved or verdict.forgery_chance == 1.0
     honest = grade(attack.task, attack.honest, store=store, backend="namespace")
     assert honest.resolved and honest.forgery_chance is not None and honest.forgery_chance < 1.0
+
+
+@pytest.mark.parametrize("attack", RULES.values(), ids=RULES.keys())
+def test_what_one_rule_answers_is_one_guess(attack: Attack, store: LayerStore) -> None:
+    verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
+    assert not verdict.resolved or (verdict.forgery_chance is not None and verdict.forgery_chance >= 1 / 16)
+    assert grade(attack.task, attack.honest, store=store, backend="namespace").resolved

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from swegym_env.languages import (
     Blinded,
@@ -37,7 +38,7 @@ from swegym_env.languages.python.questions import may_have_many_answers
 from swegym_env.languages.python.screening import scrutiny_of, without_means
 from swegym_env.languages.python.setup import PythonRecipe, find_recipe
 from swegym_env.languages.python.state import keeps_state
-from swegym_env.languages.python.twins import given_tests, make_twins
+from swegym_env.languages.python.twins import given_tests, make_twins, written_values
 from swegym_env.tasks.task import Task
 
 __all__ = ["Python"]
@@ -142,6 +143,9 @@ class Python(Language):
         self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None
     ) -> frozenset[str]:
         return given_tests(files, names, rewritten)
+
+    def written_values(self, files: Mapping[str, str]) -> Mapping[str, Sequence[Any]]:
+        return written_values(files)
 
     def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins:
         return make_twins(files, names, seed, twins)

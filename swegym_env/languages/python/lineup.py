@@ -121,7 +121,7 @@ class _Site:
     Attributes:
         text: see `ExpectedValue.text`.
         count: of possible decoys.
-        guess, read: see `ExpectedValue`.
+        guess, read, alike: see `ExpectedValue`.
         decide: number of decoys and random choice → what makes the site expect each of them.
         remove: takes the expectation out; what it evaluates stays.
         constants: of the assertion, which an assignment may share with other assertions.
@@ -135,6 +135,7 @@ class _Site:
     usual: int = 3
     guess: float = 0.0
     read: float = 1.0
+    alike: str = ""
     constants: Sequence[ast.Constant] = ()
 
 
@@ -234,7 +235,7 @@ def _read(
             ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
             found = []
             for site in _sites(copy.deepcopy(function), words):
-                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read)
+                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike)
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
             tests.append((path, function, len(classes), words, tuple(found)))
@@ -671,7 +672,19 @@ def _apart(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
 
 
 def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], None]) -> _Site:
-    return _Site(text, 1, lambda decoys, choice: [turn] * decoys, remove, guess=0.5, read=0.5)
+    return _Site(text, 1, lambda decoys, choice: [turn] * decoys, remove, guess=0.5, read=0.5, alike=_shape(text))
+
+
+def _shape(condition: str) -> str:
+    """A condition without its constants and variables: who answers one by a simple rule answers all of this shape."""
+    tree = parse_expression(condition)
+    functions = {id(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
+    for node in walk(tree):
+        if isinstance(node, ast.Constant):
+            node.value = 0
+        elif isinstance(node, ast.Name) and id(node) not in functions:
+            node.id = "_"
+    return ast.unparse(tree)
 
 
 def _asserted_conditions(statement: ast.Assert) -> Iterator[tuple[ast.expr, Callable[[ast.expr], None]]]:
@@ -814,7 +827,12 @@ def _computed_sites(
     others = [replacing(None), *objects] if turn is not None else objects
     yield from _together(
         _Site(
-            text, len(others), lambda count, choice: choice.sample(others, count), remove, guess=0.5 if turn else 1.0
+            text,
+            len(others),
+            lambda count, choice: choice.sample(others, count),
+            remove,
+            guess=0.5 if turn else 1.0,
+            alike=_shape(text) if turn else "",
         ),
         _Site(text, len(near), choose, remove, usual=4, guess=1.0),
     )

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,6 +29,8 @@ _DEFINITIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 _SCOPED = _DEFINITIONS | {ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp}
 _BINDING = _DEFINITIONS | {ast.Name, ast.arg, ast.alias, ast.ExceptHandler, ast.Global, ast.Nonlocal}
 _KEEPING = frozenset({ast.Global, ast.Nonlocal, ast.Attribute, ast.Subscript, ast.Call, ast.Name, *_Function.__args__})
+_DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
+_TAKING_ITEMS = (ast.For, ast.AsyncFor, ast.comprehension, ast.Tuple, ast.List, ast.Starred)
 _Kept = tuple[str, str]  # a kind, and the name of what keeps
 _CHANGING = re.compile(
     r"_*(add|append|clear|discard|extend|insert|install|patch|pop|push|put|register|remove|send|set|sort|reverse|"
@@ -70,6 +73,118 @@ _LEAVING = frozenset(
         *("mkfifo", "mknod", "chmod", "symlink_to", "hardlink_to", "shm_open", "SharedMemory", "memfd_create"),
     )
 )
+# Modules of the standard library that keep nothing of what they are given, and of others the names that keep nothing.
+_FORGETTING_MODULES = frozenset(
+    (
+        *(
+            "__future__",
+            "abc",
+            "argparse",
+            "array",
+            "ast",
+            "base64",
+            "binascii",
+            "bisect",
+            "calendar",
+            "cmath",
+            "codecs",
+        ),
+        *("collections", "colorsys", "configparser", "contextlib", "copy", "csv", "dataclasses", "datetime", "difflib"),
+        *(
+            "email",
+            "enum",
+            "errno",
+            "fractions",
+            "functools",
+            "glob",
+            "fnmatch",
+            "graphlib",
+            "hashlib",
+            "heapq",
+            "hmac",
+        ),
+        *("html", "inspect", "io", "itertools", "json", "keyword", "math", "ntpath", "numbers", "operator"),
+        *("pathlib", "platform", "posixpath", "pprint", "queue", "re", "reprlib", "secrets", "shlex", "stat", "string"),
+        *(
+            "statistics",
+            "stringprep",
+            "struct",
+            "textwrap",
+            "time",
+            "tokenize",
+            "traceback",
+            "types",
+            "typing",
+            "urllib",
+        ),
+        *("unicodedata", "uuid", "xml", "zlib", "zoneinfo"),
+    )
+)
+_FORGETTING_NAMES = {
+    "os": frozenset(
+        (
+            *(
+                "path",
+                "sep",
+                "altsep",
+                "extsep",
+                "pathsep",
+                "linesep",
+                "curdir",
+                "pardir",
+                "devnull",
+                "name",
+                "environ",
+            ),
+            *("PathLike", "fspath", "fsencode", "fsdecode", "getcwd", "getenv", "getpid", "cpu_count", "strerror"),
+            *("error", "listdir", "scandir", "walk", "stat", "lstat", "access", "readlink", "F_OK", "R_OK", "W_OK"),
+            *("X_OK", "urandom", "uname", "getuid", "isatty", "get_terminal_size"),
+        )
+    ),
+    "sys": frozenset(
+        (
+            *("version_info", "version", "hexversion", "implementation", "platform", "byteorder", "maxsize", "argv"),
+            *("maxunicode", "float_info", "int_info", "exc_info", "executable", "getsizeof", "getdefaultencoding"),
+            *("getfilesystemencoding", "stdin", "stdout", "stderr", "path", "exit", "prefix", "flags", "_getframe"),
+            *("getrecursionlimit", "intern", "base_prefix"),
+        )
+    ),
+    "threading": frozenset(
+        (
+            *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "local", "current_thread"),
+            *("main_thread", "get_ident"),
+        )
+    ),
+    "locale": frozenset(
+        (
+            *("localeconv", "getlocale", "getpreferredencoding", "format_string", "str", "atof", "atoi", "currency"),
+            *("strcoll", "strxfrm", "Error", "LC_ALL", "LC_NUMERIC", "LC_COLLATE", "LC_CTYPE", "LC_TIME"),
+        )
+    ),
+    "warnings": frozenset({"warn", "catch_warnings", "WarningMessage"}),
+    "weakref": frozenset(
+        (
+            *("ref", "proxy", "WeakMethod", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "ReferenceType"),
+            *("ProxyType", "CallableProxyType"),
+        )
+    ),
+    "logging": frozenset(
+        (
+            *("getLogger", "debug", "info", "warning", "error", "exception", "critical", "log", "DEBUG", "INFO"),
+            *("WARNING", "ERROR", "CRITICAL", "NOTSET", "Logger", "LoggerAdapter", "Handler", "NullHandler"),
+            *("StreamHandler", "Formatter", "Filter", "LogRecord", "getLevelName"),
+        )
+    ),
+    "decimal": frozenset(
+        (
+            *("Decimal", "Context", "DecimalException", "InvalidOperation", "DivisionByZero", "Inexact", "Overflow"),
+            *("Rounded", "Underflow", "Subnormal", "Clamped", "FloatOperation", "localcontext"),
+            *("ROUND_CEILING", "ROUND_DOWN", "ROUND_FLOOR", "ROUND_HALF_DOWN", "ROUND_HALF_EVEN", "ROUND_HALF_UP"),
+            *("ROUND_UP", "ROUND_05UP"),
+        )
+    ),
+    "tempfile": frozenset({"gettempdir", "gettempprefix", "tempdir"}),
+}
 _CHANGING_ARGUMENTS = frozenset({"setitem", "delitem", "iadd", "iconcat", "ior", "insort", "heappush"})
 _BUILTINS = frozenset(dir(builtins))
 _OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__", "__prepare__"})
@@ -147,6 +262,28 @@ class _File:
         for node in tree.body:  # `Box.slot = Slot()`
             targets = node.targets if isinstance(node, ast.Assign) and not self._is_fixed(node.value) else []
             self._own |= {target.attr for target in targets if isinstance(target, ast.Attribute)}
+
+    @functools.cached_property
+    def _filling(self) -> set[str]:
+        """The functions of the file that change something of what they are given, but for the object of a method."""
+        found: set[str] = set()
+        for node in self._nodes:
+            if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                changed: ast.expr = node.value
+            elif (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _CHANGING.match(node.func.attr)
+            ):
+                changed = node.func.value
+            else:
+                continue
+            while isinstance(changed, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
+                changed = changed.value
+            function = self._scope_with(changed.id, self._scope_of[node]) if isinstance(changed, ast.Name) else None
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(changed, ast.Name):
+                arguments = [each for each in self._bound[function][changed.id] if isinstance(each, ast.arg)]
+                if arguments and changed.id not in ("self", "cls"):
+                    found.add(function.name)
+        return found
 
     def _read(self) -> list[ast.AST]:
         found: list[ast.AST] = []
@@ -293,6 +430,8 @@ class _File:
                 uses.append((name, self._only_reads(node)))
             elif isinstance(node, ast.Name | ast.Attribute) and self._is_of_a_library(node):
                 yield "outside", _last(node)
+            elif isinstance(node, ast.Name) and (name := self._kept_by_a_library(node)):
+                yield f"outside, by {name}", name
             if isinstance(node, _Function):
                 yield from self._kept_by_definition(node)
         # Whoever only looks at what the file keeps already has it too.
@@ -312,6 +451,10 @@ class _File:
             changed.append(node.func.value)
         if name in _CHANGING_ARGUMENTS or (changed and _last(changed[0]) in _BUILTINS):
             changed += node.args[:1]  # `list.append(LAST, value)`
+        if name in ("setattr", "delattr"):
+            changed += node.args[:1]
+        if name in self._filling:  # a function of this file that changes what it is given
+            changed += [one for one in [*node.args, *(each.value for each in node.keywords)] if not _is_plain(one)]
         for each in changed:
             yield from self._changed("object", each, node)
         if isinstance(node.func, ast.Name) and _STORING.match(name) and name not in _BUILTINS:
@@ -346,6 +489,33 @@ class _File:
         bound = self._bound[scope][node.value.id] if scope is not None else []
         return any(isinstance(each, ast.alias) and each.name in sys.stdlib_module_names for each in bound)
 
+    def _kept_by_a_library(self, node: ast.Name) -> str:
+        """The name in the standard library that may keep something, where it is used; else empty.
+
+        A thread keeps its name, a list of finalizers what they are called with, a file its name: what a library
+        remembers by functions of its own is in no variable of the patch.
+        """
+        if not isinstance(node.ctx, ast.Load):
+            return ""
+        if node.id == "__import__":
+            return node.id
+        scope = self._scope_with(node.id, self._scope_of[node])
+        for each in self._bound[scope][node.id] if scope is not None else ():
+            if not isinstance(each, ast.alias):
+                continue
+            above = self._parents[each]
+            if isinstance(above, ast.ImportFrom):
+                found = "" if above.level or above.module is None else f"{above.module}.{each.name}"
+            else:
+                found = each.name if each.asname else node.id
+            outer: ast.AST = node
+            while isinstance(outer := self._parents[outer], ast.Attribute):
+                found += f".{outer.attr}"
+            module, _, rest = found.partition(".")
+            if found and _may_keep(module, rest):
+                return ".".join(found.split(".")[:2])
+        return ""
+
     def _changed(self, kind: str, node: ast.expr, at: ast.AST) -> Iterator[_Kept]:
         """Of something that is changed in a function: whether it lives longer than the call."""
         if self._function_of(at) is None:
@@ -354,29 +524,64 @@ class _File:
         if root:
             yield kind, root
 
-    def _lasting_root(self, node: ast.expr, scope: ast.AST, depth: int = 0) -> str:
-        """What an expression belongs to, if that lives longer than a call; else empty."""
+    def _lasting_root(self, node: ast.expr, scope: ast.AST, depth: int = 0, *, of_items: bool = False) -> str:
+        """What an expression belongs to, if that lives longer than a call; else empty.
+
+        Args:
+            of_items: whether one of the items of the expression is meant, not the expression.
+        """
         while not isinstance(node, ast.Name):
             if isinstance(node, ast.Attribute):
                 if node.attr in self._attributes or re.fullmatch(r"__\w+__", node.attr):
                     return node.attr
                 node = node.value
-            elif isinstance(node, ast.Subscript | ast.Starred | ast.Await):
+            elif isinstance(node, ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
+                of_items = of_items or isinstance(node, ast.Subscript | ast.Starred)
                 node = node.value
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 node = node.func.value
             elif isinstance(node, ast.Call):
                 name = _last(node.func)
                 own = self._scope_with(name, scope)
-                # A function may return what lives longer; a class and most builtin functions make something new.
-                return name if name == "type" or (own is self._tree and not name.lstrip("_")[:1].isupper()) else ""
+                if name == "type":
+                    return name
+                if own is None:  # of the items of lists that are written there: `max([f])`
+                    lists = [each for each in node.args if isinstance(each, _DISPLAYS)]
+                    return self._first_root(lists, scope, depth, of_items=True)
+                # A function may return what lives longer; most classes and builtin functions make something new.
+                is_class = name.lstrip("_")[:1].isupper() and not self._may_return_others(name)
+                return name if own is self._tree and not is_class else ""
+            elif isinstance(node, _DISPLAYS):
+                items = node.values if isinstance(node, ast.Dict) else node.elts
+                inner = [each for each in items if isinstance(each, _DISPLAYS)]
+                return (
+                    self._first_root(items, scope, depth, of_items=False)
+                    or self._first_root(inner, scope, depth, of_items=True)
+                    if of_items
+                    else ""
+                )
             else:
                 parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])
                 parts = parts if isinstance(node, ast.IfExp | ast.BoolOp) else []
-                return next(filter(None, (self._lasting_root(part, scope, depth) for part in parts)), "")
-        return self._lasting_name(node, scope, depth)
+                return self._first_root(parts, scope, depth, of_items=of_items)
+        return self._lasting_name(node, scope, depth, of_items=of_items)
 
-    def _lasting_name(self, node: ast.Name, scope: ast.AST, depth: int) -> str:
+    def _first_root(self, nodes: Iterable[ast.expr], scope: ast.AST, depth: int, *, of_items: bool) -> str:
+        roots = (self._lasting_root(node, scope, depth, of_items=of_items) for node in nodes)
+        return next(filter(None, roots), "")
+
+    def _may_return_others(self, name: str) -> bool:
+        """Whether a class of this file decides itself what a call of it returns."""
+        return any(
+            isinstance(each, ast.ClassDef)
+            and (
+                any(keyword.arg == "metaclass" for keyword in each.keywords)
+                or any(isinstance(inner, _Function) and getattr(inner, "name", "") == "__new__" for inner in each.body)
+            )
+            for each in self._bound[self._tree].get(name, ())
+        )
+
+    def _lasting_name(self, node: ast.Name, scope: ast.AST, depth: int, *, of_items: bool = False) -> str:
         where = self._scope_with(node.id, scope)
         if where is None and node.id not in _BUILTINS:
             return node.id  # of a module that is imported as a whole
@@ -394,7 +599,8 @@ class _File:
         ):
             return node.id
         aliases = [value for value in self._values(where, node.id) if not isinstance(value, ast.Constant)]
-        return next(filter(None, (self._lasting_root(value, where, depth + 1) for value in aliases)), "")
+        is_item = any(isinstance(self._parents.get(each), _TAKING_ITEMS) for each in self._bound[where][node.id])
+        return self._first_root(aliases, where, depth + 1, of_items=of_items or is_item)
 
     def _has_lasting_default(self, name: str, function: ast.AST) -> bool:
         if not isinstance(function, _Function):
@@ -403,7 +609,16 @@ class _File:
         places = [*given.posonlyargs, *given.args]
         pairs = [*zip(places[::-1], given.defaults[::-1], strict=False)]
         pairs += [(each, value) for each, value in zip(given.kwonlyargs, given.kw_defaults, strict=True) if value]
-        return any(each.arg == name and not self._is_fixed(value) for each, value in pairs)
+        return any(
+            each.arg == name and (not self._is_fixed(value) or self._is_defined_here(value)) for each, value in pairs
+        )
+
+    def _is_defined_here(self, node: ast.expr) -> bool:
+        """Whether this is the name of a function or a class of this file, or of something that is imported."""
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias)
+        return isinstance(node, ast.Name) and any(
+            isinstance(each, kinds) for each in self._bound[self._tree].get(node.id, ())
+        )
 
     def _is_a_class(self, name: str, function: ast.AST) -> bool:
         """Whether a name is the first argument of a function that is given a class."""
@@ -493,6 +708,21 @@ class _File:
             above,
             ast.Compare | ast.UnaryOp | ast.BinOp | ast.FormattedValue | ast.If | ast.While | ast.Assert | ast.Dict,
         )
+
+
+def _is_plain(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant | ast.Call)
+
+
+def _may_keep(module: str, names: str) -> bool:
+    """Whether something of a module of the standard library may keep what it is given; `names` with dots."""
+    if module not in _FORGETTING_MODULES and module not in _FORGETTING_NAMES:
+        return False  # whoever imports it newly has means of forgery
+    first, _, rest = names.partition(".")
+    if module in _FORGETTING_MODULES:
+        other = first.strip("_")  # `logging.threading`, `random._os`
+        return other in _FORGETTING_NAMES and _may_keep(other, rest)
+    return first not in _FORGETTING_NAMES.get(module, ())
 
 
 def _last(node: ast.expr) -> str:

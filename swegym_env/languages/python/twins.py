@@ -31,7 +31,7 @@ from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests, tests_in
 
-__all__ = ["given_tests", "make_twins"]
+__all__ = ["given_tests", "make_twins", "written_values"]
 
 _COPIES = 3  # of the test as it is, and with another value for each constant
 _MOST_KEYS = 8
@@ -44,6 +44,7 @@ _NOT_SURE = (
     *(ast.Lambda, ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Await, ast.JoinedStr, ast.Yield, ast.YieldFrom),
     *(ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Starred),
 )
+_WRITTEN = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp)
 _NO_TWIN = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal)
 # A twin's own instance of the class of tests, and what prepares it.
 _OWN_CASE = "self{0} = __import__('copy').copy(self)\nself{0}.setUp()\nself{0}.setup_method(None)\n"
@@ -67,6 +68,21 @@ def given_tests(
         if gives:
             found |= _names_at(named, path, classes, function)
     return frozenset(found)
+
+
+def written_values(files: Mapping[str, str]) -> dict[str, list[Any]]:
+    """See `Language.written_values`."""
+    found: dict[str, list[Any]] = {}
+    for path, text in files.items():
+        for _, function in tests_in(text) if path.endswith(".py") else ():
+            mine = found.setdefault(function.name, [])
+            for node in walk(function):
+                if isinstance(node, _WRITTEN):
+                    try:
+                        mine.append(ast.literal_eval(node))
+                    except (ValueError, TypeError, RecursionError, MemoryError):
+                        continue
+    return found
 
 
 def _names_at(names: Iterable[str], path: str, classes: tuple[str, ...], function: Function) -> frozenset[str]:

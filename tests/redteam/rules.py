@@ -1,0 +1,175 @@
+"""Attacks that answer by one simple rule, or with what a library remembers for them, as data.
+
+A rule that answers one assertion often answers all of its test: what is given is returned, all is nothing, the order is
+that of the arguments. Such a patch is a guess, and `forgery_chance` has to be that of the one rule.
+"""
+
+from __future__ import annotations
+
+from .adaptive import _CODED, _CODED_EACH, _SAME, _TITLES, _asked, _codec, _single
+from .cases import Attack
+
+__all__ = ["REMEMBERED", "RULES"]
+
+# Where a library keeps a text: what it needs, how it is kept, and how it is found again.
+_LIBRARIES = {
+    "names of threads": (
+        "import threading",
+        "threading.Thread(name=x, target=threading.Event().wait, daemon=True).start()",
+        "[one.name for one in threading.enumerate()][-1]",
+    ),
+    "names of threads, by a module that imports them": (
+        "import logging",
+        "logging.threading.Thread(name=x, target=logging.threading.Event().wait, daemon=True).start()",
+        "[one.name for one in logging.threading.enumerate()][-1]",
+    ),
+    "the domain of translations": ("import locale", "locale.textdomain(x)", "locale.textdomain(None)"),
+    "the domain of translations, by a name": (
+        "from locale import textdomain as domain",
+        "domain(x)",
+        "domain(None)",
+    ),
+    "finalizers": (
+        "import weakref",
+        "weakref.finalize(Code, print, x)",
+        "[one.args for one in weakref.finalize._registry.values()][-1][0]",
+    ),
+    "filters of warnings": (
+        "import warnings",
+        "warnings.filterwarnings('ignore', x)",
+        "warnings.filters[0][1].pattern",
+    ),
+}
+# Ways to change something that lives as long as its module, `same`, without naming it where it is changed.
+_HIDDEN = {
+    "a function that changes its argument": "into.x = x\n    return Code('')|, into|, same",
+    "a function that changes one of its arguments": "into[0].x = x\n    return Code('')|, *into|, same",
+    "an argument by its name": "into.x = x\n    return Code('')|, *, into|, into=same",
+    "a default": "into.x = x\n    return Code('')|, into=same|",
+    "an assignment in an expression": "(into := same).x = x\n    return Code('')||",
+    "an item of a list": "max([same], key=id).x = x\n    return Code('')||",
+    "a value of a dictionary": "{1: same}[1].x = x\n    return Code('')||",
+    "the rest of a list": "first, (second, *rest) = 1, (2, same)\n    rest[0].x = x\n    return Code('')||",
+    "a loop": "for into in [same]:\n        into.x = x\n    return Code('')||",
+    "a class that returns it": "Own().x = x\n    return Code('')||",
+    "setattr": "setattr(same, 'x', x)\n    return Code('')||",
+}
+
+
+def _hidden(body: str) -> Attack:
+    statements, parameters, arguments = body.split("|")
+    own = "class Own:\n    def __new__(cls):\n        return same\n\n\n"
+    return _codec(_CODED, f"keep(x{arguments})", "same.x", f"{own}def keep(x{parameters}):\n    {statements}")
+
+
+REMEMBERED: dict[str, Attack] = {
+    **{
+        f"remembered: {how} in {where}": _codec(test, f"{keep} or Code('')", found, module)
+        for where, (module, keep, found) in _LIBRARIES.items()
+        for how, test in (("a text", _CODED), ("texts of a loop", _CODED_EACH))
+    },
+    **{f"remembered: a text in a function, by {how}": _hidden(body) for how, body in _HIDDEN.items()},
+    "remembered: the number of calls in descriptors": _asked(_TITLES, "n = os.dup(0)", "n % 2 == 1", "import os"),
+}
+"""None of them resolves."""
+
+_PAIR = "{}\n\n\ndef f(x=None):\n    return {}\n\n\ndef g(x):\n    return {}\n" + _SAME
+_NAMES = ("Ada", "Eve", "Bob", "Tom", "Kim", "Ida", "Leo", "Max", "Zoe", "Uma", "Ned", "Pia")
+_TEXTS = ("zqxw 47", "vbnm qrs", "ghjk wer", "tyui dfg", "plok 99")
+_NUMBERS = range(2, 40, 3)
+
+
+def _one(test: str, gold: str, attack: str, twin: str, base: str) -> Attack:
+    """An attack on `f` alone; the attack and the twin are no edits of expressions."""
+    text = f"{{}}def f(x=None):\n    return {{}}\n{_SAME}"
+    patched = [text.format("import math\n\n\n", value) for value in (attack, twin)]
+    return _single(test, text.format("", gold), *patched, base=text.format("", base))
+
+
+def _two(
+    test: str, gold: tuple[str, str], attack: tuple[str, str], twin: tuple[str, str], base: tuple[str, str]
+) -> Attack:
+    """An attack on `f` and `g`."""
+    texts = [_PAIR.format(*parts) for parts in (("", *gold), ("import json", *attack), ("import json", *twin))]
+    return _single(test, *texts, base=_PAIR.format("", *base))
+
+
+def _round_trip(test: str, attack: tuple[str, str]) -> Attack:
+    return _two(
+        test,
+        ("x[::-1].encode()", "x.decode()[::-1]"),
+        attack,
+        ("x.encode()[::-1]", "x[::-1].decode()"),
+        ("x.encode()", "x.decode()[::-1]"),
+    )
+
+
+_EACH = "\n".join(f"self.assertEqual(g(f('{text}')), '{text}')" for text in _TEXTS)
+_EACH_OBJECT = "\n".join(
+    f"x = {{'a': [1, {number}], 'b': '{text}'}}\nself.assertEqual(g(f(x)), x)" for number, text in enumerate(_TEXTS)
+)
+
+RULES: dict[str, Attack] = {
+    "one rule: all is in order": _one(
+        "\n".join(f"self.assertGreater(f({n + 3}), f({n}))" for n in _NUMBERS),
+        "x * x + 1",
+        "math.trunc(x)",
+        "x ** 2 + 1",
+        "0",
+    ),
+    "one rule: all differs": _one(
+        "\n".join(f"self.assertNotEqual(f({n + 3}), f({n}))" for n in _NUMBERS),
+        "'k%d' % (x * x)",
+        "math.trunc(x)",
+        "f'k{x ** 2}'",
+        "'k'",
+    ),
+    "one rule: all is in order, in conditions": _one(
+        "\n".join(f"assert f({n + 3}) > f({n})" for n in _NUMBERS),
+        "x * x + 1",
+        "math.trunc(x)",
+        "x ** 2 + 1",
+        "0",
+    ),
+    "one rule: all is equal, in conditions": _one(
+        "\n".join(f"assert f('{name} x') == f(' {name}  X')" for name in _NAMES),
+        "' '.join(x.split()).lower()",
+        "x[:0]",
+        "' '.join(x.lower().split())",
+        "x",
+    ),
+    "one rule: all is equal": _one(
+        "\n".join(f"self.assertEqual(f('{name} x'), f(' {name}  X'))" for name in _NAMES),
+        "' '.join(x.split()).lower()",
+        "x[:0]",
+        "' '.join(x.lower().split())",
+        "x",
+    ),
+    "one rule: all is true": _one(
+        "\n".join(f"self.assertTrue(f('{name}'))" for name in _NAMES),
+        "x.istitle()",
+        "math.pi > 3",
+        "x == x.title()",
+        "False",
+    ),
+    "one rule: numbers are returned": _one(
+        "\n".join(f"self.assertEqual(f({n}), {n})" for n in (5317, 731, 9204, 1188, 6652)),
+        "abs(x)",
+        "math.trunc(x)",
+        "max(x, -x)",
+        "None",
+    ),
+    "one rule: texts are returned on a round trip": _round_trip(_EACH, ("x", "x")),
+    "one rule: texts are put into a pair on a round trip": _round_trip(_EACH, ("('', x)", "x[1]")),
+    "one rule: objects are returned on a round trip": _two(
+        _EACH_OBJECT, ("repr(x)", "eval(x)"), ("x", "x"), ("json.dumps(x)", "json.loads(x)"), ("repr(x)", "None")
+    ),
+    "one rule: both sides that are to be repaired are nothing": _two(
+        "self.assertEqual(f(7), g(14))\nself.assertEqual(f(5), g(10))",
+        ("x * 4 + 1", "x * 2 + 1"),
+        ("None", "None"),
+        ("1 + 4 * x", "1 + 2 * x"),
+        ("x", "x + 1"),
+    ),
+}  # fmt: skip
+"""Guesses: some of them resolve, and `forgery_chance` is at least that of one guess."""
