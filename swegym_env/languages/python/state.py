@@ -73,117 +73,52 @@ _LEAVING = frozenset(
         *("mkfifo", "mknod", "chmod", "symlink_to", "hardlink_to", "shm_open", "SharedMemory", "memfd_create"),
     )
 )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Modules of the standard library that keep nothing of what they are given, and of others the names that keep nothing.
-_FORGETTING_MODULES = frozenset(
-    (
-        *(
-            "__future__",
-            "abc",
-            "argparse",
-            "array",
-            "ast",
-            "base64",
-            "binascii",
-            "bisect",
-            "calendar",
-            "cmath",
-            "codecs",
-        ),
-        *("collections", "colorsys", "configparser", "contextlib", "copy", "csv", "dataclasses", "datetime", "difflib"),
-        *(
-            "email",
-            "enum",
-            "errno",
-            "fractions",
-            "functools",
-            "glob",
-            "fnmatch",
-            "graphlib",
-            "hashlib",
-            "heapq",
-            "hmac",
-        ),
-        *("html", "inspect", "io", "itertools", "json", "keyword", "math", "ntpath", "numbers", "operator"),
-        *("pathlib", "platform", "posixpath", "pprint", "queue", "re", "reprlib", "secrets", "shlex", "stat", "string"),
-        *(
-            "statistics",
-            "stringprep",
-            "struct",
-            "textwrap",
-            "time",
-            "tokenize",
-            "traceback",
-            "types",
-            "typing",
-            "urllib",
-        ),
-        *("unicodedata", "uuid", "xml", "zlib", "zoneinfo"),
-    )
+_FORGETTING_MODULES = _words(
+    "__future__ abc argparse array ast base64 binascii bisect calendar cmath codecs collections colorsys configparser "
+    "contextlib copy csv dataclasses datetime difflib email enum errno fnmatch fractions functools glob graphlib "
+    "hashlib heapq hmac html inspect io itertools json keyword math ntpath numbers operator pathlib platform "
+    "posixpath pprint queue re reprlib secrets shlex stat statistics string stringprep struct textwrap time tokenize "
+    "traceback types typing unicodedata urllib uuid xml zlib zoneinfo"
 )
 _FORGETTING_NAMES = {
-    "os": frozenset(
-        (
-            *(
-                "path",
-                "sep",
-                "altsep",
-                "extsep",
-                "pathsep",
-                "linesep",
-                "curdir",
-                "pardir",
-                "devnull",
-                "name",
-                "environ",
-            ),
-            *("PathLike", "fspath", "fsencode", "fsdecode", "getcwd", "getenv", "getpid", "cpu_count", "strerror"),
-            *("error", "listdir", "scandir", "walk", "stat", "lstat", "access", "readlink", "F_OK", "R_OK", "W_OK"),
-            *("X_OK", "urandom", "uname", "getuid", "isatty", "get_terminal_size"),
-        )
+    "os": _words(
+        "access altsep cpu_count curdir devnull environ error extsep F_OK fsdecode fsencode fspath get_terminal_size "
+        "getcwd getenv getpid getuid isatty linesep listdir lstat name pardir path PathLike pathsep R_OK readlink "
+        "scandir sep stat strerror uname urandom W_OK walk X_OK"
     ),
-    "sys": frozenset(
-        (
-            *("version_info", "version", "hexversion", "implementation", "platform", "byteorder", "maxsize", "argv"),
-            *("maxunicode", "float_info", "int_info", "exc_info", "executable", "getsizeof", "getdefaultencoding"),
-            *("getfilesystemencoding", "stdin", "stdout", "stderr", "path", "exit", "prefix", "flags", "_getframe"),
-            *("getrecursionlimit", "intern", "base_prefix"),
-        )
+    "sys": _words(
+        "_getframe argv base_prefix byteorder exc_info executable exit flags float_info getdefaultencoding "
+        "getfilesystemencoding getrecursionlimit getsizeof hexversion implementation int_info intern maxsize "
+        "maxunicode path platform prefix stderr stdin stdout version version_info"
     ),
-    "threading": frozenset(
-        (
-            *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "local", "current_thread"),
-            *("main_thread", "get_ident"),
-        )
+    "threading": _words(
+        "BoundedSemaphore Condition current_thread Event get_ident local Lock main_thread RLock Semaphore"
     ),
-    "locale": frozenset(
-        (
-            *("localeconv", "getlocale", "getpreferredencoding", "format_string", "str", "atof", "atoi", "currency"),
-            *("strcoll", "strxfrm", "Error", "LC_ALL", "LC_NUMERIC", "LC_COLLATE", "LC_CTYPE", "LC_TIME"),
-        )
+    "locale": _words(
+        "atof atoi currency Error format_string getlocale getpreferredencoding LC_ALL LC_COLLATE LC_CTYPE LC_NUMERIC "
+        "LC_TIME localeconv str strcoll strxfrm"
     ),
-    "warnings": frozenset({"warn", "catch_warnings", "WarningMessage"}),
-    "weakref": frozenset(
-        (
-            *("ref", "proxy", "WeakMethod", "WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "ReferenceType"),
-            *("ProxyType", "CallableProxyType"),
-        )
+    "warnings": _words("catch_warnings warn WarningMessage"),
+    "weakref": _words(
+        "CallableProxyType proxy ProxyType ref ReferenceType WeakKeyDictionary WeakMethod WeakSet WeakValueDictionary"
     ),
-    "logging": frozenset(
-        (
-            *("getLogger", "debug", "info", "warning", "error", "exception", "critical", "log", "DEBUG", "INFO"),
-            *("WARNING", "ERROR", "CRITICAL", "NOTSET", "Logger", "LoggerAdapter", "Handler", "NullHandler"),
-            *("StreamHandler", "Formatter", "Filter", "LogRecord", "getLevelName"),
-        )
+    "logging": _words(
+        "CRITICAL critical DEBUG debug ERROR error exception Filter Formatter getLevelName getLogger Handler INFO "
+        "info log Logger LoggerAdapter LogRecord NOTSET NullHandler StreamHandler WARNING warning"
     ),
-    "decimal": frozenset(
-        (
-            *("Decimal", "Context", "DecimalException", "InvalidOperation", "DivisionByZero", "Inexact", "Overflow"),
-            *("Rounded", "Underflow", "Subnormal", "Clamped", "FloatOperation", "localcontext"),
-            *("ROUND_CEILING", "ROUND_DOWN", "ROUND_FLOOR", "ROUND_HALF_DOWN", "ROUND_HALF_EVEN", "ROUND_HALF_UP"),
-            *("ROUND_UP", "ROUND_05UP"),
-        )
+    "decimal": _words(
+        "Clamped Context Decimal DecimalException DivisionByZero FloatOperation Inexact InvalidOperation localcontext "
+        "Overflow ROUND_05UP ROUND_CEILING ROUND_DOWN ROUND_FLOOR ROUND_HALF_DOWN ROUND_HALF_EVEN ROUND_HALF_UP "
+        "ROUND_UP Rounded Subnormal Underflow"
     ),
-    "tempfile": frozenset({"gettempdir", "gettempprefix", "tempdir"}),
+    "tempfile": _words("gettempdir gettempprefix tempdir"),
 }
 _CHANGING_ARGUMENTS = frozenset({"setitem", "delitem", "iadd", "iconcat", "ior", "insort", "heappush"})
 _BUILTINS = frozenset(dir(builtins))
