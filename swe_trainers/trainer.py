@@ -421,7 +421,12 @@ class Trainer:
         """Continue from the newest checkpoint, if there is one."""
         found = checkpoints.newest()
         if found is None:
-            run.rewind(self.name, -1)  # the evaluation before the first update is repeated too
+            done = run.rewind(self.name, -1)  # the evaluation before the first update is repeated too
+            if done > 0:
+                run.warning(
+                    f"{self.name}: the run ended after update {done}, before its first checkpoint, and begins again. "
+                    "Try: a smaller checkpoint_every"
+                )
             return
         for note in found.notes:
             run.warning(note)

@@ -369,6 +369,8 @@ def _refuse_what_has_no_effect(options: argparse.Namespace, sections: Mapping[st
             raise ConfigurationError(
                 f"--model {options.model}: no such folder. Try: --base-url, for a model of a server"
             )
+    if "id" in sections["env"]:
+        raise ConfigurationError("--env.id: is no argument of an environment. Try: --env ID")
     for name in _ARGUMENTS:
         if getattr(options, name) is not None and name in sections["env"]:
             raise ConfigurationError(f"--env.{name}: given twice, as --{name.replace('_', '-')} too")

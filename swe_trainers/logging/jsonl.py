@@ -43,11 +43,14 @@ class JsonLines:
                 file.truncate(before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
-    def rewind(self, stage: str, update: int) -> None:
-        """Remove the rows of a stage after an update."""
-        if self._path.exists():
-            kept = [row for row in read_metrics(self._path) if row.get("stage") != stage or row["update"] <= update]
-            write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+    def rewind(self, stage: str, update: int) -> int:
+        """Remove the rows of a stage after an update; the last update that they were of, or `update`."""
+        if not self._path.exists():
+            return update
+        rows = read_metrics(self._path)
+        kept = [row for row in rows if row.get("stage") != stage or row["update"] <= update]
+        write_whole(self._path, "".join(json.dumps(row) + "\n" for row in kept))
+        return max((int(row["update"]) for row in rows if row.get("stage") == stage), default=update)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

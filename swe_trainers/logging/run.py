@@ -106,9 +106,13 @@ class Run:
         for backend in self._loggers:
             backend.log(update, numbers)
 
-    def rewind(self, stage: str, update: int) -> None:
-        """Remove a stage's rows after this update: a run that resumes from a checkpoint records them again."""
-        self._metrics.rewind(stage, update)
+    def rewind(self, stage: str, update: int) -> int:
+        """Remove a stage's rows after this update: a run that resumes from a checkpoint records them again.
+
+        Returns:
+            The last update that was recorded, or `update`.
+        """
+        return self._metrics.rewind(stage, update)
 
     @contextmanager
     def progress(self, description: str, total: int, *, done: int = 0) -> Iterator[ProgressBar]:

@@ -91,6 +91,19 @@ def test_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before_and_
     assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
 
 
+def test_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(model, tmp_path):
+    options = {"output_dir": tmp_path, "checkpoint_every": 5, **LIMITS}
+    killed = Trainer(model, lake, PPO(**SMALL), **options).iterate(3)
+    assert [next(killed)["episodes"] for _ in range(2)]
+    killed.close()
+    Trainer(model, lake, PPO(**SMALL), **options).train(3)
+    log = (tmp_path / "training.log").read_text()
+    assert log.count("ended after update 2, before its first checkpoint, and begins again") == 1
+    assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3]
+    Trainer(model, lake, PPO(**SMALL), **options).train(3)
+    assert (tmp_path / "training.log").read_text().count("begins again") == 1
+
+
 def test_incompatible_arguments_are_rejected(model):
     with pytest.raises(ConfigurationError, match="env: missing"):
         Trainer(model, algorithm=PPO())

@@ -413,6 +413,7 @@ def test_results_folder_is_locked(evaluate, tmp_path):
         ("--env.brokn x", ("brokn",)),
         ("--envv.x 1", ("--envv.x", "--env.KEY")),
         ("--env.dataset 3 --dataset 4", ("--env.dataset", "given twice")),
+        ("--env.id Mini-v0", ("--env.id", "Try: --env ID")),
         ("--samples 0", ("--samples", "positive")),
         ("--temperature -1", ("--temperature", "0 or more")),
         ("--requests-per-minute 0", ("--requests-per-minute", "above 0")),
