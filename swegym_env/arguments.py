@@ -70,9 +70,11 @@ def elements(name: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint with the most similar names; empty if none is similar."""
+    """A hint with the most similar name, and others that are nearly as similar; empty if none is similar."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    alike = [difflib.SequenceMatcher(None, each, name).ratio() for each in near]
+    chosen = [each for each, ratio in zip(near, alike, strict=True) if ratio > alike[0] - 0.2]
+    return f"; did you mean {' or '.join(chosen)}?" if chosen else ""
 
 
 def nearest_or_all(name: str, known: Sequence[str]) -> str:

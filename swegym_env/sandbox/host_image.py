@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from swegym_env.errors import ImageError
+from swegym_env.errors import StorageError
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import sandbox_user
 
@@ -63,14 +63,21 @@ def identity_files(passwd: str = "", group: str = "") -> dict[str, str]:
 
 
 def host_image() -> Path:
-    """The directory of the image "host", made at first use and named by its content. Raises ImageError."""
+    """The directory of the image "host", made at first use and named by its content.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
     name, files, links = _host_files(sandbox_user(), tuple(map(_stamp, _SOURCES)))
     image = work_dir() / "images" / name
     if not image.exists():
         try:
             _publish(image, files, links)
         except OSError as error:
-            raise ImageError(f"host: cannot make {image}: {error}. Try: SWEGYM_WORKDIR=/another/place") from error
+            raise StorageError(
+                f"no place for the root of sandboxes in {image.parent}: {error.strerror or error}. "
+                "Try: another $SWEGYM_WORKDIR"
+            ) from error
     return image
 
 

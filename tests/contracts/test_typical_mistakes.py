@@ -85,7 +85,7 @@ def model_without_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_misspelled_dataset_name(say: Say):
-    assert "did you mean mini or mini-c or mini-edit?" in say("swegym", "tasks", "--dataset", "minni")
+    assert "did you mean mini or mini-c?" in say("swegym", "tasks", "--dataset", "minni")
     training = "run.yaml --environment.id swegym_env:SWEBench-v0 --environment.adapter none"
     assert "did you mean mini" in say("swe-train", *training.split(), "--environment.kwargs.dataset", "minni")
 

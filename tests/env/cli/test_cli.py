@@ -309,7 +309,7 @@ def test_full_or_read_only_disk_is_named_and_left_clean(swegym: Run, place: Path
     reason = "Read-only file system" if read_only else "No space left on device"
     assert_refused(done, str(disk), reason, f"${variable}")
     assert "apptainer" not in done.stderr  # no back end is at fault
-    whole = {"swegym", "swegym/layers", "swegym/layers/.building", "swegym/layers/.locks"}
+    whole = {"swegym", "swegym/images", "swegym/layers", "swegym/layers/.building", "swegym/layers/.locks"}
     assert set(left_on(disk)) <= whole
 
 

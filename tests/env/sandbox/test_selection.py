@@ -30,7 +30,7 @@ def test_auto_is_the_first_backend_of_the_registry_that_works(verdicts: dict[str
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     known = ", ".join(backends.BACKENDS)
-    with pytest.raises(BackendUnavailableError, match=f"'docker'; there are: auto, {known}"):
+    with pytest.raises(BackendUnavailableError, match=f"'docker'; there are auto, {known}"):
         open_sandbox(SandboxSpec(), backend="docker")
     with pytest.raises(BackendUnavailableError, match="'ssh://host'; there are"):
         open_sandbox(SandboxSpec(), backend="ssh://host")
