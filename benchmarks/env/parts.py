@@ -313,9 +313,8 @@ def episodes(run: Run, backends: list[str]) -> None:
 
 
 def _episodes_of(run: Run, name: str, total: int) -> None:
-    ahead = 1
     tasks = [small_task(number) for number in range(8)]
-    env = SWEBenchEnv(tasks=tasks, sandbox=name, reward="none", max_turns=None, action_format="raw", pool=ahead)
+    env = SWEBenchEnv(tasks=tasks, sandbox=name, reward="none", max_turns=None, action_format="raw", pool=1)
     samples: dict[str, list[float]] = {}
     at: list[int] = []
     took = 0.0
@@ -326,7 +325,7 @@ def _episodes_of(run: Run, name: str, total: int) -> None:
         env.step("submit")
         took += time.perf_counter() - began
         if episode % max(1, total // 100) == 0:
-            _await(lambda: len(list(run_dir().glob("*-sandbox"))) == ahead)
+            _await(lambda: len(list(run_dir().glob("*-sandbox"))) == 1)
             gc.collect()
             at.append(episode)
             for what, value in _taken().items():

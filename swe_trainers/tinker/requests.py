@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
@@ -114,18 +114,15 @@ class _Prompt(_Body):
 
 
 class Sample(_Body):
-    """The last ones ask for what is not computed."""
+    """Other fields are kept in `model_extra`: some ask for what is not computed."""
+
+    model_config = ConfigDict(extra="allow")
 
     sampling_session_id: str
     prompt: _Prompt
     sampling_params: _Params
     num_samples: int | None = Field(None, ge=1, le=_MOST_SAMPLES)
     seq_id: int | None = None
-    prompt_logprobs: Any = None
-    topk_prompt_logprobs: Any = None
-    topk_sample_logprobs: Any = None
-    target_prompt_logprobs: Any = None
-    prompt_alt_tokens_k: Any = None
 
 
 class Retrieve(_Body):

@@ -83,7 +83,7 @@ def sampling_jobs(body: Sample, end_id: int, max_tokens: int) -> list[Job]:
     Raises:
         ConfigurationError: it asks for more than samples with their log-probabilities, or a value is out of its range.
     """
-    if refused := [name for name in _NOT_COMPUTED if getattr(body, name)]:
+    if refused := [name for name in _NOT_COMPUTED if (body.model_extra or {}).get(name)]:
         raise ConfigurationError(f"{', '.join(refused)}: not computed here. Try: forward of a training client")
     prompt, params = tuple(i for chunk in body.prompt.chunks for i in chunk.tokens), body.sampling_params
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []

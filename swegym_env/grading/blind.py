@@ -982,11 +982,12 @@ def _pairs(
             bits = min(bits, ERROR_BITS) if is_error else bits
             own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
             own = min(own, ERROR_BITS) if is_error else own
-            if _is_given(kind, expected, given.get(sent[0].expectation.function, set())):
+            function = sent[0].expectation.function
+            if _is_given(kind, expected, given.get(function, set())):
                 own = min(own, _GIVEN_BITS)
-                left = _GIVEN_BITS - given_bits.get(sent[0].expectation.function, 0.0)
-                bits = min(bits, left)
-                given_bits[sent[0].expectation.function] = _GIVEN_BITS - left + bits
+                counted = given_bits.get(function, 0.0)
+                bits = min(bits, _GIVEN_BITS - counted)
+                given_bits[function] = counted + bits
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.
         if (is_beside or computed) and not differs and any(one.record.foreign for one in sent):

@@ -657,7 +657,7 @@ def _may_keep(module: str, names: str) -> bool:
     if module in _FORGETTING_MODULES:
         other = first.strip("_")  # `logging.threading`, `random._os`
         return other in _FORGETTING_NAMES and _may_keep(other, rest)
-    return first not in _FORGETTING_NAMES.get(module, ())
+    return first not in _FORGETTING_NAMES[module]
 
 
 def _last(node: ast.expr) -> str:

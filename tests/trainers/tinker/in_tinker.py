@@ -257,6 +257,8 @@ def test_mistakes_are_one_line_and_a_session_that_ends_leaves_nothing(tmp_path: 
         ({"sampling_params": None}, "sampling_params: "),
         ({"prompt": {"chunks": [{"tokens": ["w1"]}]}}, "prompt.chunks.0.tokens.0: "),
         ({"prompt": {}}, "prompt.chunks: "),
+        ({"prompt_logprobs": True}, "prompt_logprobs: not computed"),
+        ({"topk_sample_logprobs": 3}, "topk_sample_logprobs: not computed"),
         ({"num_samples": 0}, "num_samples: "),
         ({"num_samples": 10**12}, "num_samples: "),
     ],
