@@ -68,6 +68,11 @@ def environment_lines(settings: str) -> str:
     return "\n".join(line for line in settings.splitlines() if _ENVIRONMENT.match(line))
 
 
+def builds(settings: str) -> bool:
+    """Whether the lines of a script do more than to set variables."""
+    return any(line.strip() and not _ENVIRONMENT.match(line) for line in settings.splitlines())
+
+
 class Builds:
     """The builds of one verdict. Thread-safe.
 

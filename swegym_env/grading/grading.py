@@ -27,7 +27,7 @@ from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.grading.blind import BlindTests, calibrate, known_blind_tests
-from swegym_env.grading.builds import Builds
+from swegym_env.grading.builds import Builds, builds
 from swegym_env.grading.examination import Copied, examine, examine_given
 from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
 from swegym_env.grading.remote import grade_remotely
@@ -91,8 +91,8 @@ def grade(
     workspace = prepare_locally(task, repos=repos, store=store, backend=backend)
     most_s = task.test_timeout_s if timeout_s is None else timeout_s
     may_build = policy == "strict" and bool(task.eval_script)  # a test command alone has nothing before it
-    with contextlib.closing(Builds(task, store)) if may_build else contextlib.nullcontext() as builds:
-        tests = TaskTests(task, workspace, policy, backend, most_s, builds)
+    with contextlib.closing(Builds(task, store)) if may_build else contextlib.nullcontext() as kept_builds:
+        tests = TaskTests(task, workspace, policy, backend, most_s, kept_builds)
 
         def grade_part(part: str) -> Verdict:
             return grade(
@@ -132,7 +132,7 @@ def _graded(
         can_be_blind = can_be_blind and not scrutiny.harmless
 
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
-    blind = known_blind_tests(task, store) if can_be_blind else None
+    blind = _blind_tests(tests, kept, store) if can_be_blind else None
     copied: Copied | None = None
     merges = can_be_blind and may_merge(tests, kept, blind, scrutiny, store)
     merged = known_merged_tests(tests, _gold(tests), store) if merges else None
@@ -173,6 +173,17 @@ def _graded(
         reason = "the patch changes no file: expected a diff in the format of git"
         verdict = dataclasses.replace(verdict, failure_reason=reason)
     return dataclasses.replace(verdict, set_aside=set_aside, control_duration_s=time.monotonic() - tested_at)
+
+
+def _blind_tests(tests: TaskTests, patch: str, store: LayerStore | None) -> BlindTests | None:
+    """How the tests run blind, if that is known, or the runs that find it out are those of this patch.
+
+    Where the tests need a build, it is to be kept first (`Builds.learn`).
+    """
+    blind = known_blind_tests(tests.task, store)
+    if blind is None and patch == _gold(tests) and not builds(tests.evaluation.settings):
+        return calibrate(tests, patch, store)
+    return blind
 
 
 def _scrutiny_of(tests: TaskTests, patch: str, most: float | None) -> Scrutiny:
@@ -289,7 +300,8 @@ def _examined(
     examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied)
     if can_be_blind and blind is not None:
         names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
-        learn_merged_tests(tests, gold, blind, run.files, names, store)
+        known = (run, verdict) if patch == gold and blind.pairs and copied is None else None
+        learn_merged_tests(tests, gold, blind, run.files, names, store, known)
     weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
     is_open = can_be_blind and examined.failure_reason == UNPROVEN
     if is_open and not (blind and blind.proves(verdict, weak)):

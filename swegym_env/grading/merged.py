@@ -214,6 +214,7 @@ def learn_merged_tests(
     files: Mapping[str, str],
     names: tuple[str, ...],
     store: LayerStore | None,
+    apart: tuple[Run, Verdict] | None = None,
 ) -> None:
     """Find out, with two runs of the gold patch, whether the tests of a task can run merged, and keep it.
 
@@ -221,6 +222,7 @@ def learn_merged_tests(
         gold: what is graded of the gold patch.
         files: path → text of the test files as the task has them.
         names: of FAIL_TO_PASS that the gold patch passes.
+        apart: a blind run of the gold patch that was just made.
     Raises:
         InfrastructureError: as `TaskTests.run`.
     """
@@ -233,7 +235,7 @@ def learn_merged_tests(
         if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
             return  # not UTF-8: would not survive being kept
         begins()
-        merged = _learned(tests, gold, blind, files, names)
+        merged = _learned(tests, gold, blind, files, names, apart)
         probe = merged.probe
         data = {
             "version": _VERSION,
@@ -251,28 +253,34 @@ def learn_merged_tests(
 
 
 def _learned(
-    tests: TaskTests, gold: str, blind: BlindTests, files: Mapping[str, str], names: tuple[str, ...]
+    tests: TaskTests,
+    gold: str,
+    blind: BlindTests,
+    files: Mapping[str, str],
+    names: tuple[str, ...],
+    apart: tuple[Run, Verdict] | None,
 ) -> MergedTests:
-    apart = MergedTests(files, names, _examination(tests, gold, files, names).probe())
+    not_merged = MergedTests(files, names, _examination(tests, gold, files, names).probe())
     # Tests that a repair settles need no copies.
     settled = {name for name in names if blind.may_settle(name)}
-    numbers = frozenset(one.number for one in apart.probe.deciding if not one.names <= settled)
+    numbers = frozenset(one.number for one in not_merged.probe.deciding if not one.names <= settled)
     if not numbers:
-        return apart
+        return not_merged
     sure = frozenset(name.partition("|")[0] for name, pair in blind.pairs.items() if pair.is_sure)
-    merged = dataclasses.replace(apart, numbers=numbers, sure=sure)
+    merged = dataclasses.replace(not_merged, numbers=numbers, sure=sure)
     for _ in range(_TIMED):  # a busy machine is slow now and then
-        run, verdict = blind.run(tests, gold) if blind.pairs else _plain(tests, gold)
+        run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))
+        apart = None
         found = run_merged(tests, gold, blind, merged)
         if found is None or found[2] is None or not found[0].covered >= run.covered & settled:
-            return apart
+            return not_merged
         known = (*tests.task.fail_to_pass, *tests.task.pass_to_pass)
         same = all(found[1].tests.get(name) == verdict.tests.get(name) for name in known)
         if not same or found[1].proof != verdict.proof:
-            return apart
+            return not_merged
         if found[1].test_duration_s <= verdict.test_duration_s * (1 + _MOST_LONGER) + _MOST_LONGER_S:
             return merged
-    return apart
+    return not_merged
 
 
 def _plain(tests: TaskTests, patch: str) -> tuple[Run, Verdict]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swegym_env.grading.grading import Verdict, grade
+from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.languages import ExpectedValue, Merged
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.lineup import expectations
@@ -74,6 +76,13 @@ _COMPUTED = f"""{_OLD}
     def test_parts(self):
         found = parse("52 68")
         self.assertTrue(all(one == other for one, other in zip([found.x, found.y], [52, 68])))
+"""
+_SENT = f"""{_OLD}
+    def test_parse(self):
+        self.assertEqual((parse("31 4759").x, parse("31 4759").y), (31, 4759))
+
+    def test_parts(self):
+        self.assertEqual([parse("5 681234").y, norm(parse("-52 -11111"))], [681234, 11163])
 """
 _FILES = {"plane/__init__.py": "", "plane/points.py": _BUGGY, "tests/__init__.py": "", "tests/test_points.py": _OLD}
 _PLACE = "tests.test_points.PointTest"
@@ -171,3 +180,31 @@ def test_nothing_is_merged_beside_a_new_test_that_holds_what_is_examined() -> No
     assert _merged(_NEW + other, frozenset({number + 3}))[0] is None
     assert _merged(_NEW + other)[0] is not None  # of the base commit, which whoever wrote the patch has seen
     assert _merged(_NEW + other.replace("47", "46"), frozenset({number + 3}))[0] is not None
+
+
+def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[str] = []
+    run = TaskTests.run
+
+    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
+        kinds.append(f"{'gold' if patch else 'empty'} {'blind' if options.get('blinded') else 'plain'}")
+        return run(tests, patch, **options)
+
+    monkeypatch.setattr(TaskTests, "run", noted)
+    store = LayerStore(public_directory / "layers")
+    task = replace(_TASK, test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT}))
+    first = grade(task, task.patch, store=store, backend="namespace")
+    assert kinds == ["gold blind", "empty blind", "gold blind"]  # two that find out what can be blind
+    again = grade(task, task.patch, store=store, backend="namespace")
+    assert kinds[3:] == ["gold blind"]
+    assert _said(first) == _said(again) and first.resolved and first.proof == again.proof == "blind"
+
+
+def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_either(public_directory: Path) -> None:
+    broken = replace(_TASK, patch=_patch(_BUGGY.replace("words = text.split()", "words = list(text.split())")))
+    store = LayerStore(public_directory / "layers")
+    verdicts = [grade(broken, broken.patch, store=store, backend="namespace") for _ in range(2)]
+    assert [verdict.resolved for verdict in verdicts] == [False, False]
+    assert verdicts[0].fail_to_pass == verdicts[1].fail_to_pass == (0, 2)
