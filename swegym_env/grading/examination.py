@@ -8,7 +8,7 @@ patch may learn from the page cache or a clock, is of no use to it: there is no 
 
 Only expected values that decide are in the lineup: before, the gold patch and the base commit ran on one right copy
 and one decoy of each (a probe, made once for a task). Gold passed the right copy and failed the decoy, and the base
-commit failed both. See docs/verdicts.md for the model and what it leaves out.
+commit failed both. See docs/verdict_rules.md for the model and what it leaves out.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def nearest_chance(
     """The chance that a patch that reads by means that screening does not know answers what is nearest to its own.
 
     It knows a wrong answer, one off the right one, and chooses the candidate next to it. With d decoys around a number,
-    d > 2, this is the right one in d / (2d - 2) of all cases (docs/verdicts.md). The word that looks most like
+    d > 2, this is the right one in d / (2d - 2) of all cases (docs/verdict_rules.md). The word that looks most like
     its own is the right one. Others it chooses as any reader does. What a test compares outside it cannot read.
 
     Args:

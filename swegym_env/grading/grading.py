@@ -8,8 +8,8 @@ log. Under the policy `strict`, a patch that passes is proved further, as closel
 What `strict` guarantees: changes to tests, to the test runner's configuration, to what is loaded before them and to
 what they judge with are not graded. A log that contradicts itself or the exit code is rejected. A patch that makes
 hidden tests pass without the expected value, from a forged log to an object that equals all, is `invalid:
-forged`. What it does not guarantee is in docs/verdicts.md: a patch that solves exactly the hidden tests and no more
-counts as a solution; languages without controls have none. And a sandbox is not a virtual machine: see `sandbox`.
+forged`. What it does not guarantee is in docs/verdict_rules.md: a patch that solves exactly the hidden tests and no
+more counts as a solution; languages without controls have none. And a sandbox is not a virtual machine: see `sandbox`.
 """
 
 from __future__ import annotations
@@ -442,8 +442,8 @@ def _without_expected_values(
 ) -> Verdict:
     """The verdict on a patch that controls leave unproven: does it compute what gold does, where nothing is to read?
 
-    Whoever passes then has the values, by a repair or by a guess. A guess counts as a repair (docs/verdicts.md), so
-    few bits do not reject; the chance says how few there are.
+    Whoever passes then has the values, by a repair or by a guess. A guess counts as a repair (docs/verdict_rules.md),
+    so few bits do not reject; the chance says how few there are.
     """
     blind = calibrate(tests, gold, store, computed=True)
     if not blind.pairs:

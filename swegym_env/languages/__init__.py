@@ -404,7 +404,7 @@ class Variation:
 
 
 CHANCE = 1 / 1000
-"""The most that is left of the chance to pass by forgery where it can be made as small: see docs/verdicts.md."""
+"""The most that is left of the chance to pass by forgery where it can be made as small: see docs/verdict_rules.md."""
 
 _NEVER_GRADED = frozenset({".gitattributes", ".gitmodules", "Makefile", ".env", ".envrc", ".travis.yml"})
 

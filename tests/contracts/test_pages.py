@@ -75,8 +75,8 @@ def test_search_finds_pages_from_the_file_system(browser: Browser, site: Path, w
     page.locator(".md-search__input").focus()
     page.locator(".md-search__input").press_sequentially("negative controls")
     page.locator(".md-search-result__item").first.wait_for()
-    page.locator(".md-search-result__link[href*='verdicts.html']").first.click()
-    page.wait_for_url("**/verdicts.html*")
+    page.locator(".md-search-result__link[href*='verdict_rules.html']").first.click()
+    page.wait_for_url("**/verdict_rules.html*")
     assert complaints == []
     page.close()
 
