@@ -6,7 +6,6 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.languages import ExpectedValue, Merged
 from swegym_env.languages.python.blind import make_blind
