@@ -47,7 +47,7 @@ if [[ -n $wheels ]]; then
     for wheel in "$wheels"/*.whl; do
         "$python" -m zipfile -e "$wheel" "$site" || echo "bench_gpu: $wheel could not be unpacked" >&2
     done
-    # Python reads .pth files of folders that it is told of, not of those in PYTHONPATH.
+    # Python reads .pth files of site folders, not of those in PYTHONPATH.
     printf 'import os, site\n\nsite.addsitedir(os.path.dirname(__file__))\n' >"$site/sitecustomize.py"
     path+=:$site
 fi
