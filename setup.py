@@ -23,10 +23,10 @@ class BuildOfSourcesAlone(build_py):
         super().run()
 
 
-# The module by which verifiers finds our environment.
+# The programs, and the module by which verifiers finds our environment.
 setup(
     packages=packages,
     package_dir=folders,
-    py_modules=["swegym_verifiers"],
+    py_modules=["swegym_commands", "swegym_verifiers"],
     cmdclass={"build_py": BuildOfSourcesAlone},
 )

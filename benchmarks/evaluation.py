@@ -36,8 +36,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 def answer(tasks: dict[str, Any], body: dict[str, Any]) -> str:
     """The scripted model's next answer; the messages determine its turn, the prompt its task."""
-    said = [message["content"] for message in body["messages"]]
-    prompt = next(text for message, text in zip(body["messages"], said, strict=True) if message["role"] == "user")
+    texts = [message["content"] for message in body["messages"]]
+    prompt = next(text for message, text in zip(body["messages"], texts, strict=True) if message["role"] == "user")
     task = next(task for start, task in tasks.items() if start in prompt)
     turn = sum(message["role"] == "assistant" for message in body["messages"])
     file = task.patch.partition("--- a/")[2].partition("\n")[0]

@@ -89,6 +89,17 @@ def cases() -> list[Case]:
     return found + [Case(task, algorithm, seed) for seed in range(SEEDS) for task, algorithm in pairs]
 
 
+def lacking(case: Case, runs: Path) -> str:
+    """What a run needs and is missing, with what to do about it; "" for nothing."""
+    ours = replace(case, algorithm="ppo").name
+    if case.algorithm == PEER and not (runs / ours / "result.json").exists():  # it plays for as many steps
+        return f"{ours} is missing. Try: --only '{case.task}/*'"
+    package = "" if case.task == MLP else TASKS[case.task].package
+    if package and importlib.util.find_spec(package) is None:
+        return f"{package} is missing. Try: pip install 'swegym-env[games]'"
+    return ""
+
+
 def run_case(case: Case, directory: Path) -> dict[str, float]:
     """Train or resume; the returns of random actions, of the model before and after, and the seconds."""
     started = time.monotonic()
@@ -153,9 +164,10 @@ def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, 
         if members[0][0].algorithm != PEER:
             shares[f"{name}: seeds as wanted"] = sum(as_wanted(case, found) for case, found in members) / len(members)
             continue
-        ours = [done[replace(case, algorithm="ppo")]["after"] for case, _ in members]
-        level = [mine >= found["after"] - NOISE for mine, (_, found) in zip(ours, members, strict=True)]
-        shares[f"{members[0][0].task}/ppo: seeds not below {PEER}"] = sum(level) / len(level)
+        ours = [done.get(replace(case, algorithm="ppo")) for case, _ in members]
+        level = [mine["after"] >= peer["after"] - NOISE for mine, (_, peer) in zip(ours, members, strict=True) if mine]
+        if level:
+            shares[f"{members[0][0].task}/ppo: seeds not below {PEER}"] = sum(level) / len(level)
     return rows, shares
 
 
@@ -198,11 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases():
         result = options.runs / case.name / "result.json"
         if not result.exists() and fnmatch.fnmatch(case.name, options.only):
-            package = "" if case.task == MLP else TASKS[case.task].package
-            lacks = bool(package) and importlib.util.find_spec(package) is None
+            lacks = lacking(case, options.runs)
             if lacks:
-                hint = f"{package} is missing. Try: pip install 'swegym-env[games]'"
-                print(f"{case.name:44s} not run: {hint}", flush=True)
+                print(f"{case.name:44s} not run: {lacks}", flush=True)
             if lacks or time.monotonic() - started > options.seconds:
                 missing += 1
                 continue

@@ -9,7 +9,7 @@ of the same agent started as usual, in turns: the seconds of a reset, and the pr
 the sandboxes count until the agent has ended. The first episode, which imports, is left out. "reset before the agent's
 process" is the part of a reset until the process of the agent is there (for a fork: until it is forked).
 
-`prefix` is told in `benchmarks.program_prefixes`. With `--only`, the other rows stay as they are in the results.
+`prefix` is described in `benchmarks.program_prefixes`. With `--only`, the other rows stay as they are in the results.
 """
 
 from __future__ import annotations

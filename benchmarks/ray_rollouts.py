@@ -107,18 +107,17 @@ def policy() -> LanguageModel:
     return LanguageModel.from_config(config, words, seed=0).eval()
 
 
-def rates(workers: Workers, episodes: int, repeats: int) -> list[float]:
-    """Episodes per second without the first measurement, which builds layers and starts processes."""
-    found = []
-    for number in range(repeats + 1):
+def rate_of(workers: Workers, episodes: int) -> float:
+    """Episodes per second of the second time: the first builds layers and starts processes."""
+    for number in range(2):
         workers.prepare(number, SETTINGS.sampling)
         began = time.monotonic()
         played = workers.play([EpisodeStart(seed=i, stream=(number, i)) for i in range(episodes)], SETTINGS)
-        found.append(len(played) / (time.monotonic() - began))
+        seconds = time.monotonic() - began
         lost = [t.failure_reason for t in played if not t.valid]
         if lost:
             raise SystemExit(f"{len(lost)} of {len(played)} episodes are not valid: {lost[0]}")
-    return found[1:]
+    return len(played) / seconds
 
 
 def main() -> int:
@@ -141,11 +140,15 @@ def main() -> int:
     ratios: dict[str, float] = {}
     try:
         for case in chosen:
+            made = places(Environments(case, options.sandbox), cluster.address)
+            found: dict[str, list[float]] = {place: [] for place in made}
+            for _ in range(options.repeats):  # in turns: a machine that slows down meanwhile slows all places
+                for place, make in made.items():
+                    with ExitStack() as stack:
+                        found[place].append(rate_of(make(stack), options.episodes))
             rate = {}
-            for place, make in places(Environments(case, options.sandbox), cluster.address).items():
-                with ExitStack() as stack:
-                    found = rates(make(stack), options.episodes, options.repeats)
-                rows.append(row(f"{case}, {place}", "episodes", "episodes/s", found))
+            for place, each in found.items():
+                rows.append(row(f"{case}, {place}", "episodes", "episodes/s", each))
                 rate[place] = rows[-1].median
                 print(f"{case}, {place}: {rate[place]:.2f} episodes/s", flush=True)
             ratios[f"{case}: two nodes over one worker"] = rate["two nodes"] / rate["one worker"]

@@ -94,12 +94,12 @@ def load(pool: Served, server: Served, clients: int, seconds: float, rate: float
         for worker in workers:
             worker.stdin.write("begin\n")
             worker.stdin.flush()
-        told = [json.loads(worker.stdout.readline()) for worker in workers]
+        reports = [json.loads(worker.stdout.readline()) for worker in workers]
         used = {name: seconds - before[name] for name, seconds in _processor_s(pool, server).items()}
-        used["client"] = sum(each["processor_s"] for each in told)
-    times = [ms for each in told for ms in each["ms"]]
+        used["client"] = sum(each["processor_s"] for each in reports)
+    times = [ms for each in reports for ms in each["ms"]]
     spent = {name: seconds / len(times) * 1e3 for name, seconds in used.items()}
-    return Load(sum(each["rate"] for each in told), times, spent)
+    return Load(sum(each["rate"] for each in reports), times, spent)
 
 
 def _processor_s(pool: Served, server: Served) -> dict[str, float]:
@@ -142,12 +142,12 @@ def work_on(url: str, clients: int, seconds: float, rate: float | None, seed: in
             times.append((time.perf_counter() - due) * 1e3)
 
     _each(range(clients), work)
-    told = {
+    report = {
         "rate": len(times) / (time.perf_counter() - begin),
         "ms": times,
         "processor_s": time.process_time() - used,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(report), flush=True)
     sys.stdin.read()  # until the CPU time of the sandboxes has been read too
     _each(sandboxes, lambda sandbox: sandbox.close())
 

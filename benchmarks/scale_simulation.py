@@ -23,6 +23,8 @@ from typing import Any
 from benchmarks.records import RESULTS, Row, row, write_results
 from benchmarks.simulation import Process, Station, Visit, World, erlang_c_wait_s, m_m_c
 
+_LOOK_S = 0.25  # how often an episode looks whether the image that another one pulls is there
+
 
 @dataclass(frozen=True)
 class Assumptions:
@@ -126,6 +128,7 @@ class Fleet:
         self.links = [Station(1) for _ in range(hosts)]
         stored = range(min(given.tasks, given.disk_images)) if images_there else ()
         self.images = [dict.fromkeys(stored) for _ in range(hosts)]
+        self.pulled: list[set[int]] = [set() for _ in range(hosts)]  # images on their way
         self.deaths = [0] * hosts
         self.back_at = [0.0] * hosts
         self.valid = self.invalid = 0
@@ -172,10 +175,16 @@ class Fleet:
         cores, generation, pool = self.cores[host], self.generation, self.pool
         yield pool, costs.lease
         task = self.world.random.randrange(given.tasks)
+        while task in self.pulled[host]:
+            yield None, _LOOK_S
         if task not in self.images[host]:
+            self.pulled[host].add(task)
+            try:
+                yield self.registry, given.image_bytes / given.registry_bytes_per_s
+                yield self.links[host], given.image_bytes / given.link_bytes_per_s
+            finally:  # also where the host fails meanwhile
+                self.pulled[host].remove(task)
             self._keep(host, task)
-            yield self.registry, given.image_bytes / given.registry_bytes_per_s
-            yield self.links[host], given.image_bytes / given.link_bytes_per_s
         yield cores, costs.reset
         generating, commanding = (
             given.tokens_per_s / given.slots_per_server / given.tokens_per_turn,

@@ -49,8 +49,8 @@ class Copy(TextGame):
         return " ".join(self._shown), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        said = action.split()
-        right = sum(a == b for a, b in zip(said, self._shown, strict=False)) if len(said) <= 2 else 0
+        words = action.split()
+        right = sum(a == b for a, b in zip(words, self._shown, strict=False)) if len(words) <= 2 else 0
         return "", right / 2, True, False, {}
 
     def vocabulary(self) -> list[str]:

@@ -23,8 +23,8 @@ TASKS = load_tasks("mini", seed=0, select=":4")
 
 def scripted(model: str, messages: list[dict[str, str]]) -> str:
     """What the model answers: it looks, applies the gold patch, submits; `hasty` leaves every other task unrepaired."""
-    said = "\n".join(message["content"] for message in messages if message["role"] == "user")
-    number, task = next((n, task) for n, task in enumerate(TASKS) if task.problem_statement.strip() in said)
+    asked = "\n".join(message["content"] for message in messages if message["role"] == "user")
+    number, task = next((n, task) for n, task in enumerate(TASKS) if task.problem_statement.strip() in asked)
     turns = sum(message["role"] == "assistant" for message in messages)
     if turns == 0:
         return "I look first.\n<execute>git log --oneline && ls</execute>"

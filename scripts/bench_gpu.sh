@@ -47,7 +47,7 @@ if [[ -n $wheels ]]; then
     for wheel in "$wheels"/*.whl; do
         "$python" -m zipfile -e "$wheel" "$site" || echo "bench_gpu: $wheel could not be unpacked" >&2
     done
-    # Python reads .pth files of folders that it is told of, not of those in PYTHONPATH.
+    # Python reads .pth files of site folders, not of those in PYTHONPATH.
     printf 'import os, site\n\nsite.addsitedir(os.path.dirname(__file__))\n' >"$site/sitecustomize.py"
     path+=:$site
 fi
@@ -57,7 +57,7 @@ export PYTHONPATH=$path PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
 # The benchmark stops in time by itself, less what the wheels took; what does not return is killed half a minute later.
 left=$(awk "BEGIN { print $minutes - $SECONDS / 60 }")
 status=0
-timeout --kill-after=10 "$(awk "BEGIN { print ($left > 0 ? $left : 0) * 60 + 20 }")" \
+timeout --foreground --kill-after=10 "$(awk "BEGIN { print ($left > 0 ? $left : 0) * 60 + 20 }")" \
     "$python" -m benchmarks.gpu "${parts[@]}" --output "$output" --minutes "$left" --device "$device" --peers "$peers" \
     --seconds "$seconds" ||
     status=$?

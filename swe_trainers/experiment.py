@@ -434,7 +434,11 @@ def make_tokenizer(config: ModelConfig, env: gymnasium.Env[str, str] | None) -> 
 
 
 def make_chat(config: ModelConfig, tokenizer: Tokenizer) -> ChatFormat:
-    """How conversations become tokens for this model."""
+    """How conversations become tokens for this model.
+
+    Raises:
+        ConfigurationError: a template is asked for, and the tokenizer has none.
+    """
     template = isinstance(tokenizer, HuggingFaceTokenizer) if config.chat is None else config.chat == "template"
     if not template:
         return CompactChat(tokenizer)

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import gymnasium
 
+from swegym_env import vector
 from swegym_env.agent.actions import Command, Malformed, Submit
 from swegym_env.agent.formats import action_format as find_format
 from swegym_env.agent.observations import print_turn, render_result, turn_text
@@ -42,7 +43,6 @@ from swegym_env.sandbox.pool import WarmPool
 from swegym_env.tasks.adapters import Example
 from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, TaskSet
-from swegym_env.vector import ThreadVectorEnv
 
 __all__ = ["EndReason", "EnvSnapshot", "Outcome", "SWEBenchEnv", "TextEpisode", "Timing", "TurnResult", "make_vector"]
 
@@ -216,10 +216,9 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         self.task: Task = self._task_of(self.example)
 
     @classmethod
-    def make_vector(cls, num_envs: int = 1, **arguments: Any) -> ThreadVectorEnv:
-        """Environments of equal arguments on threads: what `gymnasium.make_vec(…, num_envs=…)` makes."""
-        check_whole("num_envs", num_envs, 1)
-        return ThreadVectorEnv([partial(cls, **arguments)] * num_envs)
+    def make_vector(cls, num_envs: int = 1, **arguments: Any) -> vector.ThreadVectorEnv:
+        """Environments of equal arguments on threads, see `vector.make_vector`."""
+        return vector.make_vector(cls, num_envs, **arguments)
 
     @property
     def instance_ids(self) -> tuple[str, ...]:

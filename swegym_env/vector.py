@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from swegym_env.arguments import check_choice, check_whole
 from swegym_env.errors import ConfigurationError
 
-__all__ = ["ThreadVectorEnv"]
+__all__ = ["ThreadVectorEnv", "make_vector"]
 
 
 class ThreadVectorEnv(SyncVectorEnv):
@@ -24,8 +25,12 @@ class ThreadVectorEnv(SyncVectorEnv):
     its semantics are unchanged. An error in one environment is raised after the calls of all have ended; the results of
     the others are dropped.
 
+    Args:
+        env_fns: make the environments.
+        autoreset_mode: when an environment whose episode ended is reset: `NextStep`, at the next step; `SameStep`, in
+            the same one; or `Disabled`, by `reset` alone.
     Raises:
-        ConfigurationError: the number of actions or seeds is not that of the environments.
+        ConfigurationError: there is no such mode, or the number of actions or seeds is not that of the environments.
         gymnasium.error.ClosedEnvironmentError: it is closed.
     """
 
@@ -35,6 +40,8 @@ class ThreadVectorEnv(SyncVectorEnv):
         *,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
+        if not isinstance(autoreset_mode, AutoresetMode):
+            check_choice("autoreset_mode", autoreset_mode, [mode.value for mode in AutoresetMode])
         self._threads = ThreadPoolExecutor(max_workers=len(env_fns), thread_name_prefix="swegym-vector")
         self._calls: list[Future[None]] = []
         self._buffered = [_BufferedEnv(make()) for make in env_fns]
@@ -86,6 +93,27 @@ class ThreadVectorEnv(SyncVectorEnv):
         wait(self._calls)
         for call in self._calls:
             call.result()
+
+
+def make_vector(
+    make: Callable[..., gymnasium.Env[str, str]],
+    num_envs: int = 1,
+    *,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    **arguments: Any,
+) -> ThreadVectorEnv:
+    """Environments of equal arguments on threads: what `gymnasium.make_vec(…, num_envs=…)` makes.
+
+    Args:
+        make: makes one environment of the arguments.
+        num_envs: number of environments.
+        autoreset_mode: see `ThreadVectorEnv`.
+        arguments: of each environment.
+    Raises:
+        ConfigurationError: one of them is wrong.
+    """
+    check_whole("num_envs", num_envs, 1)
+    return ThreadVectorEnv([partial(make, **arguments)] * num_envs, autoreset_mode=autoreset_mode)
 
 
 class _BufferedEnv(gymnasium.Wrapper[str, str, str, str]):

@@ -153,8 +153,8 @@ def main():
             live[name].step()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a peer, the others are measured
             live.pop(name, None)
-            said = getattr(error, "stderr", None) or str(error) or type(error).__name__
-            missing[name] = " ".join((said.decode() if isinstance(said, bytes) else said).split())[-300:]
+            reason = getattr(error, "stderr", None) or str(error) or type(error).__name__
+            missing[name] = " ".join((reason.decode() if isinstance(reason, bytes) else reason).split())[-300:]
     used = "flags of apptainer exec: " + " ".join(flags(root)) if shutil.which("apptainer") else ""
     versions = {name: version(name) for name in ("mini-swe-agent", "swe-rex")}
     for tool in ("apptainer", "bwrap"):

@@ -138,7 +138,8 @@ def measure(parts: list[str], options: argparse.Namespace) -> int:
     run = describe(device)
     print(json.dumps(run), flush=True)
     deadline, failed = Deadline(60 * options.minutes), False
-    signal.signal(signal.SIGTERM, deadline.end)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a terminal sends Ctrl-C to this process too
+        signal.signal(number, deadline.end)
     for part in parts:
         journal = Journal(options.output / f"{part}.jsonl", run["key"])
         journal.begin(run)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,7 +128,7 @@ class _Generation:
         engine_class, parameters = (peers.load("vllm", name) for name in ("LLM", "SamplingParams"))
         from transformers import AutoConfig
 
-        folder = Path(tempfile.mkdtemp())
+        folder = self.bench.journal.path.with_name("vllm")  # beside the results
         config = AutoConfig.for_model(
             **models.shape(tiny=self.bench.tiny),
             vocab_size=self.model.tokenizer.vocab_size,

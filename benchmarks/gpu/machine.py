@@ -41,9 +41,9 @@ def describe(device: str) -> dict[str, Any]:
 
 
 def source_digest() -> str:
-    """16 digits of the SHA-256 of the trainer's source: equal digests measure equal code, with or without git."""
+    """16 digits of the SHA-256 of the trainer's source and this benchmark's: equal digests measure the same code."""
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "swe_trainers").rglob("*.py")):
+    for path in sorted([*(ROOT / "swe_trainers").rglob("*.py"), *(ROOT / "benchmarks" / "gpu").rglob("*.py")]):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -72,7 +72,10 @@ def clocks(device: str) -> dict[str, str]:
 
 def _smi(query: str) -> str:
     program = shutil.which("nvidia-smi") or "/usr/local/nvidia/bin/nvidia-smi"
-    command = [program, "-i", "0", f"--query-gpu={query}", "--format=csv,noheader"]
+    device = (
+        os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0] or "0"
+    )  # an index or a UUID, as `-i` takes them
+    command = [program, "-i", device, f"--query-gpu={query}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

@@ -22,26 +22,11 @@ _TASK = load_tasks("mini")["mini__calends-012"]
 TESTS = "tests/test_months.py"
 """The only file of its test patch."""
 _PROGRAMS = (
-    *("bash", "sh", "git", "grep", "sed", "find", "tar", "gzip", "xargs", "setsid", "kill"),
-    *("base64", "basename", "cat", "chmod", "chown", "cp", "cut", "date", "dirname", "echo", "env", "head", "id", "ln"),
-    *(
-        "ls",
-        "mkdir",
-        "mktemp",
-        "mv",
-        "nohup",
-        "od",
-        "printf",
-        "pwd",
-        "readlink",
-        "rm",
-        "rmdir",
-        "sleep",
-        "sort",
-        "stat",
-    ),
-    *("tail", "tee", "test", "timeout", "touch", "tr", "true", "uname", "uniq", "wc"),
-)
+    "bash", "sh", "git", "grep", "sed", "find", "tar", "gzip", "xargs", "setsid", "kill", "base64", "basename", "cat",
+    "chmod", "chown", "cp", "cut", "date", "dirname", "echo", "env", "head", "id", "ln", "ls", "mkdir", "mktemp", "mv",
+    "nohup", "od", "printf", "pwd", "readlink", "rm", "rmdir", "sleep", "sort", "stat", "tail", "tee", "test",
+    "timeout", "touch", "tr", "true", "uname", "uniq", "wc",
+)  # fmt: skip
 BASE_IMAGE = "tampering:1"
 _CONDA = "conda() { :; }\n"  # SWE-bench's scripts activate an environment: here it is the image's Python
 _STAND_INS = {
@@ -83,7 +68,7 @@ class Place:
 
 
 def make_place(directory: Path) -> Place:
-    """Make everything, from the programs and the Python of this machine and two packages of PyPI."""
+    """Make everything, from the programs and the Python of this machine and packages of PyPI."""
     source, base_commit = _make_repository(directory)
     root = directory / "bases" / BASE_IMAGE
     make_image(root)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from swe_trainers.provenance import Provenance
     from swe_trainers.run_config import WrapperConfig
 
-__all__ = ["EXAMPLE", "JSON_LOGS", "USAGE", "add_comparison", "add_options", "run", "run_comparison"]
+__all__ = ["EXAMPLE", "JSON_LOGS", "USAGE", "add_comparison", "add_options", "positive", "run", "run_comparison"]
 
 USAGE = """\
 swe-eval --model NAME --base-url URL [--dataset SET] [--slice :50] [--n-parallel N] [--output DIR] [--resume] …
@@ -63,18 +63,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--base-url", metavar="URL", help="URL of a server with OpenAI's chat API, usually …/v1")
     model.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key (OPENAI_API_KEY)")
     model.add_argument("--temperature", type=_not_negative, help="sampling temperature (the server's; folder: 1)")
-    model.add_argument("--max-new-tokens", type=_positive, metavar="N", help="tokens of one answer (folder: 1024)")
+    model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one answer (folder: 1024)")
     model.add_argument("--requests-per-minute", type=_above_zero, metavar="N", help="rate limit, evenly spaced")
     model.add_argument("--timeout", type=_above_zero, metavar="SECONDS", help="timeout of one request (600)")
-    model.add_argument("--retries", type=_positive, metavar="N", help="tries of one request (8)")
+    model.add_argument("--retries", type=positive, metavar="N", help="tries of one request (8)")
     preflight = "do not ask the server for its models first"
     model.add_argument("--no-preflight", action="store_true", default=None, help=preflight)
     limit = "folder: tokens of one conversation (the model's limit, at most 32768)"
-    model.add_argument("--max-tokens", type=_positive, metavar="N", help=limit)
+    model.add_argument("--max-tokens", type=positive, metavar="N", help=limit)
     dtype = "folder: dtype of the weights (float32; bfloat16 on a GPU)"
     model.add_argument("--dtype", choices=["float32", "bfloat16"], help=dtype)
     model.add_argument("--device", help="folder: device (a GPU if there is one)")
-    model.add_argument("--threads", type=_positive, metavar="N", help="folder: CPU threads of PyTorch")
+    model.add_argument("--threads", type=positive, metavar="N", help="folder: CPU threads of PyTorch")
 
     tasks = parser.add_argument_group("the episodes")
     env = f"Gymnasium id; module:Id imports the module first (a trained model's own, else {_ENVIRONMENT})"
@@ -88,12 +88,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--slice", help="slice of the instances: :50, 100:200, ::10")
     tasks.add_argument("--instance", action="append", default=[], metavar="ID", help="only this instance; repeatable")
     episodes = "number of episodes, if the environment does not name its instances (100)"
-    tasks.add_argument("--episodes", type=_positive, metavar="N", help=episodes)
+    tasks.add_argument("--episodes", type=positive, metavar="N", help=episodes)
     samples = "episodes of each instance, for pass@k (%(default)s)"
-    tasks.add_argument("--samples", type=_positive, default=1, metavar="K", help=samples)
+    tasks.add_argument("--samples", type=positive, default=1, metavar="K", help=samples)
     seed = "seed of environments, and of a folder's sampling (%(default)s)"
     tasks.add_argument("--seed", type=_whole, default=0, help=seed)
-    tasks.add_argument("--max-turns", type=_positive, metavar="N", help="turns of an episode")
+    tasks.add_argument("--max-turns", type=positive, metavar="N", help="turns of an episode")
     tasks.add_argument("--time-limit", type=_above_zero, metavar="SECONDS", help="seconds of an episode")
     step = "seconds after which a step of the environment makes the episode invalid (3600)"
     tasks.add_argument("--step-timeout", type=_above_zero, metavar="SECONDS", help=step)
@@ -105,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--success-above", type=float, metavar="RETURN", help=success)
 
     output = parser.add_argument_group("execution and output")
-    output.add_argument("--n-parallel", type=_positive, default=4, metavar="N", help="episodes at once (%(default)s)")
+    output.add_argument("--n-parallel", type=positive, default=4, metavar="N", help="episodes at once (%(default)s)")
     output.add_argument("--output", type=Path, metavar="DIR", help="folder of the results (runs/eval/MODEL/DATASET)")
     invalid = "stop where more of the planned episodes are invalid; 1: never (%(default)s)"
     output.add_argument("--max-invalid-fraction", type=_fraction, default=0.5, metavar="F", help=invalid)
@@ -382,7 +382,8 @@ def _place(options: argparse.Namespace) -> Path:
     return Path("runs", "eval", *(re.sub(r"[^\w.+-]+", "_", name).strip("._") or "model" for name in names))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A positive whole number of the command line. Raises ArgumentTypeError: it is none."""
     if not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
     return int(text)

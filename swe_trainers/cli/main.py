@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion, settings_of
-from swe_trainers.cli.evaluate import JSON_LOGS
+from swe_trainers.cli.evaluate import JSON_LOGS, positive
 from swe_trainers.errors import ConfigurationError, TrainerError
 
 __all__ = ["main", "main_eval"]
@@ -202,7 +202,7 @@ def _measure_run(arguments: Sequence[str]) -> int:
         epilog=_EVAL_EXAMPLE,
     )
     parser.add_argument("run", help="the output directory of swe-train, or a YAML file whose model.path names a model")
-    parser.add_argument("--episodes", type=_positive, help="how many; by default evaluation.episodes, or 100")
+    parser.add_argument("--episodes", type=positive, help="how many; by default evaluation.episodes, or 100")
     parser.add_argument("--output", type=Path, help="where the results go; by default RUN/evaluation, or evaluation")
     parser.add_argument("--resume", action="store_true", help="continue the evaluation in the output directory")
     parser.add_argument("--json", action="store_true", help="one JSON object per episode, then the summary")
@@ -265,8 +265,8 @@ def _check_env(arguments: Sequence[str]) -> int:
     parser.add_argument("--adapter", choices=["none", "text"], default="none", help="text: put number spaces in words")
     parser.add_argument("--adapter-kwargs", type=_object, default={}, help="given to the adapter, as JSON")
     parser.add_argument("--actions", default="", help="played in turn, with commas between; by default legal ones")
-    parser.add_argument("--max-steps", type=_positive, help="of an episode; by default its own limit, 100 at most")
-    parser.add_argument("--timeout", type=_positive, default=60, help="seconds for one call of it (default 60)")
+    parser.add_argument("--max-steps", type=positive, help="of an episode; by default its own limit, 100 at most")
+    parser.add_argument("--timeout", type=positive, default=60, help="seconds for one call of it (default 60)")
     options = parser.parse_args(arguments)
     failed = False
 
@@ -304,7 +304,7 @@ def _doctor(arguments: Sequence[str]) -> int:
     """`swe-train doctor`; 1 where engine and trainer differ by more than rounding."""
     parser = _command("doctor", "Compare the engine's log-probabilities with the trainer's, token by token.")
     parser.add_argument("run", type=Path, help="the output directory of swe-train")
-    parser.add_argument("--episodes", type=_positive, default=16, help="to play, where no batch is given")
+    parser.add_argument("--episodes", type=positive, default=16, help="to play, where no batch is given")
     parser.add_argument("--batch", type=Path, help="a saved batch of the same weights instead of new episodes")
     options = parser.parse_args(arguments)
     sick = False
@@ -473,12 +473,6 @@ def _fail(program: str, reason: str, json_logs: bool) -> None:
 
 def _missing_package(error: ModuleNotFoundError) -> str:
     return f"{error.name} is not installed. Try: pip install 'swegym-env[train]'"
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise argparse.ArgumentTypeError(f"expected a positive whole number, got {text!r}")
-    return int(text)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -135,6 +135,8 @@ def loss_weights(batch: Batch, sequences: Tensor, mode: Aggregation, *, length: 
         length: of the mode `constant`, in tokens.
     Returns:
         (S,) float32: the weight of each single action token of a trajectory, 0 outside the minibatch.
+    Raises:
+        ConfigurationError: there is no such mode, or `constant` has no length.
     """
     counts = batch.actions_of_sequence[sequences].double()  # (R,)
     if mode == "token":
@@ -169,6 +171,8 @@ def policy_log_ratio(
             the ratio of the probabilities of the whole (RLOO).
     Returns:
         (A,) float32, differentiable.
+    Raises:
+        ConfigurationError: there is no such level.
     """
     ratio = policy_logprobs - old_logprobs
     if level == "token":
@@ -199,6 +203,8 @@ def rollout_weights(
         cap: above 1.
     Returns:
         (A,) float32, a constant: not differentiated through.
+    Raises:
+        ConfigurationError: there is no such kind or level.
     """
     if kind == "none":
         return torch.ones_like(old_logprobs)
@@ -228,6 +234,10 @@ def kl_estimate(policy_logprobs: Tensor, reference_logprobs: Tensor, kind: KLEst
         policy_logprobs: (...) float32, of tokens sampled from the policy.
         reference_logprobs: (...) float32, of the same tokens.
         kind: which estimator.
+    Returns:
+        (...) float32, differentiable.
+    Raises:
+        ConfigurationError: there is no such estimator.
     """
     difference = policy_logprobs - reference_logprobs
     if kind == "k1":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -138,9 +139,10 @@ class LanguageModel(nn.Module):
                     f"PyTorch's default device is {torch.get_default_device()}: batches are made on the CPU and moved "
                     "where the model is. Try: without torch.set_default_device; model.device chooses"
                 )
-            self._check_logits()
-            self._check_packing()
-            self._check_cache()
+            with _few_layers(self.trunk):
+                self._check_logits()
+                self._check_packing()
+                self._check_cache()
 
     @classmethod
     def from_config(
@@ -570,6 +572,28 @@ class LanguageModel(nn.Module):
                 "are given. Try: a Llama, Qwen2, Qwen3, Mistral or GPT-2 style model, or the version of transformers "
                 "in constraints.txt"
             )
+
+
+@contextmanager
+def _few_layers(trunk: nn.Module) -> Iterator[None]:
+    """Leave a trunk as many of its first layers as hold one of each kind: enough to see how it is computed."""
+    config: Any = trunk.config
+    lists = [
+        (name, child)
+        for name, child in trunk.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == getattr(config, "num_hidden_layers", None)
+    ]
+    if len(lists) != 1:  # the layers are not known
+        yield
+        return
+    ((name, layers),) = lists
+    types = getattr(config, "layer_types", None) or [None] * len(layers)
+    kinds = [(kind, *map(type, layer.modules())) for kind, layer in zip(types, layers, strict=True)]
+    setattr(trunk, name, layers[: max(map(kinds.index, kinds)) + 1])
+    try:
+        yield
+    finally:
+        setattr(trunk, name, layers)
 
 
 def _is_trained(name: str) -> bool:

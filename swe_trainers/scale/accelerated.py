@@ -56,6 +56,8 @@ def accelerate(learner: Learner, kind: Literal["ddp", "zero1", "zero2"], *, max_
         learner: at its start; its model is the same on every rank, and the only one that learns.
         kind: of spreading.
         max_grad_norm: gradients are scaled down to this norm.
+    Raises:
+        ConfigurationError: ZeRO does not take the optimiser, whose moments have eight bits.
     """
     assert isinstance(learner.model, LanguageModel) and learner.critic is None
     whole = learner.model

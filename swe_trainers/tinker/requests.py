@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
@@ -10,7 +10,7 @@ from swe_trainers.engines.serving import SamplingFields
 
 __all__ = [
     "CreateModel", "CreateSamplingSession", "GetInfo", "Heartbeat", "LoadWeights", "OptimStep", "Retrieve", "Sample",
-    "SaveWeights",
+    "SaveWeights", "SaveWeightsForSampler",
 ]  # fmt: skip
 
 _MOST_SAMPLES = 4096  # of one request
@@ -85,11 +85,20 @@ class OptimStep(_Body):
 
 
 class SaveWeights(_Body):
-    """Also of `save_weights_for_sampler`, which never overwrites."""
+    """Weights and the optimizer's state, under a name."""
 
     model_id: str
     path: str | None = None
     overwrite: bool = False
+    seq_id: int | None = None
+
+
+class SaveWeightsForSampler(_Body):
+    """Weights to sample from; those that follow later saves (`inflight`) are not served."""
+
+    model_id: str
+    path: str | None = None
+    kind: Literal["snapshot"] = "snapshot"
     seq_id: int | None = None
 
 

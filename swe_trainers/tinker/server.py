@@ -183,7 +183,7 @@ class TinkerServer(ModelServer):
 
         return self._train(name, body.seq_id, save)
 
-    async def save_weights_for_sampler(self, body: requests.SaveWeights) -> dict[str, Any]:
+    async def save_weights_for_sampler(self, body: requests.SaveWeightsForSampler) -> dict[str, Any]:
         name, sampler = body.model_id, secrets.token_hex(8)
         path = f"tinker://{name}/sampler_weights/{body.path or sampler}"
         place = self.states.file_of(path, "sampler_weights", new=True)

@@ -139,16 +139,16 @@ class SwegymSandbox(SandboxEnvironment):
             except OSError as error:  # the agent has filled or closed the place
                 raise ToolError(f"the input of the command cannot be written: {error}") from error
 
-        done, told = await self._call(run)
+        done, errors = await self._call(run)
         if done.timed_out:
             raise TimeoutError(f"timeout after {timeout} seconds: {shlex.join(cmd)[:200]}")
         most = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
-        if done.truncated_bytes or len(told) > most:
-            shown = done.output if done.truncated_bytes else told[:most]
+        if done.truncated_bytes or len(errors) > most:
+            shown = done.output if done.truncated_bytes else errors[:most]
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, shown)
-        if done.exit_code == _FOUND_BUT_NOT_EXECUTABLE and told.rstrip().endswith("Permission denied"):
-            raise PermissionError(told.strip())
-        return ExecResult(done.exit_code == 0, done.exit_code, done.output, told)
+        if done.exit_code == _FOUND_BUT_NOT_EXECUTABLE and errors.rstrip().endswith("Permission denied"):
+            raise PermissionError(errors.strip())
+        return ExecResult(done.exit_code == 0, done.exit_code, done.output, errors)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """See `SandboxEnvironment.write_file`."""

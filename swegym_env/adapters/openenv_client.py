@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
@@ -27,6 +28,7 @@ from openenv.core import EnvClient, GenericEnvClient
 from openenv.core.client_types import StepResult
 from websockets.exceptions import WebSocketException
 
+from swegym_env import vector
 from swegym_env.adapters.openenv import SwegymAction, SwegymObservation, SwegymState
 from swegym_env.agent.actions import Call, Command, Malformed, Submit
 from swegym_env.agent.formats import action_format
@@ -34,7 +36,6 @@ from swegym_env.agent.formats.calls import dump_json
 from swegym_env.agent.spaces import AnyText
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.registry import resolve
-from swegym_env.vector import ThreadVectorEnv
 
 __all__ = ["OpenEnvEnv", "SwegymClient", "make_vector"]
 
@@ -229,9 +230,7 @@ class OpenEnvEnv(gymnasium.Env[str, str]):
         return dict(metadata) if self._ours else {"observation": result.observation, "metadata": metadata}
 
 
-def make_vector(num_envs: int = 1, **arguments: Any) -> ThreadVectorEnv:
-    """Sessions of one server on threads: what `gymnasium.make_vec("OpenEnv-v0", num_envs=…)` makes."""
-    return ThreadVectorEnv([lambda: OpenEnvEnv(**arguments)] * num_envs)
+make_vector = partial(vector.make_vector, OpenEnvEnv)  # sessions of one server on threads
 
 
 def _reason(error: BaseException) -> str:

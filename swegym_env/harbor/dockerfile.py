@@ -124,7 +124,7 @@ def words_of(instruction: Instruction, text: str, at: str) -> list[str]:
 
 
 def assignments(instruction: Instruction, variables: Mapping[str, str], at: str) -> dict[str, str]:
-    """Names and values of ENV, in both of its forms."""
+    """Names and values of ENV, in both of its forms. Raises ImageError: a word is no NAME=VALUE."""
     first, _, rest = instruction.text.partition(" ")
     if "=" not in first:
         return {first: expand(rest.strip(), variables)}

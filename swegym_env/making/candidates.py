@@ -116,6 +116,9 @@ def injected(source: Source, language: Language, *, seed: int, kinds: Collection
     """All ways of a language to break the sources of a project, without duplicates; else as `candidates`.
 
     Which of them the tests reach is not known.
+
+    Raises:
+        ConfigurationError: the language knows no such kind.
     """
     unknown = next((kind for kind in kinds if kind not in language.bug_kinds), None)
     if unknown is not None:

@@ -50,6 +50,7 @@ __all__ = [
     "LayerRecord",
     "LayerStore",
     "Provenance",
+    "entries",
     "layer_name",
     "mark_opaque",
     "system_of",
@@ -233,7 +234,7 @@ class LayerStore:
 
     def travelling(self) -> list[str]:
         """The names of all layers in this store that may travel, sorted."""
-        names = [place.stem for place in _entries(self.root / ".records") if not place.name.startswith(".")]
+        names = [place.stem for place in entries(self.root / ".records") if not place.name.startswith(".")]
         return [name for name in names if self.record(name) is not None]
 
     def offered(self, kind: str) -> list[tuple[str, ...]]:
@@ -243,7 +244,7 @@ class LayerStore:
             LayerError: the shared store does not answer.
         """
         keys = {}
-        for place in _entries(self.root / ".records"):
+        for place in entries(self.root / ".records"):
             if place.name.startswith(f"{kind}-"):
                 record = self.record(place.stem)
                 if record is not None and record.taken:
@@ -260,9 +261,9 @@ class LayerStore:
         No sandbox may be running on a layer that old. Returns what was removed.
         """
         removed: list[Path] = []
-        temporaries = _entries(self.root / ".building")
+        temporaries = entries(self.root / ".building")
         names = {temporary.name.rpartition(".")[0] for temporary in temporaries}
-        for name in sorted(names.union(lock.name for lock in _entries(self.root / ".locks"))):
+        for name in sorted(names.union(lock.name for lock in entries(self.root / ".locks"))):
             with suppress(TimeoutError), self._lock(name, timeout_s=0):  # a lock that can be had has no living holder
                 for temporary in temporaries:
                     if temporary.name.rpartition(".")[0] == name:
@@ -270,7 +271,7 @@ class LayerStore:
                         removed.append(temporary)
         if unused_for_s is not None:
             oldest = time.time() - max(unused_for_s, 2 * _USE_NOTED_EVERY_S)
-            for layer in _entries(self.root):
+            for layer in entries(self.root):
                 if not layer.name.startswith(".") and layer.stat().st_atime < oldest:
                     remove_tree(self.withdraw(layer))
                     (self.root / ".records" / f"{layer.name}.json").unlink(missing_ok=True)
@@ -359,7 +360,8 @@ def _make_public(directory: Path) -> None:
             )
 
 
-def _entries(directory: Path) -> list[Path]:
+def entries(directory: Path) -> list[Path]:
+    """What is in a directory, sorted; nothing where there is none."""
     try:
         return sorted(directory.iterdir())
     except FileNotFoundError:

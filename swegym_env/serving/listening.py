@@ -96,6 +96,8 @@ def serve(
         drain: called at the first signal.
         empty: whether it may end.
         drain_s: how long to wait for that.
+    Raises:
+        ConfigurationError: the certificate or its key cannot be read, or the address cannot be listened on.
     """
     listener = listening.open()
     config = uvicorn.Config(

@@ -6,6 +6,7 @@ A dataset is a shipped set, a file, a folder, or a name on the Hugging Face hub.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import re
@@ -303,8 +304,9 @@ def _rows(dataset: str, split: str | None, *, streaming: bool) -> Iterable[tuple
         return _in_split(_file_rows(path), split, dataset)
     if is_folder or _HUB_NAME.fullmatch(dataset) or dataset in HUB_NAMES:
         return _hub_rows(HUB_NAMES.get(dataset, str(path) if is_folder else dataset), split, streaming=streaming)
+    hint = nearest(dataset, (*SHIPPED, *HUB_NAMES)) or _nearest_file(path)
     raise UnknownTaskError(
-        f"no dataset {dataset!r}{nearest(dataset, (*SHIPPED, *HUB_NAMES)) or '.'} "
+        f"no dataset {dataset!r}{hint or '.'} "
         f"Expected one of {', '.join(SHIPPED)}, a {', '.join(FILE_SUFFIXES)} file, or OWNER/NAME on the hub"
     )
 
@@ -324,9 +326,19 @@ def _file_rows(path: Path) -> Iterator[tuple[str, Any]]:
                 row = {**row, "repository": str(path.absolute().parent / repository)}
             yield place, row
     except FileNotFoundError:
-        raise UnknownTaskError(f"no dataset {str(path)!r}: there is no such file") from None
+        raise UnknownTaskError(f"no dataset {str(path)!r}: there is no such file{_nearest_file(path)}") from None
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _nearest_file(path: Path) -> str:
+    """A hint with a file in the same folder that may be meant."""
+    try:
+        files = [each for each in path.parent.iterdir() if each.suffix in FILE_SUFFIXES]
+    except OSError:
+        return ""
+    stems = difflib.get_close_matches(path.stem, [each.stem for each in files])  # all names end alike
+    return nearest(path.name, sorted(each.name for each in files if each.stem in stems))
 
 
 def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:

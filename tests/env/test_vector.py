@@ -110,6 +110,20 @@ def test_make_vec_uses_threads():
     envs.close()
 
 
+@pytest.mark.parametrize("mode", [*AutoresetMode, *(mode.value for mode in AutoresetMode)])
+def test_make_vec_takes_an_autoreset_mode(mode):
+    envs = gymnasium.make_vec("SWEBench-v0", num_envs=2, autoreset_mode=mode, **ARGUMENTS)
+    assert envs.metadata["autoreset_mode"] == AutoresetMode(mode)
+    envs.close()
+
+
+def test_an_unknown_autoreset_mode_is_named_before_anything_starts():
+    threads = threading.active_count()
+    with pytest.raises(ConfigurationError, match=r"autoreset_mode: expected one of .*'SameStep'.*, got 'same_step'"):
+        gymnasium.make_vec("SWEBench-v0", num_envs=2, autoreset_mode="same_step", **ARGUMENTS)
+    assert threading.active_count() == threads
+
+
 def test_info_has_the_reward_parts_of_wrapped_environments():
     envs = ThreadVectorEnv([lambda: StepPenalty(ResolvedReward(_make()))] * 2, autoreset_mode=AutoresetMode.DISABLED)
     envs.reset(seed=0)

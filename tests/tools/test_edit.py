@@ -122,6 +122,32 @@ def test_edit_keeps_mode_and_other_bytes(run: Run) -> None:
     ]
 
 
+def test_bytes_that_are_not_utf8_are_shown_as_view_shows_them(run: Run) -> None:
+    run("printf 'caf\\351 old\\n' > latin.txt")
+    done = run("edit replace latin.txt --old=old --new=new")
+    assert "     1\tcaf\ufffd new" in done.output and "     1\tcaf\ufffd new" in run("view latin.txt").output
+    done = run("edit replace latin.txt --old='cafe new' --new=x")
+    assert done.exit_code == 1 and "caf\ufffd new" in done.output
+
+
+def test_a_read_only_file_is_not_replaced(run: Run) -> None:
+    run("printf 'one\\n' > fixed.txt; chmod 444 fixed.txt; ln -s fixed.txt link.txt")
+    blocks = "{}\n<<<<<<< SEARCH\none\n=======\ntwo\n>>>>>>> REPLACE\n"
+    for path in ("fixed.txt", "link.txt"):
+        for command in (
+            f"edit replace {path} --old=one --new=two",
+            f"echo two | edit insert {path} --line=1",
+            f"edit apply <<'EOF'\n{blocks.format(path)}EOF",
+        ):
+            done = run(command)
+            assert done.exit_code == 1 and f"{path} is read-only; if it is to change: chmod u+w {path}" in done.output
+            assert "Nothing was changed." in done.output
+    assert run("cat fixed.txt; ls -A").output.startswith("one\n") and ".edit-" not in run("ls -A").output
+    assert run("chmod u+w fixed.txt; edit replace fixed.txt --old=one --new=two; cat fixed.txt").output.endswith(
+        "two\n"
+    )
+
+
 def test_edit_errors_are_reported(run: Run) -> None:
     done = run("edit replace months.py --old=a --new=b")
     assert "there is no file months.py; there is calends/months.py" in done.output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning import PEER, Case, cases, summarise, with_earlier
+from benchmarks.learning import PEER, Case, cases, main, summarise, with_earlier
 from benchmarks.learning_tasks import TASKS
 from benchmarks.records import Row, commit
 
@@ -61,3 +61,19 @@ def test_a_peer_plays_after_the_runs_whose_steps_it_takes() -> None:
         if case.algorithm == PEER:
             assert names.index(case.name) > names.index(f"{case.task}/ppo/seed{case.seed}")
             assert TASKS[case.task].package == "minigrid"
+
+
+def test_a_peer_without_the_run_whose_steps_it_takes_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.nice", lambda _: 0)  # of the whole test process
+    (tmp_path / "earlier.json").write_text('{"commit": "old", "rows": [], "ratios": {}}')
+    case = f"minigrid_empty/{PEER}/seed1"
+    arguments = ["--only", case, "--runs", str(tmp_path / "runs"), "--output", str(tmp_path / "earlier.json")]
+    assert main(arguments) == 1
+    assert "not run: minigrid_empty/ppo/seed1 is missing. Try: --only 'minigrid_empty/*'" in capsys.readouterr().out
+
+
+def test_a_peers_runs_without_ours_are_compared_with_nothing() -> None:
+    rows, shares = summarise({Case("minigrid_empty", PEER, 0): measured(0.9)})
+    assert {row.case for row in rows} == {f"minigrid_empty/{PEER}"} and not shares

@@ -185,8 +185,8 @@ def _equality(left: tuple[Token, ...], right: tuple[Token, ...], *, texts: bool)
         return Compared("text", actual, expected, value)
     if not isinstance(value, int) or not -(2**63) <= value < 2**63:
         return None
-    told = any(token.kind == "name" and _OF_LIBRARY.match(token.text) for token in actual)
-    return Compared("int", actual, expected, value, is_loose=told)
+    is_of_library = any(token.kind == "name" and _OF_LIBRARY.match(token.text) for token in actual)
+    return Compared("int", actual, expected, value, is_loose=is_of_library)
 
 
 def _condition(part: tuple[Token, ...]) -> Compared:

@@ -37,46 +37,37 @@ _CHANGING = re.compile(
     r"store|throw|update|write|__setitem__|__delitem__|__setattr__|__iadd__|__next__)"
 )
 _STORING = re.compile(r"_*(install|push|put|register|remember|set_|store)")  # of functions, which keep what they get
-_READING = frozenset(
-    (
-        *("get", "items", "keys", "values", "index", "count", "copy", "join", "format", "startswith", "endswith"),
-        *("union", "intersection", "difference", "issubset", "issuperset", "isdisjoint", "match", "search", "sub"),
-        *("fullmatch", "findall", "finditer", "split", "strip", "encode", "decode", "lower", "upper", "replace"),
-        *("debug", "info", "warning", "error", "exception", "log"),
-    )
-)
-_READERS = frozenset(
-    (
-        *("len", "sorted", "set", "list", "dict", "tuple", "any", "all", "sum", "min", "max", "isinstance", "zip"),
-        *("issubclass", "enumerate", "frozenset", "str", "repr", "bool", "range", "int", "float", "reversed", "map"),
-    )
-)
-# What they make does not change, or keeps nothing that it is given.
-_UNCHANGING = frozenset(
-    (
-        *("compile", "getLogger", "namedtuple", "NamedTuple", "TypeVar", "NewType", "ParamSpec", "frozenset", "tuple"),
-        *("object", "str", "int", "float", "bytes", "bool", "complex", "range", "slice", "Decimal", "Fraction", "Path"),
-        *("PurePath", "PurePosixPath", "date", "time", "datetime", "timedelta", "itemgetter", "attrgetter", "join"),
-        *("methodcaller", "Struct", "property", "staticmethod", "classmethod", "MappingProxyType", "auto", "Enum"),
-        *("len", "min", "max", "sum", "round", "abs", "ord", "chr", "repr", "format", "encode", "decode", "split"),
-        *("gettext_lazy", "gettext", "_", "getattr", "type", "isinstance", "cast", "field", "maketrans", "version"),
-    )
-)
-_INERT = _UNCHANGING | {"list", "dict", "set", "sorted", "OrderedDict", "bytearray", "copy", "fromkeys", "union"}
-_CACHES = frozenset({"lru_cache", "cache", "memoize", "memoized", "singledispatch"})
-# Calls that leave something outside of the process's objects.
-_LEAVING = frozenset(
-    (
-        *("symlink", "mkdir", "makedirs", "putenv", "link", "setxattr", "utime", "truncate", "mkstemp", "mkdtemp"),
-        *("NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory", "touch", "write_text", "write_bytes"),
-        *("umask", "chdir", "nice", "seed", "alarm"),
-        *("mkfifo", "mknod", "chmod", "symlink_to", "hardlink_to", "shm_open", "SharedMemory", "memfd_create"),
-    )
-)
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
+
+
+_READING = _words(
+    "get items keys values index count copy join format startswith endswith union intersection difference issubset "
+    "issuperset isdisjoint match search sub fullmatch findall finditer split strip encode decode lower upper replace "
+    "debug info warning error exception log"
+)
+_READERS = _words(
+    "len sorted set list dict tuple any all sum min max isinstance zip issubclass enumerate frozenset str repr bool "
+    "range int float reversed map"
+)
+# What they make does not change, or keeps nothing that it is given.
+_UNCHANGING = _words(
+    "compile getLogger namedtuple NamedTuple TypeVar NewType ParamSpec frozenset tuple object str int float bytes bool "
+    "complex range slice Decimal Fraction Path PurePath PurePosixPath date time datetime timedelta itemgetter "
+    "attrgetter join methodcaller Struct property staticmethod classmethod MappingProxyType auto Enum len min max sum "
+    "round abs ord chr repr format encode decode split gettext_lazy gettext _ getattr type isinstance cast field "
+    "maketrans version"
+)
+_INERT = _UNCHANGING | {"list", "dict", "set", "sorted", "OrderedDict", "bytearray", "copy", "fromkeys", "union"}
+_CACHES = frozenset({"lru_cache", "cache", "memoize", "memoized", "singledispatch"})
+# Calls that leave something outside of the process's objects.
+_LEAVING = _words(
+    "symlink mkdir makedirs putenv link setxattr utime truncate mkstemp mkdtemp NamedTemporaryFile TemporaryFile "
+    "TemporaryDirectory touch write_text write_bytes umask chdir nice seed alarm mkfifo mknod chmod symlink_to "
+    "hardlink_to shm_open SharedMemory memfd_create"
+)
 
 
 # Modules of the standard library that keep nothing of what they are given, and of others the names that keep nothing.

@@ -31,7 +31,7 @@ from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import sandbox_user
 from swegym_env.sandbox.images.building import PullOptions, Report, make_image
 from swegym_env.sandbox.images.references import Reference, parse
-from swegym_env.sandbox.layers import LayerStore
+from swegym_env.sandbox.layers import LayerStore, entries
 from swegym_env.sandbox.leases import machine_id, process_start
 from swegym_env.sandbox.linux.files import remove_tree
 
@@ -282,7 +282,7 @@ class ImageStore:
     def _users(self, root: str) -> bool:
         """Whether a living process uses an image; marks of dead processes are removed."""
         living = False
-        for mark in _entries(self.root / ".uses" / root):
+        for mark in entries(self.root / ".uses" / root):
             if mark.name == "last":
                 continue
             machine, pid, start = mark.name.split("-")
@@ -302,12 +302,12 @@ class ImageStore:
     def inventory(self) -> list[StoredImage]:
         """Every image, the least recently used first."""
         names: dict[str, list[_Record]] = {}
-        for path in _entries(self.root / ".names"):
+        for path in entries(self.root / ".names"):
             record = _read_record(path)
             if record is not None:
                 names.setdefault(record.root, []).append(record)
         images = []
-        for root in _entries(self.root):
+        for root in entries(self.root):
             if not root.name.startswith("image-"):
                 continue
             records = sorted(names.get(root.name, []), key=lambda record: record.made)
@@ -366,20 +366,13 @@ class ImageStore:
         if self._users(root.name):
             self.layers.publish(doomed, root)
             return False
-        for path in _entries(self.root / ".names"):
+        for path in entries(self.root / ".names"):
             record = _read_record(path)
             if record is not None and record.root == root.name and not root.exists():
                 path.unlink(missing_ok=True)
         remove_tree(self.root / ".uses" / root.name)
         remove_tree(doomed)
         return True
-
-
-def _entries(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except FileNotFoundError:
-        return []
 
 
 def _read_record(path: Path) -> _Record | None:

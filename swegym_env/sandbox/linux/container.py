@@ -599,6 +599,9 @@ def _mount_overlay(root: str, request: dict[str, Any]) -> tuple[int, ...]:
             if error.errno not in _REFUSALS:
                 raise
             reason = str(error)
+    for path in (*request["layers"], request["layer"]):
+        if ":" in path:  # it knows no escape of what separates its layers
+            raise OSError(errno.EINVAL, f"{reason}; and {_FUSE} takes no path with ':', got {path}")
     # What belongs to a user without an id in here cannot be copied up: for fuse-overlayfs all is the sandbox user's.
     squashed = f"{options},squash_to_uid={request['uid']},squash_to_gid={request['gid']}"
     return (_serve_overlay(root, squashed, reason),)

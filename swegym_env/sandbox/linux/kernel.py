@@ -317,6 +317,9 @@ def drop_packets() -> None:
     The default route leads to `lo`, which is up, and there the kernel drops what it would have to forward. Without a
     route, connecting fails at once. Requests to name servers (port 53) still do: looking a name up would take ten
     seconds otherwise.
+
+    Raises:
+        OSError: the kernel refuses a route.
     """
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as routing:
         for request in (_REFUSE_NAMES, _DEFAULT_ROUTE):

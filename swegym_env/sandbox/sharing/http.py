@@ -83,7 +83,7 @@ def read_text(response: HTTPResponse) -> bytes:
 
 
 def begin_of(response: HTTPResponse, start: int) -> int:
-    """Where the body of the answer to a request for the bytes from `start` on begins."""
+    """Where the body of the answer to a request for the bytes from `start` on begins. Raises LayerError: elsewhere."""
     if response.status == 206:
         expected = f"bytes {start}-"
         given = response.headers.get("Content-Range", "")

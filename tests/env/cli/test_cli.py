@@ -358,15 +358,38 @@ def test_closed_standard_streams_change_no_exit_code_and_no_episode(swegym: Run,
         assert swegym("view", str(record), "-o", "-", before=before).returncode == 0
 
 
-def test_an_interrupt_while_the_commands_are_imported_is_one_line(machine: Path, place: Path):
-    (place / "sitecustomize.py").write_text(
-        "import os, signal, sys\n"
-        "class Interrupt:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'swegym_env.cli.serve':\n"
-        "            os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupt())\n"
+@pytest.mark.parametrize(
+    ("program", "imported"),
+    [
+        ("swegym", "gymnasium"),
+        ("swegym", "swegym_env.cli.long_work"),
+        ("swe_train", "swe_trainers.errors"),
+        ("swe_eval", "swe_trainers.cli.evaluate"),
+        ("swe_serve", "swe_trainers.errors"),
+    ],
+)
+def test_an_interrupt_while_a_package_is_imported_is_one_line(program: str, imported: str):
+    code = (
+        f"{INTERRUPT.format(imported)}\nimport swegym_commands\nsys.argv[1:] = ['--help']\n"
+        f"sys.exit(swegym_commands.{program}())"
     )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    name = program.replace("_", "-")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{name}: interrupted\n")
+
+
+INTERRUPT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == '{}':
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+def test_an_interrupt_while_the_commands_are_imported_is_one_line(machine: Path, place: Path):
+    (place / "sitecustomize.py").write_text(INTERRUPT.format("swegym_env.cli.serve"))
     variables = _environment(machine, {})
     variables["PYTHONPATH"] = os.pathsep.join([str(place), variables["PYTHONPATH"]])
     done = subprocess.run([*SWEGYM, "tasks"], capture_output=True, text=True, env=variables, check=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, SandboxError
 from swegym_env.sandbox import Limits, SandboxSpec, local, open_sandbox
 from tests.env.sandbox.conftest import Opener
 from tests.env.sandbox.test_files import BASE, make_layer
@@ -80,6 +80,15 @@ def test_forks_and_snapshots_are_complete_without_a_kernel_feature(
     assert [(change.path, change.kind) for change in sandbox.changes("/testbed")] == changes
     assert sandbox.run("cat d/n; ls").output.startswith("n\n")
     snapshot.discard()
+
+
+@pytest.mark.parametrize("without", ["overlay"], indirect=True)
+@pytest.mark.usefixtures("without")
+def test_a_path_that_fuse_overlayfs_cannot_take_is_named(opened: Opener, public_path: Path) -> None:
+    sandbox = opened(SandboxSpec(layers=(make_layer(public_path / "one,two three", BASE),)))
+    assert sandbox.run("cat a.txt").output == BASE["a.txt"]
+    with pytest.raises(SandboxError, match=r"fuse-overlayfs takes no path with ':', got .*/one:two"):
+        opened(SandboxSpec(layers=(make_layer(public_path / "one:two", BASE),)))
 
 
 STOP_OTHERS = "for i in $(seq 200); do [ $i = $$ ] || [ $i = $BASHPID ] || kill -STOP $i; done 2>/dev/null"

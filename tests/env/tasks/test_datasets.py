@@ -281,6 +281,21 @@ def test_missing_file_is_an_unknown_dataset(suffix: str, tmp_path: Path) -> None
         load_tasks(str(tmp_path / ("rows" + suffix)))
 
 
+def test_a_missing_file_is_answered_with_the_one_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").touch()
+    (tmp_path / "tasks.txt").touch()
+    meant = r"; did you mean tasks\.jsonl\?"
+    for name in ("tasks.json", "taks.jsonl", "tasks.parquet"):
+        with pytest.raises(UnknownTaskError, match=f"there is no such file{meant}$"):
+            load_tasks(str(tmp_path / name))
+    for name in ("tasks", "tasks.csv"):
+        with pytest.raises(UnknownTaskError, match=f"no dataset .*{meant}"):
+            load_tasks(str(tmp_path / name))
+    for name in ("other.json", "other/tasks.json"):
+        with pytest.raises(UnknownTaskError, match=r"there is no such file$"):
+            load_tasks(str(tmp_path / name))
+
+
 def test_folder_with_the_name_of_a_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").mkdir()
     with pytest.raises(ConfigurationError, match="cannot be read"):

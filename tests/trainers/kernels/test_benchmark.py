@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.gpu import machine
 from benchmarks.gpu.__main__ import _blame, summarise
 from benchmarks.gpu.journal import Journal, read_lines
 from benchmarks.gpu.timing import Bench, Contender, Deadline, Ratio, returned_bytes
@@ -230,3 +231,40 @@ def test_a_row_that_newer_code_had_no_time_for_is_kept_and_says_of_which_run_it_
 def test_the_commit_is_unknown_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert commit() == {"commit": "unknown", "dirty": None}
+
+
+@pytest.mark.parametrize("changed", ["swe_trainers/kernels/linear.py", "benchmarks/gpu/rows.py"])
+def test_rows_of_another_kernel_or_another_benchmark_are_not_of_one_run(changed, tmp_path, monkeypatch):
+    for folder in ("swe_trainers", "benchmarks/gpu"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    before = machine.source_digest()
+    with (tmp_path / changed).open("a") as file:
+        file.write("# changed\n")
+    assert machine.source_digest() != before
+
+
+@pytest.mark.parametrize(("visible", "asked"), [(None, "0"), ("", "0"), ("3,4", "3"), ("GPU-8e2d1f", "GPU-8e2d1f")])
+def test_clocks_are_those_of_the_gpu_that_measures(visible, asked, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "$2, 2, 3, 4, 5, 6"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.clocks("cuda")["clocks.sm"] == asked
+
+
+@pytest.mark.campaign
+def test_an_interrupt_ends_the_run_in_one_line(bare, tmp_path):
+    process = start(bare, tmp_path / "out", "rows", "--peers", "none")
+    ends = time.monotonic() + 200
+    while not any("done" in line for line in read_lines(tmp_path / "out" / "rows.jsonl")):
+        assert process.poll() is None and time.monotonic() < ends, finish(process)
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    code, shown = finish(process)
+    assert "Traceback" not in shown and "the time is over: run it again" in shown, shown
+    assert code in (3, -signal.SIGINT)  # bash itself ends by the signal

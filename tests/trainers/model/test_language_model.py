@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -179,6 +180,29 @@ def test_a_model_whose_layers_do_not_get_the_cache_is_refused() -> None:
     causal_lm.model.layers[0].self_attn.register_forward_pre_hook(lose, with_kwargs=True)
     with pytest.raises(ConfigurationError, match="do not store keys and values"):
         LanguageModel(causal_lm, words())
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "needed"),
+    [
+        ("llama", {"num_hidden_layers": 7}, 1),
+        ("gpt2", {"num_hidden_layers": 7}, 1),
+        ("qwen2-half-windowed", {"num_hidden_layers": 5, "max_window_layers": 3}, 4),
+    ],
+)
+def test_a_model_is_checked_by_the_first_layers_that_hold_one_of_each_kind(
+    family: str, options: dict[str, Any], needed: int
+) -> None:
+    called: set[torch.nn.Module] = set()
+
+    def note(module: torch.nn.Module, *_: object) -> None:
+        called.add(module)
+
+    with torch.nn.modules.module.register_module_forward_hook(note):
+        model = tiny_model(family, **options)
+    layers = model.trunk.h if family == "gpt2" else model.trunk.layers
+    assert len(layers) == options["num_hidden_layers"]
+    assert [layer in called for layer in layers] == [True] * needed + [False] * (len(layers) - needed)
 
 
 def test_a_missing_model_folder_is_an_error_that_names_it(tmp_path: Path) -> None:

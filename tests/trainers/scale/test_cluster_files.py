@@ -28,7 +28,7 @@ def launch(folder: Path, *options: str, script: Path = LAUNCH, **variables: str)
 
 def test_model_file_overrides_the_run_file(tmp_path: Path) -> None:
     model = tmp_path / "model.yaml"
-    model.write_text("model: {architecture: {hidden_size: 128}, dtype: bfloat16}\n")
+    model.write_text("model: {architecture: {hidden_size: 128}, dtype: bfloat16}\ntrainer: {learning_rate: 2.5e-05}\n")
     ran = launch(
         tmp_path, "--seed", "3", CONFIG="examples/configs/frozen_lake.yaml", MODEL_CONFIG=str(model),
         SLURM_SUBMIT_DIR=str(tmp_path), SLURM_NNODES="2", SLURM_GPUS_ON_NODE="8",
@@ -41,6 +41,17 @@ def test_model_file_overrides_the_run_file(tmp_path: Path) -> None:
     config = run_config(read_config(command[at + 1], command[at + 2 :]))
     assert (config.model.architecture["hidden_size"], config.model.dtype) == (128, "bfloat16")
     assert config.model.architecture["model_type"] == "llama" and config.scale.fsdp and config.seed == 3
+    assert config.trainer.learning_rate == 2.5e-5
+    assert list(tmp_path.iterdir()) == [model]  # nothing is left
+
+
+def test_options_override_the_model_file(tmp_path: Path) -> None:
+    model = tmp_path / "model.yaml"
+    model.write_text("model: {dtype: bfloat16}\n")
+    settings = {"CONFIG": "examples/configs/frozen_lake.yaml", "MODEL_CONFIG": str(model)}
+    command = launch(tmp_path, "--model.dtype", "float32", **settings).stdout.splitlines()
+    at = command.index("swe_trainers.cli.main")
+    assert run_config(read_config(command[at + 1], command[at + 2 :])).model.dtype == "float32"
 
 
 def test_one_node_runs_without_srun_and_inside_the_container(tmp_path: Path) -> None:
@@ -53,7 +64,7 @@ def test_one_node_runs_without_srun_and_inside_the_container(tmp_path: Path) -> 
     assert command[command.index("--nproc-per-node") + 1] == "6"
 
 
-def test_a_container_runs_its_own_python_for_the_ranks_and_for_merging_files(tmp_path: Path) -> None:
+def test_a_container_runs_its_own_python_for_the_ranks_and_for_the_model_file(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "apptainer").write_text('#!/bin/sh\necho "$*" >>"$0.ran"\n')
@@ -63,7 +74,7 @@ def test_a_container_runs_its_own_python_for_the_ranks_and_for_merging_files(tmp
         CONTAINER="training.sif", SLURM_SUBMIT_DIR=str(tmp_path), PATH=f"{programs}:{os.environ['PATH']}",
     )  # fmt: skip
     assert ran.stdout.splitlines()[:5] == ["apptainer", "exec", "--nv", "training.sif", "python"], ran.stderr
-    assert (programs / "apptainer.ran").read_text().startswith("exec --nv training.sif python -c import sys")
+    assert (programs / "apptainer.ran").read_text().startswith("exec --nv training.sif python -c import json")
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,17 @@ def test_bottleneck_is_identified() -> None:
     assert simulate(5, 2, COSTS, slow_registry, images_there=False, hours=2, seed=0)["bottleneck"] == "registry"
 
 
+def test_an_image_is_pulled_once_and_nobody_starts_before_it_is_there() -> None:
+    """20 episodes of 110 s, begun in the first minute, of one image that takes 1,000 s to pull."""
+    given = replace(ONE, sandboxes_per_host=20, slots_per_server=20, tokens_per_s=200.0, cores_per_host=20)
+    given = replace(given, tasks=1, image_bytes=1e9, link_bytes_per_s=1e6, registry_bytes_per_s=1e12)
+    before = simulate(1, 2, COSTS, given, images_there=False, hours=1000 / 3600, seed=0)
+    assert before["episodes_per_hour"] == 0
+    after = simulate(1, 2, COSTS, given, images_there=False, hours=1400 / 3600, seed=0)
+    assert after["episodes_per_hour"] * 1400 / 3600 >= 20
+    assert after["stations"]["links"]["busy"] == pytest.approx(1000 / 1400)  # one pull
+
+
 def test_dying_hosts_lose_their_episodes() -> None:
     """A host that dies every hour cuts an episode of 110 s short with probability about 1 − exp(−110/3600)."""
     given = replace(ONE, host_hours_between_failures=1.0, host_away_s=0.0)

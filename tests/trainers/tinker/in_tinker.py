@@ -303,6 +303,7 @@ STEP = {**SETTINGS, "weight_decay": 0.0, "grad_clip_norm": 0.0}
         ("load_weights", {"path": "tinker://a/weights/b", "optimizer": {}}, "optimizer: "),
         ("save_weights", {"path": 1}, "path: "),
         ("save_weights_for_sampler", {"path": {}}, "path: "),
+        ("save_weights_for_sampler", {"kind": "inflight"}, "kind: .*'snapshot'"),
         ("create_sampling_session", {"model_path": 1}, "model_path: "),
         ("session_heartbeat", {"session_id": None}, "session_id: "),
         ("get_info", {"model_id": []}, "model_id: "),

@@ -6,11 +6,12 @@ Python 3.5 and newer.
 
 
 def _any_holds(*conditions):
-    """True if one of these functions returns something true; else AssertionError."""
+    """True if one of these functions returns something true; else AssertionError, from the last error of one."""
+    last = None
     for condition in conditions:
         try:
             if condition():
                 return True
-        except Exception:  # noqa: BLE001 - whatever says that it does not hold
-            continue
-    raise AssertionError("none of them holds")
+        except Exception as error:  # noqa: BLE001 - a condition that fails does not hold, as in the test itself
+            last = error
+    raise AssertionError("none of the conditions holds") from last
