@@ -26,7 +26,7 @@ __all__ = ["hugging_face_config", "load_causal_lm", "no_progress_bars"]
 
 def load_causal_lm(source: str | Path, dtype: torch.dtype, bits: Literal[4, 8] | None) -> PreTrainedModel:
     """Load weights from a folder or the hub; adapters in PEFT's format, there or in `adapter`, are merged into them."""
-    options: dict[str, Any] = {"attn_implementation": "sdpa", "dtype": dtype}
+    options: dict[str, Any] = {"dtype": dtype}
     if bits is not None:
         options |= _quantised(bits, dtype)
     folder = Path(source)
