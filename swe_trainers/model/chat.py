@@ -366,7 +366,7 @@ class TemplateChat:
         return ids + (self.tokenizer.encode_scaffold(text[at:]) if at < len(text) else [])
 
     def _rendered(self, messages: _Messages, tools: _Tools, *, header: bool = True) -> str:
-        """The template's text; a role `system` or messages of one role in a row that it refuses are joined with others."""
+        """The template's text; a role `system`, or messages of one role in a row, that it refuses are joined."""
         from jinja2 import TemplateError as JinjaError
 
         failure: Exception | None = None
