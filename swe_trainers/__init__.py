@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from swe_trainers.algorithms.reward_model import RewardModel
     from swe_trainers.algorithms.tree import MonteCarloTree
     from swe_trainers.model.language_model import LanguageModel
+    from swe_trainers.model.lora import LoRA
     from swe_trainers.model.tokenizers import WordTokenizer
     from swe_trainers.rollout.adapters import AnyText, TextAdapter
     from swe_trainers.rollout.trajectory import Trajectory
@@ -47,6 +48,7 @@ __all__ = [
     "DrGRPO",
     "EvaluationConfig",
     "LanguageModel",
+    "LoRA",
     "MonteCarloTree",
     "PolicyGradient",
     "REINFORCEPlusPlus",
@@ -68,6 +70,7 @@ _MODULES = {
     "AnyText": "swe_trainers.rollout.adapters",
     "EvaluationConfig": "swe_trainers.run_config",
     "LanguageModel": "swe_trainers.model.language_model",
+    "LoRA": "swe_trainers.model.lora",
     "PolicyGradient": "swe_trainers.algorithms.policy_gradient",
     "TextAdapter": "swe_trainers.rollout.adapters",
     "Trainer": "swe_trainers.trainer",

@@ -356,8 +356,9 @@ class RunConfig:
         keep_checkpoints: how many of the newest stay.
         save_batch_every: updates between those whose episodes are kept, as OUTPUT_DIR/batches/UPDATE.jsonl, for
             `swe-train replay-batch`; 0: none.
-        demonstrations: what cloning and reward models learn from: trajectories that were recorded, or written
-            conversations, one `{"messages": [{"role": …, "content": …}, …]}` a line.
+        demonstrations: what cloning and reward models learn from: a `.jsonl` of trajectories, as `save_batch_every`
+            writes them, or of conversations, one `{"messages": [{"role": …, "content": …}, …]}` a line, with `tools`
+            beside `messages` where the environment offers some.
         loggers: logging back ends for metrics, each name with its options, e.g. `{wandb: {project: p}}`.
         tensorboard: write TensorBoard events; the same as `loggers: {tensorboard: {}}`.
         wandb_project: log to this project of Weights & Biases; the same as `loggers: {wandb: {project: …}}`.

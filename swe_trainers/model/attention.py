@@ -450,7 +450,15 @@ def _attend(
 
     Returns:
         (B, T, H, D), finite on padding; and None instead of attention weights.
+
+    Raises:
+        ConfigurationError: the family has attention sinks, as gpt-oss.
     """
+    if options.get("s_aux") is not None:
+        raise ConfigurationError(
+            f"{type(module).__name__}: it has attention sinks, which are not computed here. Try: a Llama, Qwen2, "
+            "Qwen3, Mistral or GPT-2 style model"
+        )
     if segments is None:
         return _attend_masked(module, query, key, value, attention_mask, scaling=scaling, **options), None
     if segments.group is not None:

@@ -366,11 +366,11 @@ class TemplateChat:
         return ids + (self.tokenizer.encode_scaffold(text[at:]) if at < len(text) else [])
 
     def _rendered(self, messages: _Messages, tools: _Tools, *, header: bool = True) -> str:
-        """The template's text; where it refuses messages of one role in a row, they are one message."""
+        """The template's text; a role `system`, or messages of one role in a row, that it refuses are joined."""
         from jinja2 import TemplateError as JinjaError
 
         failure: Exception | None = None
-        for given in (messages, _joined(messages)):
+        for given in (messages, _joined(messages), _joined(_without_system(messages))):
             try:
                 return str(
                     self.tokenizer.inner.apply_chat_template(
@@ -392,19 +392,7 @@ class TemplateChat:
             messages.append({"role": "user", "content": _OBSERVATIONS[turn]})
             if turn < turns - 1:
                 messages.append({"role": "assistant", "content": _ACTIONS[turn]})
-        from jinja2 import TemplateError as JinjaError
-
-        try:
-            text = self.tokenizer.inner.apply_chat_template(
-                messages,
-                tools=[dict(tool) for tool in tools] if tools else None,
-                add_generation_prompt=True,
-                tokenize=False,
-                **self._options,
-            )
-        except (JinjaError, TypeError, ValueError) as error:
-            raise TemplateError(f"the chat template fails on a conversation of {turns} turns: {error}") from error
-        return str(text)
+        return self._rendered(messages, tools or ())
 
     def _find_between(self, system: str | None, tools: _Tools | None) -> str:
         """The text from the end of an action to the start of the next; it must be the same after every turn."""
@@ -512,6 +500,11 @@ def _joined(messages: _Messages) -> list[dict[str, Any]]:
     return found
 
 
+def _without_system(messages: _Messages) -> list[dict[str, Any]]:
+    """The messages, with those of the system as the user's: Gemma's documentation asks for it."""
+    return [{**message, "role": "user"} if message["role"] == "system" else dict(message) for message in messages]
+
+
 _LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 
 
@@ -532,7 +525,8 @@ def _growth(before: str, after: str, action: str) -> str:
     at = next((i for i, (a, b) in enumerate(zip(kept, after, strict=False)) if a != b), min(len(kept), len(after)))
     raise TemplateError(
         f"the chat template does not keep the prefix: after one more turn {_quote(kept[at:])} becomes "
-        f"{_quote(after[at:])}; tokens sampled in the shorter conversation could not be trained on in the longer one"
+        f"{_quote(after[at:])}; tokens sampled in the shorter conversation could not be trained on in the longer one. "
+        "Try: a chat_template.jinja that writes an answer right after the generation prompt, and keeps all earlier ones"
     )
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["VALUE_HEAD_FILE", "AdapterFreeReference", "LanguageModel", "Unembedding", "ValueHead"]
 
+_MOST_ROUNDING = 0.2
+"""Differences of logits above this are no rounding of bfloat16 in deep models; wrong attention is far above it."""
+
 VALUE_HEAD_FILE = "value_head.safetensors"
 """The value head's file in a model folder."""
 
@@ -108,9 +111,9 @@ class LanguageModel(nn.Module):
         float32_logits: keep the logits of a bfloat16 model unrounded, in generation and in training.
 
     Raises:
-        ConfigurationError: the logits are scaled or capped, a layer type cannot be packed, the layers do not
-            fill a cache, the tokenizer has more ids than the model has embeddings, or PyTorch's default device is not
-            the CPU.
+        ConfigurationError: the logits are scaled or capped, attention is no plain causal one, a layer type cannot be
+            packed, the layers do not fill a cache, the tokenizer has more ids than the model has embeddings, or
+            PyTorch's default device is not the CPU.
     """
 
     def __init__(
@@ -121,6 +124,8 @@ class LanguageModel(nn.Module):
         self.tokenizer = tokenizer
         self.mask_plan = MaskPlan(causal_lm.config)
         self._attention: AttentionBackend = attention
+        with _few_layers(self.trunk):
+            own_logits = _sample_logits(causal_lm)
         causal_lm.set_attn_implementation(register_segment_attention(attention))
         self.lora: LoRA | None = None
         self.sequence_group: SequenceGroup | None = None
@@ -141,6 +146,7 @@ class LanguageModel(nn.Module):
                 )
             with _few_layers(self.trunk):
                 self._check_logits()
+                self._check_attention(own_logits)
                 self._check_packing()
                 self._check_cache()
 
@@ -173,7 +179,7 @@ class LanguageModel(nn.Module):
             torch.manual_seed(seed)
             try:
                 build: Any = AutoModelForCausalLM.from_config
-                model = build(config, attn_implementation="sdpa", dtype=torch.float32)
+                model = build(config, dtype=torch.float32)
             except (KeyError, RuntimeError, TypeError, ValueError) as error:
                 raise ConfigurationError(f"{config.model_type}: {reason_of(error)}") from error
         return cls(model, tokenizer, attention=attention)
@@ -547,6 +553,24 @@ class LanguageModel(nn.Module):
             )
 
     @torch.no_grad()
+    def _check_attention(self, theirs: Tensor) -> None:
+        """Refuse families whose attention is another than causal softmax attention, which would be silently wrong.
+
+        Args:
+            theirs: `_sample_logits` by the family's own attention.
+        """
+        ids = _sample_ids(self.causal_lm)
+        ours = self.logits(
+            self.trunk_hidden(ids, torch.arange(ids.shape[1], device=self.device)[None], torch.ones_like(ids))
+        )
+        theirs, ours = (logits - logits.mean(-1, keepdim=True) for logits in (theirs, ours.float()))
+        if (theirs - ours).norm() > _MOST_ROUNDING * theirs.norm():
+            raise ConfigurationError(
+                f"{self.causal_lm.config.model_type}: its attention is not plain causal attention, the only one that "
+                "is computed here. Try: a Llama, Qwen2, Qwen3, Mistral or GPT-2 style model"
+            )
+
+    @torch.no_grad()
     def _check_packing(self) -> None:
         """Refuse families that do not pass the layout to their attention: packed sequences would see each other."""
         ids = torch.tensor([[0, 1, 2, 3], [1, 1, 2, 3]], device=self.device) % self.unembedding.weight.shape[0]
@@ -594,6 +618,24 @@ def _few_layers(trunk: nn.Module) -> Iterator[None]:
         yield
     finally:
         setattr(trunk, name, layers)
+
+
+def _sample_ids(causal_lm: PreTrainedModel) -> Tensor:
+    """(1, 8) int64, some tokens of a model."""
+    weight: Tensor = causal_lm.get_output_embeddings().weight  # type: ignore[no-untyped-call]
+    return torch.arange(8, device=weight.device)[None] % weight.shape[0]
+
+
+@torch.no_grad()
+def _sample_logits(causal_lm: PreTrainedModel) -> Tensor:
+    """(1, 8, V) float32, logits of `_sample_ids` by the attention that the model has at present."""
+    ids, training = _sample_ids(causal_lm), causal_lm.training
+    if ids.device.type == "meta":
+        return ids.float()
+    causal_lm.train(False)
+    logits: Tensor = causal_lm(input_ids=ids, use_cache=False).logits.float()
+    causal_lm.train(training)
+    return logits
 
 
 def _is_trained(name: str) -> bool:

@@ -30,7 +30,7 @@ def load_causal_lm(source: str | Path, dtype: torch.dtype, bits: Literal[4, 8] |
     Raises:
         ConfigurationError: there is no such model, its files do not fit each other, or adapters name no base model.
     """
-    options: dict[str, Any] = {"attn_implementation": "sdpa", "dtype": dtype}
+    options: dict[str, Any] = {"dtype": dtype}
     if bits is not None:
         options |= _quantised(bits, dtype)
     folder = Path(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,13 +53,11 @@ def add_lora(model: PreTrainedModel, lora: LoRA, *, seed: int) -> None:
     Raises:
         ConfigurationError: no module has one of the names.
     """
-    from peft import inject_adapter_in_model
-
     model.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            inject_adapter_in_model(_config(model, lora), model)
+            _inject(_config(model, lora), model)
         except ValueError as error:
             raise ConfigurationError(f"lora.targets: {str(error).splitlines()[0]}") from error
     for name, parameter in model.named_parameters():
@@ -88,13 +87,15 @@ def lora_is_neutral(model: nn.Module) -> bool:
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
     """The state dict of the equivalent model without adapters."""
     merged = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if "lora_" not in name
+        name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items() if "lora_" not in name
     }
     for name, layer in model.named_modules():
         if _is_adapted(layer):
-            weight = layer.get_base_layer().weight
+            # Each stacked weight of experts is adapted by a layer of its own, one inside the other.
+            key = f"{name.replace('.base_layer', '')}.{getattr(layer, 'parameter_name', 'weight')}"
+            weight = merged[key]
             with torch.no_grad():
-                merged[f"{name}.weight"] = (weight.float() + layer.get_delta_weight("default").float()).to(weight.dtype)
+                merged[key] = (weight.float() + layer.get_delta_weight("default").float()).to(weight.dtype)
     return merged
 
 
@@ -117,10 +118,10 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     Raises:
         ConfigurationError: they do not fit this model.
     """
-    from peft import LoraConfig, inject_adapter_in_model
+    from peft import LoraConfig
     from safetensors.torch import load_file
 
-    inject_adapter_in_model(LoraConfig.from_pretrained(str(folder)), model)
+    _inject(LoraConfig.from_pretrained(str(folder)), model)
     weights = {}
     for name, tensor in load_file(folder / "adapter_model.safetensors").items():
         module, _, factor = name.removeprefix("base_model.model.").rpartition(".lora_")  # A.weight or B.weight
@@ -129,13 +130,23 @@ def read_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     if unmatched:
         raise ConfigurationError(f"{folder}: these adapters do not fit the model: {min(unmatched)}")
     model.load_state_dict(weights, strict=False)
-    for name, layer in list(model.named_modules()):
-        if _is_adapted(layer):
-            parent, _, child = name.rpartition(".")
-            adapted: Any = layer
-            adapted.merge()
-            setattr(model.get_submodule(parent), child, adapted.get_base_layer())
+    adapted: list[tuple[str, Any]] = [(name, layer) for name, layer in model.named_modules() if _is_adapted(layer)]
+    for _, layer in adapted:
+        layer.merge()
+    for name, layer in adapted:
+        parent, _, child = name.rpartition(".")
+        if child != "base_layer":  # one inside another goes with it
+            setattr(model.get_submodule(parent), child, layer.get_base_layer())
     return model
+
+
+def _inject(config: Any, model: PreTrainedModel) -> None:
+    from peft import inject_adapter_in_model
+
+    with warnings.catch_warnings():
+        # PEFT looks for the ranks that it gives to weights of experts among the names of modules alone.
+        warnings.filterwarnings("ignore", "The following (rank|alpha)_pattern keys", RuntimeWarning)
+        inject_adapter_in_model(config, model)
 
 
 def _config(model: PreTrainedModel, lora: LoRA) -> Any:

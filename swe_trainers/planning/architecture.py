@@ -166,7 +166,11 @@ def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
             model: nn.Module = build(config)
     except (ImportError, KeyError, RuntimeError, TypeError, ValueError, StrictDataclassError) as error:
         raise ConfigurationError(f"model {keys.get('model_type')!r}: {reason_of(error)}") from error
-    heads = config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", None)
+    if heads is None:
+        raise ConfigurationError(
+            f"model {keys.get('model_type')!r}: it has no attention heads, and only transformers can be trained"
+        )
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     projection: Any = model.get_output_embeddings()  # type: ignore[operator]
     embedding: Any = model.get_input_embeddings()  # type: ignore[operator]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,13 @@ class Demonstration:
         observations: before each action.
         actions: the answers.
         system_prompt: before the first observation.
+        tools: function schemas, which the chat template writes into the prompt.
     """
 
     observations: Sequence[str]
     actions: Sequence[str]
     system_prompt: str = ""
+    tools: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         if not self.actions or len(self.observations) != len(self.actions):
@@ -60,7 +62,8 @@ def demonstrated(demonstration: Demonstration, chat: ChatFormat, tokenizer: Toke
         if turn:
             episode.observe(observation, chat.observe(observation, closed=True))
         else:
-            episode.observe(observation, chat.start(observation, system=demonstration.system_prompt or None))
+            prompt = chat.start(observation, system=demonstration.system_prompt or None, tools=demonstration.tools)
+            episode.observe(observation, prompt)
         ids = [*tokenizer.encode(action), stop]
         episode.act(Sample(-1, tuple(ids), (0.0,) * len(ids), "stop"), action)
     episode.terminated = True
@@ -70,7 +73,8 @@ def demonstrated(demonstration: Demonstration, chat: ChatFormat, tokenizer: Toke
 def read_conversations(path: str | Path, chat: ChatFormat, tokenizer: Tokenizer) -> list[Trajectory]:
     """Read written conversations: one JSON object a line, `{"messages": [{"role": …, "content": …}, …]}`.
 
-    The roles are an optional `system`, then `user` and `assistant` in turns; every answer is trained on.
+    The roles are an optional `system`, then `user` and `assistant` in turns; every answer is trained on. `tools` beside
+    `messages` are the function schemas that an episode offers in `info["tools"]`.
 
     Args:
         path: the file.
@@ -87,14 +91,17 @@ def read_conversations(path: str | Path, chat: ChatFormat, tokenizer: Tokenizer)
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(demonstrated(_conversation(json.loads(line)["messages"]), chat, tokenizer))
+            found.append(demonstrated(_conversation(json.loads(line)), chat, tokenizer))
         except (ValueError, TypeError, KeyError, ConfigurationError) as error:
             reason = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
             raise ConfigurationError(f"{path}, line {number}: no conversation: {reason}") from error
     return found
 
 
-def _conversation(messages: Sequence[dict[str, Any]]) -> Demonstration:
+def _conversation(row: Mapping[str, Any]) -> Demonstration:
+    messages, tools = row["messages"], row.get("tools") or []
+    if not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise ConfigurationError(f"tools: expected a list of function schemas, got {tools!r}")
     begins_with_system = bool(messages) and messages[0]["role"] == "system"
     system = messages[0]["content"] if begins_with_system else ""
     turns = messages[1:] if begins_with_system else messages
@@ -108,4 +115,5 @@ def _conversation(messages: Sequence[dict[str, Any]]) -> Demonstration:
         observations=[message["content"] for message in turns[::2]],
         actions=[message["content"] for message in turns[1::2]],
         system_prompt=system,
+        tools=tools,
     )

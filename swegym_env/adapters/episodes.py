@@ -23,7 +23,7 @@ def messages_of(record: Record) -> dict[str, Any]:
         for observation, turn in zip(read, record.turns, strict=True)
         for role, content in (("user", observation), ("assistant", turn.action))
     ]
-    return {"messages": [*system, *turns]}
+    return {"messages": [*system, *turns], **({"tools": list(record.tools)} if record.tools else {})}
 
 
 def read_episodes(place: str | Path) -> list[Record]:

@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         commands,
         "export",
         _run,
-        "write a dataset as the SWE-bench harness or Harbor reads it",
+        "write a dataset for the SWE-bench harness or Harbor, or recorded episodes",
         "swegym export rows.jsonl --output exported/ --where repo='django/*'",
         more=": instance_ids.txt, docker_images.txt, evaluation.jsonl and predictions.jsonl, the last two as the "
         "SWE-bench harness reads them. With --format harbor: a folder for each task, as Harbor and Harbor-v0 play it. "

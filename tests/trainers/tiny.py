@@ -23,6 +23,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model_type": "qwen2", "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64,
         "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1,
     },
+    "qwen3-experts": {
+        "model_type": "qwen3_moe", "num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    },
 }  # fmt: skip
 
 TINY = {

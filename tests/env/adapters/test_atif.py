@@ -199,6 +199,7 @@ def test_export_and_view_take_records_and_documents(
 def test_a_conversation_is_one_that_cloning_reads(recorded: Record) -> None:
     from swe_trainers.rollout.demonstrations import _conversation
 
-    found = _conversation(messages_of(recorded)["messages"])
+    found = _conversation(messages_of(recorded))
+    assert list(found.tools) == list(recorded.tools)
     assert list(found.actions) == [turn.action for turn in recorded.turns]
     assert found.observations[0] == recorded.prompt and found.system_prompt == recorded.system_prompt

@@ -111,7 +111,7 @@ def test_the_compact_format_omits_the_system_prompt_by_default() -> None:
          "after the first action.*after the second"),
         ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]", "not a single special token"),
         ("{% for m in messages %}{{ m.content }}{{ m.content }}<|im_end|>{% endfor %}", "an observation 2 times"),
-        ("{{ raise_exception('only one turn') }}", "fails on a conversation of 1 turns: only one turn"),
+        ("{{ raise_exception('only one turn') }}", "fails on messages of the roles user: only one turn"),
     ],
 )  # fmt: skip
 def test_unusable_chat_templates_are_errors_with_a_reason(template: str, message: str) -> None:
@@ -124,6 +124,17 @@ def test_a_tokenizer_without_a_template_or_special_tokens_is_an_error() -> None:
         TemplateChat(byte_level(""))
     with pytest.raises(ConfigurationError, match="no token"):
         CompactChat(TOKENIZER)
+
+
+def test_a_template_without_a_system_role_shows_the_system_prompt_to_the_user() -> None:
+    """As Gemma's and early Mistral's, which raise."""
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    tokenizer = byte_level(refusal + CHATML)
+    chat = TemplateChat(tokenizer)
+    expected = rendered(TOKENIZER, "be brief\n\nlook")
+    assert tokenizer.inner.decode(chat.start("look", system="be brief")) == expected
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "look"}]
+    assert tokenizer.inner.decode(chat.conversation(messages, (), {})) == expected
 
 
 def test_a_template_whose_turns_depend_on_the_system_prompt_is_an_error() -> None:

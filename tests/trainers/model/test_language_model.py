@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from swe_trainers.errors import ConfigurationError, ShapeError
 from swe_trainers.learning.batch import Batch, lay_out
@@ -162,6 +162,10 @@ def test_training_mode_has_no_dropout() -> None:
         ({**SMALL, "model_type": ["llama"]}, "no model_type"),
         ({**SMALL, "model_type": "llama", "vocab_size": 10}, "46 ids"),
         ({**SMALL, "model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 16}, "gemma2"),
+        ({**SMALL, "model_type": "gpt_oss", "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4},
+         "attention sinks"),
+        ({**SMALL, "model_type": "bert-generation", "initializer_range": 0.5},
+         "bert-generation: its attention is not plain causal"),
         ({"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 1}, "mamba"),
     ],
 )  # fmt: skip
@@ -203,6 +207,15 @@ def test_a_model_is_checked_by_the_first_layers_that_hold_one_of_each_kind(
     layers = model.trunk.h if family == "gpt2" else model.trunk.layers
     assert len(layers) == options["num_hidden_layers"]
     assert [layer in called for layer in layers] == [True] * needed + [False] * (len(layers) - needed)
+
+
+def test_a_saved_model_whose_attention_scores_are_capped_is_refused_for_that(tmp_path: Path) -> None:
+    """And not for the attention of transformers that it does not support either."""
+    shape: Any = {**SMALL, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": words().vocab_size}
+    AutoModelForCausalLM.from_config(AutoConfig.for_model("gemma2", **shape)).save_pretrained(tmp_path)
+    words().save(tmp_path)
+    with pytest.raises(ConfigurationError, match="gemma2: attn_logit_softcapping is set"):
+        LanguageModel.from_pretrained(tmp_path)
 
 
 def test_a_missing_model_folder_is_an_error_that_names_it(tmp_path: Path) -> None:

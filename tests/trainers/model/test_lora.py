@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from swe_trainers.errors import ConfigurationError
@@ -87,7 +88,9 @@ def test_a_checkpoint_has_only_adapters_and_value_head() -> None:
         other.load_state_dict(tiny_model("llama").state_dict())
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3"])
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # these two in PEFT's own loading
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3", "qwen3-experts"])
 def test_saved_adapters_are_merged_and_written_separately(family: str, tmp_path: Path) -> None:
     model = adapted(family)
     truth = logits(model).detach()
@@ -104,6 +107,10 @@ def test_saved_adapters_are_merged_and_written_separately(family: str, tmp_path:
     on_base.save_pretrained(tmp_path / "model")  # in the place of the former one
     alone = LanguageModel.from_pretrained(tmp_path / "model" / "adapter", tokenizer=base.tokenizer)
     torch.testing.assert_close(logits(alone), truth, rtol=1e-4, atol=1e-4)
+    by_peft = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "base"), tmp_path / "model" / "adapter"
+    )
+    torch.testing.assert_close(by_peft(IDS).logits, truth, rtol=1e-4, atol=1e-4)
 
 
 def test_adapters_of_a_bfloat16_model_are_float32() -> None:

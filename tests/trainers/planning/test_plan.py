@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from swe_trainers.cli.main import main
+from swe_trainers.errors import ConfigurationError
 from swe_trainers.planning.architecture import architecture_of
 from swe_trainers.planning.memory import estimate_memory
 from swe_trainers.run_config import run_config
@@ -65,6 +66,11 @@ def test_parameters_are_counted_exactly_from_a_configuration(tmp_path):
     published = architecture_of(None, QWEN3_14B)
     assert published.parameters == 14_768_307_200  # the sum of its tensors as published
     assert published.adapter_parameters(32, ()) == 128_450_560  # PEFT's count for all-linear and r=32
+
+
+def test_a_model_without_attention_is_an_error_of_one_line():
+    with pytest.raises(ConfigurationError, match="'mamba': it has no attention heads"):
+        architecture_of(None, {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 1, "vocab_size": 8})
 
 
 def test_without_a_configuration_the_size_is_estimated_from_the_name():
