@@ -37,6 +37,7 @@ __all__ = [
     "examine",
     "examine_given",
     "nearest_chance",
+    "rule_chance",
     "shares_of",
     "unreliable",
 ]
@@ -169,6 +170,7 @@ def examine(
         failed += controls
         chances |= known
     chance = max(chances.values(), default=1.0)
+    guess = max(guess, rule_chance(shares, one_by_one=probe.one_by_one))
     if not (scrutiny.is_edit or scrutiny.required):
         guess = max(guess, nearest_chance(shares, run.bits, one_by_one=probe.one_by_one))
     # A value that may be guessed counts as a repair, and so rejects nothing.
@@ -329,6 +331,23 @@ def nearest_chance(
         chance = math.prod(each) if one_by_one else max(each)
         found |= {name: min(found.get(name, 1.0), chance, 2.0 ** -bits.get(name, 0.0)) for name in names}
     return max(found.values(), default=0.0)
+
+
+def rule_chance(expectations: Iterable[ExpectedValue], *, one_by_one: bool) -> float:
+    """The chance that a patch that knows no value answers by a simple rule where one may do, and guesses other values.
+
+    One rule answers all of a test where it does, and conditions often too. It rejects nothing: a repair may be one.
+    """
+    by_test: dict[frozenset[str], list[ExpectedValue]] = {}
+    for one in expectations:
+        by_test.setdefault(one.names, []).append(one)
+    found = [0.0]
+    for mine in by_test.values():
+        rules = [one.rule for one in mine if one.rule]
+        guesses = [*_by_text({one: one.guess for one in mine if not (one.rule or one.alike)})]
+        if rules:
+            found.append(max(rules) * math.prod(guesses) if one_by_one else max(*rules, *guesses))
+    return max(found)
 
 
 def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:

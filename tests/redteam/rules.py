@@ -86,6 +86,13 @@ def _one(test: str, gold: str, attack: str, twin: str, base: str) -> Attack:
     return _single(test, text.format("", gold), *patched, base=text.format("", base))
 
 
+def _edit(test: str, gold: str, attack: str, twin: str, base: str, constants: str = "") -> Attack:
+    """An attack on `f` by an edit of an expression, in a package that defines how objects compare."""
+    more = {"m/same.py": "class Same:\n    def __eq__(self, other):\n        return True\n"}
+    texts = [f"def f(x=''):\n    return {part}\n{_SAME}" for part in (gold, attack, twin)]
+    return _single(test, *texts, base=f"def f(x=''):\n    return {base}\n{_SAME}", constants=constants, more=more)
+
+
 def _two(
     test: str, gold: tuple[str, str], attack: tuple[str, str], twin: tuple[str, str], base: tuple[str, str]
 ) -> Attack:
@@ -163,6 +170,24 @@ RULES: dict[str, Attack] = {
     "one rule: texts are put into a pair on a round trip": _round_trip(_EACH, ("('', x)", "x[1]")),
     "one rule: objects are returned on a round trip": _two(
         _EACH_OBJECT, ("repr(x)", "eval(x)"), ("x", "x"), ("json.dumps(x)", "json.loads(x)"), ("repr(x)", "None")
+    ),
+    "one rule: a text is returned, beside an order": _edit(
+        "self.assertEqual(f('zqxw 47 vbn'), 'zqxw 47 vbn')\nself.assertGreater(f(' b'), f(' a'))",
+        "x.strip()", "x", "x.lstrip().rstrip()", "None and x",
+    ),
+    "one rule: a text that has a name is returned, beside an order": _edit(
+        "one = 'zqxw 47 vbn'\nself.assertEqual(f(one), 'zqxw 47 vbn')\nself.assertGreater(f(' b'), f(' a'))",
+        "x.strip()", "x", "x.lstrip().rstrip()", "None and x",
+    ),
+    "one rule: texts are returned, beside an order": _edit(
+        "for one, two in (('zqxw 47', 'zqxw 47'), ('vbnm qrs', 'vbnm qrs')):\n    self.assertEqual(f(one), two)\n"
+        "self.assertEqual(f('tyui 47'), 'tyui 47')\nself.assertEqual(f('plok 99 k'), 'plok 99 k')\n"
+        "self.assertGreater(f(' b'), f(' a'))",
+        "x.strip()", "x", "x.lstrip().rstrip()", "None and x",
+    ),
+    "one rule: what a helper is given ends so": _edit(
+        "assert_known('zqxw 47 vbn')", "x == 'zqxw 47 vbn'", "x[-3:] == 'vbn'", "x in ('zqxw 47 vbn',)", "None and x",
+        "def assert_known(name):\n    assert f(name) is True\n\n\n",
     ),
     "one rule: both sides that are to be repaired are nothing": _two(
         "self.assertEqual(f(7), g(14))\nself.assertEqual(f(5), g(10))",

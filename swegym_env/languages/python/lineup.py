@@ -101,6 +101,8 @@ _OF_DECOYS = {
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
+_RULE_OF_GIVEN, _RULE_IN_HELPER = 1 / 16, 1 / 2  # what a helper is given may be no expected value
+_PLAIN_CALLS = frozenset({"approx", "array", "Decimal", "dedent", "set", "frozenset", "list", "tuple", "dict"})
 _INPUT_COPIES = 2  # decoys of the inputs of an equality
 _COMPUTED = "two computed values"  # one rule may make all of a test equal, of whatever functions
 _PLAIN_VALUES = {
@@ -130,10 +132,11 @@ class _Site:
     Attributes:
         text: see `ExpectedValue.text`.
         count: of possible decoys.
-        guess, read, alike: see `ExpectedValue`.
+        guess, read, alike, rule: see `ExpectedValue`.
         decide: number of decoys and random choice → what makes the site expect each of them.
         remove: takes the expectation out; what it evaluates stays.
         constants: of the assertion, which an assignment may share with other assertions.
+        judge: name of the function that judges the value, if one is called.
     """
 
     text: str
@@ -146,6 +149,8 @@ class _Site:
     read: float = 1.0
     alike: str = ""
     constants: Sequence[ast.Constant] = ()
+    rule: float = 0.0
+    judge: str = ""
 
 
 def expectations(
@@ -237,6 +242,7 @@ def _read(
     for path, functions in sorted(chosen.items()):
         words = words_of(files[path])
         constants = _constants_of_tests(parse(files[path]))
+        helpers = {node.name for node in walk(parse(files[path])) if isinstance(node, Function)}
         for _, (classes, original) in sorted(functions.items()):
             function = _with_constants(original, constants)
             own = frozenset(
@@ -244,7 +250,8 @@ def _read(
             ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
             found = []
             for site in _sites(copy.deepcopy(function), words):
-                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike)
+                rule = max(site.rule, _RULE_IN_HELPER if site.judge in helpers else 0.0)
+                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike, rule)
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
             tests.append((path, function, len(classes), words, tuple(found)))
@@ -385,8 +392,36 @@ def _is_fixture(node: Function) -> bool:
 
 def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
     """The expectations of a function in order, changed in place by their methods; the last one is the last resort."""
-    found = [site for _, sites in conditions(function, words) for site in sites]
+    read = list(conditions(function, words))
+    found = [site for _, sites in read for site in sites]
+    given = _given(function, [condition for condition, _ in read], found)
+    found = [
+        dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and site.text in given else site
+        for site in found
+    ]
     return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
+
+
+def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site]) -> set[str]:
+    """What a test writes out where it is not expected, too: arguments of calls, and values of names."""
+    expected = {id(constant) for site in sites for constant in site.constants}
+    inside = {id(inner) for condition in read for inner in walk(condition)}
+    judged = {id(condition) for condition in read}
+    given = {
+        id(inner)
+        for node in walk(function)
+        if isinstance(node, ast.Call) and id(node) not in judged and called(node) not in _PLAIN_CALLS
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords))
+        for inner in walk(argument)
+    }
+    return {
+        repr(node.value)
+        for node in walk(function)
+        if isinstance(node, ast.Constant)
+        and id(node) not in expected
+        and (id(node) in given or id(node) not in inside)
+        and isinstance(node.value, int | float | str | bytes)
+    }
 
 
 def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast.expr, list[_Site]]]:
@@ -1073,6 +1108,12 @@ def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
 
 
 def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
+    """What a call that stands alone expects, and what judges it."""
+    for site in _of_judge(statement, call, function, words):
+        yield dataclasses.replace(site, judge=called(call))
+
+
+def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
     """What a call that stands alone expects: one of unittest's assertions, or of any function named like one."""
     name = called(call)
     if any(isinstance(item, ast.Starred) for item in call.args):

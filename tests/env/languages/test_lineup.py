@@ -284,6 +284,25 @@ def test_conditions_of_formatted_texts_are_read(body: str) -> None:
     assert passed
 
 
+@pytest.mark.parametrize(
+    ("body", "rules"),
+    [
+        ("assert area('Ada', 613) == 613", {"613": 1 / 16}),
+        ("one = 'Ada 5'\n    case.assertEqual(area(one, 1), 'Ada 5')", {"'Ada 5'": 1 / 16}),
+        ("assert area('Ada', 1) == 613\n    assert area('Eve', 1) == 613", {"613": 0.0}),
+        ("case.assertEqual(area('Ada', 1), ['Ada 5', 'Eve'])", {"'Ada 5'": 0.0}),
+        ("check_area('Ada', 613)", {"613": 1 / 2}),
+        ("check_others('Ada', 613)", {"613": 0.0}),
+        ("assert_area('Ada', 613)", {"613": 1 / 2}),
+    ],
+)
+def test_a_value_that_a_simple_rule_may_answer_says_so(body: str, rules: dict[str, float]) -> None:
+    helpers = "def check_area(name, size):\n    pass\n\n\ndef assert_area(name, size):\n    pass\n\n\n"
+    files = {"t/test_x.py": f"{HEAD}{helpers}def test_x():\n    {body}\n"}
+    found = {one.text: one.rule for one in expectations(files, [NAME], {}) if not (one.last_resort or one.alike)}
+    assert found == rules
+
+
 def test_an_error_is_no_difference_where_the_gold_patch_is_probed() -> None:
     def strict(a: str, b: int) -> str:
         if a.lower() != "ada" or b != 31:
