@@ -291,8 +291,8 @@ def test_conditions_of_formatted_texts_are_read(body: str) -> None:
         ("one = 'Ada 5'\n    case.assertEqual(area(one, 1), 'Ada 5')", {"'Ada 5'": 1 / 16}),
         ("assert area('Ada', 1) == 613\n    assert area('Eve', 1) == 613", {"613": 0.0}),
         ("case.assertEqual(area('Ada', 1), ['Ada 5', 'Eve'])", {"'Ada 5'": 0.0}),
-        ("check_area('Ada', 613)", {"613": 1 / 2}),
-        ("check_others('Ada', 613)", {"613": 0.0}),
+        ("check_area(5, 613)", {"5": 1 / 2}),
+        ("check_others(5, 613)", {"5": 0.0}),
         ("assert_area('Ada', 613)", {"613": 1 / 2}),
     ],
 )
