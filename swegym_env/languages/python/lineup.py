@@ -396,14 +396,14 @@ def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
     found = [site for _, sites in read for site in sites]
     given = _given(function, [condition for condition, _ in read], found)
     found = [
-        dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and site.text in given else site
+        dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and _is_given(site.text, given) else site
         for site in found
     ]
     return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
 
 
-def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site]) -> set[str]:
-    """What a test writes out where it is not expected, too: arguments of calls, and values of names."""
+def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site]) -> dict[str, str]:
+    """What a test writes out where it is not expected, too, by its source: arguments of calls, and values of names."""
     expected = {id(constant) for site in sites for constant in site.constants}
     inside = {id(inner) for condition in read for inner in walk(condition)}
     judged = {id(condition) for condition in read}
@@ -415,13 +415,19 @@ def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site])
         for inner in walk(argument)
     }
     return {
-        repr(node.value)
+        repr(node.value): str(node.value)
         for node in walk(function)
         if isinstance(node, ast.Constant)
         and id(node) not in expected
         and (id(node) in given or id(node) not in inside)
         and isinstance(node.value, int | float | str | bytes)
     }
+
+
+def _is_given(value: str, given: Mapping[str, str]) -> bool:
+    """Whether a value is given, or stands in a text that is."""
+    word = value.strip("bB").strip("'\"").strip()
+    return value in given or bool(word and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", "\n".join(given.values())))
 
 
 def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast.expr, list[_Site]]]:
@@ -874,11 +880,16 @@ def _computed_sites(
             lambda count, choice: choice.sample(plain, count),
             remove,
             guess=0.5 if turn else 1.0,
-            alike=_COMPUTED if turn else "",
+            alike=_alike(text, originals) if turn else "",
         ),
         _Site(text, len(near), choose, remove, usual=4, guess=1.0),
         *others,
     )
+
+
+def _alike(condition: str, sides: Sequence[ast.expr]) -> str:
+    """What an equality has in common with others: if both sides are computed, one rule may make all of them hold."""
+    return _COMPUTED if all(map(_has_calls, sides)) else _shape(condition)
 
 
 def _input_sites(
@@ -895,6 +906,7 @@ def _input_sites(
         put: sets an expression in its place.
     """
     text, is_call = ast.unparse(condition), isinstance(condition, ast.Call)
+    alike = _alike(text, inputs.sides)
 
     def holding(name: str, sides: Sequence[Sides], *first: ast.expr) -> ast.expr:
         equalities = [_later(with_sides(*each), is_statement=is_call) for each in sides]
@@ -917,10 +929,10 @@ def _input_sites(
     numbers = [number for number, places in enumerate(inputs.places) if places]
     for number in numbers:
         alone = functools.partial(decide, number=number)
-        yield _Site(text, _INPUT_COPIES, alone, remove, usual=_INPUT_COPIES, guess=0.5, alike=_COMPUTED)
+        yield _Site(text, _INPUT_COPIES, alone, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike)
     if inputs.changed_together(random.Random(0)):
         both = functools.partial(decide, number=numbers[0], together=True)
-        yield _Site(text, _INPUT_COPIES, both, remove, usual=_INPUT_COPIES, guess=0.5, alike=_COMPUTED)
+        yield _Site(text, _INPUT_COPIES, both, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike)
 
 
 def _order_sites(

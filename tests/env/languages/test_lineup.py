@@ -289,6 +289,8 @@ def test_conditions_of_formatted_texts_are_read(body: str) -> None:
     [
         ("assert area('Ada', 613) == 613", {"613": 1 / 16}),
         ("one = 'Ada 5'\n    case.assertEqual(area(one, 1), 'Ada 5')", {"'Ada 5'": 1 / 16}),
+        ("case.assertEqual(area('name: Ada 5', 1), 'Ada')", {"'Ada'": 1 / 16}),
+        ("case.assertEqual(area('name: Adalbert', 1), 'Ada')", {"'Ada'": 0.0}),
         ("assert area('Ada', 1) == 613\n    assert area('Eve', 1) == 613", {"613": 0.0}),
         ("case.assertEqual(area('Ada', 1), ['Ada 5', 'Eve'])", {"'Ada 5'": 0.0}),
         ("check_area(5, 613)", {"5": 1 / 2}),
