@@ -97,6 +97,8 @@ def inputs_of(sides: Sequence[ast.expr], function: Function, words: tuple[str, .
     left, right = (_spelled_out(side, assigned, _DEPTH) for side in sides)
     if any(isinstance(node, _CANNOT_MOVE) for side in (left, right) for node in walk(side)):
         return None
+    if not all(any(isinstance(node, ast.Call) for node in walk(side)) for side in (left, right)):
+        return None  # what is written out is nobody's answer
     if called(left) in _MANY_TO_ONE or called(right) in _MANY_TO_ONE:
         return None
     found = [tuple(_places(side, others, words)) for side in (left, right)]

@@ -13,6 +13,7 @@ import builtins
 import copy
 import dataclasses
 import functools
+import itertools
 import random
 import re
 import string
@@ -32,7 +33,7 @@ from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, 
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
 
-_MOST_IN_A_TEST, _MOST_IN_A_VALUE = 48, 8
+_MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
 _RARE_ERRORS = (
     *("ZeroDivisionError", "BufferError", "ReferenceError", "UnboundLocalError", "FloatingPointError", "EOFError"),
@@ -137,6 +138,7 @@ class _Site:
         remove: takes the expectation out; what it evaluates stays.
         constants: of the assertion, which an assignment may share with other assertions.
         judge: name of the function that judges the value, if one is called.
+        of_inputs: whether its decoys are inputs of the code under test.
     """
 
     text: str
@@ -151,6 +153,7 @@ class _Site:
     constants: Sequence[ast.Constant] = ()
     rule: float = 0.0
     judge: str = ""
+    of_inputs: bool = False
 
 
 def expectations(
@@ -399,7 +402,10 @@ def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
         dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and _is_given(site.text, given) else site
         for site in found
     ]
-    return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
+    kept = [*itertools.islice((site for site in found if not site.of_inputs), _MOST_IN_A_TEST)]
+    kept += itertools.islice((site for site in found if site.of_inputs), _MOST_OF_INPUTS)
+    chosen = {id(site) for site in kept}
+    return [*(site for site in found if id(site) in chosen), _last_resort(function)]
 
 
 def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site]) -> dict[str, str]:
@@ -929,10 +935,10 @@ def _input_sites(
     numbers = [number for number, places in enumerate(inputs.places) if places]
     for number in numbers:
         alone = functools.partial(decide, number=number)
-        yield _Site(text, _INPUT_COPIES, alone, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike)
+        yield _Site(text, _INPUT_COPIES, alone, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike, of_inputs=True)
     if inputs.changed_together(random.Random(0)):
         both = functools.partial(decide, number=numbers[0], together=True)
-        yield _Site(text, _INPUT_COPIES, both, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike)
+        yield _Site(text, _INPUT_COPIES, both, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike, of_inputs=True)
 
 
 def _order_sites(

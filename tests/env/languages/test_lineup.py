@@ -508,3 +508,13 @@ def test_another_object_is_made_without_its_class_knowing() -> None:
     assert value.size == 3
     for odd in (object(), len, Box, None, float("nan")):
         assert _other_value(odd, 1, False) != odd
+
+
+def test_equalities_of_inputs_take_no_place_of_other_expectations() -> None:
+    equal = "\n    ".join(f"assert area('a{n}', {n}) == area('b{n}', {n})" for n in range(24))
+    values = "\n    ".join(f"assert area(1, {n}) == {1000 + n}" for n in range(40))
+    before, after = (expectations(of_body(body), [NAME], {}) for body in (values, f"{equal}\n    {values}"))
+    count = [sum(one.text.isdecimal() for one in found) for found in (before, after)]
+    assert count == [40, 48 - 2 * 24]
+    few = "\n    ".join(equal.split("\n    ")[:4])
+    assert sum(one.text.isdecimal() for one in expectations(of_body(f"{few}\n    {values}"), [NAME], {})) == 40
