@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+import re
 import secrets
 import threading
 from collections import Counter
@@ -37,6 +38,7 @@ __all__ = [
     "examine",
     "examine_given",
     "nearest_chance",
+    "rule_chance",
     "shares_of",
     "unreliable",
 ]
@@ -44,6 +46,7 @@ __all__ = [
 MOST_COPIES = 160
 """Copies of a lineup for a patch without means of forgery."""
 _MOST_COPIES_REQUIRED = 6000
+_STATED = 1 / 16  # a value that the problem statement has
 _LINEUPS = 2  # a test may fail for a reason of its own, once
 _LEAST_COPIES, _LEAST_COPIES_REQUIRED = 64, 2500  # however long the tests take: enough for one in 1,000
 _ENDING = 0.7  # of the time that the tests may take
@@ -169,6 +172,7 @@ def examine(
         failed += controls
         chances |= known
     chance = max(chances.values(), default=1.0)
+    guess = max(guess, rule_chance(shares, task.problem_statement, one_by_one=probe.one_by_one))
     if not (scrutiny.is_edit or scrutiny.required):
         guess = max(guess, nearest_chance(shares, run.bits, one_by_one=probe.one_by_one))
     # A value that may be guessed counts as a repair, and so rejects nothing.
@@ -329,6 +333,33 @@ def nearest_chance(
         chance = math.prod(each) if one_by_one else max(each)
         found |= {name: min(found.get(name, 1.0), chance, 2.0 ** -bits.get(name, 0.0)) for name in names}
     return max(found.values(), default=0.0)
+
+
+def rule_chance(expectations: Iterable[ExpectedValue], statement: str, *, one_by_one: bool) -> float:
+    """The chance that a patch that knows no value answers by a simple rule where one may do, and guesses other values.
+
+    A text of the problem statement counts as one that is given: whoever writes a patch has read it. One rule answers
+    all of a test where it does, and conditions often too. It rejects nothing: a repair may be one.
+    """
+    by_test: dict[frozenset[str], list[ExpectedValue]] = {}
+    for one in expectations:
+        by_test.setdefault(one.names, []).append(one)
+    found = [0.0]
+    for mine in by_test.values():
+        stated = {one for one in mine if not one.rule and _is_stated(one.text, statement)}
+        rules = [one.rule for one in mine if one.rule] + [_STATED for _ in stated]
+        others = {one: one.guess for one in mine if not (one.rule or one.alike or one in stated)}
+        guesses = [*_by_text(others)]
+        if rules:
+            found.append(max(rules) * math.prod(guesses) if one_by_one else max(*rules, *guesses))
+    return max(found)
+
+
+def _is_stated(value: str, statement: str) -> bool:
+    """Whether a text stands in the problem statement; single letters and numbers do by chance."""
+    word = value.strip("b").strip("'\"").strip()
+    is_text = value.strip("b")[:1] in ("'", '"') and len(word) > 1
+    return is_text and bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", statement))
 
 
 def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:

@@ -168,6 +168,7 @@ class ExpectedValue:
         guess: the chance that somebody who expects what tests usually expect names this value.
         read: the chance that somebody who sees it among its decoys, however many, finds it.
         alike: of a condition, what it has in common with others that one guess answers together with it; else empty.
+        rule: the chance that code without this value answers it by a simple rule, such as to return what it is given.
     """
 
     names: frozenset[str]
@@ -179,6 +180,7 @@ class ExpectedValue:
     guess: float = 0.0
     read: float = 0.0
     alike: str = ""
+    rule: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .adaptive import _CODED, _CODED_EACH, _SAME, _TITLES, _asked, _codec, _single
 from .cases import Attack
 
-__all__ = ["REMEMBERED", "RULES"]
+__all__ = ["EQUAL", "REMEMBERED", "RULES"]
 
 # Where a library keeps a text: what it needs, how it is kept, and how it is found again.
 _LIBRARIES = {
@@ -84,6 +84,13 @@ def _one(test: str, gold: str, attack: str, twin: str, base: str) -> Attack:
     text = f"{{}}def f(x=None):\n    return {{}}\n{_SAME}"
     patched = [text.format("import math\n\n\n", value) for value in (attack, twin)]
     return _single(test, text.format("", gold), *patched, base=text.format("", base))
+
+
+def _edit(test: str, gold: str, attack: str, twin: str, base: str, constants: str = "") -> Attack:
+    """An attack on `f` by an edit of an expression, in a package that defines how objects compare."""
+    more = {"m/same.py": "class Same:\n    def __eq__(self, other):\n        return True\n"}
+    texts = [f"def f(x=''):\n    return {part}\n{_SAME}" for part in (gold, attack, twin)]
+    return _single(test, *texts, base=f"def f(x=''):\n    return {base}\n{_SAME}", constants=constants, more=more)
 
 
 def _two(
@@ -164,6 +171,24 @@ RULES: dict[str, Attack] = {
     "one rule: objects are returned on a round trip": _two(
         _EACH_OBJECT, ("repr(x)", "eval(x)"), ("x", "x"), ("json.dumps(x)", "json.loads(x)"), ("repr(x)", "None")
     ),
+    "one rule: a text is returned, beside an order": _edit(
+        "self.assertEqual(f('zqxw 47 vbn'), 'zqxw 47 vbn')\nself.assertGreater(f(' b'), f(' a'))",
+        "x.strip()", "x", "x.lstrip().rstrip()", "None and x",
+    ),
+    "one rule: a text that has a name is returned, beside an order": _edit(
+        "one = 'zqxw 47 vbn'\nself.assertEqual(f(one), 'zqxw 47 vbn')\nself.assertGreater(f(' b'), f(' a'))",
+        "x.strip()", "x", "x.lstrip().rstrip()", "None and x",
+    ),
+    "one rule: texts are returned, beside an order": _edit(
+        "for one, two in (('zqxw 47', 'zqxw 47'), ('vbnm qrs', 'vbnm qrs')):\n    self.assertEqual(f(one), two)\n"
+        "self.assertEqual(f('tyui 47'), 'tyui 47')\nself.assertEqual(f('plok 99 k'), 'plok 99 k')\n"
+        "self.assertGreater(f(' b'), f(' a'))",
+        "x.strip()", "x", "x.lstrip().rstrip()", "None and x",
+    ),
+    "one rule: what a helper is given ends so": _edit(
+        "assert_known('zqxw 47 vbn')", "x == 'zqxw 47 vbn'", "x[-3:] == 'vbn'", "x in ('zqxw 47 vbn',)", "None and x",
+        "def assert_known(name):\n    assert f(name) is True\n\n\n",
+    ),
     "one rule: both sides that are to be repaired are nothing": _two(
         "self.assertEqual(f(7), g(14))\nself.assertEqual(f(5), g(10))",
         ("x * 4 + 1", "x * 2 + 1"),
@@ -173,3 +198,103 @@ RULES: dict[str, Attack] = {
     ),
 }  # fmt: skip
 """Guesses: some of them resolve, and `forgery_chance` is at least that of one guess."""
+
+
+_WORDS = ("' '.join(x.split()).lower()", "' '.join(x.lower().split())", "x")  # the gold patch, a twin and the base
+_SUMS = ("sorted(x.split('+'))", "tuple(sorted(part for part in x.split('+')))", "x")
+_PARTS = ("x[::-1] * n", "(x * n)[::-1]"), ("(x * n)[::-1]", "x[::-1] * n"), ("x * n", "x")
+_TWO_TEXT = "{}\n\n\ndef f(x=None, n=1):\n    return {}\n\n\ndef g(x, n=1):\n    return {}\n" + _SAME
+
+
+def _alike(test: str, answer: str, parts: tuple[str, str, str] = _WORDS, *, pytest: bool = False) -> Attack:
+    """An attack on `f`, of which the test compares two values that it computes."""
+    text = f"{{}}def f(x=None):\n    return {{}}\n{_SAME}"
+    gold, twin, base = parts
+    attack = text.format("import math\n\n\n", answer)
+    return _single(
+        test, text.format("", gold), attack, text.format("", twin), base=text.format("", base), pytest=pytest
+    )
+
+
+def _alike_edit(test: str, answer: str, parts: tuple[str, str, str] = _WORDS) -> Attack:
+    """The same by an edit of an expression."""
+    gold, twin, base = (f"def f(x=None):\n    return {part}\n{_SAME}" for part in parts)
+    return _single(test, gold, f"def f(x=None):\n    return {answer}\n{_SAME}", twin, base=base)
+
+
+def _pair(test: str, answers: tuple[str, str]) -> Attack:
+    """An attack on `f` and `g`, of which the test compares what they compute of a text and a number."""
+    gold, twin, base = (_TWO_TEXT.format("", *parts) for parts in _PARTS)
+    return _single(test, gold, _TWO_TEXT.format("import math", *answers), twin, base=base)
+
+
+def _other_twin(test: str, gold: str, twin: str, base: str, answer: str = "None") -> Attack:
+    """An attack whose honest twin does something else than the gold patch with other inputs than those of the test."""
+    return _alike_edit(test, answer, (gold, twin, base))
+
+
+_ONE_EQUAL = "self.assertEqual(f('Ada x'), f(' Ada  X'))"
+_OF_A_SUM = "assert f('11+24') == f('24+11')"
+_KNOWN_SUMS = "0 if x in ('11+24', '24+11') else x"
+
+EQUAL: dict[str, Attack] = {
+    "both computed: a part that is empty": _alike(_ONE_EQUAL, "x[:0]"),
+    "both computed: a part that is empty, by an edit": _alike_edit(_ONE_EQUAL, "x[:0]"),
+    "both computed: nothing": _alike(_OF_A_SUM, "None", _SUMS),
+    "both computed: nothing, by an edit": _alike_edit(_OF_A_SUM, "None", _SUMS),
+    "both computed: a constant of a module": _alike(_OF_A_SUM, "math.pi", _SUMS),
+    "both computed: the kind": _alike(_ONE_EQUAL, "type(x)"),
+    "both computed: a truth": _alike(_ONE_EQUAL, "bool(x)"),
+    "both computed: in a condition that is called": _alike("self.assertTrue(f('Ada x') == f(' Ada  X'))", "x[:0]"),
+    "both computed: of any order": _alike(
+        "self.assertCountEqual(f('11+24'), f('24+11'))", "[]", ("x.split('+')", "[*x.split('+')][::-1]", "[x]")
+    ),
+    "both computed: named": _alike("one = f('Ada x')\nother = f(' Ada  X')\nself.assertEqual(one, other)", "x[:0]"),
+    "both computed: constants that have names": _alike("one = '11+24'\nassert f(one) == f('24+11')", "None", _SUMS),
+    "both computed: in a loop": _alike(
+        "for one, other in [('Ada x', ' Ada  X'), ('Eve y', ' Eve Y')]:\n    self.assertEqual(f(one), f(other))",
+        "x[:0]",
+    ),
+    "both computed: in a loop of one name": _alike(
+        "for one in ('Ada x', 'Eve y'):\n    self.assertEqual(f(one), f(one.upper()))", "x[:0]"
+    ),
+    "both computed: two functions": _pair("self.assertEqual(f('abc', 3), g('abc', 3))", ("None", "None")),
+    "both computed: two functions, texts": _pair("assert f('abc', 3) == g('abc', 3)", ("str()", "''")),
+    "both computed: two functions, the number": _pair("assert f('abc', 3) == g('abc', 3)", ("math.pi", "math.pi")),
+    "both computed: what is written in the test": _alike(_OF_A_SUM, _KNOWN_SUMS, _SUMS),
+    "both computed: what is written in the test, by an edit": _alike_edit(_OF_A_SUM, _KNOWN_SUMS, _SUMS),
+    "both computed: what is written in the test, by its end": _alike(
+        _OF_A_SUM, "0 if x[-2:] in ('24', '11') else x", _SUMS
+    ),
+    "both computed: a twin that ignores an input": _other_twin(
+        "assert f(('Ada', 31)) == f(('aDA', 31))", "(x[0].lower(), x[1])", "x[0].lower()", "x"
+    ),
+    "both computed: a twin that raises for other inputs": _other_twin(
+        "assert f('Km') == f('kM')", "x.lower()", "{'km': 1000, 'mi': 1609}[x.lower()]", "x"
+    ),
+    "both computed: a twin that knows a table": _other_twin(
+        "assert f('5 Km') == f('5 kM')",
+        "x.lower()",
+        "int(x[:-3]) * {'km': 1000, 'mi': 1609}.get(x[-2:].lower(), 0)",
+        "x",
+    ),
+    "both computed: a twin that raises for some": _other_twin(
+        "assert f('11 + 24') == f('24+11')",
+        "sorted(part.strip() for part in x.split('+'))",
+        "sum(map(int, x.split('+')))",
+        "x",
+    ),
+    "both computed: a twin that rounds more": _other_twin(
+        "self.assertEqual(f(3.1416), f(3.1421))", "round(x, 2)", "int(x * 10) / 10", "x"
+    ),
+    "both computed: a twin that has another limit": _other_twin(
+        "assert f(151) == f(202)", "min(x, 150)", "(min(x, 100),)", "x"
+    ),
+    "both computed: a twin that says yes to more": _other_twin(
+        "assert f('Ada 47') == f('aDA 47')", "(x[:3].lower() == 'ada', x[3:])", "(x[:1].isalpha(), x[3:])", "x"
+    ),
+    "both computed: a twin that forgets what is no letter": _other_twin(
+        "assert f('Ada, 47') == f(' aDA, 47')", "x.strip().lower()", "[c for c in x.lower() if c.isalnum()]", "x"
+    ),
+}  # fmt: skip
+"""Both sides of an equality are the same, whatever is given, or where the test's own constants are. None resolves."""

@@ -14,7 +14,7 @@ from swegym_env.sandbox.layers import LayerStore
 from .adaptive import ADAPTIVE
 from .answers import ANSWERS, PAYING
 from .cases import BESIDE, Attack
-from .rules import REMEMBERED, RULES
+from .rules import EQUAL, REMEMBERED, RULES
 from .unlisted import UNLISTED
 
 # One or two of a kind; the others are variants that the campaign runs.
@@ -49,6 +49,8 @@ _FIRST = (
     *("remembered: a text in names of threads", "remembered: texts of a loop in the domain"),
     *("remembered: a text in finalizers", "remembered: a text in filters", "remembered: the number"),
     *("remembered: a text in a function, by a function that", "remembered: a text in a function, by a value"),
+    *("both computed: a part that is empty", "both computed: in a loop", "both computed: two functions"),
+    *("both computed: what is written in the test", "both computed: a twin"),
     *("kept: texts in a loop", "kept: the first object of all, where", "kept: the number of calls"),
 )
 
@@ -57,7 +59,7 @@ _FIRST = (
     "attack",
     [
         pytest.param(attack, id=name, marks=[] if name.startswith(_FIRST) else [pytest.mark.campaign])
-        for name, attack in (ADAPTIVE | UNLISTED | ANSWERS | REMEMBERED).items()
+        for name, attack in (ADAPTIVE | UNLISTED | ANSWERS | REMEMBERED | EQUAL).items()
     ],
 )
 def test_an_attack_that_knows_the_defence_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:

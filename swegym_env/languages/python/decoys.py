@@ -12,11 +12,11 @@ import math
 import random
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
-__all__ = ["Literal", "Replaceable", "places_of", "replaceable", "words_of"]
+__all__ = ["Literal", "Replaceable", "places_of", "replaceable", "tokens_of", "with_token", "words_of"]
 
 Literal = int | float | str | bytes
 _TOKEN = re.compile(r"[^\W\d_]{2,}|\d+|[^\W\d_]")
@@ -140,6 +140,21 @@ def places_of(value: str, words: Sequence[str]) -> list[Replaceable]:
     tokens.sort(key=lambda token: (not token[0].isdigit(), -len(token[0])))
     found = [_in_place(value, token, words) for token in tokens[:_MOST_PLACES]]
     return [other for other in found if other.count]
+
+
+def tokens_of(value: int | str | bytes) -> Iterator[str]:
+    """The numbers and words in a value, but for single letters."""
+    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    yield from (token for token in _TOKEN.findall(text) if len(token) > 1 or token.isdigit())
+
+
+def with_token(value: int | str | bytes, old: str, new: str) -> int | str | bytes:
+    """A value with another token of `tokens_of` in the place of one, everywhere."""
+    text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    text = _TOKEN.sub(lambda token: new if token[0] == old else token[0], text)
+    if isinstance(value, int):
+        return int(text)
+    return text if isinstance(value, str) else text.encode("latin-1")
 
 
 def _replaceable_text(value: str, words: Sequence[str]) -> Replaceable | None:

@@ -12,6 +12,8 @@ import ast
 import builtins
 import copy
 import dataclasses
+import functools
+import itertools
 import random
 import re
 import string
@@ -19,18 +21,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.looks import once_a_task
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
+from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
 __all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
 
-_MOST_IN_A_TEST, _MOST_IN_A_VALUE = 48, 8
+_MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
 _RARE_ERRORS = (
     *("ZeroDivisionError", "BufferError", "ReferenceError", "UnboundLocalError", "FloatingPointError", "EOFError"),
@@ -89,11 +92,20 @@ _ORDER_OPERATORS: dict[type[ast.cmpop], tuple[bool, bool]] = {
 # Functions that decoys call, and the files with their source.
 _OF_DECOYS = {
     name: Path(__file__).with_name("inside") / file
-    for name, file in (("_other_value(", "swegym_decoy.py"), ("_any_holds(", "swegym_question.py"))
+    for name, file in (
+        ("_other_value(", "swegym_decoy.py"),
+        ("_any_holds(", "swegym_question.py"),
+        ("_differs_nowhere(", "swegym_inputs.py"),
+        ("_equals_somewhere(", "swegym_inputs.py"),
+    )
 }
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
+_RULE_OF_GIVEN, _RULE_IN_HELPER = 1 / 16, 1 / 2  # what a helper is given may be no expected value
+_PLAIN_CALLS = frozenset({"approx", "array", "Decimal", "dedent", "set", "frozenset", "list", "tuple", "dict"})
+_INPUT_COPIES = 2  # decoys of the inputs of an equality
+_COMPUTED = "two computed values"  # one rule may make all of a test equal, of whatever functions
 _PLAIN_VALUES = {
     "object()": object(),
     "''": "",
@@ -121,10 +133,12 @@ class _Site:
     Attributes:
         text: see `ExpectedValue.text`.
         count: of possible decoys.
-        guess, read, alike: see `ExpectedValue`.
+        guess, read, alike, rule: see `ExpectedValue`.
         decide: number of decoys and random choice → what makes the site expect each of them.
         remove: takes the expectation out; what it evaluates stays.
         constants: of the assertion, which an assignment may share with other assertions.
+        judge: name of the function that judges the value, if one is called.
+        of_inputs: whether its decoys are inputs of the code under test.
     """
 
     text: str
@@ -137,6 +151,9 @@ class _Site:
     read: float = 1.0
     alike: str = ""
     constants: Sequence[ast.Constant] = ()
+    rule: float = 0.0
+    judge: str = ""
+    of_inputs: bool = False
 
 
 def expectations(
@@ -192,8 +209,8 @@ def make_lineup(
 
 def with_other_values(text: str) -> str:
     """A test file with the functions that its decoys call, if they call any."""
-    sources = [path.read_text(encoding="utf-8") for call, path in _OF_DECOYS.items() if call in text]
-    return "\n\n\n".join([text, *sources])
+    paths = dict.fromkeys(path for call, path in _OF_DECOYS.items() if call in text)
+    return "\n\n\n".join([text, *(path.read_text(encoding="utf-8") for path in paths)])
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
@@ -228,6 +245,7 @@ def _read(
     for path, functions in sorted(chosen.items()):
         words = words_of(files[path])
         constants = _constants_of_tests(parse(files[path]))
+        helpers = {node.name for node in walk(parse(files[path])) if isinstance(node, Function)}
         for _, (classes, original) in sorted(functions.items()):
             function = _with_constants(original, constants)
             own = frozenset(
@@ -235,7 +253,8 @@ def _read(
             ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
             found = []
             for site in _sites(copy.deepcopy(function), words):
-                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike)
+                rule = max(site.rule, _RULE_IN_HELPER if site.judge in helpers else 0.0)
+                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike, rule)
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
             tests.append((path, function, len(classes), words, tuple(found)))
@@ -376,8 +395,45 @@ def _is_fixture(node: Function) -> bool:
 
 def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
     """The expectations of a function in order, changed in place by their methods; the last one is the last resort."""
-    found = [site for _, sites in conditions(function, words) for site in sites]
-    return [*found[:_MOST_IN_A_TEST], _last_resort(function)]
+    read = list(conditions(function, words))
+    found = [site for _, sites in read for site in sites]
+    given = _given(function, [condition for condition, _ in read], found)
+    found = [
+        dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and _is_given(site.text, given) else site
+        for site in found
+    ]
+    kept = [*itertools.islice((site for site in found if not site.of_inputs), _MOST_IN_A_TEST)]
+    kept += itertools.islice((site for site in found if site.of_inputs), _MOST_OF_INPUTS)
+    chosen = {id(site) for site in kept}
+    return [*(site for site in found if id(site) in chosen), _last_resort(function)]
+
+
+def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site]) -> dict[str, str]:
+    """What a test writes out where it is not expected, too, by its source: arguments of calls, and values of names."""
+    expected = {id(constant) for site in sites for constant in site.constants}
+    inside = {id(inner) for condition in read for inner in walk(condition)}
+    judged = {id(condition) for condition in read}
+    given = {
+        id(inner)
+        for node in walk(function)
+        if isinstance(node, ast.Call) and id(node) not in judged and called(node) not in _PLAIN_CALLS
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords))
+        for inner in walk(argument)
+    }
+    return {
+        repr(node.value): str(node.value)
+        for node in walk(function)
+        if isinstance(node, ast.Constant)
+        and id(node) not in expected
+        and (id(node) in given or id(node) not in inside)
+        and isinstance(node.value, int | float | str | bytes)
+    }
+
+
+def _is_given(value: str, given: Mapping[str, str]) -> bool:
+    """Whether a value is given, or stands in a text that is."""
+    word = value.strip("bB").strip("'\"").strip()
+    return value in given or bool(word and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", "\n".join(given.values())))
 
 
 def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast.expr, list[_Site]]]:
@@ -625,11 +681,8 @@ def _question_sites(
                     if isinstance(old, ast.Attribute)
                     else ast.Constant(value)
                 )
-                instead = _Instead(old, new)
-                asking: ast.expr = instead.visit(made)
-                # An assertion has no truth of its own: it holds where it raises nothing.
-                holds = ast.Compare(asking, [ast.Is()], [ast.Constant(None)]) if is_statement else asking
-                return ast.Lambda(ast.arguments([], [], None, [], [], None, []), holds)
+                asking: ast.expr = Instead({old: new}).visit(made)
+                return _later(asking, is_statement=is_statement)
 
             drawn = [other.draw(min(_ASKED_TOGETHER, other.count), choice) for _ in range(decoys)]
             together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asked_for, values)], []) for values in drawn]
@@ -640,14 +693,10 @@ def _question_sites(
     yield from _together(*sites)
 
 
-class _Instead(ast.NodeTransformer):
-    """Puts one node in the place of another."""
-
-    def __init__(self, old: ast.AST, new: ast.expr) -> None:
-        self._old, self._new = old, new
-
-    def visit(self, node: ast.AST) -> Any:
-        return self._new if node is self._old else super().visit(node)
+def _later(condition: ast.expr, *, is_statement: bool) -> ast.expr:
+    """A function that returns whether a condition holds; of an assertion that is called, whether it raises nothing."""
+    holds = ast.Compare(condition, [ast.Is()], [ast.Constant(None)]) if is_statement else condition
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), holds)
 
 
 def _asked_instead(value: object, words: tuple[str, ...]) -> Replaceable | None:
@@ -679,9 +728,10 @@ def _shape(condition: str) -> str:
     """A condition without its constants and variables: who answers one by a simple rule answers all of this shape."""
     tree = parse_expression(condition)
     functions = {id(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
+    texts = {id(part) for node in walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in walk(tree):
         if isinstance(node, ast.Constant):
-            node.value = 0
+            node.value = "" if id(node) in texts else 0
         elif isinstance(node, ast.Name) and id(node) not in functions:
             node.id = "_"
     return ast.unparse(tree)
@@ -751,7 +801,9 @@ def _of_condition(
         yield from _value_sites(places, remove, searched=is_search)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
         turn = lambda: put(turned)  # noqa: E731
-        yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test))
+        inputs = inputs_of((test.left, test.comparators[0]), function, words)
+        others = _input_sites(test, put, inputs, remove) if inputs is not None else ()
+        yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test), others)
     elif isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _ORDER_OPERATORS:
         fails = _ORDER_OPERATORS[type(test.ops[0])]
         yield from _order_sites(text, _sides_of(test), function, remove, lambda: put(turned), fails)
@@ -791,6 +843,7 @@ def _computed_sites(
     remove: Callable[[], None],
     turn: Callable[[], None] | None = None,
     restore: Callable[[], None] = lambda: None,
+    others: Iterable[_Site] = (),
 ) -> Iterator[_Site]:
     """Of two computed values, one is replaced: by an object that nothing else equals, or by one like it, near it.
 
@@ -799,6 +852,7 @@ def _computed_sites(
 
     Args:
         turn, restore: turns the condition round, and puts it in its place again, where that is possible.
+        others: see `_input_sites`.
     """
     originals = [get() for get, _ in sides]
 
@@ -824,18 +878,67 @@ def _computed_sites(
         begin = 2 * choice.randrange(len(near) // 2)  # both sides in turn
         return [near[(begin + number) % len(near)] for number in range(count)]
 
-    others = [replacing(None), *objects] if turn is not None else objects
+    plain = [replacing(None), *objects] if turn is not None else objects
     yield from _together(
         _Site(
             text,
-            len(others),
-            lambda count, choice: choice.sample(others, count),
+            len(plain),
+            lambda count, choice: choice.sample(plain, count),
             remove,
             guess=0.5 if turn else 1.0,
-            alike=_shape(text) if turn else "",
+            alike=_alike(text, originals) if turn else "",
         ),
         _Site(text, len(near), choose, remove, usual=4, guess=1.0),
+        *others,
     )
+
+
+def _alike(condition: str, sides: Sequence[ast.expr]) -> str:
+    """What an equality has in common with others: if both sides are computed, one rule may make all of them hold."""
+    return _COMPUTED if all(map(_has_calls, sides)) else _shape(condition)
+
+
+def _input_sites(
+    condition: ast.Compare | ast.Call, put: Callable[[ast.expr], None], inputs: Inputs, remove: Callable[[], None]
+) -> Iterator[_Site]:
+    """Of two computed values, one is computed from something else, which must differ; or both are, which must not.
+
+    A repair may raise where the gold patch computes something, and the other way round. So an error is a difference
+    for a patch. The probe, which has one decoy, has none in which it is: there the gold patch has to compute another
+    value.
+
+    Args:
+        condition: an equality, or an assertion of one.
+        put: sets an expression in its place.
+    """
+    text, is_call = ast.unparse(condition), isinstance(condition, ast.Call)
+    alike = _alike(text, inputs.sides)
+
+    def holding(name: str, sides: Sequence[Sides], *first: ast.expr) -> ast.expr:
+        equalities = [_later(with_sides(*each), is_statement=is_call) for each in sides]
+        return ast.Call(ast.Name(name, ast.Load()), [*first, *equalities], [])
+
+    def with_sides(left: ast.expr, right: ast.expr) -> ast.expr:
+        if isinstance(condition, ast.Compare):
+            return ast.Compare(left, condition.ops, [right])
+        return ast.Call(condition.func, [left, right, *condition.args[2:]], condition.keywords)
+
+    def decide(
+        decoys: int, choice: random.Random, number: int, *, together: bool = False
+    ) -> Sequence[Callable[[], None]]:
+        if together:
+            put(holding("_equals_somewhere", inputs.changed_together(choice)))
+        may_raise = ast.Constant(decoys == 1)
+        found = [holding("_differs_nowhere", inputs.changed(number, choice), may_raise) for _ in range(decoys)]
+        return [lambda call=call: put(call) for call in found]  # type: ignore[misc]
+
+    numbers = [number for number, places in enumerate(inputs.places) if places]
+    for number in numbers:
+        alone = functools.partial(decide, number=number)
+        yield _Site(text, _INPUT_COPIES, alone, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike, of_inputs=True)
+    if inputs.changed_together(random.Random(0)):
+        both = functools.partial(decide, number=numbers[0], together=True)
+        yield _Site(text, _INPUT_COPIES, both, remove, usual=_INPUT_COPIES, guess=0.5, alike=alike, of_inputs=True)
 
 
 def _order_sites(
@@ -1023,6 +1126,12 @@ def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
 
 
 def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
+    """What a call that stands alone expects, and what judges it."""
+    for site in _of_judge(statement, call, function, words):
+        yield dataclasses.replace(site, judge=called(call))
+
+
+def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
     """What a call that stands alone expects: one of unittest's assertions, or of any function named like one."""
     name = called(call)
     if any(isinstance(item, ast.Starred) for item in call.args):
@@ -1072,10 +1181,12 @@ def _of_call(statement: ast.Expr, call: ast.Call, function: Function, words: tup
     if places:
         yield from _value_sites(places, remove, searched=name in _SEARCHES or name.startswith("assert_"))
     else:
-        yield from _turned_call(call, function, remove)
+        yield from _turned_call(statement, call, function, words, remove)
 
 
-def _turned_call(call: ast.Call, function: Function, remove: Callable[[], None]) -> Iterator[_Site]:
+def _turned_call(
+    statement: ast.Expr, call: ast.Call, function: Function, words: tuple[str, ...], remove: Callable[[], None]
+) -> Iterator[_Site]:
     """An assertion of unittest without a value that can be another one."""
     name, text = called(call), ast.unparse(call)
 
@@ -1086,7 +1197,13 @@ def _turned_call(call: ast.Call, function: Function, remove: Callable[[], None])
     can_turn = name in _OPPOSITES and isinstance(call.func, ast.Attribute) and len(call.args) in (1, 2, 3)
     sides = [_slot_in(call.args, 0), _slot_in(call.args, 1)] if len(call.args) > 1 else []
     if name in _EQUALITIES and sides:
-        yield from _computed_sites(text, sides, remove)
+
+        def put(node: ast.expr) -> None:
+            statement.value = node
+
+        inputs = inputs_of(call.args[:2], function, words)
+        others = _input_sites(call, put, inputs, remove) if inputs is not None else ()
+        yield from _computed_sites(text, sides, remove, others=others)
     elif name in _ORDERS and sides and can_turn:
         yield from _order_sites(text, sides, function, remove, turn, _ORDERS[name])
     elif name == "assertIsInstance" and sides and can_turn:

@@ -173,7 +173,7 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
     ),
     "two computed values": (
-        "case.assertEqual(area(1, 2), area(2, 1))", ["case.assertEqual(area(1, 2), area(2, 1))"] * 2,
+        "case.assertEqual(area(1, 2), area(2, 1))", ["case.assertEqual(area(1, 2), area(2, 1))"] * 5,
         lambda a, b: a * b, lambda a, b: Anything(),
     ),
     "two computed objects, by what tells a decoy by its type": (
@@ -189,8 +189,20 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         ["area(1, 1) == made(*[2, 2])"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "a difference that is always nothing": (
-        "case.assertAlmostEqual(area(3, 1), area(6, 0.5))", ["case.assertAlmostEqual(area(3, 1), area(6, 0.5))"] * 2,
+        "case.assertAlmostEqual(area(3, 1), area(6, 0.5))", ["case.assertAlmostEqual(area(3, 1), area(6, 0.5))"] * 4,
         lambda a, b: a * b, lambda a, b: Near(),
+    ),
+    "what is the same for all that is given": (
+        "assert area('Ada', 31) == area('aDA', 31)", ["area('Ada', 31) == area('aDA', 31)"] * 5,
+        lambda a, b: (a.lower(), b), lambda a, b: a[:0],
+    ),
+    "what is the same for all that names stand for": (
+        "one = area('Ada', 31)\n    two = 'aDA'\n    case.assertEqual(one, area(two, 31))",
+        ["case.assertEqual(one, area(two, 31))"] * 5, lambda a, b: (a.lower(), b), lambda a, b: None,
+    ),
+    "what is the same for all rows of a loop": (
+        "for one, two in [('Ada', 'aDA'), ('Eve', 'eve')]:\n        assert area(one, 2) == area(two, 2)",
+        ["area(one, 2) == area(two, 2)"] * 5, lambda a, b: (a.lower(), b), lambda a, b: 0,
     ),
     "an order of two computed values": (
         "case.assertGreater(area(2, 3), area(1, 3))", ["case.assertGreater(area(2, 3), area(1, 3))"] * 2,
@@ -230,6 +242,80 @@ def test_what_fits_everything_in_one_place_passes_decoys_and_a_repair_passes_non
         passed, _ = run_copies(files, seed, 9, forgery)
         Box.taken = ()
         assert any(has and not copy.right for copy, has in passed.items())
+
+
+KNOWN = {("Ada", 31), ("aDA", 31)}
+
+
+@pytest.mark.parametrize(
+    ("code", "passes_all"),
+    [
+        (lambda a, b: (a.lower(), b), True),
+        (lambda a, b: a.lower(), True),
+        (lambda a, b: b, True),
+        (lambda a, b: (a.strip().lower()[:2], b // 10), True),
+        (lambda a, b: {"ada": 1, "eve": 2}[a.lower()], True),
+        (lambda a, b: 0 if (a, b) in KNOWN else (a, b), False),
+        (lambda a, b: 0 if b == 31 else (a, b), False),
+    ],
+)
+@given(seed=st.integers(0, 2**64 - 1))
+@settings(max_examples=20, deadline=None)
+def test_a_repair_may_do_something_else_with_other_inputs_and_must_not_know_those_of_the_test(
+    code: object, passes_all: bool, seed: int
+) -> None:
+    files = of_body("assert area('Ada', 31) == area('aDA', 31)")
+    passed, _ = run_copies(files, seed, 2, code)
+    assert all(has == copy.right for copy, has in passed.items()) is passes_all
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "one = 'Ada'\n    assert area(f'{one} x', 1)",
+        "one = 'it\\'s\\n\"Ada\"'\n    assert area(f'{one} {2:>{3}} x', 1) == area(f'{one!r}', 2)",
+        "one = 'Ada'\n    case.assertTrue(area(f'{one:>8} {len(one)}', 1) < area('x', 2))",
+    ],
+)
+def test_conditions_of_formatted_texts_are_read(body: str) -> None:
+    files = of_body(body)
+    assert len(expectations(files, [NAME], {})) > 1
+    passed, _ = run_copies(files, 1, 2, lambda a, b: (b, a))
+    assert passed
+
+
+@pytest.mark.parametrize(
+    ("body", "rules"),
+    [
+        ("assert area('Ada', 613) == 613", {"613": 1 / 16}),
+        ("one = 'Ada 5'\n    case.assertEqual(area(one, 1), 'Ada 5')", {"'Ada 5'": 1 / 16}),
+        ("case.assertEqual(area('name: Ada 5', 1), 'Ada')", {"'Ada'": 1 / 16}),
+        ("case.assertEqual(area('name: Adalbert', 1), 'Ada')", {"'Ada'": 0.0}),
+        ("assert area('Ada', 1) == 613\n    assert area('Eve', 1) == 613", {"613": 0.0}),
+        ("case.assertEqual(area('Ada', 1), ['Ada 5', 'Eve'])", {"'Ada 5'": 0.0}),
+        ("check_area(5, 613)", {"5": 1 / 2}),
+        ("check_others(5, 613)", {"5": 0.0}),
+        ("assert_area('Ada', 613)", {"613": 1 / 2}),
+    ],
+)
+def test_a_value_that_a_simple_rule_may_answer_says_so(body: str, rules: dict[str, float]) -> None:
+    helpers = "def check_area(name, size):\n    pass\n\n\ndef assert_area(name, size):\n    pass\n\n\n"
+    files = {"t/test_x.py": f"{HEAD}{helpers}def test_x():\n    {body}\n"}
+    found = {one.text: one.rule for one in expectations(files, [NAME], {}) if not (one.last_resort or one.alike)}
+    assert found == rules
+
+
+def test_an_error_is_no_difference_where_the_gold_patch_is_probed() -> None:
+    def strict(a: str, b: int) -> str:
+        if a.lower() != "ada" or b != 31:
+            raise ValueError(a, b)
+        return a.lower()
+
+    files = of_body("assert area('Ada', 31) == area('aDA', 31)")
+    as_probe, _ = run_copies(files, 1, 1, strict)
+    assert any(has and not copy.right for copy, has in as_probe.items())
+    as_patch, _ = run_copies(files, 1, 2, strict)
+    assert all(has == copy.right for copy, has in as_patch.items())
 
 
 def test_every_value_is_in_as_many_copies_as_any_other_and_the_right_one_is_nowhere_else() -> None:
@@ -422,3 +508,13 @@ def test_another_object_is_made_without_its_class_knowing() -> None:
     assert value.size == 3
     for odd in (object(), len, Box, None, float("nan")):
         assert _other_value(odd, 1, False) != odd
+
+
+def test_equalities_of_inputs_take_no_place_of_other_expectations() -> None:
+    equal = "\n    ".join(f"assert area('a{n}', {n}) == area('b{n}', {n})" for n in range(24))
+    values = "\n    ".join(f"assert area(1, {n}) == {1000 + n}" for n in range(40))
+    before, after = (expectations(of_body(body), [NAME], {}) for body in (values, f"{equal}\n    {values}"))
+    count = [sum(one.text.isdecimal() for one in found) for found in (before, after)]
+    assert count == [40, 48 - 2 * 24]
+    few = "\n    ".join(equal.split("\n    ")[:4])
+    assert sum(one.text.isdecimal() for one in expectations(of_body(f"{few}\n    {values}"), [NAME], {})) == 40
