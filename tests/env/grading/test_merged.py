@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.languages import ExpectedValue, Merged
