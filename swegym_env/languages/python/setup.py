@@ -50,13 +50,14 @@ _BUILD_TOOLS_LATER = ("pip==24.0", "setuptools==69.5.1", "wheel==0.43.0")
 
 
 _EXTENSION_LIBRARIES = f"{ENVIRONMENT}/lib/extensions"
-# The sources are in /testbed or, as those of matplotlib, in /testbed/lib. What the repository has is not replaced.
+# The sources are in /testbed or, as those of matplotlib, in /testbed/lib. What the repository has is not replaced. A clone
+# that lacks large files lacks astropy's table of the Earth's rotation (eopc04), without which it cannot be imported.
 _PUT_EXTENSIONS = f"""\
 wheel=/tmp/extensions && rm -rf $wheel && python -m pip install --no-deps --no-compile --target $wheel {{release}} &&
 cd $wheel && sources=/testbed && first=$(ls -d */ | grep -v -e info/ -e libs/ -e __pycache__ -e bin/ | head -n 1) &&
 if [ -d /testbed/lib/$first ]; then sources=/testbed/lib; fi && mkdir -p {_EXTENSION_LIBRARIES} &&
 find . -path '*libs/*.so*' -exec cp {{{{}}}} {_EXTENSION_LIBRARIES} \\; &&
-find $first '(' -name '*.so' -not -path '*libs/*' -o -name _version.py -o -name matplotlibrc ')' \\
+find $first '(' -name '*.so' -not -path '*libs/*' -o -name _version.py -o -name matplotlibrc -o -name 'eopc04*' ')' \\
   -exec cp -n --parents {{{{}}}} $sources \\; &&
 packages=$(python -c 'import site; print(site.getsitepackages()[0])') &&
 cp -r *.dist-info $packages && echo $sources > $packages/testbed.pth"""
