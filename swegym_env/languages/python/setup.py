@@ -50,8 +50,8 @@ _BUILD_TOOLS_LATER = ("pip==24.0", "setuptools==69.5.1", "wheel==0.43.0")
 
 
 _EXTENSION_LIBRARIES = f"{ENVIRONMENT}/lib/extensions"
-# The sources are in /testbed or, as those of matplotlib, in /testbed/lib. What the repository has is not replaced. A clone
-# that lacks large files lacks astropy's table of the Earth's rotation (eopc04), without which it cannot be imported.
+# The sources are in /testbed or, as those of matplotlib, in /testbed/lib. What the repository has is not replaced. A
+# clone that lacks large files lacks astropy's table of the Earth's rotation (eopc04), and then cannot be imported.
 _PUT_EXTENSIONS = f"""\
 wheel=/tmp/extensions && rm -rf $wheel && python -m pip install --no-deps --no-compile --target $wheel {{release}} &&
 cd $wheel && sources=/testbed && first=$(ls -d */ | grep -v -e info/ -e libs/ -e __pycache__ -e bin/ | head -n 1) &&
