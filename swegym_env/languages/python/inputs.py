@@ -14,14 +14,13 @@ import ast
 import copy
 import itertools
 import random
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.languages.python.decoys import Literal, replaceable, tokens_of, with_token
 from swegym_env.languages.python.parsing import walk
-from swegym_env.languages.python.source import Function, called
+from swegym_env.languages.python.source import Function, called, stored_in
 
 __all__ = ["Inputs", "Instead", "inputs_of"]
 
@@ -109,14 +108,10 @@ def inputs_of(sides: Sequence[ast.expr], function: Function, words: tuple[str, .
 
 def _names(function: Function) -> tuple[dict[str, ast.expr], set[str]]:
     """What a test assigns to a name that it sets once; and the names that have several values: of loops, of tables."""
-    stored: Counter[str] = Counter()
+    stored = stored_in(function)
     assigned: dict[str, ast.expr] = {}
     several: set[str] = set()
     for node in walk(function):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            stored[node.id] += 1
-        elif isinstance(node, ast.arg):
-            stored[node.arg] += 1
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             assigned[node.targets[0].id] = node.value
         elif isinstance(node, ast.For):

@@ -12,12 +12,11 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swegym_env.languages.python.parsing import parse, walk
-from swegym_env.languages.python.source import Function, called, target_tests
+from swegym_env.languages.python.source import Function, called, stored_in, target_tests
 
 __all__ = [
     "COUNTING",
@@ -73,14 +72,10 @@ class Variables:
 
 def variables_of(function: Function) -> Variables:
     """What the names mean that a function binds itself."""
-    stored: Counter[str] = Counter()
+    stored = stored_in(function)
     written: dict[str, ast.Constant] = {}
     for node in walk(function):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            stored[node.id] += 1
-        elif isinstance(node, ast.arg):
-            stored[node.arg] += 1
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             if isinstance(node.value, ast.Constant):
                 written[node.targets[0].id] = node.value
         elif isinstance(node, ast.For) and isinstance(node.target, ast.Name):

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from swegym_env.languages.python.parsing import children, parse
+from swegym_env.languages.python.parsing import children, parse, walk
 
-__all__ = ["EXPECTS_ERROR", "Function", "Place", "called", "place_of", "reached", "target_tests", "tests_in"]
+__all__ = [
+    "EXPECTS_ERROR",
+    "Function",
+    "Place",
+    "called",
+    "place_of",
+    "reached",
+    "stored_in",
+    "target_tests",
+    "tests_in",
+]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -119,6 +130,17 @@ def reached(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
         if _may_leave(statement):
             return
+
+
+def stored_in(function: Function) -> Counter[str]:
+    """Name → how often a function binds it, as a parameter too."""
+    stored: Counter[str] = Counter()
+    for node in walk(function):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            stored[node.id] += 1
+        elif isinstance(node, ast.arg):
+            stored[node.arg] += 1
+    return stored
 
 
 def _may_leave(statement: ast.stmt) -> bool:
