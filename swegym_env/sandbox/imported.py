@@ -41,7 +41,7 @@ from swegym_env.sandbox.client import SupervisorClient, disabled_features, super
 from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.inside import imported as inside
-from swegym_env.sandbox.shell import program_command
+from swegym_env.sandbox.shell import SHELL_OUTPUT, program_command
 
 if TYPE_CHECKING:
     from swegym_env.sandbox.local import LocalSandbox
@@ -52,6 +52,9 @@ __all__ = ["ImportedProgram", "find_imported", "place_program", "release", "star
 PROGRAM_FILE = "/.swegym/imported.py"
 """Where `inside.imported` lies in a sandbox."""
 
+MODULE = "-m"
+"""As `Imports.program`: the program of a module."""
+
 _LOG = "/.swegym/imports.log"
 _IMPORT_TIMEOUT_S = 300.0
 _FORK_TIMEOUT_S = 60.0
@@ -61,11 +64,25 @@ _NAMESPACES = ("user", "pid", "time", "cgroup", "ipc", "uts", "net", "mnt")
 _SOURCE = Path(inside.__file__).read_bytes()
 
 
-def place_program(layer: WritableLayer) -> None:
-    """Write `inside.imported` to a sandbox that has not started."""
-    file = f"{layer.upper}{PROGRAM_FILE}"
-    Path(file).write_bytes(_SOURCE)
+def place_program(layer: WritableLayer, program: str) -> None:
+    """Write what starts `program` to a sandbox that has not started: `inside.imported`, or a pipe for its end."""
+    if program == MODULE:
+        place = f"{layer.upper}{inside.ENDED}"
+        os.mkfifo(place, 0o600)
+        own(place)
+        return
+    _write(f"{layer.upper}{PROGRAM_FILE}", _SOURCE)
+
+
+def _write(file: str, content: bytes) -> None:
+    Path(file).write_bytes(content)
     own(file)
+
+
+def module_script() -> str:
+    """What a shell runs while a module's program runs in its place."""
+    ended = "swegym_ended() { return $swegym; }; swegym_ended"
+    return f"IFS= builtin read -r swegym <>{inside.ENDED}; {ended}"
 
 
 def started_through(interpreter: Sequence[str]) -> str:
@@ -121,15 +138,18 @@ class ImportedProgram:
         place = self._place
         layer = place.make_layer()
         request = place.request(layer, ())
-        self.interpreter = _interpreter(self._imports.program, request["layers"][::-1])
-        place_program(layer)
-        Path(f"{layer.upper}{_LOG}").touch()
-        own(f"{layer.upper}{_LOG}")
-        words = [*self.interpreter, PROGRAM_FILE, "serve", self._imports.program, *self._imports.modules]
-        if self._imports.unless:
-            words += ["--", *self._imports.unless]
-        command = f"exec 3<&0 </dev/null >{_LOG} 2>&1; exec {shlex.join(words)}"
-        request["command"] = list(program_command(place.spec, self._imports.environment, command))
+        imports = self._imports
+        is_module = imports.program == MODULE
+        self.interpreter = ["python3"] if is_module else _interpreter(imports.program, request["layers"][::-1])
+        _write(f"{layer.upper}{PROGRAM_FILE}", _SOURCE)
+        _write(f"{layer.upper}{_LOG}", b"")
+        words = [*self.interpreter, PROGRAM_FILE, "serve", imports.program, *imports.modules]
+        if imports.unless:
+            words += ["--", *imports.unless]
+        # Its standard output is of the kind that the program will have: a file, or the pipe of a shell.
+        output = f"> >(exec cat >{_LOG})" if is_module else f">{_LOG}"
+        command = f"exec 3<&0 </dev/null {output} 2>&1; exec {shlex.join(words)}"
+        request["command"] = list(program_command(place.spec, imports.environment, command))
         if request["isolation"] != "supervisor":
             return "Apptainer runs each sandbox by itself"
         request |= {"isolation": "imports", "filter": program(for_imports=True)}
@@ -170,13 +190,14 @@ class ImportedProgram:
         poll.register(self._control, select.POLLIN)
         return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
 
-    def fork(self, name: str, bash: int, request: dict[str, Any]) -> str:
+    def fork(self, name: str, bash: int, request: dict[str, Any], module: dict[str, Any] | None = None) -> str:
         """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
 
         Args:
             name: of the sandbox.
             bash: id of a process in all its namespaces.
             request: that it was launched with.
+            module: for the program of a module: `command`, the words of its command line as bytes, and `directory`.
         """
         if self._control is None or self._client is None:
             return self.problem
@@ -195,9 +216,14 @@ class ImportedProgram:
                 "processes": request["limits"]["processes"],
                 "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
             }
+            passed = [*opened.values()]
+            if module is not None:
+                message |= module | {"shell": _id_inside(bash)}
+                passed.append(os.open(f"/proc/{bash}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC))
+                opened["output"] = passed[-1]
             with self._lock:
                 self._control.settimeout(_FORK_TIMEOUT_S)
-                socket.send_fds(self._control, [marshal.dumps(message, 2)], [*opened.values(), theirs.fileno()])
+                socket.send_fds(self._control, [marshal.dumps(message, 2)], [*passed, theirs.fileno()])
             theirs.close()
             pid = _sender(ours)
             if pid == 0:
@@ -224,6 +250,12 @@ class ImportedProgram:
         if self._control is not None and self._owner == os.getpid():
             self._control.close()
         self._place.close()
+
+
+def _id_inside(pid: int) -> int:
+    """The id of a process of this machine in the innermost namespace that it is in."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        return int(next(line for line in status if line.startswith("NSpid:")).split()[-1])
 
 
 def _sender(ours: socket.socket) -> int:

@@ -31,7 +31,14 @@ from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.host_image import HOME, host_binds
 from swegym_env.sandbox.identity import check_binds, own, sandbox_user
 from swegym_env.sandbox.images import identity_layer, resolve_image
-from swegym_env.sandbox.imported import ImportedProgram, find_imported, place_program, release, started_through
+from swegym_env.sandbox.imported import (
+    ImportedProgram,
+    find_imported,
+    module_script,
+    place_program,
+    release,
+    started_through,
+)
 from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
@@ -252,8 +259,8 @@ class LocalSandbox:
                 if self._imported is not None:
                     self.clock_offset_s = self._imported.clock_offset_s
             layer = self.make_layer()
-            if self._imported is not None:
-                place_program(layer)
+            if self._imported is not None and self.spec.imports is not None:
+                place_program(layer, self.spec.imports.program)
         if self._shell is None:
             self._launch()
 
@@ -526,6 +533,32 @@ class LocalSandbox:
             return self.imports_problem
         assert self._directory is not None
         return self._imported.fork(self._directory.path.name, self._live().pid, self._launched_with)
+
+    def run_module(
+        self, command: Sequence[str], *, timeout_s: float | None = None, output_limit_bytes: int | None = None
+    ) -> CommandResult | None:
+        """Run `python3 -m NAME ARG…` of the module that `spec.imports` imports, in `spec.workdir`, as `run` does.
+
+        The shell must have the variables that it started with. None where a fork would give the program anything else
+        than a start of its own, or none is possible: it is to be run as usual.
+        """
+        if self._imported is None or self.spec.imports is None:
+            return None
+        directory = os.fsencode(self.spec.workdir)
+        variables = {b"PWD": directory, b"OLDPWD": directory, b"SHLVL": b"1"}
+        variables[b"_"] = b"/usr/bin/python3"
+        module = {"command": [os.fsencode(word) for word in command], "directory": self.spec.workdir}
+        assert self._directory is not None
+        problem = self._imported.fork(
+            self._directory.path.name, self._live().pid, self._launched_with, {**module, "variables": variables}
+        )
+        if problem:
+            self.imports_problem = problem
+            return None
+        result = self.run(module_script(), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
+        if self._shell is None and not self._imported.alive(_ENDING_S):
+            raise SandboxError("the imported program was ended, and with it all sandboxes below it")
+        return result
 
     def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
         """See `api.Sandbox.changes`."""

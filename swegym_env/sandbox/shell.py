@@ -50,10 +50,12 @@ from swegym_env.sandbox.linux.kernel import open_inside, watch_opening
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.writable import WritableLayer
 
-__all__ = ["BASH", "ENVIRONMENT", "STATE_FILE", "CappedOutput", "Shell", "program_command"]
+__all__ = ["BASH", "ENVIRONMENT", "SHELL_OUTPUT", "STATE_FILE", "CappedOutput", "Shell", "program_command"]
 
 BASH = ("/bin/bash", "--noprofile", "--norc")
 STATE_FILE = "/.swegym/state"
+SHELL_OUTPUT = 8
+"""The shell's descriptor for the output of its commands."""
 
 # What a shell saves for its successor, at its exit or on request. The file is sourced inside the sandbox only. A named
 # pipe in the file's place would block the shell, so anything but a regular file is removed first.

@@ -3,11 +3,15 @@
     python imported.py serve PROGRAM [MODULE…] [-- FILE…]
         imports, then forks a child for each sandbox; control is descriptor 3. Where one of the files exists in a
         sandbox, the program is started as usual there
+    python imported.py serve -m NAME [MODULE…]     the same for the program of a module, `python -m NAME`
     python -I -S imported.py join PROGRAM ARG…     stands where the program would be started, in its sandbox
 
 `join` is what the shell of a sandbox starts in place of the program. It sends what the program would find (arguments,
 variables, descriptors, directory, limits) to the child that enters the sandbox, and then waits for its end. Where no
 child comes, or the child finds that a start of its own would be different, it executes the program as usual.
+
+Of a module's program the owner knows the arguments, and its shell has the variables of this process: nothing stands
+in its place then. Its child takes the shell's output and limits, and the shell reads in a named pipe how it ended.
 
 The server has no right over any sandbox but through the descriptors of its namespaces, which only the owner sends, and
 only to be forked for. It never reads anything that comes from a sandbox: its child does, after it has become a process
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MEETING = b"\0swegym-imported"  # abstract, of the sandbox's network
+ENDED = "/.swegym/ended"  # the named pipe in which a shell reads how a module's program ended
+_READ_S, _LOOK_S = 60.0, 0.0005
 _FEW_BYTES = 1 << 16
 _JOIN_S, _MEET_S = 20.0, 20.0
 _LENGTH_BYTES = 8
@@ -202,16 +208,22 @@ class _Server:
     """The process that has imported the modules, and what it was like before."""
 
     def __init__(self, program: str, modules: "list[str]", unless: "list[str]") -> None:
+        self.runs_module = program == "-m"
+        if self.runs_module:
+            program, modules = modules[0], ["runpy", *modules]
         self.program, self.unless = program, unless
         self.before = dict(os.environb)
         self.reason = ""
         modules = modules or _imports_of(program)
-        main = _new_main(program)
+        main = _new_main("" if self.runs_module else program)
         for name in set(sys.modules) - _FIRST:  # loaded again where the program needs them: then they are its own
             del sys.modules[name]
         watched = os.environ._data = os.environb._data = _Watched(os.environ._data)  # type: ignore[attr-defined]
         sys.argv[:] = [program]
-        sys.path[0] = os.path.dirname(program)
+        if self.runs_module:
+            del sys.path[0]  # it will be the directory that the program is started in
+        else:
+            sys.path[0] = os.path.dirname(program)
         sys.modules["__main__"] = main
         descriptors = _descriptors()
         self.kinds = [os.fstat(number).st_mode >> 12 for number in range(3)]
@@ -231,7 +243,9 @@ class _Server:
             self.reason = "an import shares memory with its children"
         elif self.before.get(b"PYTHONHASHSEED", b"random") == b"random":
             self.reason = "PYTHONHASHSEED is random: each start has another"
-        elif os.path.realpath(self.program) != self.program:
+        elif self.runs_module and not sys.version_info >= (3, 8):  # older ones look for modules in ""
+            self.reason = "Python is older than 3.8"
+        elif not self.runs_module and os.path.realpath(self.program) != self.program:
             self.reason = "the program is a link"
         elif any(not os.path.isabs(place) for place in sys.path):
             self.reason = "modules are looked for in the directory that the program is started in"
@@ -271,11 +285,13 @@ class _Server:
     def _become(self, request: "dict[str, Any]", descriptors: "list[int]", system: "_System") -> None:
         """Enter a sandbox and become the program there; the parent of that process stays and waits for it."""
         report = _socket.socket(fileno=descriptors.pop())
+        output = descriptors.pop() if self.runs_module else -1
         try:
             report.send(b"here")  # the kernel adds who sends it
             if report.recv(16) != b"go":
                 os._exit(1)
             spaces = dict(zip(request["namespaces"], descriptors))
+            handed, hands = _socket.socketpair() if self.runs_module else (None, None)
             status, ended = os.pipe()
             for name in ("user", "pid"):
                 space = spaces.pop(name)
@@ -283,6 +299,9 @@ class _Server:
                 os.close(space)
             program = os.fork()
             if program:
+                if handed is not None:
+                    hands.close()
+                    _tell_shell(program, _receive_pipe(handed), system)
                 _wait(program, ended)
             os.close(ended)
             os.setsid()  # out of the group of processes of the server, which a signal can be sent to
@@ -302,7 +321,62 @@ class _Server:
         except BaseException as error:  # noqa: BLE001 - reported; nothing of the server may go on here
             report.send(b"failed " + repr(error).encode()[:400])
             os._exit(1)
-        self._take_place(report, status, system)
+        if self.runs_module:
+            self._run_module(report, hands, output, request, system)
+        else:
+            self._take_place(report, status, system)
+
+    def _run_module(
+        self, report: "Any", hands: "Any", output: int, request: "dict[str, Any]", system: "_System"
+    ) -> None:
+        """Become what a sandbox's shell would start as `python -m NAME ARG…`; with the rights of its programs only."""
+        try:
+            shell, words = "/proc/%d" % request["shell"], request["command"]
+            os.chdir(request["directory"])
+            why = self._is_shadowed()
+            if why:
+                report.send(b"usual " + why.encode()[:400])
+                os._exit(0)
+            ended = os.open(ENDED, os.O_RDWR | os.O_NOFOLLOW)
+            null = os.open(os.devnull, os.O_RDONLY)
+            with open("%s/status" % shell, "rb") as file:
+                status = dict(line.split(b":", 1) for line in file.read().splitlines())
+            for number in range(_RLIMITS):
+                system.copy_limit(number, request["shell"])
+            hands.sendmsg([b"e"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, ended.to_bytes(4, sys.byteorder))])
+            report.send(b"started")
+        except BaseException as error:  # noqa: BLE001 - reported; the program is started as usual
+            report.send(b"usual " + ("%s: %s" % (type(error).__name__, error)).encode()[:400])
+            os._exit(1)
+        os.umask(int(status[b"Umask"], 8))
+        ignored = int(status[b"SigIgn"], 16)
+        for number in range(1, 32):
+            if ignored >> (number - 1) & 1:
+                _signal.signal(number, _signal.SIG_IGN)
+        for socket in (report, hands):
+            socket.detach()
+        null, output = _duplicate(null, _HIGH), _duplicate(output, _HIGH)
+        os.closerange(0, _HIGH)
+        for number, descriptor in enumerate((null, output, output)):
+            os.dup2(descriptor, number, True)
+        os.closerange(_HIGH, _HIGH + 2 * _MOST_DESCRIPTORS)
+        variables = dict(self.before)
+        variables.update(request["variables"])
+        self._restore_variables(variables)
+        sys.argv[:] = ["-m", *map(os.fsdecode, words[3:])]
+        sys.path.insert(0, request["directory"])
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = map(os.fsdecode, words)
+        system.show_as(words, variables)
+        self._forget()
+
+    def _is_shadowed(self) -> str:
+        """Why the directory would give the program other modules than those that are imported; empty where not."""
+        known = {name.partition(".")[0] for name in self.imported}
+        for name in os.listdir("."):
+            if name.partition(".")[0] in known:
+                return "the working directory has a file named like a module: " + name
+        return ""
 
     def _take_place(self, report: "Any", status: int, system: "_System") -> None:
         """From here on this process has the rights of the sandbox's programs and no others."""
@@ -413,9 +487,14 @@ class _System:
 
     def __init__(self) -> None:
         import ctypes
+        import fcntl
         import resource
+        import termios
+        import time
 
         self._ctypes, self._resource = ctypes, resource
+        self._fcntl, self._termios = fcntl, termios
+        self.sleep = time.sleep
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._sizes = self._memory()
 
@@ -432,6 +511,15 @@ class _System:
         _, allowed = self._resource.getrlimit(self._resource.RLIMIT_NPROC)
         hard = most if allowed == self._resource.RLIM_INFINITY else min(most, allowed)
         self._resource.setrlimit(self._resource.RLIMIT_NPROC, (hard, hard))
+
+    def waiting_bytes(self, pipe: int) -> int:
+        """How many bytes are in a pipe."""
+        answer = self._fcntl.ioctl(pipe, self._termios.FIONREAD, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
+
+    def copy_limit(self, number: int, process: int) -> None:
+        """Take over a limit of another process."""
+        self._resource.setrlimit(number, self._resource.prlimit(process, number))
 
     def drop_capabilities(self) -> None:
         header = self._ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder) + bytes(4), 8)
@@ -506,6 +594,28 @@ def _wait(program: int, ended: int) -> None:
     os._exit(0)
 
 
+def _tell_shell(program: int, ended: int, system: "_System") -> None:
+    """Wait for a module's program, and write how it ended as a shell would say so, until it is read."""
+    os.closerange(0, ended)
+    os.closerange(ended + 1, 1024)
+    _, status = os.waitpid(program, 0)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    os.write(ended, b"%d\n" % code)
+    for _ in range(int(_READ_S / _LOOK_S)):
+        if not system.waiting_bytes(ended):
+            break
+        system.sleep(_LOOK_S)
+    os._exit(0)
+
+
+def _receive_pipe(handed: "Any") -> int:
+    """The named pipe that a module's program has opened in its sandbox; ends this process where none comes."""
+    _, ancillary, _, _ = handed.recvmsg(1, _socket.CMSG_SPACE(4))
+    for _, _, data in ancillary:
+        return int.from_bytes(data[:4], sys.byteorder)
+    os._exit(1)
+
+
 def _receive_state(other: "Any") -> "tuple[dict[str, Any], list[int]]":
     import array
 
@@ -556,20 +666,23 @@ def _imports_of(program: str) -> "list[str]":
 
 
 def _new_main(program: str) -> "Any":
+    """What `__main__` is when Python begins a program; before a module's program is found, if `program` is empty."""
+    from importlib.machinery import BuiltinImporter, SourceFileLoader
+
     main = type(sys)("__main__")
-    main.__file__ = program
     main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
     main.__spec__ = None
     main.__annotations__ = {}
-    main.__cached__ = None  # type: ignore[attr-defined]
-    from importlib.machinery import SourceFileLoader
-
-    main.__loader__ = SourceFileLoader("__main__", program)
+    main.__loader__ = BuiltinImporter  # type: ignore[assignment]
+    if program:
+        main.__file__ = program
+        main.__cached__ = None  # type: ignore[attr-defined]
+        main.__loader__ = SourceFileLoader("__main__", program)
     return main
 
 
 def _main() -> "tuple[Any, Any]":
-    """The code of the program and its module, in the process that has become it."""
+    """The code of the program and its module, in the process that has become it; None and the name of a module's."""
     if sys.argv[1] == "join":
         _join(sys.argv[2:])
         _start_as_usual(sys.argv[2:])
@@ -578,6 +691,8 @@ def _main() -> "tuple[Any, Any]":
     server = _Server(program, given[:end], given[end + 1 :])
     server.serve(3)
     main = sys.modules["__main__"]
+    if server.runs_module:
+        return None, server.program
     with open(program, "rb") as file:
         return compile(file.read(), program, "exec"), main
 
@@ -585,7 +700,10 @@ def _main() -> "tuple[Any, Any]":
 if __name__ == "__main__":
     _code, _module = _main()
     try:
-        exec(_code, _module.__dict__)
+        if _code is None:
+            sys.modules["runpy"]._run_module_as_main(_module)  # as Python itself does
+        else:
+            exec(_code, _module.__dict__)
     except SystemExit:
         raise
     except BaseException as _error:  # noqa: BLE001 - shown as Python shows it
