@@ -31,7 +31,7 @@ import shlex
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,9 +146,9 @@ class ImportedProgram:
         words = [*self.interpreter, PROGRAM_FILE, "serve", imports.program, *imports.modules]
         if imports.unless:
             words += ["--", *imports.unless]
-        # Its standard output is of the kind that the program will have: a file, or the pipe of a shell.
-        output = f"> >(exec cat >{_LOG})" if is_module else f">{_LOG}"
-        command = f"exec 3<&0 </dev/null {output} 2>&1; exec {shlex.join(words)}"
+        # Its standard output is of the kind that the program will have: a file, or a pipe as that of a shell.
+        output = "" if is_module else f" >{_LOG}"
+        command = f"exec 3<&0 </dev/null{output} 2>&1; exec {shlex.join(words)}"
         request["command"] = list(program_command(place.spec, imports.environment, command))
         if request["isolation"] != "supervisor":
             return "Apptainer runs each sandbox by itself"
@@ -156,13 +156,13 @@ class ImportedProgram:
         self._client = supervisor()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.name = str(request["id"])
-        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        printed, output_write = os.pipe()
         events, event_write = os.pipe()
         try:
-            self._client.send({"do": "launch", **request}, (theirs.fileno(), null, null, event_write))
+            self._client.send({"do": "launch", **request}, (theirs.fileno(), output_write, output_write, event_write))
         finally:
             theirs.close()
-            os.close(null)
+            os.close(output_write)
             os.close(event_write)
         self._control.settimeout(_IMPORT_TIMEOUT_S)
         try:
@@ -170,15 +170,14 @@ class ImportedProgram:
         except OSError as error:
             answer = b"error " + str(error).encode()
         text = answer.decode(errors="replace")
-        with open(events, "rb", buffering=0) as reported:
-            os.set_blocking(events, False)
-            happened = (reported.read(4096) or b"").decode(errors="replace")
+        happened, log = (_read_now(pipe).decode(errors="replace") for pipe in (events, printed))
         pids = [line.removeprefix("pid ") for line in happened.splitlines() if line.startswith("pid ")]
         self.pid = int(next(iter(pids), 0))
         if text.startswith("ready"):
             return text.removeprefix("ready").strip()
         with contextlib.suppress(OSError):
-            text = Path(f"{layer.upper}{_LOG}").read_bytes()[-_SHOWN_BYTES:].decode(errors="replace") or text
+            log = log or Path(f"{layer.upper}{_LOG}").read_text(errors="replace")
+        text = log[-_SHOWN_BYTES:] or text
         errors = [line for line in happened.splitlines() if line.startswith("error ")]
         return f"importing failed: {' '.join(' '.join([text, *errors]).split()) or 'it was ended'}"
 
@@ -190,22 +189,62 @@ class ImportedProgram:
         poll.register(self._control, select.POLLIN)
         return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
 
-    def fork(self, name: str, bash: int, request: dict[str, Any], module: dict[str, Any] | None = None) -> str:
+    def fork(self, name: str, bash: int, request: dict[str, Any]) -> str:
         """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
 
         Args:
             name: of the sandbox.
             bash: id of a process in all its namespaces.
             request: that it was launched with.
-            module: for the program of a module: `command`, the words of its command line as bytes, and `directory`.
         """
+        ours, theirs = _socket_pair()
+        with ours:
+            return self._fork(ours, theirs, name, bash, request, {}, None)
+
+    @contextlib.contextmanager
+    def forked_module(
+        self, name: str, bash: int, request: dict[str, Any], command: Sequence[str], directory: str
+    ) -> Iterator[str]:
+        """In the block a child runs a module's program in a sandbox whose bash is idle, and writes to its output.
+
+        Yields "", or why it is to be started as usual.
+
+        Args:
+            name: of the sandbox.
+            bash: its shell.
+            request: that it was launched with.
+            command: the words of the command line, `python3 -m NAME ARG…`.
+            directory: where it is started.
+        """
+        module = {"command": [os.fsencode(word) for word in command], "directory": directory}
+        try:
+            output = os.open(f"/proc/{bash}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
+            module["shell"] = _id_inside(bash)
+        except OSError as error:
+            yield f"its shell has ended: {error}"
+            return
+        ours, theirs = _socket_pair()
+        try:
+            problem = self._fork(ours, theirs, name, bash, request, module, output)
+        finally:
+            os.close(output)
+        with ours:
+            yield problem
+
+    def _fork(
+        self,
+        ours: socket.socket,
+        theirs: socket.socket,
+        name: str,
+        bash: int,
+        request: dict[str, Any],
+        module: dict[str, Any],
+        output: int | None,
+    ) -> str:
         if self._control is None or self._client is None:
             return self.problem
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened: dict[str, int] = {}
         try:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            ours.settimeout(_FORK_TIMEOUT_S)
             for kind in _NAMESPACES:
                 with contextlib.suppress(FileNotFoundError):  # a kernel without
                     opened[kind] = os.open(f"/proc/{bash}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
@@ -215,15 +254,12 @@ class ImportedProgram:
                 "gid": request["gid"],
                 "processes": request["limits"]["processes"],
                 "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
+                **module,
             }
-            passed = [*opened.values()]
-            if module is not None:
-                message |= module | {"shell": _id_inside(bash)}
-                passed.append(os.open(f"/proc/{bash}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC))
-                opened["output"] = passed[-1]
+            passed = [*opened.values(), *([] if output is None else [output]), theirs.fileno()]
             with self._lock:
                 self._control.settimeout(_FORK_TIMEOUT_S)
-                socket.send_fds(self._control, [marshal.dumps(message, 2)], [*passed, theirs.fileno()])
+                socket.send_fds(self._control, [marshal.dumps(message, 2)], passed)
             theirs.close()
             pid = _sender(ours)
             if pid == 0:
@@ -239,7 +275,6 @@ class ImportedProgram:
             for descriptor in opened.values():
                 os.close(descriptor)
             theirs.close()
-            ours.close()
         if word == "failed" and not self._worked:  # later it is the sandbox that has ended
             self.problem = self.problem or f"its child cannot enter a sandbox: {reason}"
         self._worked = self._worked or word in ("started", "usual")
@@ -250,6 +285,21 @@ class ImportedProgram:
         if self._control is not None and self._owner == os.getpid():
             self._control.close()
         self._place.close()
+
+
+def _read_now(pipe: int) -> bytes:
+    """What a pipe holds; it is closed."""
+    with open(pipe, "rb", buffering=0) as file:
+        os.set_blocking(pipe, False)
+        return file.read(1 << 16) or b""
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends; the first one is told by the kernel who sends what comes there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours.settimeout(_FORK_TIMEOUT_S)
+    return ours, theirs
 
 
 def _id_inside(pid: int) -> int:

@@ -544,18 +544,13 @@ class LocalSandbox:
         """
         if self._imported is None or self.spec.imports is None:
             return None
-        directory = os.fsencode(self.spec.workdir)
-        variables = {b"PWD": directory, b"OLDPWD": directory, b"SHLVL": b"1"}
-        variables[b"_"] = b"/usr/bin/python3"
-        module = {"command": [os.fsencode(word) for word in command], "directory": self.spec.workdir}
         assert self._directory is not None
-        problem = self._imported.fork(
-            self._directory.path.name, self._live().pid, self._launched_with, {**module, "variables": variables}
-        )
-        if problem:
-            self.imports_problem = problem
-            return None
-        result = self.run(module_script(), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
+        name, bash = self._directory.path.name, self._live().pid
+        with self._imported.forked_module(name, bash, self._launched_with, command, self.spec.workdir) as problem:
+            if problem:
+                self.imports_problem = problem
+                return None
+            result = self.run(module_script(), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
         if self._shell is None and not self._imported.alive(_ENDING_S):
             raise SandboxError("the imported program was ended, and with it all sandboxes below it")
         return result

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MEETING = b"\0swegym-imported"  # abstract, of the sandbox's network
 ENDED = "/.swegym/ended"  # the named pipe in which a shell reads how a module's program ended
-_READ_S, _LOOK_S = 60.0, 0.0005
+_LOOK_MS = 1
 _FEW_BYTES = 1 << 16
 _JOIN_S, _MEET_S = 20.0, 20.0
 _LENGTH_BYTES = 8
@@ -301,7 +301,7 @@ class _Server:
             if program:
                 if handed is not None:
                     hands.close()
-                    _tell_shell(program, _receive_pipe(handed), system)
+                    _tell_shell(program, _receive_pipe(handed), report, system)
                 _wait(program, ended)
             os.close(ended)
             os.setsid()  # out of the group of processes of the server, which a signal can be sent to
@@ -331,7 +331,8 @@ class _Server:
     ) -> None:
         """Become what a sandbox's shell would start as `python -m NAME ARG…`; with the rights of its programs only."""
         try:
-            shell, words = "/proc/%d" % request["shell"], request["command"]
+            words = request["command"]
+            variables = {**self.before, b"PWD": os.fsencode(request["directory"]), b"_": os.fsencode(sys.executable)}
             os.chdir(request["directory"])
             why = self._is_shadowed()
             if why:
@@ -339,8 +340,6 @@ class _Server:
                 os._exit(0)
             ended = os.open(ENDED, os.O_RDWR | os.O_NOFOLLOW)
             null = os.open(os.devnull, os.O_RDONLY)
-            with open("%s/status" % shell, "rb") as file:
-                status = dict(line.split(b":", 1) for line in file.read().splitlines())
             for number in range(_RLIMITS):
                 system.copy_limit(number, request["shell"])
             hands.sendmsg([b"e"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, ended.to_bytes(4, sys.byteorder))])
@@ -348,11 +347,6 @@ class _Server:
         except BaseException as error:  # noqa: BLE001 - reported; the program is started as usual
             report.send(b"usual " + ("%s: %s" % (type(error).__name__, error)).encode()[:400])
             os._exit(1)
-        os.umask(int(status[b"Umask"], 8))
-        ignored = int(status[b"SigIgn"], 16)
-        for number in range(1, 32):
-            if ignored >> (number - 1) & 1:
-                _signal.signal(number, _signal.SIG_IGN)
         for socket in (report, hands):
             socket.detach()
         null, output = _duplicate(null, _HIGH), _duplicate(output, _HIGH)
@@ -360,8 +354,6 @@ class _Server:
         for number, descriptor in enumerate((null, output, output)):
             os.dup2(descriptor, number, True)
         os.closerange(_HIGH, _HIGH + 2 * _MOST_DESCRIPTORS)
-        variables = dict(self.before)
-        variables.update(request["variables"])
         self._restore_variables(variables)
         sys.argv[:] = ["-m", *map(os.fsdecode, words[3:])]
         sys.path.insert(0, request["directory"])
@@ -489,12 +481,11 @@ class _System:
         import ctypes
         import fcntl
         import resource
+        import select
         import termios
-        import time
 
         self._ctypes, self._resource = ctypes, resource
-        self._fcntl, self._termios = fcntl, termios
-        self.sleep = time.sleep
+        self._fcntl, self._select, self._termios = fcntl, select, termios
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._sizes = self._memory()
 
@@ -516,6 +507,12 @@ class _System:
         """How many bytes are in a pipe."""
         answer = self._fcntl.ioctl(pipe, self._termios.FIONREAD, bytes(4))
         return int.from_bytes(answer, sys.byteorder)
+
+    def is_closed(self, socket: "Any", wait_ms: int) -> bool:
+        """Whether the other end of a socket is closed, or will be in this time."""
+        poll = self._select.poll()
+        poll.register(socket, 0)  # the end alone
+        return bool(poll.poll(wait_ms))
 
     def copy_limit(self, number: int, process: int) -> None:
         """Take over a limit of another process."""
@@ -594,17 +591,22 @@ def _wait(program: int, ended: int) -> None:
     os._exit(0)
 
 
-def _tell_shell(program: int, ended: int, system: "_System") -> None:
-    """Wait for a module's program, and write how it ended as a shell would say so, until it is read."""
-    os.closerange(0, ended)
-    os.closerange(ended + 1, 1024)
+def _tell_shell(program: int, ended: int, report: "Any", system: "_System") -> None:
+    """Wait for a module's program, and write how it ended as a shell would say so, until that is read.
+
+    It is not read where the shell has ended: then the owner closes the other end of `report`.
+    """
+    for number in range(1024):
+        if number not in (ended, report.fileno()):
+            try:
+                os.close(number)
+            except OSError:
+                pass
     _, status = os.waitpid(program, 0)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     os.write(ended, b"%d\n" % code)
-    for _ in range(int(_READ_S / _LOOK_S)):
-        if not system.waiting_bytes(ended):
-            break
-        system.sleep(_LOOK_S)
+    while system.waiting_bytes(ended) and not system.is_closed(report, _LOOK_MS):
+        pass
     os._exit(0)
 
 
@@ -704,10 +706,12 @@ if __name__ == "__main__":
             sys.modules["runpy"]._run_module_as_main(_module)  # as Python itself does
         else:
             exec(_code, _module.__dict__)
-    except SystemExit:
-        raise
-    except BaseException as _error:  # noqa: BLE001 - shown as Python shows it
-        _trace = _error.__traceback__
-        _error.__traceback__ = _trace and _trace.tb_next  # without this file
-        sys.excepthook(type(_error), _error, _error.__traceback__)
-        sys.exit(1)
+    except BaseException:
+        _show = sys.excepthook
+
+        def _show_without_this_file(kind: "Any", error: "Any", trace: "Any") -> None:
+            trace = trace and trace.tb_next
+            _show(kind, error.with_traceback(trace), trace)
+
+        sys.excepthook = _show_without_this_file
+        raise  # Python ends as it does after any program

@@ -1,0 +1,211 @@
+"""Modules that are imported once, and run as `python3 -m NAME` in each sandbox: nothing of it differs from a start."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
+
+from benchmarks.waiting import wait_until
+from swegym_env.errors import SandboxError
+from swegym_env.sandbox import SandboxSpec
+from swegym_env.sandbox.api import CommandResult, Imports, Limits
+from swegym_env.sandbox.linux.processes import descendants
+from swegym_env.sandbox.local import LocalSandbox
+from tests.env.sandbox.conftest import Opener
+from tests.env.seen import SEEN
+
+UNITTEST = SandboxSpec(imports=Imports("-m", ("unittest",)))
+COMMAND = ("python3", "-m", "unittest", "-v", "test_it")
+PROGRAM = "import json, unittest\n" + SEEN
+
+
+def write(sandbox: LocalSandbox, *lines: str, program: str = PROGRAM) -> None:
+    """A test that runs these lines."""
+    body = "".join(f"        {line}\n" for line in lines)
+    sandbox.write("/testbed/test_it.py", f"{program}\nclass T(unittest.TestCase):\n    def test(self):\n{body}".encode())
+
+
+def run(sandbox: LocalSandbox, **limits: Any) -> CommandResult:
+    """Run the tests in a fork; fails where they were not."""
+    result = sandbox.run_module(COMMAND, **limits)
+    assert result is not None, sandbox.imports_problem
+    return result
+
+
+def run_as_usual(sandbox: LocalSandbox) -> CommandResult:
+    return sandbox.run(f"(\ncd /testbed\n{' '.join(COMMAND)}\n)")
+
+
+def lines_and_code(result: CommandResult) -> tuple[list[str], int]:
+    """The output without times and what bash says of the end; sorted: standard output may be flushed later."""
+    return sorted(re.sub(r"bash: line .*|Terminated|in [0-9.]+s", "", result.output).split("\n")), result.exit_code
+
+
+def imported_pid(sandbox: LocalSandbox) -> int:
+    """The process that has imported the module, on the host."""
+    assert sandbox._imported is not None
+    return descendants(sandbox._imported.pid)[0]
+
+
+def test_a_fork_finds_what_a_start_of_its_own_would_give_it(opened: Opener) -> None:
+    found = []
+    for spec, start in ((UNITTEST, run), (dataclasses.replace(UNITTEST, imports=None), run_as_usual)):
+        sandbox = opened(spec)
+        write(sandbox, "print(json.dumps(seen()))")
+        result = start(sandbox)
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(next(line for line in result.output.splitlines() if line.startswith("{"))))
+    forked, usual = found
+    for descriptors in (forked["fds"], usual["fds"]):  # a pipe that was opened by its name has O_LARGEFILE
+        for number, (kind, name, flags) in descriptors.items():
+            descriptors[number] = [kind, name.partition(":")[0], int(flags, 8) & ~0o100000]
+    assert {what: (forked[what], usual[what]) for what in usual if forked[what] != usual[what]} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("self.assertEqual(1, 1)", 0),
+        ("self.assertEqual(1, 2)", 1),
+        ("raise SystemExit(3)", 1),
+        ("raise KeyboardInterrupt", 130),
+        ("print('lost'); import os; os._exit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.kill(os.getpid(), 15)", 143),
+        ("import atexit, sys; atexit.register(print, 'last words', file=sys.stderr)", 0),
+    ],
+)
+def test_its_end_and_its_output_are_those_of_a_usual_start(opened: Opener, line: str, code: int) -> None:
+    sandbox = opened(UNITTEST)
+    write(sandbox, line, program="import unittest\nprint('out')\n")
+    forked, usual = lines_and_code(run(sandbox)), lines_and_code(run_as_usual(sandbox))
+    assert forked[1] == code
+    assert forked == usual
+
+
+def test_each_run_has_a_memory_of_its_own(opened: Opener) -> None:
+    for _ in range(2):
+        sandbox = opened(UNITTEST)
+        marked = "unittest.TestCase.marked = getattr(unittest.TestCase, 'marked', 0) + 1"
+        write(sandbox, marked, "self.assertEqual(self.marked, 1)", "self.assertEqual = None")
+        assert run(sandbox).exit_code == 0
+        assert run(sandbox).exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["argparse.py", "unittest/__init__.py", "re/__init__.py", "traceback.pyc"])
+def test_modules_of_the_repository_that_would_be_imported_first_are(opened: Opener, name: str) -> None:
+    sandbox = opened(UNITTEST)
+    write(sandbox, "pass")
+    sandbox.write(f"/testbed/{name}", b"raise SystemExit('mine')\n")
+    assert sandbox.run_module(COMMAND) is None
+    assert name.partition("/")[0] in sandbox.imports_problem
+
+
+def test_a_module_that_does_not_import_is_run_as_usual(opened: Opener) -> None:
+    sandbox = opened(dataclasses.replace(UNITTEST, imports=Imports("-m", ("missing_module",))))
+    assert sandbox.run_module(COMMAND) is None
+    assert "missing_module" in sandbox.imports_problem
+    assert sandbox.run("echo here").output == "here\n"
+
+
+def test_the_limits_of_the_sandbox_hold(opened: Opener) -> None:
+    sandbox = opened(dataclasses.replace(UNITTEST, limits=Limits(memory_bytes=256 << 20, processes=20)))
+    write(sandbox, "blocks = []", "while True: blocks.append(bytearray(1 << 24))")
+    forked, usual = run(sandbox), run_as_usual(sandbox)
+    assert "MemoryError" in forked.output
+    assert (forked.exit_code, forked.limit) == (usual.exit_code, usual.limit)
+    write(sandbox, "import os", "children = [os.fork() or os.pause() for _ in range(40)]")
+    assert "BlockingIOError" in run(sandbox).output
+
+
+def test_it_ends_at_the_timeout_and_leaves_nothing(opened: Opener) -> None:
+    sandbox = opened(UNITTEST)
+    write(sandbox, "import os, time", "os.fork()", "print('begun', flush=True)", "time.sleep(1000)")
+    result = run(sandbox, timeout_s=1.0)
+    assert result.timed_out
+    assert "begun" in result.output
+    assert imported_pid(sandbox)
+    assert sandbox.run("echo on").output == "on\n", "the sandbox goes on in another shell"
+    assert len(descendants(imported_pid(sandbox))) == 0, "nothing waits for what has ended"
+
+
+def test_much_output_and_a_long_wait_lose_nothing(opened: Opener) -> None:
+    sandbox = opened(UNITTEST)
+    write(sandbox, "for number in range(100000): print(number)", "print(flush=True); import time; time.sleep(0.5)")
+    result = run(sandbox, output_limit_bytes=8 << 20)
+    assert result.exit_code == 0
+    assert "\n".join(map(str, range(100000))) in result.output
+
+
+def test_killing_the_imported_process_is_not_the_tests_fault(opened: Opener) -> None:
+    sandbox = opened(UNITTEST)
+    pid = imported_pid(sandbox)
+    write(sandbox, "import os, time; os.rename('test_it.py', 'begun'); time.sleep(1000)")
+    child = os.fork()
+    if child == 0:
+        wait_until(lambda: len(descendants(pid)) > 1, 30)
+        os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+    with pytest.raises(SandboxError, match="the imported program was ended"):
+        sandbox.run_module(COMMAND, timeout_s=60)
+    os.waitpid(child, 0)
+
+
+HOSTILE = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+entered = []
+for pid in ["self", *numbers]:
+    for kind in ("mnt", "pid", "user", "net"):
+        try:
+            space = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
+        except OSError:
+            continue
+        if libc.setns(space, 0) == 0:
+            entered.append([pid, kind])
+        os.close(space)
+found = {
+    "entered": entered,
+    "unshared": libc.unshare(0x10000000),
+    "capabilities": int(next(line for line in open("/proc/self/status") if line.startswith("CapEff")).split()[1], 16),
+    "files": sorted(os.readlink(f"/proc/self/fd/{number}").partition(":")[0] for number in range(3)),
+    "parent": os.getppid(),
+}
+unittest.TestCase.assertEqual = lambda *_: None
+print(json.dumps(found), flush=True)
+os.kill(-1, signal.SIGKILL)
+"""
+
+
+def test_hostile_tests_reach_neither_the_imported_process_nor_later_runs(opened: Opener) -> None:
+    sandbox, later = opened(UNITTEST), opened(UNITTEST)
+    pid = imported_pid(sandbox)
+    assert imported_pid(later) == pid
+    write(sandbox, "pass", program="import json, unittest\n" + HOSTILE)
+    result = sandbox.run_module(COMMAND)
+    assert result is not None
+    found = json.loads(next(line for line in result.output.splitlines() if line.startswith("{")))
+    assert found == {
+        "entered": [], "unshared": -1, "capabilities": 0, "files": ["/dev/null", "pipe", "pipe"], "parent": 0,
+    }  # fmt: skip
+    write(later, "self.assertEqual(1, 2)")
+    assert run(later).exit_code == 1
+    assert imported_pid(later) == pid, "the same process has forked again"
+
+
+def test_what_it_opens_in_the_sandbox_leads_nowhere_else(opened: Opener) -> None:
+    """A link in the place of the pipe in which its end is told, and a directory that is another one by then."""
+    sandbox = opened(UNITTEST)
+    write(sandbox, "pass")
+    sandbox.run("rm /.swegym/ended; ln -s /proc/self/fd/0 /.swegym/ended")
+    assert sandbox.run_module(COMMAND) is None
+    assert "/.swegym/ended" in sandbox.imports_problem
+    sandbox.run("rm /.swegym/ended")
+    assert sandbox.run_module(COMMAND) is None
