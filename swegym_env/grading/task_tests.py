@@ -27,6 +27,7 @@ from swegym_env.sandbox import CommandResult, Sandbox, open_sandbox
 from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.images import resolve_image
 from swegym_env.sandbox.leases import storage_error
+from swegym_env.sandbox.local import LocalSandbox
 from swegym_env.tasks.task import Task
 
 __all__ = ["Run", "TaskTests", "exclusion"]
@@ -175,7 +176,7 @@ class TaskTests:
 
     def _run_tests(self, sandbox: Sandbox, evaluation: Evaluation) -> CommandResult:
         result = None
-        if sandbox.spec.imports is not None:
+        if self.imports is not None and isinstance(sandbox, LocalSandbox):
             words = evaluation.tests.split()
             result = sandbox.run_module(words, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
         if result is None:

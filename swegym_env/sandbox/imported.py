@@ -199,7 +199,7 @@ class ImportedProgram:
         """
         ours, theirs = _socket_pair()
         with ours:
-            return self._fork(ours, theirs, name, bash, request, {}, None)
+            return self._fork(ours, theirs, name, bash, request)
 
     @contextlib.contextmanager
     def forked_module(
@@ -218,8 +218,8 @@ class ImportedProgram:
         """
         module = {"command": [os.fsencode(word) for word in command], "directory": directory}
         try:
-            output = os.open(f"/proc/{bash}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
             module["shell"] = _id_inside(bash)
+            output = os.open(f"/proc/{bash}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             yield f"its shell has ended: {error}"
             return
@@ -238,8 +238,8 @@ class ImportedProgram:
         name: str,
         bash: int,
         request: dict[str, Any],
-        module: dict[str, Any],
-        output: int | None,
+        module: dict[str, Any] | None = None,
+        output: int | None = None,
     ) -> str:
         if self._control is None or self._client is None:
             return self.problem
@@ -254,7 +254,6 @@ class ImportedProgram:
                 "gid": request["gid"],
                 "processes": request["limits"]["processes"],
                 "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
-                **module,
             }
             passed = [*opened.values(), *([] if output is None else [output]), theirs.fileno()]
             with self._lock:
@@ -268,6 +267,8 @@ class ImportedProgram:
             if answer != "adopted":
                 return answer
             ours.send(b"go")
+            if module is not None:
+                ours.send(marshal.dumps(module, 2))
             word, _, reason = ours.recv(4096).decode(errors="replace").partition(" ")
         except OSError as error:
             return f"the imported program does not answer: {error}"

@@ -214,6 +214,7 @@ class _Server:
         self.program, self.unless = program, unless
         self.before = dict(os.environb)
         self.reason = ""
+        self.missing_places = _missing_places() if self.runs_module else []
         modules = modules or _imports_of(program)
         main = _new_main("" if self.runs_module else program)
         for name in set(sys.modules) - _FIRST:  # loaded again where the program needs them: then they are its own
@@ -243,8 +244,10 @@ class _Server:
             self.reason = "an import shares memory with its children"
         elif self.before.get(b"PYTHONHASHSEED", b"random") == b"random":
             self.reason = "PYTHONHASHSEED is random: each start has another"
-        elif self.runs_module and not sys.version_info >= (3, 8):  # older ones look for modules in ""
+        elif self.runs_module and sys.version_info < (3, 8):  # older ones look for modules in ""
             self.reason = "Python is older than 3.8"
+        elif self.runs_module and (b"PYTHONPATH" in self.before or getattr(sys.flags, "safe_path", False)):
+            self.reason = "modules are not looked for in the usual places"
         elif not self.runs_module and os.path.realpath(self.program) != self.program:
             self.reason = "the program is a link"
         elif any(not os.path.isabs(place) for place in sys.path):
@@ -290,6 +293,8 @@ class _Server:
             report.send(b"here")  # the kernel adds who sends it
             if report.recv(16) != b"go":
                 os._exit(1)
+            if self.runs_module:  # this process alone knows it: others have a copy of the server's memory
+                request["module"] = marshal.loads(report.recv(_FEW_BYTES))
             spaces = dict(zip(request["namespaces"], descriptors))
             handed, hands = _socket.socketpair() if self.runs_module else (None, None)
             status, ended = os.pipe()
@@ -331,9 +336,9 @@ class _Server:
     ) -> None:
         """Become what a sandbox's shell would start as `python -m NAME ARG…`; with the rights of its programs only."""
         try:
-            words = request["command"]
-            variables = {**self.before, b"PWD": os.fsencode(request["directory"]), b"_": os.fsencode(sys.executable)}
-            os.chdir(request["directory"])
+            words, directory, shell = (request["module"][name] for name in ("command", "directory", "shell"))
+            variables = {**self.before, b"PWD": os.fsencode(directory), b"_": os.fsencode(sys.executable)}
+            os.chdir(directory)
             why = self._is_shadowed()
             if why:
                 report.send(b"usual " + why.encode()[:400])
@@ -341,7 +346,7 @@ class _Server:
             ended = os.open(ENDED, os.O_RDWR | os.O_NOFOLLOW)
             null = os.open(os.devnull, os.O_RDONLY)
             for number in range(_RLIMITS):
-                system.copy_limit(number, request["shell"])
+                system.copy_limit(number, shell)
             hands.sendmsg([b"e"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, ended.to_bytes(4, sys.byteorder))])
             report.send(b"started")
         except BaseException as error:  # noqa: BLE001 - reported; the program is started as usual
@@ -356,14 +361,17 @@ class _Server:
         os.closerange(_HIGH, _HIGH + 2 * _MOST_DESCRIPTORS)
         self._restore_variables(variables)
         sys.argv[:] = ["-m", *map(os.fsdecode, words[3:])]
-        sys.path.insert(0, request["directory"])
+        sys.path.insert(0, directory)
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[:] = map(os.fsdecode, words)
         system.show_as(words, variables)
         self._forget()
 
     def _is_shadowed(self) -> str:
-        """Why the directory would give the program other modules than those that are imported; empty where not."""
+        """Why a start in this directory would find other modules than those that are imported; empty where not."""
+        for place in self.missing_places:
+            if os.path.exists(place):
+                return "modules are looked for in " + place
         known = {name.partition(".")[0] for name in self.imported}
         for name in os.listdir("."):
             if name.partition(".")[0] in known:
@@ -616,6 +624,19 @@ def _receive_pipe(handed: "Any") -> int:
     for _, _, data in ancillary:
         return int.from_bytes(data[:4], sys.byteorder)
     os._exit(1)
+
+
+def _missing_places() -> "list[str]":
+    """Directories that Python would look for modules in if they existed: lines of the files `*.pth`."""
+    site = sys.modules["site"]
+    found = []
+    for place in [*site.getsitepackages(), site.getusersitepackages()]:
+        for name in os.listdir(place) if os.path.isdir(place) else []:
+            if name.endswith(".pth"):
+                with open(os.path.join(place, name), encoding="utf-8", errors="surrogateescape") as file:
+                    lines = [line.strip() for line in file if line.strip() and not line.startswith(("#", "import"))]
+                found += [path for path in (os.path.join(place, line) for line in lines) if not os.path.exists(path)]
+    return found
 
 
 def _receive_state(other: "Any") -> "tuple[dict[str, Any], list[int]]":

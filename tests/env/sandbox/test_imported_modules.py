@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +43,9 @@ def run_as_usual(sandbox: LocalSandbox) -> CommandResult:
     return sandbox.run(f"(\ncd /testbed\n{' '.join(COMMAND)}\n)")
 
 
-def lines_and_code(result: CommandResult) -> tuple[list[str], int]:
+def words_and_code(result: CommandResult) -> tuple[list[str], int]:
     """The output without times and what bash says of the end; sorted: standard output may be flushed later."""
-    return sorted(re.sub(r"bash: line .*|Terminated|in [0-9.]+s", "", result.output).split("\n")), result.exit_code
+    return sorted(re.sub(r"bash: line .*|Terminated|in [0-9.]+s", "", result.output).split()), result.exit_code
 
 
 def imported_pid(sandbox: LocalSandbox) -> int:
@@ -84,7 +85,7 @@ def test_a_fork_finds_what_a_start_of_its_own_would_give_it(opened: Opener) -> N
 def test_its_end_and_its_output_are_those_of_a_usual_start(opened: Opener, line: str, code: int) -> None:
     sandbox = opened(UNITTEST)
     write(sandbox, line, program="import unittest\nprint('out')\n")
-    forked, usual = lines_and_code(run(sandbox)), lines_and_code(run_as_usual(sandbox))
+    forked, usual = words_and_code(run(sandbox)), words_and_code(run_as_usual(sandbox))
     assert forked[1] == code
     assert forked == usual
 
@@ -105,6 +106,21 @@ def test_modules_of_the_repository_that_would_be_imported_first_are(opened: Open
     sandbox.write(f"/testbed/{name}", b"raise SystemExit('mine')\n")
     assert sandbox.run_module(COMMAND) is None
     assert name.partition("/")[0] in sandbox.imports_problem
+
+
+def test_a_directory_of_the_repository_in_a_pth_file_is_a_start_of_its_own(opened: Opener, public_path: Path) -> None:
+    version = opened().run("python3 -c 'import sys; print(*sys.version_info[:2], sep=str())'").output  # "311"
+    environment, repository = public_path / "environment", public_path / "repository"
+    packages = environment / f"home/agent/.local/lib/python{version[0]}.{version[1:].strip()}/site-packages"
+    for place in (packages, repository / "testbed" / "src"):
+        place.mkdir(parents=True)
+    (packages / "editable.pth").write_text("/testbed/src\n")
+    for place in public_path.rglob("*"):
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    sandbox = opened(dataclasses.replace(UNITTEST, layers=(environment, repository)))
+    write(sandbox, "pass")
+    assert sandbox.run_module(COMMAND) is None
+    assert sandbox.imports_problem == "modules are looked for in /testbed/src"
 
 
 def test_a_module_that_does_not_import_is_run_as_usual(opened: Opener) -> None:
