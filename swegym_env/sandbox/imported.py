@@ -41,7 +41,8 @@ from swegym_env.sandbox.client import SupervisorClient, disabled_features, super
 from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.inside import imported as inside
-from swegym_env.sandbox.shell import SHELL_OUTPUT, program_command
+from swegym_env.sandbox.linux.cgroups import Group
+from swegym_env.sandbox.shell import SHELL_OUTPUT, Shell, program_command
 
 if TYPE_CHECKING:
     from swegym_env.sandbox.local import LocalSandbox
@@ -189,43 +190,42 @@ class ImportedProgram:
         poll.register(self._control, select.POLLIN)
         return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
 
-    def fork(self, name: str, bash: int, request: dict[str, Any]) -> str:
+    def fork(self, name: str, shell: Shell, request: dict[str, Any]) -> str:
         """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
 
         Args:
             name: of the sandbox.
-            bash: id of a process in all its namespaces.
+            shell: of the sandbox, whose namespaces and control groups the child enters.
             request: that it was launched with.
         """
         ours, theirs = _socket_pair()
         with ours:
-            return self._fork(ours, theirs, name, bash, request)
+            return self._fork(ours, theirs, name, shell, request)
 
     @contextlib.contextmanager
     def forked_module(
-        self, name: str, bash: int, request: dict[str, Any], command: Sequence[str], directory: str
+        self, name: str, shell: Shell, request: dict[str, Any], command: Sequence[str], directory: str
     ) -> Iterator[str]:
-        """In the block a child runs a module's program in a sandbox whose bash is idle, and writes to its output.
+        """In the block a child runs a module's program in a sandbox whose shell is idle, and writes to its output.
 
         Yields "", or why it is to be started as usual.
 
         Args:
-            name: of the sandbox.
-            bash: its shell.
+            name, shell: of the sandbox.
             request: that it was launched with.
             command: the words of the command line, `python3 -m NAME ARG…`.
             directory: where it is started.
         """
         module = {"command": [os.fsencode(word) for word in command], "directory": directory}
         try:
-            module["shell"] = _id_inside(bash)
-            output = os.open(f"/proc/{bash}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
+            module["shell"] = _id_inside(shell.pid)
+            output = os.open(f"/proc/{shell.pid}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
         except OSError as error:
             yield f"its shell has ended: {error}"
             return
         ours, theirs = _socket_pair()
         try:
-            problem = self._fork(ours, theirs, name, bash, request, module, output)
+            problem = self._fork(ours, theirs, name, shell, request, module, output)
         finally:
             os.close(output)
         with ours:
@@ -236,7 +236,7 @@ class ImportedProgram:
         ours: socket.socket,
         theirs: socket.socket,
         name: str,
-        bash: int,
+        shell: Shell,
         request: dict[str, Any],
         module: dict[str, Any] | None = None,
         output: int | None = None,
@@ -247,7 +247,8 @@ class ImportedProgram:
         try:
             for kind in _NAMESPACES:
                 with contextlib.suppress(FileNotFoundError):  # a kernel without
-                    opened[kind] = os.open(f"/proc/{bash}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+                    opened[kind] = os.open(f"/proc/{shell.pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+            spaces = [*opened.values()]
             message = {
                 "namespaces": list(opened),
                 "uid": request["uid"],
@@ -255,15 +256,21 @@ class ImportedProgram:
                 "processes": request["limits"]["processes"],
                 "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
             }
-            passed = [*opened.values(), *([] if output is None else [output]), theirs.fileno()]
+            threads, version_2 = Group(shell.groups).entrances()
+            opened |= {str(number): descriptor for number, descriptor in enumerate(threads)}
+            if version_2 is not None:  # which a process cannot enter by itself
+                opened["group"] = version_2
+                threads = []
+            message["groups"] = len(threads)
+            passed = [*spaces, *threads, *([] if output is None else [output]), theirs.fileno()]
             with self._lock:
                 self._control.settimeout(_FORK_TIMEOUT_S)
                 socket.send_fds(self._control, [marshal.dumps(message, 2)], passed)
             theirs.close()
-            pid = _sender(ours)
+            word, pid = _sender(ours)
             if pid == 0:
                 return "the imported program has ended, or no process is left for its child"
-            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid})
+            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid, "add": word != b"here"})
             if answer != "adopted":
                 return answer
             ours.send(b"go")
@@ -309,13 +316,13 @@ def _id_inside(pid: int) -> int:
         return int(next(line for line in status if line.startswith("NSpid:")).split()[-1])
 
 
-def _sender(ours: socket.socket) -> int:
-    """The id of the process that reports here first, as the kernel states it; 0 if there is none."""
+def _sender(ours: socket.socket) -> tuple[bytes, int]:
+    """What the child reports first, and its id as the kernel states it; 0 if there is none."""
     message, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_SPACE(12))
     for level, kind, data in ancillary:
-        if message == b"here" and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            return int(struct.unpack("=iII", data)[0])
-    return 0
+        if message and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return message, int(struct.unpack("=iII", data)[0])
+    return b"", 0
 
 
 def _interpreter(path: str, layers: Sequence[str]) -> list[str]:

@@ -532,7 +532,7 @@ class LocalSandbox:
         if self._imported is None:
             return self.imports_problem
         assert self._directory is not None
-        return self._imported.fork(self._directory.path.name, self._live().pid, self._launched_with)
+        return self._imported.fork(self._directory.path.name, self._live(), self._launched_with)
 
     def run_module(
         self, command: Sequence[str], *, timeout_s: float | None = None, output_limit_bytes: int | None = None
@@ -545,8 +545,8 @@ class LocalSandbox:
         if self._imported is None or self.spec.imports is None:
             return None
         assert self._directory is not None
-        name, bash = self._directory.path.name, self._live().pid
-        with self._imported.forked_module(name, bash, self._launched_with, command, self.spec.workdir) as problem:
+        name, shell = self._directory.path.name, self._live()
+        with self._imported.forked_module(name, shell, self._launched_with, command, self.spec.workdir) as problem:
             if problem:
                 self.imports_problem = problem
                 return None

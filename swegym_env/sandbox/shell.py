@@ -157,6 +157,7 @@ class Shell:
         between: how many processes stand between the supervisor and bash.
         listener: listens at the port of the sandbox's loopback that the request names; None where it names none.
         pid: of bash, on the host; 0 until `start` has returned.
+        groups: directories of the container's control groups, by controller.
         directory: bash's working directory after the last command; None before the first.
         ended: bash is gone. The next command needs another shell.
         unread: bash was gone before it read anything of the last command, which therefore did not run.
@@ -179,6 +180,7 @@ class Shell:
             self._set_up = b'eval "$%b"; unset -v %b\n' % (_SET_UP.encode(), _SET_UP.encode())
         self.pid = 0
         self.between = between
+        self.groups: Mapping[str, str] = {}
         self.directory: str | None = None
         self.ended = False
         self.unread = False
@@ -621,7 +623,8 @@ class Shell:
             if event == "limit":
                 self._limits.add(value)
             elif event == "group":
-                self._counters = Counters(json.loads(value))
+                self.groups = json.loads(value)
+                self._counters = Counters(self.groups)
                 self._counts = self._counters.read()
         return bool(piece)
 

@@ -290,7 +290,8 @@ class _Server:
         report = _socket.socket(fileno=descriptors.pop())
         output = descriptors.pop() if self.runs_module else -1
         try:
-            report.send(b"here")  # the kernel adds who sends it
+            threads = descriptors[len(descriptors) - request["groups"] :]
+            report.send(b"here" if _enter_groups(threads) else b"outside")  # the kernel adds who sends it
             if report.recv(16) != b"go":
                 os._exit(1)
             if self.runs_module:  # this process alone knows it: others have a copy of the server's memory
@@ -577,6 +578,19 @@ class _System:
             _kept.append(text)  # the kernel reads it as long as this process runs
 
 
+def _enter_groups(threads: "list[int]") -> bool:
+    """Move this process, with the one thread that it has, to control groups that the owner has opened."""
+    try:
+        for descriptor in threads:
+            os.write(descriptor, b"0")
+    except OSError:
+        return False
+    finally:
+        for descriptor in threads:
+            os.close(descriptor)
+    return bool(threads)
+
+
 def _reap(*_: "Any") -> None:
     """Wait for the children that have ended."""
     try:
@@ -604,12 +618,10 @@ def _tell_shell(program: int, ended: int, report: "Any", system: "_System") -> N
 
     It is not read where the shell has ended: then the owner closes the other end of `report`.
     """
-    for number in range(1024):
-        if number not in (ended, report.fileno()):
-            try:
-                os.close(number)
-            except OSError:
-                pass
+    first, second = sorted((ended, report.fileno()))
+    os.closerange(0, first)
+    os.closerange(first + 1, second)
+    os.closerange(second + 1, 1024)
     _, status = os.waitpid(program, 0)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     os.write(ended, b"%d\n" % code)

@@ -8,7 +8,8 @@ A request is one JSON message on a SEQPACKET socket:
     {"do": "launch", "id": …, "isolation": …, …}    start a sandbox; four descriptors: stdin, stdout, stderr, event pipe
                                                (with a "port" five: before the last, where the listener is sent)
                                                (with "within", the id of an imported program, below its processes)
-    {"do": "adopt", "id": …, "pid": …}         a process that is about to enter it, with what it starts; one descriptor,
+    {"do": "adopt", "id": …, "pid": …, "add": …}    a process that is about to enter it, with what it starts, and
+                                               whether it is still to be added to the control groups; one descriptor,
                                                for the answer
     {"do": "attach", "id": …, "image": …, "path": …}    attach the root of a container; one descriptor, for the answer
     {"do": "watch", "id": …, "cpu_s": …}       a command takes long: measure its usage often
@@ -234,7 +235,8 @@ class _Supervisor:
                 running.kill()
             case "adopt" if running is not None:
                 running.usage.adopt(request["pid"])
-                running.group.add(request["pid"])
+                if request["add"]:
+                    running.group.add(request["pid"])
                 send_event(descriptors[0], "adopted")
             case "attach" | "adopt":
                 raise ProcessLookupError(errno.ESRCH, "it has ended")

@@ -360,8 +360,10 @@ def test_what_happens_in_one_sandbox_does_not_stop_the_imported_program_from_ser
     imported = sandbox._imported  # type: ignore[union-attr]
     assert imported is not None
     name = sandbox._directory.path.name  # type: ignore[union-attr]
-    outside = os.getpid()  # as if the sandbox had ended, and its process's id had been given again
-    assert "setns" in imported.fork(name, outside, sandbox._launched_with)  # type: ignore[union-attr]
+    shell = sandbox._shell  # type: ignore[union-attr]
+    bash, shell.pid = shell.pid, os.getpid()  # as if the sandbox had ended, and its process's id had been given again
+    assert "setns" in imported.fork(name, shell, sandbox._launched_with)  # type: ignore[union-attr]
+    shell.pid = bash
     other = make(agent)
     assert first_message(other) == [1]
     assert other.imports_problem == ""

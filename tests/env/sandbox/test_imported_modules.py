@@ -29,7 +29,9 @@ PROGRAM = "import json, unittest\n" + SEEN
 def write(sandbox: LocalSandbox, *lines: str, program: str = PROGRAM) -> None:
     """A test that runs these lines."""
     body = "".join(f"        {line}\n" for line in lines)
-    sandbox.write("/testbed/test_it.py", f"{program}\nclass T(unittest.TestCase):\n    def test(self):\n{body}".encode())
+    sandbox.write(
+        "/testbed/test_it.py", f"{program}\nclass T(unittest.TestCase):\n    def test(self):\n{body}".encode()
+    )
 
 
 def run(sandbox: LocalSandbox, **limits: Any) -> CommandResult:
