@@ -216,19 +216,19 @@ class ImportedProgram:
             command: the words of the command line, `python3 -m NAME ARG…`.
             directory: where it is started.
         """
-        module = {"command": [os.fsencode(word) for word in command], "directory": directory}
-        try:
-            module["shell"] = _id_inside(shell.pid)
-            output = os.open(f"/proc/{shell.pid}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError as error:
-            yield f"its shell has ended: {error}"
-            return
+        module: dict[str, Any] = {"command": [os.fsencode(word) for word in command], "directory": directory}
         ours, theirs = _socket_pair()
-        try:
-            problem = self._fork(ours, theirs, name, shell, request, module, output)
-        finally:
-            os.close(output)
-        with ours:
+        with ours, theirs:
+            try:
+                module["shell"] = _id_inside(shell.pid)
+                output = os.open(f"/proc/{shell.pid}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
+            except OSError as error:
+                problem = f"its shell has ended: {error}"
+            else:
+                try:
+                    problem = self._fork(ours, theirs, name, shell, request, module, output)
+                finally:
+                    os.close(output)
             yield problem
 
     def _fork(
@@ -267,10 +267,10 @@ class ImportedProgram:
                 self._control.settimeout(_FORK_TIMEOUT_S)
                 socket.send_fds(self._control, [marshal.dumps(message, 2)], passed)
             theirs.close()
-            word, pid = _sender(ours)
+            first, pid = _sender(ours)
             if pid == 0:
                 return "the imported program has ended, or no process is left for its child"
-            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid, "add": word != b"here"})
+            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid, "add": first != b"here"})
             if answer != "adopted":
                 return answer
             ours.send(b"go")

@@ -19,7 +19,8 @@ def seen():
     return {
         "argv": sys.argv, "orig_argv": sys.orig_argv, "environ": dict(os.environ), "path": sys.path,
         "executable": sys.executable, "prefix": sys.prefix, "flags": str(sys.flags), "hash": hash("seed"),
-        "modules": sorted(sys.modules), "globals": sorted(globals()), "file": __file__, "spec": re.sub(" at 0x[0-9a-f]+", "", str(__spec__)),
+        "modules": sorted(sys.modules), "globals": sorted(globals()), "file": __file__,
+        "spec": re.sub(" at 0x[0-9a-f]+", "", str(__spec__)),
         "main": sys.modules["__main__"].__dict__ is globals(), "threads": len(threading.enumerate()),
         "cwd": os.getcwd(), "listing": sorted(os.listdir(".")), "root": sorted(os.listdir("/")),
         "umask": os.umask(0o22),

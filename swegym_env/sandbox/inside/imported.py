@@ -297,7 +297,10 @@ class _Server:
             if self.runs_module:  # this process alone knows it: others have a copy of the server's memory
                 request["module"] = marshal.loads(report.recv(_FEW_BYTES))
             spaces = dict(zip(request["namespaces"], descriptors))
-            handed, hands = _socket.socketpair() if self.runs_module else (None, None)
+            handed: "Any" = None
+            hands: "Any" = None
+            if self.runs_module:
+                handed, hands = _socket.socketpair()
             status, ended = os.pipe()
             for name in ("user", "pid"):
                 space = spaces.pop(name)
@@ -708,7 +711,7 @@ def _new_main(program: str) -> "Any":
     main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
     main.__spec__ = None
     main.__annotations__ = {}
-    main.__loader__ = BuiltinImporter  # type: ignore[assignment]
+    main.__loader__ = BuiltinImporter
     if program:
         main.__file__ = program
         main.__cached__ = None  # type: ignore[attr-defined]

@@ -111,6 +111,12 @@ class _Running:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
+    def adopt(self, pid: int, *, add: bool) -> None:
+        """Count a process outside, and what it starts, as the container's; `add`: it is not in its groups yet."""
+        self.usage.adopt(pid)
+        if add:
+            self.group.add(pid)
+
     def close(self) -> None:
         """It was waited for."""
         if self._handle is not None:
@@ -234,9 +240,7 @@ class _Supervisor:
                 running.remove |= request["do"] == "close"  # an "end" may follow: whoever closes also interrupts
                 running.kill()
             case "adopt" if running is not None:
-                running.usage.adopt(request["pid"])
-                if request["add"]:
-                    running.group.add(request["pid"])
+                running.adopt(request["pid"], add=request["add"])
                 send_event(descriptors[0], "adopted")
             case "attach" | "adopt":
                 raise ProcessLookupError(errno.ESRCH, "it has ended")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,29 @@ import pytest
 
 from benchmarks.waiting import wait_until
 from swegym_env.errors import SandboxError
-from swegym_env.sandbox import SandboxSpec
+from swegym_env.sandbox import Sandbox, SandboxSpec
 from swegym_env.sandbox.api import CommandResult, Imports, Limits
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.local import LocalSandbox
-from tests.env.sandbox.conftest import Opener
 from tests.env.seen import SEEN
+
+Opener = Callable[..., LocalSandbox]
 
 UNITTEST = SandboxSpec(imports=Imports("-m", ("unittest",)))
 COMMAND = ("python3", "-m", "unittest", "-v", "test_it")
 PROGRAM = "import json, unittest\n" + SEEN
+
+
+@pytest.fixture
+def opened(opened: Callable[..., Sandbox]) -> Opener:
+    """Opens started sandboxes of this machine that are closed with the test."""
+
+    def open_one(spec: SandboxSpec | None = None) -> LocalSandbox:
+        sandbox = opened(spec)
+        assert isinstance(sandbox, LocalSandbox)
+        return sandbox
+
+    return open_one
 
 
 def write(sandbox: LocalSandbox, *lines: str, program: str = PROGRAM) -> None:
