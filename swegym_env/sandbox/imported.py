@@ -16,6 +16,9 @@ Who may do what:
   cannot see or signal anything above; and they end with it.
 - An episode has its own copy of the memory. What it does to it, nobody else sees.
 
+The program of a module (`python3 -m unittest`, which runs graded tests) is one sandbox's alone at a time. Its child
+becomes what the sandbox's idle shell would have started: the owner says so, and no program stands in its place.
+
 Where this is not possible, or a start of its own would give the program anything else, it is started as usual.
 """
 
@@ -60,6 +63,7 @@ _LOG = "/.swegym/imports.log"
 _IMPORT_TIMEOUT_S = 300.0
 _FORK_TIMEOUT_S = 60.0
 _MOST = 4  # imported programs of one process
+_MOST_LENT = max(8, 4 * (os.cpu_count() or 1))  # and of those that only one sandbox at a time is below
 _SHOWN_BYTES = 300
 _NAMESPACES = ("user", "pid", "time", "cgroup", "ipc", "uts", "net", "mnt")
 _SOURCE = Path(inside.__file__).read_bytes()
@@ -118,6 +122,8 @@ class ImportedProgram:
         self.import_done = False
         self._worked = False
         self.users = 0  # sandboxes below it
+        self.last: int | None = None  # a handle of the last one's first process
+        self.is_lent = imports.program == MODULE
         self.interpreter: list[str] = []
 
     def start(self) -> None:
@@ -189,6 +195,14 @@ class ImportedProgram:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
+
+    def is_free(self) -> bool:
+        """Whether no sandbox is below it, and no process of the last one is left."""
+        if self.users or self.last is None:
+            return not self.users
+        poll = select.poll()
+        poll.register(self.last, select.POLLIN)  # the first process ends after all others
+        return bool(poll.poll(0))
 
     def fork(self, name: str, shell: Shell, request: dict[str, Any]) -> str:
         """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
@@ -292,6 +306,9 @@ class ImportedProgram:
         """End it, and all sandboxes below it."""
         if self._control is not None and self._owner == os.getpid():
             self._control.close()
+        if self.last is not None:
+            os.close(self.last)
+            self.last = None
         self._place.close()
 
 
@@ -337,11 +354,14 @@ def _interpreter(path: str, layers: Sequence[str]) -> list[str]:
 
 
 _lock = threading.Lock()
-_programs: dict[tuple[Any, ...], ImportedProgram] = {}
+_programs: dict[tuple[tuple[Any, ...], int], ImportedProgram] = {}
 
 
 def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedProgram | None, str]:
     """The imported program for a sandbox, which is started if there is none; else None and why.
+
+    That of a module is the sandbox's alone until all its processes have ended: what the kernel shows or counts for
+    all processes of one program (locks on its file, instances of inotify) tells no run anything of another one.
 
     The caller counts as one of its users until `release`.
     """
@@ -357,20 +377,27 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
         spec.limits, imports.program, imports.modules, imports.unless, tuple(imports.environment.items()),
         sandbox.backend,
     )  # fmt: skip
+    is_lent = imports.program == MODULE
+    most = _MOST_LENT if is_lent else _MOST
     with _lock:
-        found = _programs.pop(key, None)
+        places = [(key, number) for number in range(most if is_lent else 1)]
+        free = [place for place in places if place in _programs and (_programs[place].is_free() or not is_lent)]
+        free += [place for place in places if place not in _programs]
+        found = _programs.pop(free[0], None) if free else None
         if found is not None and not found.problem and found.import_done and not found.alive():
             found.close()
             found = None
-        unused = [other for other, one in _programs.items() if not one.users]
-        while found is None and len(_programs) >= _MOST and unused:
+        same = {place: one for place, one in _programs.items() if one.is_lent == is_lent}
+        unused = [place for place, one in same.items() if not one.users]
+        while found is None and len(same) >= most and unused:
+            del same[unused[0]]
             _programs.pop(unused.pop(0)).close()
-        if found is None and len(_programs) >= _MOST:
-            return None, f"{_MOST} imported programs are in use"
+        if not free or (found is None and len(same) >= most):
+            return None, f"{most} imported programs are in use"
         if found is None:
             place = dataclasses.replace(spec, layers=layers, imports=None, port=None)
             found = ImportedProgram(sandbox.unstarted(place), imports)
-        _programs[key] = found
+        _programs[free[0]] = found
         found.users += 1
     found.start()
     if found.problem:
@@ -379,10 +406,21 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
     return found, ""
 
 
-def release(imported: ImportedProgram) -> None:
-    """A user of it has ended."""
+def release(imported: ImportedProgram, first_process: int = 0) -> None:
+    """A user of it has ended, or will soon.
+
+    Args:
+        first_process: of the sandbox, on the host; 0: none of its processes is left.
+    """
     with _lock:
         imported.users -= 1
+        if not imported.is_lent or not first_process:
+            return
+        if imported.last is not None:
+            os.close(imported.last)
+            imported.last = None
+        with contextlib.suppress(OSError):  # it was waited for
+            imported.last = os.pidfd_open(first_process)
 
 
 def _forget() -> None:

@@ -736,9 +736,9 @@ class LocalSandbox:
             return  # a fork of the owner: the sandbox belongs to the parent
         if self._door is not None:
             self._door.close()
-        self._drop_shell()
         if self._imported is not None:
-            release(self._imported)
+            release(self._imported, 0 if self._shell is None else self._shell.first_process)
+        self._drop_shell()
         former, self._former = self._former, ()
         for layer in former:
             layer.directory.release()

@@ -357,6 +357,11 @@ class Shell:
             starved=starved,
         )
 
+    @property
+    def first_process(self) -> int:
+        """The first process of the container, on the host: it ends after all others. 0 until `start` has returned."""
+        return self._launched
+
     def processes(self) -> list[int]:
         """Every process of the agent in the container, bash included."""
         return [pid for pid in descendants(self._launched) if pid not in self._infrastructure]

@@ -7,7 +7,9 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -217,9 +219,8 @@ os.kill(-1, signal.SIGKILL)
 
 
 def test_hostile_tests_reach_neither_the_imported_process_nor_later_runs(opened: Opener) -> None:
-    sandbox, later = opened(UNITTEST), opened(UNITTEST)
+    sandbox = opened(UNITTEST)
     pid = imported_pid(sandbox)
-    assert imported_pid(later) == pid
     write(sandbox, "pass", program="import json, unittest\n" + HOSTILE)
     result = sandbox.run_module(COMMAND)
     assert result is not None
@@ -227,9 +228,40 @@ def test_hostile_tests_reach_neither_the_imported_process_nor_later_runs(opened:
     assert found == {
         "entered": [], "unshared": -1, "capabilities": 0, "files": ["/dev/null", "pipe", "pipe"], "parent": 0,
     }  # fmt: skip
+    sandbox.close()
+    later = open_on(opened, pid)
     write(later, "self.assertEqual(1, 2)")
     assert run(later).exit_code == 1
     assert imported_pid(later) == pid, "the same process has forked again"
+
+
+def open_on(opened: Opener, pid: int) -> LocalSandbox:
+    """A sandbox below the imported process `pid`, whose last one has been closed."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        sandbox = opened(UNITTEST)
+        if imported_pid(sandbox) == pid:
+            return sandbox
+        sandbox.close()
+    raise AssertionError("the imported process is never free again")
+
+
+def test_sandboxes_at_the_same_time_share_no_imported_process(opened: Opener) -> None:
+    """Locks on the file that both run, and what the kernel counts for both, would tell one run of the other."""
+    first, second = opened(UNITTEST), opened(UNITTEST)
+    assert imported_pid(first) != imported_pid(second)
+    lock = "import fcntl, os; os.open('/proc/self/exe', os.O_RDONLY)"
+    write(first, lock, "fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)", "import time; time.sleep(1000)")
+    write(second, lock, "fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)")
+    assert run(first, timeout_s=1.0).timed_out
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, first, timeout_s=3.0)
+        time.sleep(1.0)
+        assert run(second).exit_code == 0
+        assert running.result().timed_out
+    pid = imported_pid(first)
+    first.close()
+    assert imported_pid(open_on(opened, pid)) == pid, "it is used again once everything of its sandbox has ended"
 
 
 def test_what_it_opens_in_the_sandbox_leads_nowhere_else(opened: Opener) -> None:
