@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,13 @@ def test_its_end_and_its_output_are_those_of_a_usual_start(opened: Opener, line:
     assert forked == usual
 
 
+def test_a_traced_program_that_stops_has_ended_as_for_a_shell(opened: Opener) -> None:
+    for start in (run, run_as_usual):
+        sandbox = opened(UNITTEST)
+        write(sandbox, "import ctypes, os", "ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "os.kill(os.getpid(), 19)")
+        assert start(sandbox).exit_code == 128 + signal.SIGSTOP
+
+
 def test_each_run_has_a_memory_of_its_own(opened: Opener) -> None:
     for _ in range(2):
         sandbox = opened(UNITTEST)
@@ -173,6 +183,96 @@ def test_killing_the_imported_process_is_not_the_tests_fault(opened: Opener) -> 
     with pytest.raises(SandboxError, match="the imported program was ended"):
         sandbox.run_module(COMMAND, timeout_s=60)
     os.waitpid(child, 0)
+
+
+LOCK = """
+import fcntl, os, time
+fcntl.flock(os.open("/proc/self/exe", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+os.fork() or time.sleep(1000)
+"""
+
+
+def test_a_lock_on_the_interpreter_tells_no_other_run(opened: Opener) -> None:
+    for _ in range(2):
+        sandbox = opened(UNITTEST)
+        write(sandbox, "pass", program="import unittest\n" + LOCK)
+        result = run(sandbox)
+        assert result.exit_code == 0, result.output
+
+
+def test_a_python_that_is_another_one_in_the_sandbox_is_started_as_usual(opened: Opener, public_path: Path) -> None:
+    before, after = public_path / "before", public_path / "after"
+    for place in (before, after):
+        (place / "opt/python").mkdir(parents=True)
+        shutil.copyfile(os.path.realpath("/usr/bin/python3"), place / "opt/python/python3")
+    os.utime(after / "opt/python/python3", (1, 1))
+    for place in public_path.rglob("*"):
+        place.chmod(0o755)
+    spec = dataclasses.replace(UNITTEST, layers=(before, after), path=("/opt/python",))
+    sandbox = opened(spec)
+    write(sandbox, "pass")
+    assert sandbox.run_module(COMMAND) is None
+    assert sandbox.imports_problem == "the sandbox has another Python"
+
+
+def test_a_full_pipe_does_not_keep_what_waits_for_the_end(opened: Opener) -> None:
+    sandbox, later = opened(UNITTEST), opened(UNITTEST)
+    fill = "os.write(os.open('/.swegym/ended', os.O_RDWR | os.O_NONBLOCK), b'0\\n' + bytes(65534))"
+    write(sandbox, "import os", fill, "os._exit(3)")
+    assert run(sandbox).exit_code == 0, "the shell has read what the program wrote"
+    pid = imported_pid(later)
+    sandbox.close()
+    assert wait_until(lambda: len(descendants(pid)) == 0, 10)
+
+
+DUMP = """
+import os
+out, memory = open("/tmp/dump", "wb"), open("/proc/self/mem", "rb", 0)
+for line in list(open("/proc/self/maps")):
+    place, kind = line.split()[:2]
+    start, end = (int(word, 16) for word in place.split("-"))
+    if kind == "rw-p" and memory.seek(start):
+        out.write(b"%x %d\\n" % (start, end - start) + memory.read(end - start))
+"""
+
+
+def test_the_memory_of_a_fork_does_not_count_those_before_it(opened: Opener) -> None:
+    dumps = []
+    for _ in range(6):
+        sandbox = opened(dataclasses.replace(UNITTEST, limits=Limits(processes=100)))  # a process that has forked never
+        write(sandbox, "pass", program="import unittest\n" + DUMP)
+        assert run(sandbox).exit_code == 0
+        dumps.append(_numbers(sandbox.read("/tmp/dump")))
+        sandbox.close()
+    common = set.intersection(*map(set, dumps))
+    assert sum(len(dumps[0][place]) for place in common) > 1 << 20, "most of the memory is compared"
+    counts = [
+        (place, numbers)
+        for place in common
+        for numbers in zip(*(dump[place] for dump in dumps), strict=False)
+        if 0 < (step := abs(numbers[1] - numbers[0])) < 1000
+        and all(abs(after - before) == step for before, after in itertools.pairwise(numbers))
+        and abs(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)
+    ]
+    assert counts == []
+
+
+def _numbers(dump: bytes) -> dict[int, memoryview]:
+    """Where a part of the memory begins → its numbers of 32 bits."""
+    found, at = {}, 0
+    while at < len(dump):
+        end = dump.index(b"\n", at)
+        place, size = dump[at:end].split()
+        at = end + 1 + int(size)
+        found[int(place, 16)] = memoryview(dump[end + 1 : at]).cast("I")
+    return found
+
+
+def test_the_log_begins_with_the_run(opened: Opener) -> None:
+    sandbox = opened(dataclasses.replace(UNITTEST, imports=Imports("-m", ("unittest", "logging"))))
+    now = time.time()
+    write(sandbox, "import logging", f"self.assertGreaterEqual(logging._startTime, {now})")
+    assert run(sandbox).exit_code == 0
 
 
 HOSTILE = """
