@@ -503,7 +503,7 @@ class _Server:
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()
-        logging = sys.modules.get("logging")
+        logging: "Any" = sys.modules.get("logging")
         if logging is not None:  # since when the program runs
             import time
 

@@ -152,6 +152,17 @@ def test_the_limits_of_the_sandbox_hold(opened: Opener) -> None:
     assert "BlockingIOError" in run(sandbox).output
 
 
+def test_as_many_processes_can_be_started_as_usual(opened: Opener) -> None:
+    found = []
+    for imports, start in ((UNITTEST.imports, run), (None, run_as_usual)):
+        sandbox = opened(SandboxSpec(imports=imports, limits=Limits(processes=20)))
+        lines = ("import os, time", "while True:", "    os.fork() or time.sleep(1000)", "    print('one', flush=True)")
+        write(sandbox, *lines)
+        result = start(sandbox)
+        found.append((result.output.splitlines().count("one"), result.limit))
+    assert found[0] == found[1]
+
+
 def test_it_ends_at_the_timeout_and_leaves_nothing(opened: Opener) -> None:
     sandbox = opened(UNITTEST)
     write(sandbox, "import os, time", "os.fork()", "print('begun', flush=True)", "time.sleep(1000)")
