@@ -196,6 +196,14 @@ def test_killing_the_imported_process_is_not_the_tests_fault(opened: Opener) -> 
     os.waitpid(child, 0)
 
 
+def test_tests_that_cannot_be_forked_any_more_do_not_fail(opened: Opener) -> None:
+    sandbox = opened(UNITTEST)
+    write(sandbox, "pass")
+    os.kill(imported_pid(sandbox), signal.SIGKILL)
+    with pytest.raises(SandboxError, match="the imported program was ended"):
+        sandbox.run_module(COMMAND) or run_as_usual(sandbox)
+
+
 LOCK = """
 import fcntl, os, time
 fcntl.flock(os.open("/proc/self/exe", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
