@@ -310,7 +310,7 @@ class _Server:
                 os.close(space)
             program = os.fork()
             if program:
-                if handed is not None:
+                if handed is not None and hands is not None:
                     hands.close()
                     _tell_shell(program, _receive_pipe(handed), report, system)
                 _wait(program, ended)
