@@ -56,6 +56,7 @@ _LAUNCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S, _LOOKS = 2.0, 5
 _RUNNING = "RS"  # states of a thread; one in an uninterruptible sleep stops before it does anything else
+_IMPORTED_ENDED = "the imported program was ended, and with it all sandboxes below it"
 _ENDING_S = 1.0  # how long the imported program may take to end after a sandbox below it
 _RESTART_TIMEOUT_S = 10.0  # many times what it takes; a shell that the agent has replaced may never answer
 # What a back end must be able to do: remove and replace a directory of a lower layer, and stay without network.
@@ -371,7 +372,7 @@ class LocalSandbox:
             if not failure:
                 return ""
             if self._used and not self._imported.alive(_ENDING_S):
-                raise SandboxError("the imported program was ended, and with it all sandboxes below it")
+                raise SandboxError(_IMPORTED_ENDED)
             release(self._imported)
             self._imported, self.imports_problem = None, failure
         return self._launch_container()
@@ -453,6 +454,9 @@ class LocalSandbox:
                 self._drop_ended_shell()
             if not shell.unread:
                 break
+        was_killed = self._shell is None and result.exit_code == 128 + signal.SIGKILL and not result.timed_out
+        if self._imported is not None and was_killed and not self._imported.alive(_ENDING_S):
+            raise SandboxError(_IMPORTED_ENDED)
         return result
 
     def _require_started(self) -> None:
@@ -550,10 +554,7 @@ class LocalSandbox:
             if problem:
                 self.imports_problem = problem
                 return None
-            result = self.run(module_script(), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
-        if self._shell is None and not self._imported.alive(_ENDING_S):
-            raise SandboxError("the imported program was ended, and with it all sandboxes below it")
-        return result
+            return self.run(module_script(), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
 
     def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
         """See `api.Sandbox.changes`."""

@@ -228,6 +228,9 @@ class _Server:
         sys.modules["__main__"] = main
         descriptors = _descriptors()
         self.kinds = [os.fstat(number).st_mode >> 12 for number in range(3)]
+        self.executable = os.readlink("/proc/self/exe")
+        found = os.stat("/proc/self/exe")
+        self.executable_version = found.st_size, found.st_mtime_ns
         for name in modules:
             __import__(name)
         self.imported = set(sys.modules)
@@ -265,7 +268,9 @@ class _Server:
         gc.collect()
         gc.freeze()  # what is imported stays for good: no collection copies its pages, in any child
         system = _System()
-        as_imported = _signal.signal(_signal.SIGCHLD, _reap) or _signal.SIG_DFL
+        # The kernel forgets the children that have ended. A handler would be called for each, and Python counts calls:
+        # the memory of a child would tell how many there were before it.
+        as_imported = _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN) or _signal.SIG_DFL
         while True:
             message, ancillary, _, _ = own.recvmsg(_FEW_BYTES, _socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS))
             if not message:
@@ -308,7 +313,7 @@ class _Server:
                 os.close(space)
             program = os.fork()
             if program:
-                if handed is not None:
+                if handed is not None and hands is not None:
                     hands.close()
                     _tell_shell(program, _receive_pipe(handed), report, system)
                 _wait(program, ended)
@@ -317,6 +322,7 @@ class _Server:
             for name, space in spaces.items():
                 system.enter(space, _NAMESPACES[name])
                 os.close(space)
+            problem = self._enter_executable(system)
             # The programs of the sandbox may trace this process once its user is theirs and it is as dumpable as they
             # are: nothing is left in it then that they may not have, and all limits hold.
             for number in range(3):
@@ -331,19 +337,37 @@ class _Server:
             report.send(b"failed " + repr(error).encode()[:400])
             os._exit(1)
         if self.runs_module:
-            self._run_module(report, hands, output, request, system)
+            self._run_module(report, hands, output, request, system, problem)
         else:
-            self._take_place(report, status, system)
+            self._take_place(report, status, system, problem)
+
+    def _enter_executable(self, system: "_System") -> str:
+        """Let `/proc/self/exe` be the sandbox's own file; why a start there would execute another one, or ""."""
+        try:
+            file = os.open(self.executable, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as error:
+            return "the sandbox has no such Python: %s" % error
+        try:
+            found = os.fstat(file)
+            if (found.st_size, found.st_mtime_ns) != self.executable_version:
+                return "the sandbox has another Python"
+            system.be_executed_from(file)
+        except OSError:  # Linux before 6.6 does not do this to a file of an overlay
+            if self.runs_module:
+                raise
+        finally:
+            os.close(file)
+        return ""
 
     def _run_module(
-        self, report: "Any", hands: "Any", output: int, request: "dict[str, Any]", system: "_System"
+        self, report: "Any", hands: "Any", output: int, request: "dict[str, Any]", system: "_System", problem: str
     ) -> None:
         """Become what a sandbox's shell would start as `python -m NAME ARG…`; with the rights of its programs only."""
         try:
             words, directory, shell = (request["module"][name] for name in ("command", "directory", "shell"))
             variables = {**self.before, b"PWD": os.fsencode(directory), b"_": os.fsencode(sys.executable)}
             os.chdir(directory)
-            why = self._is_shadowed()
+            why = problem or self._is_shadowed()
             if why:
                 report.send(b"usual " + why.encode()[:400])
                 os._exit(0)
@@ -382,7 +406,7 @@ class _Server:
                 return "the working directory has a file named like a module: " + name
         return ""
 
-    def _take_place(self, report: "Any", status: int, system: "_System") -> None:
+    def _take_place(self, report: "Any", status: int, system: "_System", problem: str) -> None:
         """From here on this process has the rights of the sandbox's programs and no others."""
         import time
 
@@ -398,7 +422,7 @@ class _Server:
                     os._exit(1)
                 time.sleep(0.001)
         state, given = _receive_state(other)
-        why = self._differs(state, given)
+        why = problem or self._differs(state, given)
         if why:
             report.send(b"usual " + why.encode()[:400])
             other.send(b"usual")
@@ -482,6 +506,11 @@ class _Server:
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()
+        logging: "Any" = sys.modules.get("logging")
+        if logging is not None:  # since when the program runs
+            import time
+
+            logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
         for name in set(sys.modules) - self.imported:
             del sys.modules[name]
 
@@ -499,7 +528,7 @@ class _System:
         self._ctypes, self._resource = ctypes, resource
         self._fcntl, self._select, self._termios = fcntl, select, termios
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._sizes = self._memory()
+        self._sizes, self._shown = self._memory()
 
     def _check(self, result: int, what: str) -> None:
         if result < 0:
@@ -551,11 +580,12 @@ class _System:
         number, mode, flags = ctypes.c_long(_SECCOMP), ctypes.c_uint(1), ctypes.c_uint(0)
         self._check(self._libc.syscall(number, mode, flags, ctypes.byref(described)), "seccomp")
 
-    def _memory(self) -> "list[int]":
-        """Where the kernel has this program's parts: of code, data, heap and stack."""
+    def _memory(self) -> "tuple[tuple[int, ...], tuple[int, ...]]":
+        """Where the kernel has this program's parts: of code, data, heap and stack; of arguments and variables."""
         with open("/proc/self/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
-        return [int(words[number - 3]) for number in (26, 27, 45, 46, 47, 28)]
+        parts, shown = (26, 27, 45, 46, 47, 28), (48, 49, 50, 51)
+        return tuple(int(words[number - 3]) for number in parts), tuple(int(words[number - 3]) for number in shown)
 
     def show_as(self, words: "list[bytes]", variables: "dict[bytes, bytes]") -> None:
         """Let `/proc` show these arguments and variables, and the name of the program; nothing where it cannot."""
@@ -568,17 +598,27 @@ class _System:
         text = ctypes.create_string_buffer(arguments + environment, len(arguments) + len(environment))
         start = ctypes.addressof(text)
         middle = start + len(arguments)
+        if self._set_memory((start, middle, middle, start + len(text)), 0xFFFFFFFF) == 0:
+            _kept.append(text)  # the kernel reads it as long as this process runs
+
+    def be_executed_from(self, file: int) -> None:
+        """Let `/proc/self/exe` be this file, which has the program that runs.
+
+        The server's own is one for all sandboxes: locks on it, and who opens it, would be seen in all of them.
+        """
+        self._check(self._set_memory(self._shown, file), "prctl")
+
+    def _set_memory(self, shown: "tuple[int, ...]", executable: int) -> int:
+        """Set where arguments and variables begin and end, and the file of the program, unless all its bits are 1."""
+        ctypes = self._ctypes
         code_start, code_end, data_start, data_end, heap, stack = self._sizes
         self._libc.sbrk.restype = ctypes.c_void_p
         top = self._libc.sbrk(ctypes.c_long(0)) or 0
-        fields = (code_start, code_end, data_start, data_end, heap, top, stack, start, middle, middle,
-                  start + len(text), 0)  # fmt: skip
+        fields = (code_start, code_end, data_start, data_end, heap, top, stack, *shown, 0)
         form = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
-        form += (0).to_bytes(4, sys.byteorder) + (0xFFFFFFFF).to_bytes(4, sys.byteorder)
+        form += (0).to_bytes(4, sys.byteorder) + executable.to_bytes(4, sys.byteorder)
         place = ctypes.create_string_buffer(form, len(form))
-        done = self._libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), place, ctypes.c_ulong(len(form)), 0)
-        if done == 0:
-            _kept.append(text)  # the kernel reads it as long as this process runs
+        return int(self._libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), place, ctypes.c_ulong(len(form)), 0))
 
 
 def _enter_groups(threads: "list[int]") -> bool:
@@ -592,15 +632,6 @@ def _enter_groups(threads: "list[int]") -> bool:
         for descriptor in threads:
             os.close(descriptor)
     return bool(threads)
-
-
-def _reap(*_: "Any") -> None:
-    """Wait for the children that have ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
 
 
 def _wait(program: int, ended: int) -> None:
@@ -626,11 +657,24 @@ def _tell_shell(program: int, ended: int, report: "Any", system: "_System") -> N
     os.closerange(first + 1, second)
     os.closerange(second + 1, 1024)
     _, status = os.waitpid(program, 0)
-    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-    os.write(ended, b"%d\n" % code)
+    stopped = os.WIFSTOPPED(status)  # of a program that has asked for being traced; a shell takes it for the end, too
+    signal = os.WSTOPSIG(status) if stopped else os.WTERMSIG(status)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + signal
+    os.set_blocking(ended, False)
+    while not _has_written(ended, b"%d\n" % code) and not system.is_closed(report, _LOOK_MS):
+        pass
     while system.waiting_bytes(ended) and not system.is_closed(report, _LOOK_MS):
         pass
     os._exit(0)
+
+
+def _has_written(pipe: int, words: bytes) -> bool:
+    """Write to a pipe that does not block; False where it is full, which a program of the sandbox may have done."""
+    try:
+        os.write(pipe, words)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _receive_pipe(handed: "Any") -> int:

@@ -325,7 +325,8 @@ class _Supervisor:
         try:
             if "cgroups" not in self._without:
                 memory_bytes = limits["memory_bytes"] + limits["files_in_memory_bytes"]
-                group = make_group(request["id"], memory_bytes, limits["processes"], limits["cpus"])
+                processes = limits["processes"] + (within is not None)  # and what waits for the imported program's end
+                group = make_group(request["id"], memory_bytes, processes, limits["cpus"])
             given = request, streams, event_pipe, self._lifeline, group, user, layers
             if within is None:
                 child, pid = launch(*given)

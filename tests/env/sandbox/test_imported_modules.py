@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def imported_pid(sandbox: LocalSandbox) -> int:
     return descendants(sandbox._imported.pid)[0]
 
 
+def open_on(opened: Opener, pid: int, spec: SandboxSpec = UNITTEST) -> LocalSandbox:
+    """A sandbox below the imported process `pid`, whose last one has been closed."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        sandbox = opened(spec)
+        if imported_pid(sandbox) == pid:
+            return sandbox
+        sandbox.close()
+    raise AssertionError("the imported process is never free again")
+
+
 def test_a_fork_finds_what_a_start_of_its_own_would_give_it(opened: Opener) -> None:
     found = []
     for spec, start in ((UNITTEST, run), (dataclasses.replace(UNITTEST, imports=None), run_as_usual)):
@@ -106,6 +118,13 @@ def test_its_end_and_its_output_are_those_of_a_usual_start(opened: Opener, line:
     forked, usual = words_and_code(run(sandbox)), words_and_code(run_as_usual(sandbox))
     assert forked[1] == code
     assert forked == usual
+
+
+def test_a_traced_program_that_stops_has_ended_as_for_a_shell(opened: Opener) -> None:
+    for start in (run, run_as_usual):
+        sandbox = opened(UNITTEST)
+        write(sandbox, "import ctypes, os", "ctypes.CDLL(None).ptrace(0, 0, 0, 0)", "os.kill(os.getpid(), 19)")
+        assert start(sandbox).exit_code == 128 + signal.SIGSTOP
 
 
 def test_each_run_has_a_memory_of_its_own(opened: Opener) -> None:
@@ -158,6 +177,17 @@ def test_the_limits_of_the_sandbox_hold(opened: Opener) -> None:
     assert "BlockingIOError" in run(sandbox).output
 
 
+def test_as_many_processes_can_be_started_as_usual(opened: Opener) -> None:
+    found = []
+    for imports, start in ((UNITTEST.imports, run), (None, run_as_usual)):
+        sandbox = opened(SandboxSpec(imports=imports, limits=Limits(processes=20)))
+        lines = ("import os, time", "while True:", "    os.fork() or time.sleep(1000)", "    print('one', flush=True)")
+        write(sandbox, *lines)
+        result = start(sandbox)
+        found.append((result.output.splitlines().count("one"), result.limit))
+    assert found[0] == found[1]
+
+
 def test_it_ends_at_the_timeout_and_leaves_nothing(opened: Opener) -> None:
     sandbox = opened(UNITTEST)
     write(sandbox, "import os, time", "os.fork()", "print('begun', flush=True)", "time.sleep(1000)")
@@ -187,8 +217,109 @@ def test_killing_the_imported_process_is_not_the_tests_fault(opened: Opener) -> 
         os.kill(pid, signal.SIGKILL)
         os._exit(0)
     with pytest.raises(SandboxError, match="the imported program was ended"):
-        sandbox.run_module(COMMAND, timeout_s=60)
+        sandbox.run_module(COMMAND, timeout_s=60) or run_as_usual(sandbox)  # it may not have started yet
     os.waitpid(child, 0)
+
+
+def test_tests_that_cannot_be_forked_any_more_do_not_fail(opened: Opener) -> None:
+    sandbox = opened(UNITTEST)
+    write(sandbox, "pass")
+    os.kill(imported_pid(sandbox), signal.SIGKILL)
+    with pytest.raises(SandboxError, match="the imported program was ended"):
+        sandbox.run_module(COMMAND) or run_as_usual(sandbox)
+
+
+LOCK = """
+import fcntl, os, time
+fcntl.flock(os.open("/proc/self/exe", os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+os.fork() or time.sleep(1000)
+"""
+
+
+def test_a_lock_on_the_interpreter_tells_no_other_run(opened: Opener) -> None:
+    for _ in range(2):
+        sandbox = opened(UNITTEST)
+        write(sandbox, "pass", program="import unittest\n" + LOCK)
+        result = run(sandbox)
+        assert result.exit_code == 0, result.output
+
+
+def test_a_python_that_is_another_one_in_the_sandbox_is_started_as_usual(opened: Opener, public_path: Path) -> None:
+    before, after = public_path / "before", public_path / "after"
+    for place in (before, after):
+        (place / "opt/python").mkdir(parents=True)
+        shutil.copyfile(os.path.realpath("/usr/bin/python3"), place / "opt/python/python3")
+    os.utime(after / "opt/python/python3", (1, 1))
+    for place in public_path.rglob("*"):
+        place.chmod(0o755)
+    spec = dataclasses.replace(UNITTEST, layers=(before, after), path=("/opt/python",))
+    sandbox = opened(spec)
+    write(sandbox, "pass")
+    assert sandbox.run_module(COMMAND) is None
+    assert sandbox.imports_problem == "the sandbox has another Python"
+
+
+def test_a_full_pipe_does_not_keep_what_waits_for_the_end(opened: Opener) -> None:
+    sandbox = opened(UNITTEST)
+    fill = "os.write(os.open('/.swegym/ended', os.O_RDWR | os.O_NONBLOCK), b'0\\n' + bytes(65534))"
+    write(sandbox, "import os", fill, "os._exit(3)")
+    assert run(sandbox).exit_code == 0, "the shell has read what the program wrote"
+    pid = imported_pid(sandbox)
+    sandbox.close()
+    assert wait_until(lambda: len(descendants(pid)) == 0, 10)
+
+
+DUMP = """
+import os
+out, memory = open("/tmp/dump", "wb"), open("/proc/self/mem", "rb", 0)
+for line in list(open("/proc/self/maps")):
+    place, kind = line.split()[:2]
+    start, end = (int(word, 16) for word in place.split("-"))
+    if kind == "rw-p" and memory.seek(start):
+        out.write(b"%x %d\\n" % (start, end - start) + memory.read(end - start))
+"""
+
+
+def test_the_memory_of_a_fork_does_not_count_those_before_it(opened: Opener) -> None:
+    dumps = []
+    spec = dataclasses.replace(UNITTEST, limits=Limits(processes=100))  # a process that has forked never
+    pid = 0
+    for _ in range(6):
+        sandbox = open_on(opened, pid, spec) if pid else opened(spec)
+        pid = imported_pid(sandbox)
+        write(sandbox, "pass", program="import unittest\n" + DUMP)
+        assert run(sandbox).exit_code == 0
+        dumps.append(_numbers(sandbox.read("/tmp/dump")))
+        sandbox.close()
+    common = set.intersection(*map(set, dumps))
+    assert sum(len(dumps[0][place]) for place in common) > 1 << 20, "most of the memory is compared"
+    counts = [
+        (place, numbers)
+        for place in common
+        for numbers in zip(*(dump[place] for dump in dumps), strict=False)
+        if 0 < (step := abs(numbers[1] - numbers[0])) < 1000
+        and all(abs(after - before) == step for before, after in itertools.pairwise(numbers))
+        and abs(numbers[-1] - numbers[0]) == step * (len(numbers) - 1)
+    ]
+    assert counts == []
+
+
+def _numbers(dump: bytes) -> dict[int, memoryview]:
+    """Where a part of the memory begins → its numbers of 32 bits."""
+    found, at = {}, 0
+    while at < len(dump):
+        end = dump.index(b"\n", at)
+        place, size = dump[at:end].split()
+        at = end + 1 + int(size)
+        found[int(place, 16)] = memoryview(dump[end + 1 : at]).cast("I")
+    return found
+
+
+def test_the_log_begins_with_the_run(opened: Opener) -> None:
+    sandbox = opened(dataclasses.replace(UNITTEST, imports=Imports("-m", ("unittest", "logging"))))
+    now = time.time()
+    write(sandbox, "import logging", f"self.assertGreaterEqual(logging._startTime, {now})")
+    assert run(sandbox).exit_code == 0
 
 
 HOSTILE = """
@@ -235,30 +366,10 @@ def test_hostile_tests_reach_neither_the_imported_process_nor_later_runs(opened:
     assert imported_pid(later) == pid, "the same process has forked again"
 
 
-def open_on(opened: Opener, pid: int) -> LocalSandbox:
-    """A sandbox below the imported process `pid`, whose last one has been closed."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        sandbox = opened(UNITTEST)
-        if imported_pid(sandbox) == pid:
-            return sandbox
-        sandbox.close()
-    raise AssertionError("the imported process is never free again")
-
-
 def test_sandboxes_at_the_same_time_share_no_imported_process(opened: Opener) -> None:
-    """Locks on the file that both run, and what the kernel counts for both, would tell one run of the other."""
+    """What the kernel counts for the processes of both would tell one run of the other."""
     first, second = opened(UNITTEST), opened(UNITTEST)
     assert imported_pid(first) != imported_pid(second)
-    lock = "import fcntl, os; os.open('/proc/self/exe', os.O_RDONLY)"
-    write(first, lock, "fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)", "import time; time.sleep(1000)")
-    write(second, lock, "fcntl.flock(3, fcntl.LOCK_EX | fcntl.LOCK_NB)")
-    assert run(first, timeout_s=1.0).timed_out
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run, first, timeout_s=3.0)
-        time.sleep(1.0)
-        assert run(second).exit_code == 0
-        assert running.result().timed_out
     pid = imported_pid(first)
     first.close()
     assert imported_pid(open_on(opened, pid)) == pid, "it is used again once everything of its sandbox has ended"
