@@ -43,7 +43,7 @@ from typing import Any
 
 from swegym_env.files import write_atomically
 from swegym_env.grading.answers import SEARCHES, answers, more_answers
-from swegym_env.grading.bits import Knowledge, Ledger, leaves, pieces
+from swegym_env.grading.bits import GIVEN_BITS, Given, Knowledge, Ledger, leaves, pieces
 from swegym_env.grading.comparisons import (
     Foreign,
     Record,
@@ -69,9 +69,8 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 25
+_VERSION = 26
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
-_GIVEN_BITS = 4.0  # of all values of a test together that it gives the code under test: that this returns them
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 # Comparisons that hold for one value of a known type only, or for numbers near it.
@@ -959,6 +958,8 @@ def _pairs(
     written = language_of(task).written_values(blinded.files)
     given = {function: {_leaves_of(value) for value in each} for function, each in written.items()}
     given_bits: dict[str, float] = {}
+    given_leaves = {function: [leaf for value in each for leaf in leaves(value)] for function, each in written.items()}
+    unspent = {function: Given(each) for function, each in given_leaves.items()}
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
@@ -966,8 +967,8 @@ def _pairs(
     for name, sent in sorted(seen.items()):
         kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
         # What one test holds counts for this test alone, or once for all tests together.
-        own_ledger = sent[0].expectation.function if computed else ""
-        ledger = ledgers.setdefault(own_ledger, Ledger(knowledge, sent_by_base, readable, searching))
+        owner = sent[0].expectation.function if computed else ""
+        ledger = ledgers.setdefault(owner, Ledger(knowledge, sent_by_base, readable, searching))
         named = frozenset().union(*(_names_of(one.record, known, one.texts) for one in sent))
         counts = _counts(sent, named)
         alone = bool(named) or len(sent[0].expectation.names) == 1
@@ -978,15 +979,23 @@ def _pairs(
         is_beside, is_checked = sent[0].is_beside, sent[0].is_checked
         is_error = kind == "raised" or "error" in options
         if (differs or name not in base) and may_show:
-            bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
-            bits = min(bits, ERROR_BITS) if is_error else bits
-            own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
-            own = min(own, ERROR_BITS) if is_error else own
             function = sent[0].expectation.function
+            # What repairs one answer is a change of that one.
+            changed = [
+                leaf
+                for one in base.get(name, ())
+                if not one.holds(forms[name])
+                for leaf in leaves(opened(one.record.value))
+            ]
+            if not is_checked:  # what is checked there can be read there
+                bits = ledger.add(kind, expected, options, changed, unspent.get(function))
+            own_ledger = Ledger(knowledge, sent_by_base, readable, searching)
+            own = own_ledger.add(kind, expected, options, changed, Given(given_leaves.get(function, ())))
+            bits, own = (min(bits, ERROR_BITS), min(own, ERROR_BITS)) if is_error else (bits, own)
             if _is_given(kind, expected, given.get(function, set())):
-                own = min(own, _GIVEN_BITS)
+                own = min(own, GIVEN_BITS)
                 counted = given_bits.get(function, 0.0)
-                bits = min(bits, _GIVEN_BITS - counted)
+                bits = min(bits, GIVEN_BITS - counted)
                 given_bits[function] = counted + bits
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.

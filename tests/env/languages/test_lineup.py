@@ -515,6 +515,21 @@ def test_equalities_of_inputs_take_no_place_of_other_expectations() -> None:
     values = "\n    ".join(f"assert area(1, {n}) == {1000 + n}" for n in range(40))
     before, after = (expectations(of_body(body), [NAME], {}) for body in (values, f"{equal}\n    {values}"))
     count = [sum(one.text.isdecimal() for one in found) for found in (before, after)]
-    assert count == [40, 48 - 2 * 24]
+    assert count == [40, 48 - 24]  # each equality has one place before any has a second one
     few = "\n    ".join(equal.split("\n    ")[:4])
     assert sum(one.text.isdecimal() for one in expectations(of_body(f"{few}\n    {values}"), [NAME], {})) == 40
+
+
+def test_expectations_beyond_the_limit_are_no_part_of_copies_and_added_lines_come_first() -> None:
+    shown = "\n    ".join(f"assert area(1, {n}) == area({n}, 1)" for n in range(3, 63))
+    files = of_body(f"{shown}\n    assert area(2, 3) == area(3, 2) == 6\n    assert area(2, 3) == 6")
+    line = len(files["t/test_x.py"].splitlines())
+    found = expectations(files, [NAME], {"t/test_x.py": frozenset({line})})
+    assert [one.text for one in found].count("6") == 1  # on the last line of many
+    lineup = make_lineup(files, [NAME], {"t/test_x.py": frozenset({line})}, dict.fromkeys(found, (1, 1)), 1)
+    texts = re.split(r"(?=^def )", lineup.files["t/test_x.py"], flags=re.MULTILINE)
+    for copied in lineup.copies:
+        text = next(text for text in texts if f"def {copied.name}(" in text)
+        asserted = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert)]
+        checking = [node for node in asserted if not isinstance(node.test, ast.List)]
+        assert len(checking) == 1, text
