@@ -178,57 +178,52 @@ class Knowledge:
         vars(known).update(_near=near, _near_words=set(listed), _pairs=pairs, _numbers=numbers)
         return known
 
-    def changed_bits(
-        self, leaf: Any, answers: Collection[Any], given: Collection[str] = ()
-    ) -> Iterator[tuple[float, bool]]:
+    def changed_bits(self, leaf: Any, answers: Collection[Any], given: Collection[str] = ()) -> Iterator[float]:
         """The bits of one value as a change of each of those that the base commit sends in its place.
 
         Args:
             answers: these, without containers.
             given: texts that the test gives the code under test: they cost nothing here.
-
-        Yields:
-            The bits, and whether a given text was used.
         """
         if isinstance(leaf, int | float) and not isinstance(leaf, bool):
             numbers = dict.fromkeys(
                 one for one in answers if isinstance(one, int | float) and not isinstance(one, bool)
             )
             near = itertools.islice(numbers, _MOST_ANSWERS)
-            yield from ((_change_of_number(leaf, one, len(numbers)), False) for one in near)
+            yield from (_change_of_number(leaf, one, len(numbers)) for one in near)
         for text in _texts(leaf):
             known = [other for one in answers for other in _texts(one)]
             yield from (self._change(other, text, given) for other in _most_alike(text, known))
 
-    def _change(self, before: str, after: str, given: Collection[str]) -> tuple[float, bool]:
-        """The bits of a text as another one with some parts left out or new, and whether one of these is given."""
+    def _change(self, before: str, after: str, given: Collection[str]) -> float:
+        """The bits of a text as another one with some parts left out or new."""
         if any(_spelled(spelling, before) == after for spelling in _SPELLINGS):
-            return _SPELLED, False
+            return _SPELLED
         old, new = _parts_of_text(before), _parts_of_text(after)
-        changes: dict[tuple[str, str], float] = {}
-        uses_given = False
+        costs: dict[tuple[str, str], float] = {}
         matcher = difflib.SequenceMatcher(None, [part.lower() for part in old], [part.lower() for part in new], False)
         for operation, begin, end, first, last in matcher.get_opcodes():
-            change = "".join(old[begin:end]), "".join(new[first:last])
+            removed, added = change = "".join(old[begin:end]), "".join(new[first:last])
+            beside = self.bits_beside(added, given)
             if operation == "equal":
                 continue
-            if not change[1]:
-                changes[change] = _LEFT_OUT if begin == 0 or end == len(old) else _LEFT_OUT_INSIDE
-            elif any(_spelled(spelling, change[0]) == change[1] for spelling in _SPELLINGS):
-                changes[change] = _SPELLED
+            if not added:
+                costs[change] = _LEFT_OUT if begin == 0 or end == len(old) else _LEFT_OUT_INSIDE
+            elif any(_spelled(spelling, removed) == added for spelling in _SPELLINGS):
+                costs[change] = _SPELLED
+            elif beside is not None:
+                costs[change] = beside
+            elif all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in change):
+                costs[change] = min(self._text_bits(added), _change_of_number(int(added), int(removed), 1))
             else:
-                cost, is_given = self.text_bits(change[1], given)
-                if all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in change):
-                    cost = min(cost, _change_of_number(int(change[1]), int(change[0]), 1))
-                changes[change] = max(1.0, cost)
-                uses_given = uses_given or is_given
-        return max(1.0, sum(changes.values())), uses_given
+                costs[change] = max(1.0, self._text_bits(added))
+        return sum(costs.values()) if given else max(1.0, sum(costs.values()))
 
-    def text_bits(self, text: str, given: Collection[str]) -> tuple[float, bool]:
-        """The bits of a text in which given ones cost nothing, and whether one of them stands in it."""
+    def bits_beside(self, text: str, given: Collection[str]) -> float | None:
+        """The bits of a text without the given ones that stand in it; None if none does."""
         pattern = "|".join(map(_as_whole, sorted(given, key=len, reverse=True)))
         rest = re.split(pattern, text, flags=re.IGNORECASE) if pattern else [text]
-        return sum(self._text_bits(part) for part in rest if part), len(rest) > 1
+        return sum(self._text_bits(part) for part in rest if part) if len(rest) > 1 else None
 
     def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
         """The bits of one value that is no container; a number counts if it differs by more than `tolerance`."""
@@ -389,14 +384,16 @@ class _Reader:
 
     def bits(self, leaf: Any, tolerance: float, limit: float) -> float:
         """The bits of a leaf, at most `limit`; what is given costs its bits where it is used first."""
-        ways = [(min(limit, self.knowledge.bits(leaf, tolerance)), False)]
-        if _key(leaf) in self.given.values:
-            ways.append((0.0, True))
-        for texts in ((), self.given.texts) if self.given.texts else ((),):
-            ways += self.sent.changed_bits(leaf, self.answers, texts)
-            ways += [self.sent.text_bits(text, texts) for text in _texts(leaf) if texts]
-        bits, uses_given = min((cost + self.given.bits * uses_given, uses_given) for cost, uses_given in ways)
-        self.given.bits = 0.0 if uses_given else self.given.bits
+        own = [min(limit, self.knowledge.bits(leaf, tolerance)), *self.sent.changed_bits(leaf, self.answers)]
+        given = [0.0] if _key(leaf) in self.given.values else []
+        if self.given.texts:
+            given += self.sent.changed_bits(leaf, self.answers, self.given.texts)
+            given += [
+                cost for text in _texts(leaf) if (cost := self.sent.bits_beside(text, self.given.texts)) is not None
+            ]
+        least, rest = min(own), min(given, default=math.inf)
+        bits = min(least, rest + self.given.bits)
+        self.given.bits -= max(0.0, bits - rest)  # whoever has guessed so much may have guessed the rule
         return bits
 
 

@@ -69,7 +69,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 26
+_VERSION = 27
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -254,7 +254,7 @@ class BlindTests:
             foreign = any(one.record.foreign and not one.is_beside for sent in seen.values() for one in sent)
             computed = {sent[0].expectation.place: _contents_of(sent) for sent in seen.values() if _is_of_gold(sent)}
             covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
-            bits = {} if foreign else _sure_bits(self.pairs, seen)
+            bits = _sure_bits(self.pairs, seen)
             run = dataclasses.replace(run, covered=covered, bits=bits, has_foreign=foreign, computed=computed)
             run = dataclasses.replace(run, compares_itself=self._compares_itself(seen), guessed=self._guessed(seen))
             if result.timed_out and not verdict.resolved:
@@ -437,6 +437,17 @@ class BlindTests:
         bits = max(sum(pair.sure_bits for pair in pairs), *(pair.own_sure_bits for pair in pairs))
         return 2.0 ** -min(bits, 1000.0)
 
+    def least_guess(self, name: str) -> float:
+        """The chance to guess what decides the test `name`, if that is compared outside and nothing else does; else 0.
+
+        Whoever sends that passes all copies, too.
+        """
+        if not self.hides(name):
+            return 0.0
+        pairs = [one for one in self.pairs.values() if name in one.names and one.decides and not one.is_beside]
+        bits = max(sum(pair.bits for pair in pairs), *(pair.own_bits for pair in pairs))
+        return 2.0 ** -min(bits, 1000.0)
+
     def differing(self, run: Run, other: Run) -> frozenset[str]:
         """The tests in which conditions of computed values sent something in `run` that they did not in `other`."""
         places = {
@@ -522,7 +533,11 @@ def _sure_bits(pairs: Mapping[str, Pair], seen: Mapping[str, list[_Sent]]) -> di
     found: dict[str, float] = {}
     many = {test for name, pair in pairs.items() if not pair.has_one_key(seen.get(name, ())) for test in pair.names}
     for name, pair in pairs.items():
-        counts = _counts(seen.get(name, ()), set(pair.names) - many) if pair.is_sure else {}
+        sent = seen.get(name, ())
+        # Of an object, what it holds counts, and not what it equals.
+        is_of_gold = pair.kind == "same" and pair.decides and not pair.is_beside and pair.own_sure_bits >= 1
+        is_sure = is_of_gold or (pair.is_sure and not any(one.record.foreign for one in sent))
+        counts = _counts(sent, set(pair.names) - many) if is_sure else {}
         if counts and all(counts.get(test, 0) >= count for test, count in pair.counts.items() if test not in many):
             found |= {test: max(found.get(test, 0.0), pair.own_sure_bits) for test in counts}
     return found

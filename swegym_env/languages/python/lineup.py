@@ -31,7 +31,7 @@ from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
-__all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
+__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "with_other_values"]
 
 _MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -99,6 +99,8 @@ _OF_DECOYS = {
         ("_equals_somewhere(", "swegym_inputs.py"),
     )
 }
+# SymPy's runner writes the outcome of a file behind that of its last test, where the harness's parser does not read it.
+LAST_TEST = "def test_last_of_this_file():\n    pass"
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
@@ -208,9 +210,9 @@ def make_lineup(
 
 
 def with_other_values(text: str) -> str:
-    """A test file with the functions that its decoys call, if they call any."""
+    """A test file with the functions that its decoys call, if they call any, and with `LAST_TEST`."""
     paths = dict.fromkeys(path for call, path in _OF_DECOYS.items() if call in text)
-    return "\n\n\n".join([text, *(path.read_text(encoding="utf-8") for path in paths)])
+    return "\n\n\n".join([text, *(path.read_text(encoding="utf-8") for path in paths), LAST_TEST])
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
