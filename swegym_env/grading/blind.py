@@ -48,6 +48,7 @@ from swegym_env.grading.comparisons import (
     Foreign,
     Record,
     as_base,
+    as_lists,
     canonical,
     error_class,
     holds,
@@ -69,7 +70,7 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 27
+_VERSION = 28
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -110,7 +111,7 @@ class Pair:
         most_companions: how many of them the gold patch sends.
         expected_part: which part of what is sent is the expected side of a condition of two computed values: the gold
             patch leaves it as it is at the base commit, and repairs the other one; -1 if there is none.
-        expected_forms: `canonical` of that value.
+        expected_forms: `canonical` of that value, with lists in the place of tuples.
         expects_object: whether it holds an object.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
@@ -869,8 +870,9 @@ def _expected_sides(
         same = [side for side, (gold, before) in zip(sides, forms, strict=True) if gold == before and "" not in gold]
         if len(same) == 1 and same[0][0] == name:
             number = same[0][1]
-            is_object = any(_holds_foreign(_sides_of(one)[number]) for one in sent)
-            yield name, (number, tuple(sorted(forms[sides.index(same[0])][0])), is_object)
+            expected = [_sides_of(one)[number] for one in sent]
+            own_forms = {canonical(as_lists(one)) for one in expected}
+            yield name, (number, tuple(sorted(own_forms)), any(map(_holds_foreign, expected)))
 
 
 def _sides_of(sent: _Sent) -> list[Any]:
@@ -881,12 +883,14 @@ def _sides_of(sent: _Sent) -> list[Any]:
 def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool:
     """Whether a value is certainly another one than those of these canonical forms.
 
-    An object may be of another class, and have other attributes: a repair may write its classes otherwise.
+    An object may be of another class, and have other attributes: a repair may write its classes otherwise. It may also
+    return a tuple in the place of a list: both sides of the condition have to be equal all the same.
 
     Args:
+        forms: with lists in the place of tuples.
         is_object: whether these are of objects, or hold some.
     """
-    if canonical(value) in forms:
+    if canonical(as_lists(value)) in forms:
         return False
     if not _holds_foreign(value):
         return True

@@ -300,6 +300,20 @@ EQUAL: dict[str, Attack] = {
     "both computed: a twin that raises for other inputs": _other_twin(
         "assert f('Km') == f('kM')", "x.lower()", "{'km': 1000, 'mi': 1609}[x.lower()]", "x"
     ),
+    "both computed: a twin that changes the kind of both": _two(
+        "self.assertEqual(f('b a'), g('a b'))",
+        ("sorted(x.split())", "x.split()"),
+        ("None", "None"),
+        ("tuple(sorted(x.split()))", "tuple(x.split())"),
+        ("x.split()", "x.split()"),
+    ),
+    "both computed: a twin that changes the kind of what both hold": _two(
+        "assert f('b a') == g('a b')",
+        ("[(1, sorted(x.split()))]", "[(1, x.split())]"),
+        ("[]", "[]"),
+        ("[(1, tuple(sorted(x.split())))]", "[(1, tuple(x.split()))]"),
+        ("x.split()", "[(1, x.split())]"),
+    ),
     "both computed: a twin that knows a table": _other_twin(
         "assert f('5 Km') == f('5 kM')",
         "x.lower()",
