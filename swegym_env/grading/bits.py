@@ -178,12 +178,14 @@ class Knowledge:
         vars(known).update(_near=near, _near_words=set(listed), _pairs=pairs, _numbers=numbers)
         return known
 
-    def changed_bits(self, leaf: Any, answers: Collection[Any], given: Collection[str] = ()) -> Iterator[float]:
+    def changed_bits(
+        self, leaf: Any, answers: Collection[Any], given: re.Pattern[str] | None = None
+    ) -> Iterator[float]:
         """The bits of one value as a change of each of those that the base commit sends in its place.
 
         Args:
             answers: these, without containers.
-            given: texts that the test gives the code under test: they cost nothing here.
+            given: matches what the test gives the code under test: that costs nothing here.
         """
         if isinstance(leaf, int | float) and not isinstance(leaf, bool):
             numbers = dict.fromkeys(
@@ -195,7 +197,7 @@ class Knowledge:
             known = [other for one in answers for other in _texts(one)]
             yield from (self._change(other, text, given) for other in _most_alike(text, known))
 
-    def _change(self, before: str, after: str, given: Collection[str]) -> float:
+    def _change(self, before: str, after: str, given: re.Pattern[str] | None) -> float:
         """The bits of a text as another one with some parts left out or new."""
         if any(_spelled(spelling, before) == after for spelling in _SPELLINGS):
             return _SPELLED
@@ -204,7 +206,7 @@ class Knowledge:
         matcher = difflib.SequenceMatcher(None, [part.lower() for part in old], [part.lower() for part in new], False)
         for operation, begin, end, first, last in matcher.get_opcodes():
             removed, added = change = "".join(old[begin:end]), "".join(new[first:last])
-            beside = self.bits_beside(added, given)
+            beside = self.bits_beside(added, given) if given is not None else None
             if operation == "equal":
                 continue
             if not added:
@@ -217,12 +219,11 @@ class Knowledge:
                 costs[change] = min(self._text_bits(added), _change_of_number(int(added), int(removed), 1))
             else:
                 costs[change] = max(1.0, self._text_bits(added))
-        return sum(costs.values()) if given else max(1.0, sum(costs.values()))
+        return sum(costs.values()) if given is not None else max(1.0, sum(costs.values()))
 
-    def bits_beside(self, text: str, given: Collection[str]) -> float | None:
+    def bits_beside(self, text: str, given: re.Pattern[str]) -> float | None:
         """The bits of a text without the given ones that stand in it; None if none does."""
-        pattern = "|".join(map(_as_whole, sorted(given, key=len, reverse=True)))
-        rest = re.split(pattern, text, flags=re.IGNORECASE) if pattern else [text]
+        rest = given.split(text)
         return sum(self._text_bits(part) for part in rest if part) if len(rest) > 1 else None
 
     def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
@@ -362,7 +363,9 @@ class Given:
     def __init__(self, values: Iterable[Any]) -> None:
         every = list(values)
         self.values = frozenset(map(_key, every))
-        self.texts = frozenset(text for value in every for text in _texts(value) if text.strip())
+        texts = {text for value in every for text in _texts(value) if text.strip()}
+        pattern = "|".join(map(_as_whole, sorted(texts, key=lambda text: (-len(text), text))))
+        self.texts = re.compile(pattern, re.IGNORECASE) if pattern else None
         self.bits = GIVEN_BITS
 
 
@@ -386,7 +389,7 @@ class _Reader:
         """The bits of a leaf, at most `limit`; what is given costs its bits where it is used first."""
         own = [min(limit, self.knowledge.bits(leaf, tolerance)), *self.sent.changed_bits(leaf, self.answers)]
         given = [0.0] if _key(leaf) in self.given.values else []
-        if self.given.texts:
+        if self.given.texts is not None:
             given += self.sent.changed_bits(leaf, self.answers, self.given.texts)
             given += [
                 cost for text in _texts(leaf) if (cost := self.sent.bits_beside(text, self.given.texts)) is not None

@@ -27,6 +27,7 @@ there; a test in which one of them is not so is not covered.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -977,8 +978,8 @@ def _pairs(
     written = language_of(task).written_values(blinded.files)
     given = {function: {_leaves_of(value) for value in each} for function, each in written.items()}
     given_bits: dict[str, float] = {}
-    given_leaves = {function: [leaf for value in each for leaf in leaves(value)] for function, each in written.items()}
-    unspent = {function: Given(each) for function, each in given_leaves.items()}
+    rules = {function: Given(leaf for value in each for leaf in leaves(value)) for function, each in written.items()}
+    unspent = {function: copy.copy(rule) for function, rule in rules.items()}
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
@@ -1009,7 +1010,7 @@ def _pairs(
             if not is_checked:  # what is checked there can be read there
                 bits = ledger.add(kind, expected, options, changed, unspent.get(function))
             own_ledger = Ledger(knowledge, sent_by_base, readable, searching)
-            own = own_ledger.add(kind, expected, options, changed, Given(given_leaves.get(function, ())))
+            own = own_ledger.add(kind, expected, options, changed, copy.copy(rules.get(function)))
             bits, own = (min(bits, ERROR_BITS), min(own, ERROR_BITS)) if is_error else (bits, own)
             if _is_given(kind, expected, given.get(function, set())):
                 own = min(own, GIVEN_BITS)
