@@ -332,6 +332,9 @@ def _examined(
         examined = _without_expected_values(tests, patch, gold, store, examined, chances, weak)
     else:
         examined = _with_blind_proof(verdict, examined, settled)
+    if examined.resolved and blind is not None and examined.forgery_chance is not None:
+        guess = max(map(blind.least_guess, task.fail_to_pass), default=0.0)
+        examined = dataclasses.replace(examined, forgery_chance=max(guess, examined.forgery_chance))
     if given and examined.resolved:
         return _with_state(tests, patch, gold, store, run, examined, scrutiny, given)
     return examined
