@@ -24,6 +24,7 @@ Where this is not possible, or a start of its own would give the program anythin
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import dataclasses
@@ -302,10 +303,15 @@ class ImportedProgram:
         self._worked = self._worked or word in ("started", "usual")
         return "" if word == "started" else reason or "its child was ended"
 
+    def leave(self) -> None:
+        """Close what leads to it; it ends when no process has that any more."""
+        if self._control is not None:
+            self._control.close()
+
     def close(self) -> None:
         """End it, and all sandboxes below it."""
-        if self._control is not None and self._owner == os.getpid():
-            self._control.close()
+        if self._owner == os.getpid():
+            self.leave()
         if self.last is not None:
             os.close(self.last)
             self.last = None
@@ -423,11 +429,18 @@ def release(imported: ImportedProgram, first_process: int = 0) -> None:
             imported.last = os.pidfd_open(first_process)
 
 
+def _leave_all() -> None:
+    for one in _programs.values():
+        one.leave()
+    _programs.clear()
+
+
 def _forget() -> None:
     """A forked child has sandboxes of its own."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
-    _programs.clear()
+    _leave_all()
 
 
 os.register_at_fork(after_in_child=_forget)
+atexit.register(_leave_all)

@@ -222,6 +222,7 @@ class LocalSandbox:
         self.spec = spec
         self.backend = backend.name
         self._backend = backend
+        self._kind = "sandbox"
         self._directory: SandboxDirectory | None = None
         self._former: tuple[FormerLayer, ...] = ()  # below the writable layer, bottom first
         self._layer: WritableLayer | None = None
@@ -277,14 +278,16 @@ class LocalSandbox:
         return layer
 
     def unstarted(self, spec: SandboxSpec) -> LocalSandbox:
-        """Another sandbox on the same back end."""
-        return LocalSandbox(spec, self._backend)
+        """Another sandbox on the same back end, for what is imported once."""
+        place = LocalSandbox(spec, self._backend)
+        place._kind = "imports"
+        return place
 
     def _make_layer(self, former: Sequence[FormerLayer] = ()) -> WritableLayer:
         """A new, empty writable layer, over former ones; the first call also makes the sandbox's directory."""
         if self._directory is None:
             parent = run_dir_for(self.spec.limits)
-            self._directory = SandboxDirectory(lease_directory("sandbox", supervisor().pid, parent))
+            self._directory = SandboxDirectory(lease_directory(self._kind, supervisor().pid, parent))
             directory = self._directory.path
             try:
                 for name in ("root", "dev", "binds", "empty"):
