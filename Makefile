@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 # Tests run in this many processes, each with one thread: some of them time what they test. What they import is compiled
 # once, also where Python is asked to keep no bytecode: they start hundreds of programs.
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -q
 # The set-up is done again when one of these changes, and costs nothing otherwise.
 INPUTS := pyproject.toml setup.py constraints.txt scripts/setup.sh scripts/install_torch.sh scripts/install_test_tools.sh

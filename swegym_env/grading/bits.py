@@ -18,6 +18,11 @@ text that stands there whole  at most 4 if in the issue or the tests, at most 8 
 a pattern                     of what it requires: not what is optional, an alternative or looked ahead for
 a value that the base commit  at most log2(1 + how many different values it sends)
 sends too
+a change of what the base     at most what differs, each different change once: what is left out 1, in the middle of a
+commit sends there            text 2; what is new as above, at least 1; another spelling (escaped, quoted, trimmed,
+                              with other letter case) 1 in all; of numbers, the sign 1, the difference d 1 + log2(1 + d)
+what the test gives the code  4 for all of it together: that it is returned, alone or within a text; the rest of that
+under test                    text as above
 a value that a test inside    0
 still holds
 a container                   the sum over its different leaves; for a set, or where the order does not count, less
@@ -32,18 +37,27 @@ that the base commit sends count as words that the tests hold, and a number as i
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
+import difflib
+import html
 import importlib
 import itertools
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["Knowledge", "Ledger", "leaves", "pieces"]
+__all__ = ["GIVEN_BITS", "Given", "Knowledge", "Ledger", "leaves", "pieces"]
+
+GIVEN_BITS = 4.0
+"""Of all values of a test together that it gives the code under test: that this returns them."""
 
 _TOKEN = re.compile(r"[^\W_]+|\s+|_+|[^\w\s]+")
 _WORDS = re.compile(rb"[0-9a-z\x80-\xff]+")
@@ -51,6 +65,15 @@ _NEAR_WORD, _FAR_WORD, _NEAR_TEXT, _FAR_TEXT, _NEXT_WORD, _NUMBER = 8.0, 12.0, 4
 _MAX_LEAVES, _MAX_TOKENS = 10_000, 2_000
 _MOST_DIGITS = 15
 _LONG_TEXT, _MOST_LONG_TEXTS = 4, 200  # different words; texts that are looked for in parts
+# What differs from what the base commit sends: letters and digits, or one other character.
+_PART = re.compile(r"[^\W_]+|\W|_")
+_LEFT_OUT, _LEFT_OUT_INSIDE, _SPELLED, _SIGN = 1.0, 2.0, 1.0, 1.0
+_MOST_ALIKE, _MOST_PARTS = 4, 600  # texts of the base commit that a text is compared with, and their length
+_MOST_ANSWERS = 200
+_SPELLINGS: tuple[Callable[[str], str], ...] = (
+    *(html.escape, html.unescape, urllib.parse.quote, urllib.parse.unquote),
+    *(repr, lambda text: text.strip("\"'"), str.strip),
+)
 _parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 
@@ -155,6 +178,54 @@ class Knowledge:
         vars(known).update(_near=near, _near_words=set(listed), _pairs=pairs, _numbers=numbers)
         return known
 
+    def changed_bits(
+        self, leaf: Any, answers: Collection[Any], given: re.Pattern[str] | None = None
+    ) -> Iterator[float]:
+        """The bits of one value as a change of each of those that the base commit sends in its place.
+
+        Args:
+            answers: these, without containers.
+            given: matches what the test gives the code under test: that costs nothing here.
+        """
+        if isinstance(leaf, int | float) and not isinstance(leaf, bool):
+            numbers = dict.fromkeys(
+                one for one in answers if isinstance(one, int | float) and not isinstance(one, bool)
+            )
+            near = itertools.islice(numbers, _MOST_ANSWERS)
+            yield from (_change_of_number(leaf, one, len(numbers)) for one in near)
+        for text in _texts(leaf):
+            known = [other for one in answers for other in _texts(one)]
+            yield from (self._change(other, text, given) for other in _most_alike(text, known))
+
+    def _change(self, before: str, after: str, given: re.Pattern[str] | None) -> float:
+        """The bits of a text as another one with some parts left out or new."""
+        if any(_spelled(spelling, before) == after for spelling in _SPELLINGS):
+            return _SPELLED
+        old, new = _parts_of_text(before), _parts_of_text(after)
+        costs: dict[tuple[str, str], float] = {}
+        matcher = difflib.SequenceMatcher(None, [part.lower() for part in old], [part.lower() for part in new], False)
+        for operation, begin, end, first, last in matcher.get_opcodes():
+            removed, added = change = "".join(old[begin:end]), "".join(new[first:last])
+            beside = self.bits_beside(added, given) if given is not None else None
+            if operation == "equal":
+                continue
+            if not added:
+                costs[change] = _LEFT_OUT if begin == 0 or end == len(old) else _LEFT_OUT_INSIDE
+            elif any(_spelled(spelling, removed) == added for spelling in _SPELLINGS):
+                costs[change] = _SPELLED
+            elif beside is not None:
+                costs[change] = beside
+            elif all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in change):
+                costs[change] = min(self._text_bits(added), _change_of_number(int(added), int(removed), 1))
+            else:
+                costs[change] = max(1.0, self._text_bits(added))
+        return sum(costs.values()) if given is not None else max(1.0, sum(costs.values()))
+
+    def bits_beside(self, text: str, given: re.Pattern[str]) -> float | None:
+        """The bits of a text without the given ones that stand in it; None if none does."""
+        rest = given.split(text)
+        return sum(self._text_bits(part) for part in rest if part) if len(rest) > 1 else None
+
     def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
         """The bits of one value that is no container; a number counts if it differs by more than `tolerance`."""
         if leaf is None or isinstance(leaf, bool):
@@ -228,6 +299,50 @@ class Knowledge:
         return min(own, known)
 
 
+def _as_whole(text: str) -> str:
+    """A pattern of a text that is no part of a longer word."""
+    begin, end = (r"(?<![^\W_])" if text[:1].isalnum() else "", r"(?![^\W_])" if text[-1:].isalnum() else "")
+    return f"{begin}{re.escape(text)}{end}"
+
+
+def _parts_of_text(text: str) -> list[str]:
+    return _PART.findall(text)[:_MOST_PARTS]
+
+
+def _most_alike(text: str, others: Iterable[str]) -> list[str]:
+    """Those of other texts that have most parts in common with a text; of long ones, the lines that do."""
+    wanted = Counter(part.lower() for part in _parts_of_text(text))
+    lines = dict.fromkeys(
+        line for other in others for line in [other, *(other.splitlines() if len(other) > len(text) else ())]
+    )
+
+    def missing(other: str) -> tuple[int, int]:
+        held = Counter(part.lower() for part in _parts_of_text(other))
+        return (wanted - held).total(), (held - wanted).total()
+
+    return sorted(itertools.islice(lines, _MOST_ANSWERS), key=missing)[:_MOST_ALIKE]
+
+
+def _spelled(spelling: Callable[[str], str], text: str) -> str:
+    try:
+        return spelling(text)
+    except (ValueError, TypeError):  # half of a pair of surrogates
+        return text
+
+
+def _change_of_number(number: float, before: float, choices: int) -> float:
+    """The bits of a number as one of so many others, with another sign or a whole number more or less."""
+    if not (math.isfinite(number) and math.isfinite(before)):
+        return math.inf
+    least = math.inf
+    for sign in (1, -1):
+        difference = abs(number - sign * before)
+        if difference == round(difference):
+            cost = 1.0 + math.log2(1 + min(difference, 1 << 64)) if difference else 0.0
+            least = min(least, cost + (_SIGN if sign < 0 else 0.0))
+    return math.log2(max(1, choices)) + max(1.0, least)
+
+
 def _steps(letters: str) -> list[int]:
     return [ord(after) - ord(before) for before, after in itertools.pairwise(letters)]
 
@@ -236,6 +351,53 @@ def _texts(leaf: Any) -> list[str]:
     if isinstance(leaf, bytes):
         return [leaf.decode("latin-1")]
     return [leaf] if isinstance(leaf, str) else []
+
+
+class Given:
+    """What a test gives the code under test, and the bits that are left of the rule that this returns it.
+
+    Args:
+        values: the leaves that it gives.
+    """
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        every = list(values)
+        self.values = frozenset(map(_key, every))
+        texts = {text for value in every for text in _texts(value) if text.strip()}
+        pattern = "|".join(map(_as_whole, sorted(texts, key=lambda text: (-len(text), text))))
+        self.texts = re.compile(pattern, re.IGNORECASE) if pattern else None
+        self.bits = GIVEN_BITS
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What is known of one comparison.
+
+    Attributes:
+        knowledge: of the task.
+        sent: the same with all that the base commit sends.
+        answers: the leaves that the base commit sends there.
+        given: by the test.
+    """
+
+    knowledge: Knowledge
+    sent: Knowledge
+    answers: Collection[Any]
+    given: Given
+
+    def bits(self, leaf: Any, tolerance: float, limit: float) -> float:
+        """The bits of a leaf, at most `limit`; what is given costs its bits where it is used first."""
+        own = [min(limit, self.knowledge.bits(leaf, tolerance)), *self.sent.changed_bits(leaf, self.answers)]
+        given = [0.0] if _key(leaf) in self.given.values else []
+        if self.given.texts is not None:
+            given += self.sent.changed_bits(leaf, self.answers, self.given.texts)
+            given += [
+                cost for text in _texts(leaf) if (cost := self.sent.bits_beside(text, self.given.texts)) is not None
+            ]
+        least, rest = min(own), min(given, default=math.inf)
+        bits = min(least, rest + self.given.bits)
+        self.given.bits -= max(0.0, bits - rest)  # whoever has guessed so much may have guessed the rule
+        return bits
 
 
 class Ledger:
@@ -260,31 +422,42 @@ class Ledger:
         self._sent = {_key(leaf) for leaf in sent}
         self._counted: set[object] = {_key(leaf) for value in readable for leaf in leaves(value)}
 
-    def add(self, kind: str, value: Any, options: Mapping[str, float] | None = None) -> float:
+    def add(
+        self,
+        kind: str,
+        value: Any,
+        options: Mapping[str, float] | None = None,
+        answers: Collection[Any] = (),
+        given: Given | None = None,
+    ) -> float:
         """The bits that a comparison adds; see the module.
 
         Args:
             kind: of the comparison.
             value: the expected one.
             options: tolerances, by name.
+            answers: the leaves that the base commit sends there.
+            given: what the test gives the code under test.
         """
+        reader = _Reader(self._knowledge, self._searching, answers, given or Given(()))
+        seeker = dataclasses.replace(reader, knowledge=self._searching)
         if kind == "of" or (kind in ("start", "end") and isinstance(value, tuple)):  # one of these is enough
             choices = list(value.keys() if isinstance(value, dict) else value)
             if isinstance(value, str) or not choices:
                 return 0.0
-            return max(0.0, min(self._sum(choice) for choice in choices) - math.log2(len(choices)))
+            return max(0.0, min(self._sum(choice, reader) for choice in choices) - math.log2(len(choices)))
         if kind == "search":
-            return self._sum_required(_parsed(value))
+            return self._sum_required(_parsed(value), seeker)
         if kind in ("in", "lines"):
-            return self._sum(_parts(value) if kind == "lines" else value, reader=self._searching)
+            return self._sum(_parts(value) if kind == "lines" else value, seeker)
         if kind == "outcomes":
             found = [("outcome", name, count) for name, count in value.items() if count]
             fresh = [one for one in found if one not in self._counted]
             self._counted.update(fresh)
             return sum(min(2.0, math.log2(1 + abs(count))) for _, _, count in fresh)
         if kind in ("approx", "almost", "close"):
-            return self._sum(value, kind, options or {})
-        total = self._sum(value)
+            return self._sum(value, reader, kind, options or {})
+        total = self._sum(value, reader)
         if kind == "count" and hasattr(value, "__len__"):
             total = max(0.0, total - _order_bits(len(value)))
         return total
@@ -292,12 +465,12 @@ class Ledger:
     def _sum(
         self,
         value: Any,
+        reader: _Reader,
         kind: str = "",
         options: Mapping[str, float] | None = None,
-        reader: Knowledge | None = None,
     ) -> float:
         if isinstance(value, set | frozenset):
-            return max(0.0, self._sum(sorted(value, key=repr), kind, options, reader) - _order_bits(len(value)))
+            return max(0.0, self._sum(sorted(value, key=repr), reader, kind, options) - _order_bits(len(value)))
         found = list(leaves(value))
         if _in_steps(found):
             found = [found[0], found[1] - found[0], len(found)]
@@ -308,12 +481,12 @@ class Ledger:
                 self._counted.add(key)
                 limit = math.log2(1 + len(self._sent)) if key in self._sent else math.inf
                 tolerance = _tolerance(kind, leaf, options) if kind and options is not None else 0.0
-                total += min((reader or self._knowledge).bits(leaf, tolerance), limit)
+                total += reader.bits(leaf, tolerance, limit)
         if len(found) > 1 and all(_key(leaf) in self._sent for leaf in found):
             total = min(total, math.log2(1 + len(self._sent)) + _order_bits(len(found)))
         return total
 
-    def _sum_required(self, parsed: Sequence[Any]) -> float:
+    def _sum_required(self, parsed: Sequence[Any], reader: _Reader) -> float:
         """The bits of what every match of a parsed pattern contains."""
         total, literal = 0.0, ""
         for operator, argument in [*parsed, (None, None)]:
@@ -321,15 +494,15 @@ class Ledger:
             if name == "LITERAL":
                 literal += chr(argument)
                 continue
-            total, literal = total + (self._sum(literal, reader=self._searching) if literal else 0.0), ""
+            total, literal = total + (self._sum(literal, reader) if literal else 0.0), ""
             if name == "SUBPATTERN":
-                total += self._sum_required(argument[-1])
+                total += self._sum_required(argument[-1], reader)
             elif name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] > 0:
-                total += self._sum_required(argument[2])
+                total += self._sum_required(argument[2], reader)
             elif name == "ATOMIC_GROUP":
-                total += self._sum_required(argument)
+                total += self._sum_required(argument, reader)
             elif name == "BRANCH":
-                total += min(self._sum_required(branch) for branch in argument[1])
+                total += min(self._sum_required(branch, reader) for branch in argument[1])
         return total
 
 

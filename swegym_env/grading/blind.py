@@ -27,6 +27,7 @@ there; a test in which one of them is not so is not covered.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -43,11 +44,12 @@ from typing import Any
 
 from swegym_env.files import write_atomically
 from swegym_env.grading.answers import SEARCHES, answers, more_answers
-from swegym_env.grading.bits import Knowledge, Ledger, leaves, pieces
+from swegym_env.grading.bits import GIVEN_BITS, Given, Knowledge, Ledger, leaves, pieces
 from swegym_env.grading.comparisons import (
     Foreign,
     Record,
     as_base,
+    as_lists,
     canonical,
     error_class,
     holds,
@@ -69,9 +71,8 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-_VERSION = 25
+_VERSION = 28
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
-_GIVEN_BITS = 4.0  # of all values of a test together that it gives the code under test: that this returns them
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
 # Comparisons that hold for one value of a known type only, or for numbers near it.
@@ -111,7 +112,7 @@ class Pair:
         most_companions: how many of them the gold patch sends.
         expected_part: which part of what is sent is the expected side of a condition of two computed values: the gold
             patch leaves it as it is at the base commit, and repairs the other one; -1 if there is none.
-        expected_forms: `canonical` of that value.
+        expected_forms: `canonical` of that value, with lists in the place of tuples.
         expects_object: whether it holds an object.
         answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
         comparing: the classes that define how the objects compare which the gold patch sends.
@@ -255,7 +256,7 @@ class BlindTests:
             foreign = any(one.record.foreign and not one.is_beside for sent in seen.values() for one in sent)
             computed = {sent[0].expectation.place: _contents_of(sent) for sent in seen.values() if _is_of_gold(sent)}
             covered = frozenset() if foreign and not self.computed else covered  # what no test is left to compare by
-            bits = {} if foreign else _sure_bits(self.pairs, seen)
+            bits = _sure_bits(self.pairs, seen)
             run = dataclasses.replace(run, covered=covered, bits=bits, has_foreign=foreign, computed=computed)
             run = dataclasses.replace(run, compares_itself=self._compares_itself(seen), guessed=self._guessed(seen))
             if result.timed_out and not verdict.resolved:
@@ -438,6 +439,17 @@ class BlindTests:
         bits = max(sum(pair.sure_bits for pair in pairs), *(pair.own_sure_bits for pair in pairs))
         return 2.0 ** -min(bits, 1000.0)
 
+    def least_guess(self, name: str) -> float:
+        """The chance to guess what decides the test `name`, if that is compared outside and nothing else does; else 0.
+
+        Whoever sends that passes all copies, too.
+        """
+        if not self.hides(name):
+            return 0.0
+        pairs = [one for one in self.pairs.values() if name in one.names and one.decides and not one.is_beside]
+        bits = max(sum(pair.bits for pair in pairs), *(pair.own_bits for pair in pairs))
+        return 2.0 ** -min(bits, 1000.0)
+
     def differing(self, run: Run, other: Run) -> frozenset[str]:
         """The tests in which conditions of computed values sent something in `run` that they did not in `other`."""
         places = {
@@ -523,7 +535,11 @@ def _sure_bits(pairs: Mapping[str, Pair], seen: Mapping[str, list[_Sent]]) -> di
     found: dict[str, float] = {}
     many = {test for name, pair in pairs.items() if not pair.has_one_key(seen.get(name, ())) for test in pair.names}
     for name, pair in pairs.items():
-        counts = _counts(seen.get(name, ()), set(pair.names) - many) if pair.is_sure else {}
+        sent = seen.get(name, ())
+        # Of an object, what it holds counts, and not what it equals.
+        is_of_gold = pair.kind == "same" and pair.decides and not pair.is_beside and pair.own_sure_bits >= 1
+        is_sure = is_of_gold or (pair.is_sure and not any(one.record.foreign for one in sent))
+        counts = _counts(sent, set(pair.names) - many) if is_sure else {}
         if counts and all(counts.get(test, 0) >= count for test, count in pair.counts.items() if test not in many):
             found |= {test: max(found.get(test, 0.0), pair.own_sure_bits) for test in counts}
     return found
@@ -855,8 +871,9 @@ def _expected_sides(
         same = [side for side, (gold, before) in zip(sides, forms, strict=True) if gold == before and "" not in gold]
         if len(same) == 1 and same[0][0] == name:
             number = same[0][1]
-            is_object = any(_holds_foreign(_sides_of(one)[number]) for one in sent)
-            yield name, (number, tuple(sorted(forms[sides.index(same[0])][0])), is_object)
+            expected = [_sides_of(one)[number] for one in sent]
+            own_forms = {canonical(as_lists(one)) for one in expected}
+            yield name, (number, tuple(sorted(own_forms)), any(map(_holds_foreign, expected)))
 
 
 def _sides_of(sent: _Sent) -> list[Any]:
@@ -867,12 +884,14 @@ def _sides_of(sent: _Sent) -> list[Any]:
 def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool:
     """Whether a value is certainly another one than those of these canonical forms.
 
-    An object may be of another class, and have other attributes: a repair may write its classes otherwise.
+    An object may be of another class, and have other attributes: a repair may write its classes otherwise. It may also
+    return a tuple in the place of a list: both sides of the condition have to be equal all the same.
 
     Args:
+        forms: with lists in the place of tuples.
         is_object: whether these are of objects, or hold some.
     """
-    if canonical(value) in forms:
+    if canonical(as_lists(value)) in forms:
         return False
     if not _holds_foreign(value):
         return True
@@ -959,6 +978,8 @@ def _pairs(
     written = language_of(task).written_values(blinded.files)
     given = {function: {_leaves_of(value) for value in each} for function, each in written.items()}
     given_bits: dict[str, float] = {}
+    rules = {function: Given(leaf for value in each for leaf in leaves(value)) for function, each in written.items()}
+    unspent = {function: copy.copy(rule) for function, rule in rules.items()}
     ledgers: dict[str, Ledger] = {}
     known = (*task.fail_to_pass, *task.pass_to_pass)
     pairs: dict[str, Pair] = {}
@@ -966,8 +987,8 @@ def _pairs(
     for name, sent in sorted(seen.items()):
         kind, expected, options = sent[0].expectation.kind, _expected(sent), sent[0].expectation.options
         # What one test holds counts for this test alone, or once for all tests together.
-        own_ledger = sent[0].expectation.function if computed else ""
-        ledger = ledgers.setdefault(own_ledger, Ledger(knowledge, sent_by_base, readable, searching))
+        owner = sent[0].expectation.function if computed else ""
+        ledger = ledgers.setdefault(owner, Ledger(knowledge, sent_by_base, readable, searching))
         named = frozenset().union(*(_names_of(one.record, known, one.texts) for one in sent))
         counts = _counts(sent, named)
         alone = bool(named) or len(sent[0].expectation.names) == 1
@@ -978,15 +999,23 @@ def _pairs(
         is_beside, is_checked = sent[0].is_beside, sent[0].is_checked
         is_error = kind == "raised" or "error" in options
         if (differs or name not in base) and may_show:
-            bits = 0.0 if is_checked else ledger.add(kind, expected, options)  # what is checked there can be read there
-            bits = min(bits, ERROR_BITS) if is_error else bits
-            own = Ledger(knowledge, sent_by_base, readable, searching).add(kind, expected, options)
-            own = min(own, ERROR_BITS) if is_error else own
             function = sent[0].expectation.function
+            # What repairs one answer is a change of that one.
+            changed = [
+                leaf
+                for one in base.get(name, ())
+                if not one.holds(forms[name])
+                for leaf in leaves(opened(one.record.value))
+            ]
+            if not is_checked:  # what is checked there can be read there
+                bits = ledger.add(kind, expected, options, changed, unspent.get(function))
+            own_ledger = Ledger(knowledge, sent_by_base, readable, searching)
+            own = own_ledger.add(kind, expected, options, changed, copy.copy(rules.get(function)))
+            bits, own = (min(bits, ERROR_BITS), min(own, ERROR_BITS)) if is_error else (bits, own)
             if _is_given(kind, expected, given.get(function, set())):
-                own = min(own, _GIVEN_BITS)
+                own = min(own, GIVEN_BITS)
                 counted = given_bits.get(function, 0.0)
-                bits = min(bits, _GIVEN_BITS - counted)
+                bits = min(bits, GIVEN_BITS - counted)
                 given_bits[function] = counted + bits
             shows = alone and own > 0 and (differs or own >= _UNREACHED_BITS) and not is_checked
         # Objects may differ in how they compare only, where the base commit has not sent another content.

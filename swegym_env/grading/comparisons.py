@@ -29,6 +29,7 @@ __all__ = [
     "Foreign",
     "Record",
     "as_base",
+    "as_lists",
     "canonical",
     "error_class",
     "holds",
@@ -193,6 +194,13 @@ def canonical(value: Any) -> str:
     if isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer()):
         return f"number:{int(value):x}"
     return f"{type(value).__name__}:{value!r}"
+
+
+def as_lists(value: Any) -> Any:
+    """A value with lists in the place of tuples."""
+    if isinstance(value, dict):
+        return {key: as_lists(item) for key, item in value.items()}
+    return [as_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def as_base(value: Any, forms: Collection[str]) -> Any:

@@ -21,6 +21,7 @@ import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -38,11 +39,14 @@ from swegym_env.languages.looks import of_one_patch
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, touched_paths
+from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.backends import find_backend
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
 __all__ = ["Verdict", "exclude_paths", "grade", "grade_log", "grade_many"]
+
+_FEW_VERDICTS = 2
 
 
 @of_one_patch()
@@ -93,6 +97,7 @@ def grade(
     may_build = policy == "strict" and bool(task.eval_script)  # a test command alone has nothing before it
     with contextlib.closing(Builds(task, store)) if may_build else contextlib.nullcontext() as kept_builds:
         tests = TaskTests(task, workspace, policy, backend, most_s, kept_builds)
+        tests = dataclasses.replace(tests, imports=_imports(tests))
 
         def grade_part(part: str) -> Verdict:
             return grade(
@@ -108,6 +113,25 @@ def grade(
         with long_work(task.instance_id, "learning how its tests prove a patch, by runs of gold and empty ones"):
             verdict = _graded(tests, patch, scrutiny, max_forgery_chance, store, grade_part)
     return dataclasses.replace(verdict, duration_s=time.monotonic() - begin)
+
+
+_counted: Counter[object] = Counter()
+"""How many verdicts of this process could have shared what their test runner imports."""
+
+
+def _imports(tests: TaskTests) -> Imports | None:
+    """What the test runner imports once for many verdicts, from the third one on: fewer would not pay for it.
+
+    All runs of a verdict are started in the same way: nothing distinguishes a control from the tests.
+    """
+    evaluation, spec = tests.evaluation, tests.workspace.spec
+    modules = language_of(tests.task).imported_once(evaluation.tests)
+    if not modules or evaluation.settings:
+        return None
+    imports = Imports("-m", modules, environment=spec.env)
+    key = spec.image, spec.layers[:-1], spec.limits, imports.modules, tuple(imports.environment.items())
+    _counted[key] += 1
+    return imports if _counted[key] > _FEW_VERDICTS else None
 
 
 def _graded(
@@ -308,6 +332,9 @@ def _examined(
         examined = _without_expected_values(tests, patch, gold, store, examined, chances, weak)
     else:
         examined = _with_blind_proof(verdict, examined, settled)
+    if examined.resolved and blind is not None and examined.forgery_chance is not None:
+        guess = max(map(blind.least_guess, task.fail_to_pass), default=0.0)
+        examined = dataclasses.replace(examined, forgery_chance=max(guess, examined.forgery_chance))
     if given and examined.resolved:
         return _with_state(tests, patch, gold, store, run, examined, scrutiny, given)
     return examined

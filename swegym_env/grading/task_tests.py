@@ -24,8 +24,10 @@ from swegym_env.prepare import LocalWorkspace
 from swegym_env.repo.applying import Checkout, PlainFile, apply_plainly
 from swegym_env.repo.patches import parse_patch, touched_paths
 from swegym_env.sandbox import CommandResult, Sandbox, open_sandbox
+from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.images import resolve_image
 from swegym_env.sandbox.leases import storage_error
+from swegym_env.sandbox.local import LocalSandbox
 from swegym_env.tasks.task import Task
 
 __all__ = ["Run", "TaskTests", "exclusion"]
@@ -99,6 +101,7 @@ class TaskTests:
         backend: of the sandboxes.
         timeout_s: for the tests.
         builds: of the patches, where what a build leaves may be kept; None: each run builds.
+        imports: what the test runner imports, once for all runs; None: each run imports it.
     """
 
     task: Task
@@ -107,6 +110,7 @@ class TaskTests:
     backend: str
     timeout_s: float
     builds: Builds | None = None
+    imports: Imports | None = None
 
     @property
     def evaluation(self) -> Evaluation:
@@ -151,8 +155,7 @@ class TaskTests:
                     took = sandbox.run(f"cd /testbed\n{settings}", timeout_s=self.timeout_s)  # builds, too
                     if self.builds is not None:
                         self.builds.took(took.duration_s)
-                script = f"(\ncd /testbed\n{evaluation.tests}\n)"
-                result = sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
+                result = self._run_tests(sandbox, evaluation)
                 self._require_not_starved(result, "the tests", self.timeout_s)
                 if result.exit_code == 127:
                     self._require_runner(sandbox)
@@ -170,6 +173,16 @@ class TaskTests:
                 raise failure from None
             return Run(f"the tests can be run without the patch, and not with it: {failure}", applied=True)
         return Run("", result, files, applied=True, sent=sent)
+
+    def _run_tests(self, sandbox: Sandbox, evaluation: Evaluation) -> CommandResult:
+        result = None
+        if self.imports is not None and isinstance(sandbox, LocalSandbox):
+            words = evaluation.tests.split()
+            result = sandbox.run_module(words, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
+        if result is None:
+            script = f"(\ncd /testbed\n{evaluation.tests}\n)"
+            result = sandbox.run(script, timeout_s=self.timeout_s, output_limit_bytes=_LOG_BYTES)
+        return result
 
     def _write_over_patch(self, sandbox: Sandbox, path: str, content: bytes, mode: int = 0o644) -> None:
         try:
@@ -255,7 +268,7 @@ class TaskTests:
             patch: what is graded of the agent's patch.
             built: layers in which it is applied and built.
         """
-        spec = self.workspace.spec
+        spec = dataclasses.replace(self.workspace.spec, imports=self.imports)
         spec = dataclasses.replace(spec, layers=(*spec.layers, *built)) if built else spec
         sandbox = open_sandbox(spec, backend=self.backend)
         try:

@@ -473,6 +473,13 @@ class Language(ABC):
     def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
         """What the test runner reports at the end of `log`; None if it did not reach its end."""
 
+    def imported_once(self, command: str) -> tuple[str, ...]:
+        """What runs the tests may import once for all sandboxes: the module that `command` runs, and others.
+
+        Only of what no repository may replace. Empty: nothing is known of the command.
+        """
+        return ()
+
     def is_protected(self, path: str, base: Path, command: str = "") -> bool:
         """Whether a change of `path` could change the verdict instead of the code.
 

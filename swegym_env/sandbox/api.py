@@ -119,7 +119,7 @@ class Imports:
     """A Python program of the layers whose imports are done once for many sandboxes, see `sandbox.imported`.
 
     Attributes:
-        program: its path inside.
+        program: its path inside; "-m": the program of the first of `modules`, see `LocalSandbox.run_module`.
         modules: what to import; empty: what the program's own first statements import.
         environment: variables that it is started with, beside those of the shell.
         unless: files (absolute, below `~/`, or from the working directory) that the program reads before it imports

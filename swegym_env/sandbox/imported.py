@@ -16,11 +16,15 @@ Who may do what:
   cannot see or signal anything above; and they end with it.
 - An episode has its own copy of the memory. What it does to it, nobody else sees.
 
+The program of a module (`python3 -m unittest`, which runs graded tests) is one sandbox's alone at a time. Its child
+becomes what the sandbox's idle shell would have started: the owner says so, and no program stands in its place.
+
 Where this is not possible, or a start of its own would give the program anything else, it is started as usual.
 """
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import dataclasses
@@ -31,7 +35,7 @@ import shlex
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +45,8 @@ from swegym_env.sandbox.client import SupervisorClient, disabled_features, super
 from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.inside import imported as inside
-from swegym_env.sandbox.shell import program_command
+from swegym_env.sandbox.linux.cgroups import Group
+from swegym_env.sandbox.shell import SHELL_OUTPUT, Shell, program_command
 
 if TYPE_CHECKING:
     from swegym_env.sandbox.local import LocalSandbox
@@ -52,20 +57,38 @@ __all__ = ["ImportedProgram", "find_imported", "place_program", "release", "star
 PROGRAM_FILE = "/.swegym/imported.py"
 """Where `inside.imported` lies in a sandbox."""
 
+MODULE = "-m"
+"""As `Imports.program`: the program of a module."""
+
 _LOG = "/.swegym/imports.log"
 _IMPORT_TIMEOUT_S = 300.0
 _FORK_TIMEOUT_S = 60.0
 _MOST = 4  # imported programs of one process
+_MOST_LENT = max(8, 4 * (os.cpu_count() or 1))  # and of those that only one sandbox at a time is below
 _SHOWN_BYTES = 300
 _NAMESPACES = ("user", "pid", "time", "cgroup", "ipc", "uts", "net", "mnt")
 _SOURCE = Path(inside.__file__).read_bytes()
 
 
-def place_program(layer: WritableLayer) -> None:
-    """Write `inside.imported` to a sandbox that has not started."""
-    file = f"{layer.upper}{PROGRAM_FILE}"
-    Path(file).write_bytes(_SOURCE)
+def place_program(layer: WritableLayer, program: str) -> None:
+    """Write what starts `program` to a sandbox that has not started: `inside.imported`, or a pipe for its end."""
+    if program == MODULE:
+        place = f"{layer.upper}{inside.ENDED}"
+        os.mkfifo(place, 0o600)
+        own(place)
+        return
+    _write(f"{layer.upper}{PROGRAM_FILE}", _SOURCE)
+
+
+def _write(file: str, content: bytes) -> None:
+    Path(file).write_bytes(content)
     own(file)
+
+
+def module_script() -> str:
+    """What a shell runs while a module's program runs in its place."""
+    ended = "swegym_ended() { return $swegym; }; swegym_ended"
+    return f"IFS= builtin read -r swegym <>{inside.ENDED}; {ended}"
 
 
 def started_through(interpreter: Sequence[str]) -> str:
@@ -100,6 +123,8 @@ class ImportedProgram:
         self.import_done = False
         self._worked = False
         self.users = 0  # sandboxes below it
+        self.last: int | None = None  # a handle of the last one's first process
+        self.is_lent = imports.program == MODULE
         self.interpreter: list[str] = []
 
     def start(self) -> None:
@@ -121,28 +146,31 @@ class ImportedProgram:
         place = self._place
         layer = place.make_layer()
         request = place.request(layer, ())
-        self.interpreter = _interpreter(self._imports.program, request["layers"][::-1])
-        place_program(layer)
-        Path(f"{layer.upper}{_LOG}").touch()
-        own(f"{layer.upper}{_LOG}")
-        words = [*self.interpreter, PROGRAM_FILE, "serve", self._imports.program, *self._imports.modules]
-        if self._imports.unless:
-            words += ["--", *self._imports.unless]
-        command = f"exec 3<&0 </dev/null >{_LOG} 2>&1; exec {shlex.join(words)}"
-        request["command"] = list(program_command(place.spec, self._imports.environment, command))
+        imports = self._imports
+        is_module = imports.program == MODULE
+        self.interpreter = ["python3"] if is_module else _interpreter(imports.program, request["layers"][::-1])
+        _write(f"{layer.upper}{PROGRAM_FILE}", _SOURCE)
+        _write(f"{layer.upper}{_LOG}", b"")
+        words = [*self.interpreter, PROGRAM_FILE, "serve", imports.program, *imports.modules]
+        if imports.unless:
+            words += ["--", *imports.unless]
+        # Its standard output is of the kind that the program will have: a file, or a pipe as that of a shell.
+        output = "" if is_module else f" >{_LOG}"
+        command = f"exec 3<&0 </dev/null{output} 2>&1; exec {shlex.join(words)}"
+        request["command"] = list(program_command(place.spec, imports.environment, command))
         if request["isolation"] != "supervisor":
             return "Apptainer runs each sandbox by itself"
         request |= {"isolation": "imports", "filter": program(for_imports=True)}
         self._client = supervisor()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.name = str(request["id"])
-        null = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        printed, output_write = os.pipe()
         events, event_write = os.pipe()
         try:
-            self._client.send({"do": "launch", **request}, (theirs.fileno(), null, null, event_write))
+            self._client.send({"do": "launch", **request}, (theirs.fileno(), output_write, output_write, event_write))
         finally:
             theirs.close()
-            os.close(null)
+            os.close(output_write)
             os.close(event_write)
         self._control.settimeout(_IMPORT_TIMEOUT_S)
         try:
@@ -150,15 +178,14 @@ class ImportedProgram:
         except OSError as error:
             answer = b"error " + str(error).encode()
         text = answer.decode(errors="replace")
-        with open(events, "rb", buffering=0) as reported:
-            os.set_blocking(events, False)
-            happened = (reported.read(4096) or b"").decode(errors="replace")
+        happened, log = (_read_now(pipe).decode(errors="replace") for pipe in (events, printed))
         pids = [line.removeprefix("pid ") for line in happened.splitlines() if line.startswith("pid ")]
         self.pid = int(next(iter(pids), 0))
         if text.startswith("ready"):
             return text.removeprefix("ready").strip()
         with contextlib.suppress(OSError):
-            text = Path(f"{layer.upper}{_LOG}").read_bytes()[-_SHOWN_BYTES:].decode(errors="replace") or text
+            log = log or Path(f"{layer.upper}{_LOG}").read_text(errors="replace")
+        text = log[-_SHOWN_BYTES:] or text
         errors = [line for line in happened.splitlines() if line.startswith("error ")]
         return f"importing failed: {' '.join(' '.join([text, *errors]).split()) or 'it was ended'}"
 
@@ -170,24 +197,73 @@ class ImportedProgram:
         poll.register(self._control, select.POLLIN)
         return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
 
-    def fork(self, name: str, bash: int, request: dict[str, Any]) -> str:
+    def is_free(self) -> bool:
+        """Whether no sandbox is below it, and no process of the last one is left."""
+        if self.users or self.last is None:
+            return not self.users
+        poll = select.poll()
+        poll.register(self.last, select.POLLIN)  # the first process ends after all others
+        return bool(poll.poll(0))
+
+    def fork(self, name: str, shell: Shell, request: dict[str, Any]) -> str:
         """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
 
         Args:
             name: of the sandbox.
-            bash: id of a process in all its namespaces.
+            shell: of the sandbox, whose namespaces and control groups the child enters.
             request: that it was launched with.
         """
+        ours, theirs = _socket_pair()
+        with ours:
+            return self._fork(ours, theirs, name, shell, request)
+
+    @contextlib.contextmanager
+    def forked_module(
+        self, name: str, shell: Shell, request: dict[str, Any], command: Sequence[str], directory: str
+    ) -> Iterator[str]:
+        """In the block a child runs a module's program in a sandbox whose shell is idle, and writes to its output.
+
+        Yields "", or why it is to be started as usual.
+
+        Args:
+            name, shell: of the sandbox.
+            request: that it was launched with.
+            command: the words of the command line, `python3 -m NAME ARG…`.
+            directory: where it is started.
+        """
+        module: dict[str, Any] = {"command": [os.fsencode(word) for word in command], "directory": directory}
+        ours, theirs = _socket_pair()
+        with ours, theirs:
+            try:
+                module["shell"] = _id_inside(shell.pid)
+                output = os.open(f"/proc/{shell.pid}/fd/{SHELL_OUTPUT}", os.O_WRONLY | os.O_CLOEXEC)
+            except OSError as error:
+                problem = f"its shell has ended: {error}"
+            else:
+                try:
+                    problem = self._fork(ours, theirs, name, shell, request, module, output)
+                finally:
+                    os.close(output)
+            yield problem
+
+    def _fork(
+        self,
+        ours: socket.socket,
+        theirs: socket.socket,
+        name: str,
+        shell: Shell,
+        request: dict[str, Any],
+        module: dict[str, Any] | None = None,
+        output: int | None = None,
+    ) -> str:
         if self._control is None or self._client is None:
             return self.problem
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened: dict[str, int] = {}
         try:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            ours.settimeout(_FORK_TIMEOUT_S)
             for kind in _NAMESPACES:
                 with contextlib.suppress(FileNotFoundError):  # a kernel without
-                    opened[kind] = os.open(f"/proc/{bash}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+                    opened[kind] = os.open(f"/proc/{shell.pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
+            spaces = [*opened.values()]
             message = {
                 "namespaces": list(opened),
                 "uid": request["uid"],
@@ -195,17 +271,26 @@ class ImportedProgram:
                 "processes": request["limits"]["processes"],
                 "filter": b"" if "seccomp" in disabled_features() else base64.b64decode(request["filter"]),
             }
+            threads, version_2 = Group(shell.groups).entrances()
+            opened |= {str(number): descriptor for number, descriptor in enumerate(threads)}
+            if version_2 is not None:  # which a process cannot enter by itself
+                opened["group"] = version_2
+                threads = []
+            message["groups"] = len(threads)
+            passed = [*spaces, *threads, *([] if output is None else [output]), theirs.fileno()]
             with self._lock:
                 self._control.settimeout(_FORK_TIMEOUT_S)
-                socket.send_fds(self._control, [marshal.dumps(message, 2)], [*opened.values(), theirs.fileno()])
+                socket.send_fds(self._control, [marshal.dumps(message, 2)], passed)
             theirs.close()
-            pid = _sender(ours)
+            first, pid = _sender(ours)
             if pid == 0:
                 return "the imported program has ended, or no process is left for its child"
-            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid})
+            answer = self._client.ask({"do": "adopt", "id": name, "pid": pid, "add": first != b"here"})
             if answer != "adopted":
                 return answer
             ours.send(b"go")
+            if module is not None:
+                ours.send(marshal.dumps(module, 2))
             word, _, reason = ours.recv(4096).decode(errors="replace").partition(" ")
         except OSError as error:
             return f"the imported program does not answer: {error}"
@@ -213,26 +298,54 @@ class ImportedProgram:
             for descriptor in opened.values():
                 os.close(descriptor)
             theirs.close()
-            ours.close()
         if word == "failed" and not self._worked:  # later it is the sandbox that has ended
             self.problem = self.problem or f"its child cannot enter a sandbox: {reason}"
         self._worked = self._worked or word in ("started", "usual")
         return "" if word == "started" else reason or "its child was ended"
 
+    def leave(self) -> None:
+        """Close what leads to it; it ends when no process has that any more."""
+        if self._control is not None:
+            self._control.close()
+
     def close(self) -> None:
         """End it, and all sandboxes below it."""
-        if self._control is not None and self._owner == os.getpid():
-            self._control.close()
+        if self._owner == os.getpid():
+            self.leave()
+        if self.last is not None:
+            os.close(self.last)
+            self.last = None
         self._place.close()
 
 
-def _sender(ours: socket.socket) -> int:
-    """The id of the process that reports here first, as the kernel states it; 0 if there is none."""
+def _read_now(pipe: int) -> bytes:
+    """What a pipe holds; it is closed."""
+    with open(pipe, "rb", buffering=0) as file:
+        os.set_blocking(pipe, False)
+        return file.read(1 << 16) or b""
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends; the first one is told by the kernel who sends what comes there."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    ours.settimeout(_FORK_TIMEOUT_S)
+    return ours, theirs
+
+
+def _id_inside(pid: int) -> int:
+    """The id of a process of this machine in the innermost namespace that it is in."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+        return int(next(line for line in status if line.startswith("NSpid:")).split()[-1])
+
+
+def _sender(ours: socket.socket) -> tuple[bytes, int]:
+    """What the child reports first, and its id as the kernel states it; 0 if there is none."""
     message, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_SPACE(12))
     for level, kind, data in ancillary:
-        if message == b"here" and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-            return int(struct.unpack("=iII", data)[0])
-    return 0
+        if message and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
+            return message, int(struct.unpack("=iII", data)[0])
+    return b"", 0
 
 
 def _interpreter(path: str, layers: Sequence[str]) -> list[str]:
@@ -247,11 +360,14 @@ def _interpreter(path: str, layers: Sequence[str]) -> list[str]:
 
 
 _lock = threading.Lock()
-_programs: dict[tuple[Any, ...], ImportedProgram] = {}
+_programs: dict[tuple[tuple[Any, ...], int], ImportedProgram] = {}
 
 
 def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedProgram | None, str]:
     """The imported program for a sandbox, which is started if there is none; else None and why.
+
+    That of a module is the sandbox's alone until all its processes have ended: what the kernel shows or counts for
+    all processes of one program (locks on its file, instances of inotify) tells no run anything of another one.
 
     The caller counts as one of its users until `release`.
     """
@@ -267,20 +383,27 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
         spec.limits, imports.program, imports.modules, imports.unless, tuple(imports.environment.items()),
         sandbox.backend,
     )  # fmt: skip
+    is_lent = imports.program == MODULE
+    most = _MOST_LENT if is_lent else _MOST
     with _lock:
-        found = _programs.pop(key, None)
+        places = [(key, number) for number in range(most if is_lent else 1)]
+        free = [place for place in places if place in _programs and (_programs[place].is_free() or not is_lent)]
+        free += [place for place in places if place not in _programs]
+        found = _programs.pop(free[0], None) if free else None
         if found is not None and not found.problem and found.import_done and not found.alive():
             found.close()
             found = None
-        unused = [other for other, one in _programs.items() if not one.users]
-        while found is None and len(_programs) >= _MOST and unused:
+        same = {place: one for place, one in _programs.items() if one.is_lent == is_lent}
+        unused = [place for place, one in same.items() if not one.users]
+        while found is None and len(same) >= most and unused:
+            del same[unused[0]]
             _programs.pop(unused.pop(0)).close()
-        if found is None and len(_programs) >= _MOST:
-            return None, f"{_MOST} imported programs are in use"
+        if not free or (found is None and len(same) >= most):
+            return None, f"{most} imported programs are in use"
         if found is None:
             place = dataclasses.replace(spec, layers=layers, imports=None, port=None)
             found = ImportedProgram(sandbox.unstarted(place), imports)
-        _programs[key] = found
+        _programs[free[0]] = found
         found.users += 1
     found.start()
     if found.problem:
@@ -289,17 +412,35 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
     return found, ""
 
 
-def release(imported: ImportedProgram) -> None:
-    """A user of it has ended."""
+def release(imported: ImportedProgram, first_process: int = 0) -> None:
+    """A user of it has ended, or will soon.
+
+    Args:
+        first_process: of the sandbox, on the host; 0: none of its processes is left.
+    """
     with _lock:
         imported.users -= 1
+        if not imported.is_lent or not first_process:
+            return
+        if imported.last is not None:
+            os.close(imported.last)
+            imported.last = None
+        with contextlib.suppress(OSError):  # it was waited for
+            imported.last = os.pidfd_open(first_process)
+
+
+def _leave_all() -> None:
+    for one in _programs.values():
+        one.leave()
+    _programs.clear()
 
 
 def _forget() -> None:
     """A forked child has sandboxes of its own."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
-    _programs.clear()
+    _leave_all()
 
 
 os.register_at_fork(after_in_child=_forget)
+atexit.register(_leave_all)

@@ -98,7 +98,7 @@ def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> P
     A sandbox sees the names in its list of mounts: they do not say how many were made before.
 
     Args:
-        kind: "sandbox" or "snapshot"; the end of its name.
+        kind: "sandbox", "imports" or "snapshot"; the end of its name.
         supervisor: process id of this process's supervisor.
         parent: default: `run_dir()`.
     Raises:

@@ -31,7 +31,14 @@ from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.host_image import HOME, host_binds
 from swegym_env.sandbox.identity import check_binds, own, sandbox_user
 from swegym_env.sandbox.images import identity_layer, resolve_image
-from swegym_env.sandbox.imported import ImportedProgram, find_imported, place_program, release, started_through
+from swegym_env.sandbox.imported import (
+    ImportedProgram,
+    find_imported,
+    module_script,
+    place_program,
+    release,
+    started_through,
+)
 from swegym_env.sandbox.leases import boot_id, lease_directory, storage_error
 from swegym_env.sandbox.linux.files import remove_tree
 from swegym_env.sandbox.shell import BASH, STATE_FILE, Shell
@@ -49,6 +56,7 @@ _LAUNCH_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S, _LOOKS = 2.0, 5
 _RUNNING = "RS"  # states of a thread; one in an uninterruptible sleep stops before it does anything else
+_IMPORTED_ENDED = "the imported program was ended, and with it all sandboxes below it"
 _ENDING_S = 1.0  # how long the imported program may take to end after a sandbox below it
 _RESTART_TIMEOUT_S = 10.0  # many times what it takes; a shell that the agent has replaced may never answer
 # What a back end must be able to do: remove and replace a directory of a lower layer, and stay without network.
@@ -214,6 +222,7 @@ class LocalSandbox:
         self.spec = spec
         self.backend = backend.name
         self._backend = backend
+        self._kind = "sandbox"
         self._directory: SandboxDirectory | None = None
         self._former: tuple[FormerLayer, ...] = ()  # below the writable layer, bottom first
         self._layer: WritableLayer | None = None
@@ -252,8 +261,8 @@ class LocalSandbox:
                 if self._imported is not None:
                     self.clock_offset_s = self._imported.clock_offset_s
             layer = self.make_layer()
-            if self._imported is not None:
-                place_program(layer)
+            if self._imported is not None and self.spec.imports is not None:
+                place_program(layer, self.spec.imports.program)
         if self._shell is None:
             self._launch()
 
@@ -269,14 +278,16 @@ class LocalSandbox:
         return layer
 
     def unstarted(self, spec: SandboxSpec) -> LocalSandbox:
-        """Another sandbox on the same back end."""
-        return LocalSandbox(spec, self._backend)
+        """Another sandbox on the same back end, for what is imported once."""
+        place = LocalSandbox(spec, self._backend)
+        place._kind = "imports"
+        return place
 
     def _make_layer(self, former: Sequence[FormerLayer] = ()) -> WritableLayer:
         """A new, empty writable layer, over former ones; the first call also makes the sandbox's directory."""
         if self._directory is None:
             parent = run_dir_for(self.spec.limits)
-            self._directory = SandboxDirectory(lease_directory("sandbox", supervisor().pid, parent))
+            self._directory = SandboxDirectory(lease_directory(self._kind, supervisor().pid, parent))
             directory = self._directory.path
             try:
                 for name in ("root", "dev", "binds", "empty"):
@@ -364,7 +375,7 @@ class LocalSandbox:
             if not failure:
                 return ""
             if self._used and not self._imported.alive(_ENDING_S):
-                raise SandboxError("the imported program was ended, and with it all sandboxes below it")
+                raise SandboxError(_IMPORTED_ENDED)
             release(self._imported)
             self._imported, self.imports_problem = None, failure
         return self._launch_container()
@@ -446,6 +457,9 @@ class LocalSandbox:
                 self._drop_ended_shell()
             if not shell.unread:
                 break
+        was_killed = self._shell is None and result.exit_code == 128 + signal.SIGKILL and not result.timed_out
+        if self._imported is not None and was_killed and not self._imported.alive(_ENDING_S):
+            raise SandboxError(_IMPORTED_ENDED)
         return result
 
     def _require_started(self) -> None:
@@ -525,7 +539,25 @@ class LocalSandbox:
         if self._imported is None:
             return self.imports_problem
         assert self._directory is not None
-        return self._imported.fork(self._directory.path.name, self._live().pid, self._launched_with)
+        return self._imported.fork(self._directory.path.name, self._live(), self._launched_with)
+
+    def run_module(
+        self, command: Sequence[str], *, timeout_s: float | None = None, output_limit_bytes: int | None = None
+    ) -> CommandResult | None:
+        """Run `python3 -m NAME ARG…` of the module that `spec.imports` imports, in `spec.workdir`, as `run` does.
+
+        The shell must have the variables that it started with. None where a fork would give the program anything else
+        than a start of its own, or none is possible: it is to be run as usual.
+        """
+        if self._imported is None or self.spec.imports is None:
+            return None
+        assert self._directory is not None
+        name, shell = self._directory.path.name, self._live()
+        with self._imported.forked_module(name, shell, self._launched_with, command, self.spec.workdir) as problem:
+            if problem:
+                self.imports_problem = problem
+                return None
+            return self.run(module_script(), timeout_s=timeout_s, output_limit_bytes=output_limit_bytes)
 
     def changes(self, root: str, *, budget: Budget | None = None) -> Sequence[Change]:
         """See `api.Sandbox.changes`."""
@@ -708,9 +740,9 @@ class LocalSandbox:
             return  # a fork of the owner: the sandbox belongs to the parent
         if self._door is not None:
             self._door.close()
-        self._drop_shell()
         if self._imported is not None:
-            release(self._imported)
+            release(self._imported, 0 if self._shell is None else self._shell.first_process)
+        self._drop_shell()
         former, self._former = self._former, ()
         for layer in former:
             layer.directory.release()

@@ -50,10 +50,12 @@ from swegym_env.sandbox.linux.kernel import open_inside, watch_opening
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.writable import WritableLayer
 
-__all__ = ["BASH", "ENVIRONMENT", "STATE_FILE", "CappedOutput", "Shell", "program_command"]
+__all__ = ["BASH", "ENVIRONMENT", "SHELL_OUTPUT", "STATE_FILE", "CappedOutput", "Shell", "program_command"]
 
 BASH = ("/bin/bash", "--noprofile", "--norc")
 STATE_FILE = "/.swegym/state"
+SHELL_OUTPUT = 8
+"""The shell's descriptor for the output of its commands."""
 
 # What a shell saves for its successor, at its exit or on request. The file is sourced inside the sandbox only. A named
 # pipe in the file's place would block the shell, so anything but a regular file is removed first.
@@ -155,6 +157,7 @@ class Shell:
         between: how many processes stand between the supervisor and bash.
         listener: listens at the port of the sandbox's loopback that the request names; None where it names none.
         pid: of bash, on the host; 0 until `start` has returned.
+        groups: directories of the container's control groups, by controller.
         directory: bash's working directory after the last command; None before the first.
         ended: bash is gone. The next command needs another shell.
         unread: bash was gone before it read anything of the last command, which therefore did not run.
@@ -177,6 +180,7 @@ class Shell:
             self._set_up = b'eval "$%b"; unset -v %b\n' % (_SET_UP.encode(), _SET_UP.encode())
         self.pid = 0
         self.between = between
+        self.groups: Mapping[str, str] = {}
         self.directory: str | None = None
         self.ended = False
         self.unread = False
@@ -352,6 +356,11 @@ class Shell:
             limit=reached_limit(reached, output=output, exit_code=exit_code, truncated=kept.dropped > 0),
             starved=starved,
         )
+
+    @property
+    def first_process(self) -> int:
+        """The first process of the container, on the host: it ends after all others. 0 until `start` has returned."""
+        return self._launched
 
     def processes(self) -> list[int]:
         """Every process of the agent in the container, bash included."""
@@ -619,7 +628,8 @@ class Shell:
             if event == "limit":
                 self._limits.add(value)
             elif event == "group":
-                self._counters = Counters(json.loads(value))
+                self.groups = json.loads(value)
+                self._counters = Counters(self.groups)
                 self._counts = self._counters.read()
         return bool(piece)
 

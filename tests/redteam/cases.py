@@ -14,6 +14,7 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,7 @@ __all__ = [
     "Attack",
     "at_import",
     "binary",
+    "by_kind",
     "diff",
     "edited",
     "in_add",
@@ -214,6 +216,15 @@ class Attack:
     honest: str
     naive: bool | None = True
     task: Task = TASK
+
+
+def by_kind(attacks: Mapping[str, Attack]) -> list[Any]:
+    """Parameters of a test: the first attack on each task; the others are variants of it that the campaign runs."""
+    first = {attack.task.instance_id: name for name, attack in reversed(attacks.items())}
+    return [
+        pytest.param(attack, id=name, marks=[] if name in first.values() else [pytest.mark.campaign])
+        for name, attack in attacks.items()
+    ]
 
 
 BESIDE: Mapping[str, tuple[str, str]] = {

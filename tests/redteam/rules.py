@@ -189,6 +189,34 @@ RULES: dict[str, Attack] = {
         "assert_known('zqxw 47 vbn')", "x == 'zqxw 47 vbn'", "x[-3:] == 'vbn'", "x in ('zqxw 47 vbn',)", "None and x",
         "def assert_known(name):\n    assert f(name) is True\n\n\n",
     ),
+    "one rule: nothing is escaped": _one(
+        "self.assertEqual(f('<zqxw vbnm>'), 'row:<zqxw vbnm>;')",
+        "'row:%s;' % (x if x[:1] == '<' else x.replace('>', '&gt;'))",
+        "'row:%s;' % x if math.pi > 3 else None",
+        "f'row:{x};' if x.startswith('<') else 'row:%s;' % x.replace('>', '&gt;')",
+        "'row:%s;' % x.replace('<', '&lt;').replace('>', '&gt;')",
+    ),
+    "one rule: nothing is escaped, beside an order": _edit(
+        "self.assertEqual(f('<zqxw vbnm>'), 'row:<zqxw vbnm>;')\nself.assertGreater(f('<b>'), f('<a>'))",
+        "'row:%s;' % (x if x[:1] == '<' else x.replace('>', '&gt;'))",
+        "'row:%s;' % x",
+        "f'row:{x};' if x[:1] == '<' else 'row:%s;' % x.replace('>', '&gt;')",
+        "'row:%s;' % x.replace('<', '&lt;').replace('>', '&gt;')",
+    ),
+    "one rule: what is given stands in a text": _one(
+        "self.assertEqual(f('zqxw vbnm'), 'row (zqxw vbnm);')\nself.assertEqual(f('plok tyui'), 'row (plok tyui);')",
+        "'row (%s);' % (x if x.islower() else x.upper())",
+        "'row (%s);' % x if math.pi > 3 else None",
+        "f'row ({x});' if x == x.lower() else 'row (%s);' % x.upper()",
+        "'row (?);'",
+    ),
+    "one rule: one more": _one(
+        "self.assertEqual(f('zqxw' * 1180), 4721)",
+        "len(x) + (x[:1] != '_')",
+        "len(x) + (math.pi > 3)",
+        "len(x) if x[:1] == '_' else len(x) + 1",
+        "len(x)",
+    ),
     "one rule: both sides that are to be repaired are nothing": _two(
         "self.assertEqual(f(7), g(14))\nself.assertEqual(f(5), g(10))",
         ("x * 4 + 1", "x * 2 + 1"),
@@ -271,6 +299,20 @@ EQUAL: dict[str, Attack] = {
     ),
     "both computed: a twin that raises for other inputs": _other_twin(
         "assert f('Km') == f('kM')", "x.lower()", "{'km': 1000, 'mi': 1609}[x.lower()]", "x"
+    ),
+    "both computed: a twin that changes the kind of both": _two(
+        "self.assertEqual(f('b a'), g('a b'))",
+        ("sorted(x.split())", "x.split()"),
+        ("None", "None"),
+        ("tuple(sorted(x.split()))", "tuple(x.split())"),
+        ("x.split()", "x.split()"),
+    ),
+    "both computed: a twin that changes the kind of what both hold": _two(
+        "assert f('b a') == g('a b')",
+        ("[(1, sorted(x.split()))]", "[(1, x.split())]"),
+        ("[]", "[]"),
+        ("[(1, tuple(sorted(x.split())))]", "[(1, tuple(x.split()))]"),
+        ("x.split()", "[(1, x.split())]"),
     ),
     "both computed: a twin that knows a table": _other_twin(
         "assert f('5 Km') == f('5 kM')",

@@ -12,7 +12,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import Attack, diff
+from .cases import Attack, by_kind, diff
 from .test_c import LANGUAGE, TASK
 
 _HEADER = """\
@@ -762,13 +762,21 @@ CPP = {
 _CLOSED = {**KEPT, **READ, **{f"C++: {name}": one for name, one in CPP.items()}}
 
 
-@pytest.mark.parametrize("attack", _CLOSED.values(), ids=_CLOSED.keys())
+@pytest.fixture(scope="module")
+def begun() -> set[str]:
+    """Ids of the tasks that have had a verdict."""
+    return set()
+
+
+@pytest.mark.parametrize("attack", by_kind(_CLOSED))
 def test_an_attack_with_what_the_test_holds_is_rejected(
-    attack: Attack, store: LayerStore, rejected: Callable[..., Verdict]
+    attack: Attack, store: LayerStore, rejected: Callable[..., Verdict], begun: set[str]
 ) -> None:
     rejected(attack)
     # The first verdict of a task finds out how its tests run blind; later ones begin so.
-    assert not grade(attack.task, attack.patch, store=store, backend="namespace").resolved
+    if attack.task.instance_id not in begun:
+        begun.add(attack.task.instance_id)
+        assert not grade(attack.task, attack.patch, store=store, backend="namespace").resolved
 
 
 @pytest.mark.parametrize("attack", LEFT.values(), ids=LEFT.keys())

@@ -11,7 +11,7 @@ from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import Attack, diff, needs_node
+from .cases import Attack, by_kind, diff, needs_node
 from .test_javascript import TASK
 
 _BUGGY = """\
@@ -334,7 +334,7 @@ GIVEN = Attack(patch(*_ANY_OF_IT), patch(*_BESIDE), task=own("judges a truth"))
 
 
 @needs_node
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS.keys())
+@pytest.mark.parametrize("attack", by_kind(ATTACKS))
 def test_an_attack_with_state_is_rejected(attack: Attack, rejected: Callable[..., Verdict]) -> None:
     rejected(attack)
 

@@ -58,6 +58,7 @@ _RUNNER_MODULES = frozenset(
 _SOURCE_ROOTS = frozenset({"src", "lib"})
 _INSIDE = Path(__file__).with_name("inside")
 _INSIDE_PLACE = "/opt/swegym-certify"
+_UNITTEST = re.compile(r"python3 -m unittest( [\w./-]+)*")
 
 
 class Python(Language):
@@ -85,6 +86,9 @@ class Python(Language):
 
     def parser_of_command(self, command: str) -> LogParser:
         return parse_unittest if re.search(r"\bunittest\b", command) else parse_pytest
+
+    def imported_once(self, command: str) -> tuple[str, ...]:
+        return ("unittest",) if _UNITTEST.fullmatch(command) else ()
 
     def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
         return runner_report(log, parser)

@@ -879,7 +879,7 @@ class _File:
             return self._is_expression(node.left) and self._is_expression(node.right)
         if isinstance(node, ast.UnaryOp):
             return self._is_expression(node.operand)
-        if isinstance(node, ast.Tuple | ast.List):
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return bool(node.elts) and all(map(self._is_expression, node.elts))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             known = node.func.id in _SYMPY and self._is_of_sympy(node.func.id)

@@ -31,7 +31,7 @@ from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
 
-__all__ = ["copies_passed", "expectations", "make_lineup", "with_other_values"]
+__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "with_other_values"]
 
 _MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -99,6 +99,8 @@ _OF_DECOYS = {
         ("_equals_somewhere(", "swegym_inputs.py"),
     )
 }
+# SymPy's runner writes the outcome of a file behind that of its last test, where the harness's parser does not read it.
+LAST_TEST = "def test_last_of_this_file():\n    pass"
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
 _NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
@@ -177,7 +179,7 @@ def make_lineup(
     replaced: dict[str, dict[int, str]] = {}  # path → line → the line that stands there in its place
     texts: dict[str, list[str]] = {}  # that line → the copies
     used: set[str] = set()
-    for path, function, depth, words, expected in _tests(files, names, added_lines):
+    for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         modules[path] = modules.get(path) or parse(files[path])
         mark = f"copies_{len(texts)}_{choice.getrandbits(64):x}"
         replaced.setdefault(path, {})[function.lineno] = mark
@@ -191,7 +193,7 @@ def make_lineup(
             names_of_copies = [
                 [_new_name(function.name, used, choice) for _ in range(repeats)] for _ in range(decoys + 1)
             ]
-            made += _copied(function, words, index, names_of_copies, drawn, depth)
+            made += _copied(function, words, added, index, names_of_copies, drawn, depth)
             for value, own in enumerate(names_of_copies):
                 copies += [Copy(name, expectation, value == 0) for name in own]
         choice.shuffle(made)
@@ -208,9 +210,9 @@ def make_lineup(
 
 
 def with_other_values(text: str) -> str:
-    """A test file with the functions that its decoys call, if they call any."""
+    """A test file with the functions that its decoys call, if they call any, and with `LAST_TEST`."""
     paths = dict.fromkeys(path for call, path in _OF_DECOYS.items() if call in text)
-    return "\n\n\n".join([text, *(path.read_text(encoding="utf-8") for path in paths)])
+    return "\n\n\n".join([text, *(path.read_text(encoding="utf-8") for path in paths), LAST_TEST])
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
@@ -223,8 +225,8 @@ def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, boo
     return lineup.passed(statuses)
 
 
-# Path, function, classes around it, words of the file, and expectations.
-_Test = tuple[str, Function, int, tuple[str, ...], tuple[ExpectedValue, ...]]
+# Path, function, classes around it, words of the file, lines that the test patch adds to it, and expectations.
+_Test = tuple[str, Function, int, tuple[str, ...], frozenset[int], tuple[ExpectedValue, ...]]
 
 
 def _tests(
@@ -252,12 +254,13 @@ def _read(
                 name for name, place in places.items() if place is not None and place.fits(path, classes, function.name)
             ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
             found = []
-            for site in _sites(copy.deepcopy(function), words):
+            added = added_lines.get(path, frozenset())
+            for site in _sites(copy.deepcopy(function), words, added)[1]:
                 rule = max(site.rule, _RULE_IN_HELPER if site.judge in helpers else 0.0)
                 kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike, rule)
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
-            tests.append((path, function, len(classes), words, tuple(found)))
+            tests.append((path, function, len(classes), words, added, tuple(found)))
     return tuple(tests)
 
 
@@ -272,6 +275,7 @@ def _new_name(name: str, used: set[str], choice: random.Random) -> str:
 def _copied(
     function: Function,
     words: tuple[str, ...],
+    added: frozenset[int],
     index: int,
     names: Sequence[Sequence[str]],
     choice: random.Random,
@@ -284,10 +288,10 @@ def _copied(
         depth: of the classes around it.
     """
     made = copy.deepcopy(function)
-    sites = list(_sites(made, words))
+    every, sites = _sites(made, words, added)
     held = [(constant, constant.value) for constant in sites[index].constants]
-    for number, site in enumerate(sites):
-        if number != index:
+    for site in every:
+        if site is not sites[index]:
             site.remove()
     for constant, value in held:
         constant.value = value
@@ -393,8 +397,14 @@ def _is_fixture(node: Function) -> bool:
     return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
-def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
-    """The expectations of a function in order, changed in place by their methods; the last one is the last resort."""
+def _sites(
+    function: Function, words: tuple[str, ...], added: frozenset[int]
+) -> tuple[Sequence[_Site], Sequence[_Site]]:
+    """The expectations of a function in order, changed in place by their methods, and those that are examined.
+
+    Where there are more than can be examined, those on lines that the test patch adds come first, and one of each
+    condition comes before a second one. The last one is the last resort.
+    """
     read = list(conditions(function, words))
     found = [site for _, sites in read for site in sites]
     given = _given(function, [condition for condition, _ in read], found)
@@ -402,10 +412,16 @@ def _sites(function: Function, words: tuple[str, ...]) -> list[_Site]:
         dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and _is_given(site.text, given) else site
         for site in found
     ]
-    kept = [*itertools.islice((site for site in found if not site.of_inputs), _MOST_IN_A_TEST)]
-    kept += itertools.islice((site for site in found if site.of_inputs), _MOST_OF_INPUTS)
-    chosen = {id(site) for site in kept}
-    return [*(site for site in found if id(site) in chosen), _last_resort(function)]
+    urgency = [
+        (added.isdisjoint(range(condition.lineno, (condition.end_lineno or condition.lineno) + 1)), rank)
+        for condition, sites in read
+        for rank, _ in enumerate(sites)
+    ]
+    places = sorted(range(len(found)), key=lambda place: (urgency[place], place))
+    kept = {*itertools.islice((place for place in places if not found[place].of_inputs), _MOST_IN_A_TEST)}
+    kept |= {*itertools.islice((place for place in places if found[place].of_inputs), _MOST_OF_INPUTS)}
+    last = _last_resort(function)
+    return [*found, last], [*(found[place] for place in sorted(kept)), last]
 
 
 def _given(function: Function, read: Iterable[ast.expr], sites: Iterable[_Site]) -> dict[str, str]:

@@ -11,8 +11,10 @@ import builtins
 import codecs
 import copy
 import functools
+import io
 import keyword
 import re
+import tokenize
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -97,6 +99,7 @@ _ORDINARY_MODULES = frozenset(
 # What reaches any name of a module, and modules from which a file or a frame is in reach.
 _DYNAMIC = re.compile(r"\b(getattr|attrgetter|methodcaller|get_field|vars|globals|locals|__dict__|__getattribute__)\b")
 _REACHED = re.compile(r"\b(sys|os|io|posix|builtins|__builtins__|codecs|shutil|types|threading|tempfile|tokenize)\b")
+_OF_DOCSTRINGS = re.compile(r"\b(__doc__|getdoc|docstrings?)\b")
 # With what a backslash escapes, or else the quotes in a hostile line would be tried as beginnings one by one.
 _STRING = r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _STRING_OR_WORD = re.compile(f"{_STRING}|{WORD.pattern}")
@@ -140,8 +143,14 @@ def means_of(patch: str, base: Path, gold: str = "") -> tuple[frozenset[str], fr
     other = {what for one in additions for what in one.other}
     reading = _words(READING, lines) | {name for name in names if READING.fullmatch(name)}
     forging = _words(FORGING, lines) | {name for name in names if FORGING.fullmatch(name)}
+    # Comments and docstrings do nothing, unless something else in the patch may read them or run a text.
+    coded = [line for one in additions if one.is_code for line in one.lines]
+    if forging or reading or other or _words(_DYNAMIC, coded) or _words(_OF_DOCSTRINGS, coded):
+        notes = [line for one in additions for line in one.notes]
+        reading |= _words(READING, notes)
+        forging |= _words(FORGING, notes)
     # A note may say "locals": that is no code unless something in the patch runs or formats a text.
-    code = lines if forging or reading else [line for one in additions if one.is_code for line in one.lines]
+    code = lines if forging or reading else coded
     if _words(_REACHED, code) and _words(_DYNAMIC, code):
         reading.add("a name at run time")
     return frozenset(forging | reading | other), frozenset(reading | other)
@@ -177,11 +186,15 @@ def _names_tests(word: str) -> bool:
 
 @dataclass
 class _Additions:
-    """What a section of a patch adds: lines that it does not keep, changed scopes with such a name, and other means."""
+    """What a section of a patch adds: lines that it does not keep, changed scopes with such a name, and other means.
+
+    `notes` are lines that are nothing but a comment or a part of a docstring.
+    """
 
     lines: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     other: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
     is_code: bool = True
 
 
@@ -228,13 +241,14 @@ def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Addit
         other.add(f"the unreadable file {path}")  # what it says to the Python of the sandbox is not known
     if old is None or new is None or old.tree is None or new.tree is None:
         names = {match[1] for match in re.finditer(r"\b(?:def|class)\s+(\w+)", before)} if python else set()
-        return _Additions(_without(_unmatched(before, removed, after, added, None, None, None), of_gold), names, other)
+        lines, _ = _unmatched(before, removed, after, added, None, None, None)
+        return _Additions(_without(lines, of_gold), names, other)
     lines = before.split("\n")
     unreached = {number for number in removed if _UNREACHED.match(lines[number - 1])}
     if unreached - (repaired[1] if repaired is not None else set()):
         other.add("code that was not reached")
     try:
-        lines = _unmatched(before, removed, after, added, old, new, gold)
+        lines, notes = _unmatched(before, removed, after, added, old, new, gold)
         texts = [text for text in new.texts - (old.texts | gold.texts) if is_telling(text)]
         lines += texts
         other |= {f"the name {word}" for text in texts for word in _names_of_tests(text)}
@@ -244,7 +258,7 @@ def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Addit
         other |= {f"the module {name}" for name in new.modules - old.modules - gold.modules if not _is_near(name, base)}
         repaired_names = _changed_names(old.scopes, gold.scopes, called=True) if gold.tree is not None else set()
         names = _changed_names(old.scopes, new.scopes, called=False) - repaired_names
-        return _Additions(lines, {name.rpartition(".")[2] for name in names}, other)
+        return _Additions(lines, {name.rpartition(".")[2] for name in names}, other, notes)
     except RecursionError:
         return _Additions(_signed(body, "+"), other=other | {f"the nested file {path}"})
 
@@ -357,6 +371,26 @@ class Source:
             RecursionError: expressions are nested too deep.
         """
         return Counter() if self.tree is None else _texts_of(self.tree)
+
+    @functools.cached_property
+    def notes(self) -> frozenset[int]:
+        """The lines that hold nothing but a comment, or a part of a docstring; none where they cannot be told."""
+        lines = self.text.split("\n")
+        found: set[int] = set()
+        try:
+            for token in tokenize.generate_tokens(io.StringIO(self.text.removeprefix("\ufeff")).readline):
+                if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+                    found.add(token.start[0])
+        except (SyntaxError, tokenize.TokenError):
+            return frozenset()
+        for node in self.nodes:
+            body = node.body if isinstance(node, ast.Module | _Scope) else []
+            text = body[0].value if body and isinstance(body[0], ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str) and text.end_lineno is not None:
+                last = lines[text.end_lineno - 1].encode()[text.end_col_offset :]
+                if not lines[text.lineno - 1].encode()[: text.col_offset].strip() and not last.strip():
+                    found.update(range(text.lineno, text.end_lineno + 1))
+        return frozenset(found)
 
     @functools.cached_property
     def modules(self) -> set[str]:
@@ -534,8 +568,10 @@ def _unmatched(
     before_tree: Source | None,
     after_tree: Source | None,
     gold: Source | None,
-) -> list[str]:
+) -> tuple[list[str], list[str]]:
     """The added lines but for those that the same function had, by other names of its local variables.
+
+    Those that are nothing but comments or docstrings come apart, where there are trees.
 
     Args:
         before_tree, after_tree: the two files, if both have a tree.
@@ -560,7 +596,7 @@ def _unmatched(
             lost[same] -= 1
         else:
             found.append((number, line))
-    telling = any(words.search(line) for _, line in found for words in (FORGING, READING, _REACHED, _DYNAMIC))
+    telling = _is_any_telling(found)
     if old and new and telling:
         _, kept = _new_and_kept((old, repaired) if repaired else (old,), new, len(lines))
         found = [(number, line) for number, line in found if number not in kept]
@@ -571,7 +607,12 @@ def _unmatched(
     if after_tree and telling:
         free = _free_words(after_tree, old, repaired, len(lines))
         found = [(number, _freed(line, free.get(number, Counter()))) for number, line in found]
-    return [line for _, line in found]
+    noted = after_tree.notes if after_tree and old and _is_any_telling(found) else frozenset[int]()
+    return [line for number, line in found if number not in noted], [line for number, line in found if number in noted]
+
+
+def _is_any_telling(lines: list[tuple[int, str]]) -> bool:
+    return any(words.search(line) for _, line in lines for words in (FORGING, READING, _REACHED, _DYNAMIC))
 
 
 def _freed(line: str, free: Counter[str]) -> str:

@@ -56,7 +56,7 @@ def make_merged(
     # Where what is expected is not in the blind tests: comparisons, and values with placeholders.
     hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
     hidden |= {each.place for each in blinded.placeholders.values()}
-    for path, function, depth, words, expected in _tests(files, names, added_lines):
+    for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
             continue
         if any(not function.lineno <= one.lineno <= (function.end_lineno or one.lineno) for one in function.body):
@@ -77,7 +77,7 @@ def make_merged(
         checked = [one in examined for one, places in sites[:-1] if not places]
         stripped = text.stripped(function, words, checked)
         original = text.with_helpers(function, used, choice)
-        if len(sites) != len(expected) or len(list(_sites(original, words))) != len(expected):
+        if len(sites) != len(expected) or len(_sites(original, words, added)[0]) != len(expected):
             return None
         if stripped is None or function.col_offset != 4 * depth:
             return None
@@ -88,7 +88,7 @@ def make_merged(
             decoys, repeats = shares[expectation]
             drawn = random.Random(f"{seed} {expectation.text}")
             own = [[_new_name(function.name, used, choice) for _ in range(repeats)] for _ in range(decoys + 1)]
-            own_texts = list(_copied(original, words, index, own, drawn, depth))
+            own_texts = list(_copied(original, words, added, index, own, drawn, depth))
             made += own_texts
             readable |= {constant for each in own_texts[::repeats] for constant in _constants(each)}
             copies += [Copy(name, expectation, not value) for value, same in enumerate(own) for name in same]

@@ -28,6 +28,7 @@ from typing import Any
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.python.decoys import replaceable, words_of
+from swegym_env.languages.python.lineup import LAST_TEST
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
 from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests, tests_in
 
@@ -304,7 +305,9 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
         choice.shuffle(made)
     for path, module in modules.items():
         _Replacing(replaced[path], _fixtures(module)).visit(module)
-    written = {path: f"{ast.unparse(ast.fix_missing_locations(module))}\n" for path, module in modules.items()}
+    written = {
+        path: f"{ast.unparse(ast.fix_missing_locations(module))}\n\n\n{LAST_TEST}\n" for path, module in modules.items()
+    }
     return Twins(Lineup(written, tuple(copies)), frozenset(opened), twins)
 
 

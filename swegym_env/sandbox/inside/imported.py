@@ -3,11 +3,15 @@
     python imported.py serve PROGRAM [MODULE…] [-- FILE…]
         imports, then forks a child for each sandbox; control is descriptor 3. Where one of the files exists in a
         sandbox, the program is started as usual there
+    python imported.py serve -m NAME [MODULE…]     the same for the program of a module, `python -m NAME`
     python -I -S imported.py join PROGRAM ARG…     stands where the program would be started, in its sandbox
 
 `join` is what the shell of a sandbox starts in place of the program. It sends what the program would find (arguments,
 variables, descriptors, directory, limits) to the child that enters the sandbox, and then waits for its end. Where no
 child comes, or the child finds that a start of its own would be different, it executes the program as usual.
+
+Of a module's program the owner knows the arguments, and its shell has the variables of this process: nothing stands
+in its place then. Its child takes the shell's output and limits, and the shell reads in a named pipe how it ended.
 
 The server has no right over any sandbox but through the descriptors of its namespaces, which only the owner sends, and
 only to be forked for. It never reads anything that comes from a sandbox: its child does, after it has become a process
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MEETING = b"\0swegym-imported"  # abstract, of the sandbox's network
+ENDED = "/.swegym/ended"  # the named pipe in which a shell reads how a module's program ended
+_LOOK_MS = 1
 _FEW_BYTES = 1 << 16
 _JOIN_S, _MEET_S = 20.0, 20.0
 _LENGTH_BYTES = 8
@@ -202,19 +208,29 @@ class _Server:
     """The process that has imported the modules, and what it was like before."""
 
     def __init__(self, program: str, modules: "list[str]", unless: "list[str]") -> None:
+        self.runs_module = program == "-m"
+        if self.runs_module:
+            program, modules = modules[0], ["runpy", *modules]
         self.program, self.unless = program, unless
         self.before = dict(os.environb)
         self.reason = ""
+        self.missing_places = _missing_places() if self.runs_module else []
         modules = modules or _imports_of(program)
-        main = _new_main(program)
+        main = _new_main("" if self.runs_module else program)
         for name in set(sys.modules) - _FIRST:  # loaded again where the program needs them: then they are its own
             del sys.modules[name]
         watched = os.environ._data = os.environb._data = _Watched(os.environ._data)  # type: ignore[attr-defined]
         sys.argv[:] = [program]
-        sys.path[0] = os.path.dirname(program)
+        if self.runs_module:
+            del sys.path[0]  # it will be the directory that the program is started in
+        else:
+            sys.path[0] = os.path.dirname(program)
         sys.modules["__main__"] = main
         descriptors = _descriptors()
         self.kinds = [os.fstat(number).st_mode >> 12 for number in range(3)]
+        self.executable = os.readlink("/proc/self/exe")
+        found = os.stat("/proc/self/exe")
+        self.executable_version = found.st_size, found.st_mtime_ns
         for name in modules:
             __import__(name)
         self.imported = set(sys.modules)
@@ -231,7 +247,11 @@ class _Server:
             self.reason = "an import shares memory with its children"
         elif self.before.get(b"PYTHONHASHSEED", b"random") == b"random":
             self.reason = "PYTHONHASHSEED is random: each start has another"
-        elif os.path.realpath(self.program) != self.program:
+        elif self.runs_module and sys.version_info < (3, 8):  # older ones look for modules in ""
+            self.reason = "Python is older than 3.8"
+        elif self.runs_module and (b"PYTHONPATH" in self.before or getattr(sys.flags, "safe_path", False)):
+            self.reason = "modules are not looked for in the usual places"
+        elif not self.runs_module and os.path.realpath(self.program) != self.program:
             self.reason = "the program is a link"
         elif any(not os.path.isabs(place) for place in sys.path):
             self.reason = "modules are looked for in the directory that the program is started in"
@@ -248,7 +268,9 @@ class _Server:
         gc.collect()
         gc.freeze()  # what is imported stays for good: no collection copies its pages, in any child
         system = _System()
-        as_imported = _signal.signal(_signal.SIGCHLD, _reap) or _signal.SIG_DFL
+        # The kernel forgets the children that have ended. A handler would be called for each, and Python counts calls:
+        # the memory of a child would tell how many there were before it.
+        as_imported = _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN) or _signal.SIG_DFL
         while True:
             message, ancillary, _, _ = own.recvmsg(_FEW_BYTES, _socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS))
             if not message:
@@ -271,11 +293,19 @@ class _Server:
     def _become(self, request: "dict[str, Any]", descriptors: "list[int]", system: "_System") -> None:
         """Enter a sandbox and become the program there; the parent of that process stays and waits for it."""
         report = _socket.socket(fileno=descriptors.pop())
+        output = descriptors.pop() if self.runs_module else -1
         try:
-            report.send(b"here")  # the kernel adds who sends it
+            threads = descriptors[len(descriptors) - request["groups"] :]
+            report.send(b"here" if _enter_groups(threads) else b"outside")  # the kernel adds who sends it
             if report.recv(16) != b"go":
                 os._exit(1)
+            if self.runs_module:  # this process alone knows it: others have a copy of the server's memory
+                request["module"] = marshal.loads(report.recv(_FEW_BYTES))
             spaces = dict(zip(request["namespaces"], descriptors))
+            handed: "Any" = None
+            hands: "Any" = None
+            if self.runs_module:
+                handed, hands = _socket.socketpair()
             status, ended = os.pipe()
             for name in ("user", "pid"):
                 space = spaces.pop(name)
@@ -283,12 +313,16 @@ class _Server:
                 os.close(space)
             program = os.fork()
             if program:
+                if handed is not None and hands is not None:
+                    hands.close()
+                    _tell_shell(program, _receive_pipe(handed), report, system)
                 _wait(program, ended)
             os.close(ended)
             os.setsid()  # out of the group of processes of the server, which a signal can be sent to
             for name, space in spaces.items():
                 system.enter(space, _NAMESPACES[name])
                 os.close(space)
+            problem = self._enter_executable(system)
             # The programs of the sandbox may trace this process once its user is theirs and it is as dumpable as they
             # are: nothing is left in it then that they may not have, and all limits hold.
             for number in range(3):
@@ -302,9 +336,77 @@ class _Server:
         except BaseException as error:  # noqa: BLE001 - reported; nothing of the server may go on here
             report.send(b"failed " + repr(error).encode()[:400])
             os._exit(1)
-        self._take_place(report, status, system)
+        if self.runs_module:
+            self._run_module(report, hands, output, request, system, problem)
+        else:
+            self._take_place(report, status, system, problem)
 
-    def _take_place(self, report: "Any", status: int, system: "_System") -> None:
+    def _enter_executable(self, system: "_System") -> str:
+        """Let `/proc/self/exe` be the sandbox's own file; why a start there would execute another one, or ""."""
+        try:
+            file = os.open(self.executable, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError as error:
+            return "the sandbox has no such Python: %s" % error
+        try:
+            found = os.fstat(file)
+            if (found.st_size, found.st_mtime_ns) != self.executable_version:
+                return "the sandbox has another Python"
+            system.be_executed_from(file)
+        except OSError:  # Linux before 6.6 does not do this to a file of an overlay
+            if self.runs_module:
+                raise
+        finally:
+            os.close(file)
+        return ""
+
+    def _run_module(
+        self, report: "Any", hands: "Any", output: int, request: "dict[str, Any]", system: "_System", problem: str
+    ) -> None:
+        """Become what a sandbox's shell would start as `python -m NAME ARG…`; with the rights of its programs only."""
+        try:
+            words, directory, shell = (request["module"][name] for name in ("command", "directory", "shell"))
+            variables = {**self.before, b"PWD": os.fsencode(directory), b"_": os.fsencode(sys.executable)}
+            os.chdir(directory)
+            why = problem or self._is_shadowed()
+            if why:
+                report.send(b"usual " + why.encode()[:400])
+                os._exit(0)
+            ended = os.open(ENDED, os.O_RDWR | os.O_NOFOLLOW)
+            null = os.open(os.devnull, os.O_RDONLY)
+            for number in range(_RLIMITS):
+                system.copy_limit(number, shell)
+            hands.sendmsg([b"e"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, ended.to_bytes(4, sys.byteorder))])
+            report.send(b"started")
+        except BaseException as error:  # noqa: BLE001 - reported; the program is started as usual
+            report.send(b"usual " + ("%s: %s" % (type(error).__name__, error)).encode()[:400])
+            os._exit(1)
+        for socket in (report, hands):
+            socket.detach()
+        null, output = _duplicate(null, _HIGH), _duplicate(output, _HIGH)
+        os.closerange(0, _HIGH)
+        for number, descriptor in enumerate((null, output, output)):
+            os.dup2(descriptor, number, True)
+        os.closerange(_HIGH, _HIGH + 2 * _MOST_DESCRIPTORS)
+        self._restore_variables(variables)
+        sys.argv[:] = ["-m", *map(os.fsdecode, words[3:])]
+        sys.path.insert(0, directory)
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = map(os.fsdecode, words)
+        system.show_as(words, variables)
+        self._forget()
+
+    def _is_shadowed(self) -> str:
+        """Why a start in this directory would find other modules than those that are imported; empty where not."""
+        for place in self.missing_places:
+            if os.path.exists(place):
+                return "modules are looked for in " + place
+        known = {name.partition(".")[0] for name in self.imported}
+        for name in os.listdir("."):
+            if name.partition(".")[0] in known:
+                return "the working directory has a file named like a module: " + name
+        return ""
+
+    def _take_place(self, report: "Any", status: int, system: "_System", problem: str) -> None:
         """From here on this process has the rights of the sandbox's programs and no others."""
         import time
 
@@ -320,7 +422,7 @@ class _Server:
                     os._exit(1)
                 time.sleep(0.001)
         state, given = _receive_state(other)
-        why = self._differs(state, given)
+        why = problem or self._differs(state, given)
         if why:
             report.send(b"usual " + why.encode()[:400])
             other.send(b"usual")
@@ -404,6 +506,11 @@ class _Server:
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()
+        logging: "Any" = sys.modules.get("logging")
+        if logging is not None:  # since when the program runs
+            import time
+
+            logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
         for name in set(sys.modules) - self.imported:
             del sys.modules[name]
 
@@ -413,11 +520,15 @@ class _System:
 
     def __init__(self) -> None:
         import ctypes
+        import fcntl
         import resource
+        import select
+        import termios
 
         self._ctypes, self._resource = ctypes, resource
+        self._fcntl, self._select, self._termios = fcntl, select, termios
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._sizes = self._memory()
+        self._sizes, self._shown = self._memory()
 
     def _check(self, result: int, what: str) -> None:
         if result < 0:
@@ -432,6 +543,21 @@ class _System:
         _, allowed = self._resource.getrlimit(self._resource.RLIMIT_NPROC)
         hard = most if allowed == self._resource.RLIM_INFINITY else min(most, allowed)
         self._resource.setrlimit(self._resource.RLIMIT_NPROC, (hard, hard))
+
+    def waiting_bytes(self, pipe: int) -> int:
+        """How many bytes are in a pipe."""
+        answer = self._fcntl.ioctl(pipe, self._termios.FIONREAD, bytes(4))
+        return int.from_bytes(answer, sys.byteorder)
+
+    def is_closed(self, socket: "Any", wait_ms: int) -> bool:
+        """Whether the other end of a socket is closed, or will be in this time."""
+        poll = self._select.poll()
+        poll.register(socket, 0)  # the end alone
+        return bool(poll.poll(wait_ms))
+
+    def copy_limit(self, number: int, process: int) -> None:
+        """Take over a limit of another process."""
+        self._resource.setrlimit(number, self._resource.prlimit(process, number))
 
     def drop_capabilities(self) -> None:
         header = self._ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder) + bytes(4), 8)
@@ -454,11 +580,12 @@ class _System:
         number, mode, flags = ctypes.c_long(_SECCOMP), ctypes.c_uint(1), ctypes.c_uint(0)
         self._check(self._libc.syscall(number, mode, flags, ctypes.byref(described)), "seccomp")
 
-    def _memory(self) -> "list[int]":
-        """Where the kernel has this program's parts: of code, data, heap and stack."""
+    def _memory(self) -> "tuple[tuple[int, ...], tuple[int, ...]]":
+        """Where the kernel has this program's parts: of code, data, heap and stack; of arguments and variables."""
         with open("/proc/self/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
-        return [int(words[number - 3]) for number in (26, 27, 45, 46, 47, 28)]
+        parts, shown = (26, 27, 45, 46, 47, 28), (48, 49, 50, 51)
+        return tuple(int(words[number - 3]) for number in parts), tuple(int(words[number - 3]) for number in shown)
 
     def show_as(self, words: "list[bytes]", variables: "dict[bytes, bytes]") -> None:
         """Let `/proc` show these arguments and variables, and the name of the program; nothing where it cannot."""
@@ -471,26 +598,40 @@ class _System:
         text = ctypes.create_string_buffer(arguments + environment, len(arguments) + len(environment))
         start = ctypes.addressof(text)
         middle = start + len(arguments)
+        if self._set_memory((start, middle, middle, start + len(text)), 0xFFFFFFFF) == 0:
+            _kept.append(text)  # the kernel reads it as long as this process runs
+
+    def be_executed_from(self, file: int) -> None:
+        """Let `/proc/self/exe` be this file, which has the program that runs.
+
+        The server's own is one for all sandboxes: locks on it, and who opens it, would be seen in all of them.
+        """
+        self._check(self._set_memory(self._shown, file), "prctl")
+
+    def _set_memory(self, shown: "tuple[int, ...]", executable: int) -> int:
+        """Set where arguments and variables begin and end, and the file of the program, unless all its bits are 1."""
+        ctypes = self._ctypes
         code_start, code_end, data_start, data_end, heap, stack = self._sizes
         self._libc.sbrk.restype = ctypes.c_void_p
         top = self._libc.sbrk(ctypes.c_long(0)) or 0
-        fields = (code_start, code_end, data_start, data_end, heap, top, stack, start, middle, middle,
-                  start + len(text), 0)  # fmt: skip
+        fields = (code_start, code_end, data_start, data_end, heap, top, stack, *shown, 0)
         form = b"".join(field.to_bytes(8, sys.byteorder) for field in fields)
-        form += (0).to_bytes(4, sys.byteorder) + (0xFFFFFFFF).to_bytes(4, sys.byteorder)
+        form += (0).to_bytes(4, sys.byteorder) + executable.to_bytes(4, sys.byteorder)
         place = ctypes.create_string_buffer(form, len(form))
-        done = self._libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), place, ctypes.c_ulong(len(form)), 0)
-        if done == 0:
-            _kept.append(text)  # the kernel reads it as long as this process runs
+        return int(self._libc.prctl(_PR_SET_MM, ctypes.c_ulong(_PR_SET_MM_MAP), place, ctypes.c_ulong(len(form)), 0))
 
 
-def _reap(*_: "Any") -> None:
-    """Wait for the children that have ended."""
+def _enter_groups(threads: "list[int]") -> bool:
+    """Move this process, with the one thread that it has, to control groups that the owner has opened."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+        for descriptor in threads:
+            os.write(descriptor, b"0")
+    except OSError:
+        return False
+    finally:
+        for descriptor in threads:
+            os.close(descriptor)
+    return bool(threads)
 
 
 def _wait(program: int, ended: int) -> None:
@@ -504,6 +645,57 @@ def _wait(program: int, ended: int) -> None:
     except OSError:  # nobody waits for it
         pass
     os._exit(0)
+
+
+def _tell_shell(program: int, ended: int, report: "Any", system: "_System") -> None:
+    """Wait for a module's program, and write how it ended as a shell would say so, until that is read.
+
+    It is not read where the shell has ended: then the owner closes the other end of `report`.
+    """
+    first, second = sorted((ended, report.fileno()))
+    os.closerange(0, first)
+    os.closerange(first + 1, second)
+    os.closerange(second + 1, 1024)
+    _, status = os.waitpid(program, 0)
+    stopped = os.WIFSTOPPED(status)  # of a program that has asked for being traced; a shell takes it for the end, too
+    signal = os.WSTOPSIG(status) if stopped else os.WTERMSIG(status)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + signal
+    os.set_blocking(ended, False)
+    while not _has_written(ended, b"%d\n" % code) and not system.is_closed(report, _LOOK_MS):
+        pass
+    while system.waiting_bytes(ended) and not system.is_closed(report, _LOOK_MS):
+        pass
+    os._exit(0)
+
+
+def _has_written(pipe: int, words: bytes) -> bool:
+    """Write to a pipe that does not block; False where it is full, which a program of the sandbox may have done."""
+    try:
+        os.write(pipe, words)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _receive_pipe(handed: "Any") -> int:
+    """The named pipe that a module's program has opened in its sandbox; ends this process where none comes."""
+    _, ancillary, _, _ = handed.recvmsg(1, _socket.CMSG_SPACE(4))
+    for _, _, data in ancillary:
+        return int.from_bytes(data[:4], sys.byteorder)
+    os._exit(1)
+
+
+def _missing_places() -> "list[str]":
+    """Directories that Python would look for modules in if they existed: lines of the files `*.pth`."""
+    site = sys.modules["site"]
+    found = []
+    for place in [*site.getsitepackages(), site.getusersitepackages()]:
+        for name in os.listdir(place) if os.path.isdir(place) else []:
+            if name.endswith(".pth"):
+                with open(os.path.join(place, name), encoding="utf-8", errors="surrogateescape") as file:
+                    lines = [line.strip() for line in file if line.strip() and not line.startswith(("#", "import"))]
+                found += [path for path in (os.path.join(place, line) for line in lines) if not os.path.exists(path)]
+    return found
 
 
 def _receive_state(other: "Any") -> "tuple[dict[str, Any], list[int]]":
@@ -556,20 +748,23 @@ def _imports_of(program: str) -> "list[str]":
 
 
 def _new_main(program: str) -> "Any":
+    """What `__main__` is when Python begins a program; before a module's program is found, if `program` is empty."""
+    from importlib.machinery import BuiltinImporter, SourceFileLoader
+
     main = type(sys)("__main__")
-    main.__file__ = program
     main.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
     main.__spec__ = None
     main.__annotations__ = {}
-    main.__cached__ = None  # type: ignore[attr-defined]
-    from importlib.machinery import SourceFileLoader
-
-    main.__loader__ = SourceFileLoader("__main__", program)
+    main.__loader__ = BuiltinImporter
+    if program:
+        main.__file__ = program
+        main.__cached__ = None  # type: ignore[attr-defined]
+        main.__loader__ = SourceFileLoader("__main__", program)
     return main
 
 
 def _main() -> "tuple[Any, Any]":
-    """The code of the program and its module, in the process that has become it."""
+    """The code of the program and its module, in the process that has become it; None and the name of a module's."""
     if sys.argv[1] == "join":
         _join(sys.argv[2:])
         _start_as_usual(sys.argv[2:])
@@ -578,6 +773,8 @@ def _main() -> "tuple[Any, Any]":
     server = _Server(program, given[:end], given[end + 1 :])
     server.serve(3)
     main = sys.modules["__main__"]
+    if server.runs_module:
+        return None, server.program
     with open(program, "rb") as file:
         return compile(file.read(), program, "exec"), main
 
@@ -585,11 +782,16 @@ def _main() -> "tuple[Any, Any]":
 if __name__ == "__main__":
     _code, _module = _main()
     try:
-        exec(_code, _module.__dict__)
-    except SystemExit:
-        raise
-    except BaseException as _error:  # noqa: BLE001 - shown as Python shows it
-        _trace = _error.__traceback__
-        _error.__traceback__ = _trace and _trace.tb_next  # without this file
-        sys.excepthook(type(_error), _error, _error.__traceback__)
-        sys.exit(1)
+        if _code is None:
+            sys.modules["runpy"]._run_module_as_main(_module)  # as Python itself does
+        else:
+            exec(_code, _module.__dict__)
+    except BaseException:
+        _show = sys.excepthook
+
+        def _show_without_this_file(kind: "Any", error: "Any", trace: "Any") -> None:
+            trace = trace and trace.tb_next
+            _show(kind, error.with_traceback(trace), trace)
+
+        sys.excepthook = _show_without_this_file
+        raise  # Python ends as it does after any program

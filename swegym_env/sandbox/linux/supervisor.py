@@ -8,7 +8,8 @@ A request is one JSON message on a SEQPACKET socket:
     {"do": "launch", "id": …, "isolation": …, …}    start a sandbox; four descriptors: stdin, stdout, stderr, event pipe
                                                (with a "port" five: before the last, where the listener is sent)
                                                (with "within", the id of an imported program, below its processes)
-    {"do": "adopt", "id": …, "pid": …}         a process that is about to enter it, with what it starts; one descriptor,
+    {"do": "adopt", "id": …, "pid": …, "add": …}    a process that is about to enter it, with what it starts, and
+                                               whether it is still to be added to the control groups; one descriptor,
                                                for the answer
     {"do": "attach", "id": …, "image": …, "path": …}    attach the root of a container; one descriptor, for the answer
     {"do": "watch", "id": …, "cpu_s": …}       a command takes long: measure its usage often
@@ -109,6 +110,12 @@ class _Running:
         else:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def adopt(self, pid: int, *, add: bool) -> None:
+        """Count a process outside, and what it starts, as the container's; `add`: it is not in its groups yet."""
+        self.usage.adopt(pid)
+        if add:
+            self.group.add(pid)
 
     def close(self) -> None:
         """It was waited for."""
@@ -233,8 +240,7 @@ class _Supervisor:
                 running.remove |= request["do"] == "close"  # an "end" may follow: whoever closes also interrupts
                 running.kill()
             case "adopt" if running is not None:
-                running.usage.adopt(request["pid"])
-                running.group.add(request["pid"])
+                running.adopt(request["pid"], add=request["add"])
                 send_event(descriptors[0], "adopted")
             case "attach" | "adopt":
                 raise ProcessLookupError(errno.ESRCH, "it has ended")
@@ -319,7 +325,8 @@ class _Supervisor:
         try:
             if "cgroups" not in self._without:
                 memory_bytes = limits["memory_bytes"] + limits["files_in_memory_bytes"]
-                group = make_group(request["id"], memory_bytes, limits["processes"], limits["cpus"])
+                processes = limits["processes"] + (within is not None)  # and what waits for the imported program's end
+                group = make_group(request["id"], memory_bytes, processes, limits["cpus"])
             given = request, streams, event_pipe, self._lifeline, group, user, layers
             if within is None:
                 child, pid = launch(*given)

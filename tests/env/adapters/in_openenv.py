@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_examples, load_tasks
 from tests.env.sandbox.test_reaping import commands, sandboxes, users
 from tests.places import own_run_directory
+from tests.warm import ForkedProcess, warm_python
 
 TASK = load_tasks("mini")["mini__lrucache-001"]
 OTHER = "mini__typeset-005"
@@ -94,21 +96,37 @@ app = create_app(Guessing, ACTION, Answer, max_concurrent_envs=4)
 """
 
 
-@contextmanager
-def served(making: str, cwd: Path | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server, and its address."""
-    program = SERVE.format(making=making)
+Start = Callable[..., AbstractContextManager[ForkedProcess]]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts a program with arguments, in a fork of a process that has imported OpenEnv: importing it takes seconds."""
+    folder = tmp_path_factory.mktemp("programs")
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=cwd, env=variables
-    ) as process:
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            assert address.startswith("http://"), "the server has not started"
-            yield process, address
-        finally:
-            process.kill()
+    modules = ("uvicorn", "fastmcp", "openenv.core.env_server", "swegym_env.adapters.openenv", "swegym_env.env")
+    with warm_python(folder, variables, (*modules, "swegym_env.adapters.openenv_client")) as warm:
+
+        @contextmanager
+        def started(program: str, *arguments: str) -> Iterator[ForkedProcess]:
+            path = folder / f"{secrets.token_hex(6)}.py"
+            path.write_text(program)
+            process = warm.start("tests.warm:run_file", str(path), *arguments)
+            try:
+                yield process
+            finally:
+                process.kill()
+
+        yield started
+
+
+@contextmanager
+def served(start: Start, making: str) -> Iterator[tuple[ForkedProcess, str]]:
+    """A server, and its address."""
+    with start(SERVE.format(making=making)) as process:
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://"), "the server has not started"
+        yield process, address
 
 
 @pytest.fixture(scope="module")
@@ -119,19 +137,19 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def ours(place: Path) -> Iterator[str]:
-    with served(SWEBENCH) as (_, address):
+def ours(place: Path, start: Start) -> Iterator[str]:
+    with served(start, SWEBENCH) as (_, address):
         yield address
 
 
 @pytest.fixture(scope="module")
-def guessing() -> Iterator[Callable[[str], str]]:
+def guessing(start: Start) -> Iterator[Callable[[str], str]]:
     """Starts a server of the small environment with an action class."""
     started: dict[str, Any] = {}
 
     def address(action: str) -> str:
         if action not in started:
-            making = served(SMALL.replace("ACTION", action))
+            making = served(start, SMALL.replace("ACTION", action))
             started[action] = (making, making.__enter__()[1])
         return str(started[action][1])
 
@@ -281,13 +299,13 @@ def test_openenv_validate_passes(ours: str) -> None:
     assert report["summary"]["passed_count"] == report["summary"]["total_count"] == 6
 
 
-def test_other_environments_are_served_and_take_no_calls() -> None:
+def test_other_environments_are_served_and_take_no_calls(start: Start) -> None:
     making = """
 from swegym_env.adapters.openenv import make_app
 app = make_app("FileRepair-v0")
 """
     example = load_examples(FileRepair, "file-repair-mini")[0]
-    with served(making) as (_, address), SwegymClient(base_url=address).sync() as client:
+    with served(start, making) as (_, address), SwegymClient(base_url=address).sync() as client:
         client.reset(instance_id=example.instance_id)
         with pytest.raises(RuntimeError, match="no tools to call"):
             client.step(SwegymAction(tool_name="bash", arguments={}))
@@ -302,7 +320,7 @@ def test_a_wrong_argument_is_found_before_serving() -> None:
         make_app("SWEBench-v0", turn_timeout_s=-1)
 
 
-def break_machine(process: subprocess.Popen[str]) -> None:
+def break_machine(process: ForkedProcess) -> None:
     """Kill the supervisor of a server's sandboxes, and wait until it has ended: a step may be faster than its death."""
     (supervisor,) = (
         pid
@@ -321,8 +339,8 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def test_a_failure_of_the_machine_is_an_error_and_no_reward(place: Path) -> None:
-    with served(SWEBENCH) as (process, address):
+def test_a_failure_of_the_machine_is_an_error_and_no_reward(place: Path, start: Start) -> None:
+    with served(start, SWEBENCH) as (process, address):
         with SwegymClient(base_url=address).sync() as client:
             client.reset(instance_id=TASK.instance_id)
             client.step(SwegymAction(tool_name="bash", arguments={"command": REPAIR}))
@@ -374,12 +392,10 @@ DYING = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("dies", ["client", "server"])
-def test_nothing_is_left_when_a_side_is_killed_in_a_turn(dies: str) -> None:
-    with own_run_directory() as alone, served(SWEBENCH) as (server, address):
-        with subprocess.Popen(
-            [sys.executable, "-c", DYING, address], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as client:
-            assert client.stdout is not None and client.stdout.readline() == "ready\n"
+def test_nothing_is_left_when_a_side_is_killed_in_a_turn(dies: str, start: Start) -> None:
+    with own_run_directory() as alone, served(start, SWEBENCH) as (server, address):
+        with start(DYING, address) as client:
+            assert client.stdout.readline() == "ready\n"
             assert users(alone)
             below = descendants(server.pid)
             os.kill(client.pid if dies == "client" else server.pid, signal.SIGKILL)
@@ -422,11 +438,11 @@ def kept(make: Callable[[], gymnasium.Env[str, str]], actions: list[str]) -> Non
     env.close()
 
 
-def test_openenvs_own_sample_is_an_environment_that_passes_the_checks(tmp_path: Path) -> None:
+def test_openenvs_own_sample_is_an_environment_that_passes_the_checks(tmp_path: Path, start: Start) -> None:
     subprocess.run([OPENENV, "init", "sample", "-o", str(tmp_path)], check=True, capture_output=True)
     app = tmp_path / "sample/server/app.py"  # one session at a time is its default; the checks play two
     app.write_text(app.read_text().replace("max_concurrent_envs=1", "max_concurrent_envs=8"))
-    with served("sys.path.insert(0, '.')\nfrom sample.server.app import app", tmp_path) as (_, address):
+    with served(start, f"sys.path.insert(0, {str(tmp_path)!r})\nfrom sample.server.app import app") as (_, address):
         env = gymnasium.make("OpenEnv-v0", url=address)
         observation, info = env.reset(seed=0)
         assert observation == "Sample environment ready!" and info["tools"] == []

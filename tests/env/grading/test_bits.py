@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swegym_env.grading.answers import answers, more_answers
-from swegym_env.grading.bits import Knowledge, Ledger, pieces
+from swegym_env.grading.bits import Given, Knowledge, Ledger, leaves, pieces
 from swegym_env.grading.comparisons import holds
 from swegym_env.languages import Expectation
 
@@ -117,6 +117,68 @@ def test_what_is_searched_holds_few_bits_where_the_base_commit_says_nearly_the_s
     assert bits("search", expected, sent=sent) <= 4 + math.log2(3) + 1 + 1 + 4
     assert bits("in", 4712, sent=[4711, "of 20", "7"]) == math.log2(3) + 1 + 1
     assert bits("eq", expected, sent=sent) == bits("eq", expected), "an equality holds for one text only"
+
+
+@pytest.mark.parametrize(
+    ("expected", "answer", "most"),
+    [
+        ("zqxw:<jjvk>\n", "zqxw:&lt;jjvk&gt;\n", 1),  # not escaped, in both places
+        ("&lt;zqxw&gt;", "<zqxw>", 1),
+        ("'zqxw jjvk'", "zqxw jjvk", 1),
+        ("zqxw jjvk", "  zqxw jjvk\n", 1),
+        ("ZQXW jjvk", "zqxw jjvk", 1),
+        ("zqxw", "zqxw jjvk", 1),
+        ("zqxw", ["wwxxkk", "zqxw jjvk"], 1),
+        ("zqxw jjvk wwxx", "zqxw, jjvk, wwxx", 2),  # the same mark twice
+        ("zqxw kk jjvk", "zqxw jjvk", 4 * 2 + 2),  # a word and a space
+        ("line 48 of zqxw", "line 47 of zqxw", 2),
+        ("line 4799 of zqxw", "line 4702 of zqxw", 1 + math.log2(98)),
+        ([30, "zqxw<"], [29, "zqxw&lt;"], 3),
+        (4711, 4712, 2),
+        (-47.25, 47.25, 1),
+        (1047.25, 47.25, 1 + math.log2(1001)),
+        ("zqxw", None, 16),
+        ("zqxw", 47, 16),
+        (4711.5, "zqxw", 1 + 5 * math.log2(10)),
+    ],
+)
+def test_what_differs_from_the_answer_of_the_base_commit_is_what_counts(
+    expected: Any, answer: Any, most: float
+) -> None:
+    answers = list(leaves(answer))
+    found = Ledger(Knowledge([expected], [NEAR], FAR), answers).add("eq", expected, answers=answers)
+    assert 1 <= found <= most + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("expected", "given", "most"),
+    [
+        ("zqxwvkjj", ["zqxwvkjj"], 4),
+        ("(zqxwvkjj)", ["zqxwvkjj"], 4 + 2),
+        ("zqxwvkjj wwxxkk zqxwvkjj", ["wwxxkk", "ZQXWVKJJ"], 4 + 2),
+        (["zqxwvkjj", "wwxxkk", "ppqqss", True], ["zqxwvkjj", "wwxxkk", "ppqqss"], 4 + 1),
+        ("zqxwvkjjx", ["zqxwvkjj"], 4 * 9),  # within a word
+    ],
+)
+def test_what_the_test_gives_is_one_rule_wherever_it_is_returned(expected: Any, given: list[Any], most: float) -> None:
+    found = Ledger(Knowledge([expected], [NEAR], FAR))
+    rule = Given(given)
+    assert 4 <= found.add("eq", expected, given=rule) <= most + 1e-9
+    assert most == 4 * 9 or rule.bits == 0
+
+
+def test_a_given_text_in_the_place_of_another_one_costs_the_rule() -> None:
+    before, after = "zqxw is a jjvkqq of wwxx", "zqxw is a ppqqss of wwxx"
+    found = Ledger(Knowledge([after], [NEAR], FAR), [before])
+    assert found.add("eq", after, answers=[before], given=Given(["ppqqss"])) == 4
+
+
+def test_whoever_guesses_one_value_that_is_given_has_guessed_the_rule() -> None:
+    """Both texts stand in the tests, so each costs 4 bits by itself."""
+    texts = ["row (zqxw vbnm);", "row (plok tyui);"]
+    near = ["f('zqxw vbnm')", "f('plok tyui')"]
+    found, given = Ledger(Knowledge(texts, near, FAR), ["row (?);"]), Given(["zqxw vbnm", "plok tyui"])
+    assert [found.add("eq", text, answers=["row (?);"], given=given) for text in texts] == [4, 0]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from swegym_env.grading.builds import Builds, environment_lines
+from swegym_env.grading.builds import _WORTH_S, Builds, environment_lines
 from swegym_env.grading.grading import grade
 from swegym_env.grading.task_tests import TaskTests
 from swegym_env.prepare import prepare_locally
@@ -46,7 +46,6 @@ tool: src/tool.c src/generate.c
 \tcc -o src/generate src/generate.c
 \t./src/generate > src/step.h
 \tcc -o tool src/tool.c
-\tsleep 3.1
 """
 RUN = """\
 while read name number wanted; do
@@ -93,8 +92,6 @@ TASK = Task(
     setup=("make",),
     files=FILES,
 )
-# The pause stands for what a compiler does in a large repository.
-SLOW = dataclasses.replace(TASK, files={**FILES, "Makefile": f"{MAKEFILE}\tsleep 3.1\n"})
 # Run by the build, these write what the tests are, and what they run.
 PLANTING = change(
     "src/generate.c",
@@ -107,6 +104,12 @@ PLANTING = change(
     '    to = fopen("/tmp/planted", "w"); fputs("x", to); fclose(to);\n'
     '    to = fopen("src/tool.c", "a"); fputs("/* later */\\n", to); fclose(to);',
 )
+
+
+@pytest.fixture(autouse=True)
+def every_build_is_worth_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The builds here take a moment, and what is done with them is the same after one of minutes."""
+    monkeypatch.setattr("swegym_env.grading.builds._WORTH_S", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +160,6 @@ def on_kept_builds(store: LayerStore, backend: str) -> Iterator[TaskTests]:
     workspace = prepare_locally(TASK, store=store, backend=backend)
     with contextlib.closing(Builds(TASK, store)) as builds:
         tests = TaskTests(TASK, workspace, "strict", backend, 60.0, builds)
-        builds.took(10.0)
         builds.learn(tests, GOLD)
         yield tests
 
@@ -174,19 +176,38 @@ def test_the_tests_run_on_one_build_of_a_patch(tests: TaskTests, commands: list[
 
 
 def test_verdicts_are_the_same_and_what_is_known_is_kept(store: LayerStore, backend: str, commands: list[str]) -> None:
-    first = grade(SLOW, GOLD, store=store, backend=backend)
+    first = grade(TASK, GOLD, store=store, backend=backend)
     assert first.resolved
     [record] = (store.root.parent / "builds").iterdir()
     assert '"are_kept": true' in record.read_text()
     commands.clear()
     for patch, passes in ((GOLD, True), ("", False), (PLANTING, False)):
         commands.clear()
-        verdict = grade(SLOW, patch, store=store, backend=backend)
+        verdict = grade(TASK, patch, store=store, backend=backend)
         assert (verdict.resolved, verdict.valid) == (passes, True)
         assert builds_of(commands) == 1
-        official = grade(SLOW, patch, store=store, backend=backend, policy="official")
+        official = grade(TASK, patch, store=store, backend=backend, policy="official")
         assert official.resolved == (passes or patch == PLANTING)  # that policy defends against nothing
         assert builds_of(commands) == 2
+
+
+@pytest.mark.parametrize("pause_s", [0.0, _WORTH_S + 0.1])
+def test_only_of_a_build_that_takes_long_is_found_out_whether_it_is_kept(
+    store: LayerStore, monkeypatch: pytest.MonkeyPatch, pause_s: float
+) -> None:
+    """The pause stands for what a compiler does in a large repository."""
+    monkeypatch.setattr("swegym_env.grading.builds._WORTH_S", _WORTH_S)
+    task = dataclasses.replace(
+        TASK,
+        files={**FILES, "Makefile": f"{MAKEFILE}\tsleep {pause_s}\n"},
+        test_patch=TASK.test_patch + new_file("tests/check.h", "/* a test */\n"),
+    )
+    workspace = prepare_locally(task, store=store, backend="namespace")
+    with contextlib.closing(Builds(task, store)) as builds:
+        tests = TaskTests(task, workspace, "strict", "namespace", 60.0, builds)
+        assert tests.verdict(tests.run(GOLD)).resolved
+        builds.learn(tests, GOLD)
+    assert (store.root.parent / "builds").exists() == (pause_s > _WORTH_S)
 
 
 def test_no_run_of_a_patch_builds_where_another_does_not(store: LayerStore, backend: str) -> None:
@@ -196,7 +217,6 @@ def test_no_run_of_a_patch_builds_where_another_does_not(store: LayerStore, back
         tests = TaskTests(TASK, workspace, "strict", backend, 60.0, builds)
         begun, other = (change("src/tool.c", "- STEP", f"+ STEP + {number} - {number}") for number in (1, 2))
         assert tests.verdict(tests.run(begun)).resolved
-        builds.took(10.0)
         builds.learn(tests, GOLD)
         for patch, is_kept in ((begun, False), (GOLD, True), ("", True), (other, True)):
             with builds.layers(tests, patch) as layers:
@@ -241,7 +261,7 @@ def test_dates_tell_no_run_how_long_ago_the_build_was(tests: TaskTests) -> None:
 
 @pytest.mark.parametrize("path", ["tests/test_tool.c", "tests/check.h"])
 def test_tests_that_are_compiled_are_built_in_each_run(store: LayerStore, backend: str, path: str) -> None:
-    task = dataclasses.replace(SLOW, test_patch=TASK.test_patch + new_file(path, "/* a test */\n"))
+    task = dataclasses.replace(TASK, test_patch=TASK.test_patch + new_file(path, "/* a test */\n"))
     assert grade(task, GOLD, store=store, backend=backend).resolved
     [record] = (store.root.parent / "builds").iterdir()
     assert '"are_kept": false' in record.read_text()
@@ -252,7 +272,7 @@ def test_tests_that_the_build_brings_are_built_in_each_run(store: LayerStore, ba
     """The build copies the cases to where the tests read them: without the hidden ones, those of the base commit."""
     files = {
         **FILES,
-        "Makefile": SLOW.files["Makefile"].replace(
+        "Makefile": MAKEFILE.replace(
             "src/generate.c\n", "src/generate.c tests/cases.txt\n\tcp tests/cases.txt cases\n", 1
         ),
         "tests/run.sh": RUN.replace("tests/cases.txt", "cases"),
@@ -274,9 +294,7 @@ def test_what_a_build_removes_is_removed_in_the_runs(
 ) -> None:
     files = {
         **FILES,
-        "Makefile": SLOW.files["Makefile"].replace(
-            "\tcc -o tool", "\trm -f src/old src/tool.h && rm -rf tests\n\tcc -o tool"
-        ),
+        "Makefile": MAKEFILE.replace("\tcc -o tool", "\trm -f src/old src/tool.h && rm -rf tests\n\tcc -o tool"),
     }
     files["src/tool.h"] = "/* of the repository */\n"
     task = dataclasses.replace(TASK, files=files, setup=("make; git checkout -q . ; touch src/old",))
@@ -298,7 +316,7 @@ def test_a_verdict_leaves_no_build(store: LayerStore, backend: str, monkeypatch:
     place = Path(store.root.parent / "run")
     place.mkdir(mode=0o711)
     monkeypatch.setenv("SWEGYM_RUNDIR", str(place))
-    assert grade(SLOW, GOLD, store=store, backend=backend).resolved
+    assert grade(TASK, GOLD, store=store, backend=backend).resolved
     until(lambda: not any(path.name.endswith("-builds") for path in place.iterdir()))
 
 
@@ -469,7 +487,7 @@ def test_a_bundle_of_the_product_is_kept_and_one_of_the_tests_is_not(
         files=BUNDLED,
         fail_to_pass=("steps",),
         setup=(build,),
-        eval_script=SCRIPT.replace("make\n", f"{build}\nsleep 3.1\n").replace(
+        eval_script=SCRIPT.replace("make\n", f"{build}\n").replace(
             "sh tests/run.sh", f"node --test --test-reporter tap {place}/step.test.js"
         ),
     )

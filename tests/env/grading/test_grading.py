@@ -443,6 +443,7 @@ def test_a_full_disk_of_the_host_is_invalid_and_a_full_sandbox_is_a_verdict(
     assert verdict.failure_reason == "the log names no test: the tests filled the sandbox's disk"
     monkeypatch.setattr(writable, "_is_tmpfs", lambda _: False)  # a layer in memory has room of its own
     monkeypatch.setattr(writable, "_LITTLE_BYTES", 1 << 60)
+    monkeypatch.setattr(writable, "_PATIENCE_S", 0.2)  # nobody else is at fault
     for patch in (GOLD, ""):
         (verdict,) = grade_many([(task, patch)], store=store, backend="namespace")
         assert (verdict.valid, verdict.resolved) == (False, False)

@@ -473,11 +473,34 @@ def test_a_variable_may_have_the_name_of_a_function_of_a_module(
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("", "    # >>> len(pickle.dumps(a))\n", ORDINARY),
+        ("", '    """Opened by the system, open(file), exec(code)."""\n', ORDINARY),
+        ('    """Sum\n    of a system.\n    """\n', '    """Sum.\n\n    Of a system.\n    """\n', ORDINARY),
+        ("", '    """Sums: open."""\n    a = operator.methodcaller(add.__doc__[6:])(a)\n', READING),
+        ("", '    """Sums: open."""\n    a = operator.methodcaller(help_of(add)[6:])(a)\n', READING),
+        ("", "    # open the file\n    a = setattr(a, 'b', 1)\n", READING),
+        ("", '    """Sums."""; a = open(a)\n', READING),
+        ("", '    a = """\n    # open\n    """\n', READING),
+        ("", "    b = b\n    '''open'''\n", READING),
+        ("", "    b = b  # open\n", READING),
+    ],
+)
+def test_comments_and_docstrings_are_no_means_by_themselves(
+    tmp_path: Path, before: str, after: str, expected: Scrutiny
+) -> None:
+    old, new = (f"def add(a, b):\n{text}    return a {sign} b\n" for text, sign in ((before, "-"), (after, "+")))
+    (tmp_path / "m.py").write_text(old)
+    assert scrutiny_of(diff({"m.py": old}, {"m.py": new}), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
     ("path", "line", "expected"),
     [
         ("NOTES.md", "a = os", ORDINARY),
         ("notes.txt", "a = os", ORDINARY),
-        ("notes.py", "a = os", READING),
+        ("notes.py", "a = os", ORDINARY),  # a comment
         ("NOTES.md", "a = os; exec(b)", READING),  # which may run a text
         ("NOTES.md", "a = os; attrgetter(b)", READING),
     ],

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from swegym_env.languages import Copy, ExpectedValue, python
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
+from swegym_env.languages.python.logs import parse_sympy
 
 from .test_controls import BODIES, HEAD, Anything
 
@@ -347,7 +348,8 @@ def test_right_copies_and_decoys_stand_in_any_order_under_names_that_do_not_diff
     for seed in range(300):
         lineup = make_lineup(files, [NAME], {}, {value: (3, 1)}, seed)
         (right,) = [copy.name for copy in lineup.copies if copy.right]
-        order = [node.name for node in ast.parse(lineup.files["t/test_x.py"]).body if isinstance(node, ast.FunctionDef)]
+        functions = [one for one in ast.parse(lineup.files["t/test_x.py"]).body if isinstance(one, ast.FunctionDef)]
+        order = [function.name for function in functions if function.name != "test_last_of_this_file"]
         assert len(set(order)) == 4
         places[order.index(right)] += 1
         places["first by name"] += min(order) == right
@@ -404,7 +406,8 @@ def test_other_tests_of_the_file_are_left_out_and_fixtures_stay() -> None:
     lineup = make_lineup({"test_x.py": text}, names, {}, {value: (1, 1)}, 0)
     tree = ast.parse(lineup.files["test_x.py"])
     defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    assert sorted(defined) == sorted(["test_area", "helper", *(copy.name for copy in lineup.copies)])
+    others = ["test_area", "helper", "test_last_of_this_file"]
+    assert sorted(defined) == sorted([*others, *(copy.name for copy in lineup.copies)])
 
 
 def test_a_copy_with_parameters_passes_if_it_passes_with_all() -> None:
@@ -515,6 +518,30 @@ def test_equalities_of_inputs_take_no_place_of_other_expectations() -> None:
     values = "\n    ".join(f"assert area(1, {n}) == {1000 + n}" for n in range(40))
     before, after = (expectations(of_body(body), [NAME], {}) for body in (values, f"{equal}\n    {values}"))
     count = [sum(one.text.isdecimal() for one in found) for found in (before, after)]
-    assert count == [40, 48 - 2 * 24]
+    assert count == [40, 48 - 24]  # each equality has one place before any has a second one
     few = "\n    ".join(equal.split("\n    ")[:4])
     assert sum(one.text.isdecimal() for one in expectations(of_body(f"{few}\n    {values}"), [NAME], {})) == 40
+
+
+def test_expectations_beyond_the_limit_are_no_part_of_copies_and_added_lines_come_first() -> None:
+    shown = "\n    ".join(f"assert area(1, {n}) == area({n}, 1)" for n in range(3, 63))
+    files = of_body(f"{shown}\n    assert area(2, 3) == area(3, 2) == 6\n    assert area(2, 3) == 6")
+    line = len(files["t/test_x.py"].splitlines())
+    found = expectations(files, [NAME], {"t/test_x.py": frozenset({line})})
+    assert [one.text for one in found].count("6") == 1  # on the last line of many
+    lineup = make_lineup(files, [NAME], {"t/test_x.py": frozenset({line})}, dict.fromkeys(found, (1, 1)), 1)
+    texts = re.split(r"(?=^def )", lineup.files["t/test_x.py"], flags=re.MULTILINE)
+    for copied in lineup.copies:
+        text = next(text for text in texts if f"def {copied.name}(" in text)
+        asserted = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert)]
+        checking = [node for node in asserted if not isinstance(node.test, ast.List)]
+        assert len(checking) == 1, text
+
+
+def test_no_copy_is_the_last_test_of_a_file() -> None:
+    """SymPy's runner ends that line with the outcome of the file, and it is not read."""
+    found = expectations(of_body("assert area(2, 3) == 6"), [NAME], {})
+    lineup = make_lineup(of_body("assert area(2, 3) == 6"), [NAME], {}, dict.fromkeys(found, (1, 1)), 1)
+    names = re.findall(r"def (test\w+)", lineup.files["t/test_x.py"])
+    log = "".join(f"{name} ok\n" for name in names[:-1]) + f"{names[-1]} ok            [OK]\n"
+    assert copies_passed(lineup, parse_sympy(log)).keys() == {*lineup.copies}

@@ -162,7 +162,7 @@ def test_twins_have_parameters_and_fixtures_of_their_own(code: str, tmp_path: Pa
     twins = make_twins({"test_m.py": test}, ["test_m.py::test_it[zqxw]"], seed=3, twins=7)
     assert not twins.open
     (tmp_path / "test_m.py").write_text(f"{_CODE[code]}\n{twins.lineup.files['test_m.py']}")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_m.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "test_it", "test_m.py"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     n_copies = len(twins.lineup.copies)
     assert n_copies == 9, "as it is, and with another value for each of two parameters"

@@ -21,48 +21,8 @@ from swegym_env.programs.spec import AgentSpec, load_agent
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from tests.env.programs.conftest import ASK, Make
+from tests.env.seen import SEEN
 
-# Everything that a program can look at, as one message.
-SEEN = r"""
-import platform, random, resource, signal, stat, subprocess, threading
-
-def text(path):
-    with open(path, errors="replace") as file:
-        return file.read()
-
-def seen():
-    status = dict(line.split(":", 1) for line in text("/proc/self/status").splitlines() if ":" in line)
-    fds = {}
-    for name in sorted(os.listdir("/proc/self/fd")):
-        try:
-            kind = stat.S_IFMT(os.fstat(int(name)).st_mode)
-            fds[name] = [kind, os.readlink("/proc/self/fd/" + name), text("/proc/self/fdinfo/" + name).split()[3]]
-        except OSError:
-            pass  # the one with which the directory is read
-    return {
-        "argv": sys.argv, "orig_argv": sys.orig_argv, "environ": dict(os.environ), "path": sys.path,
-        "executable": sys.executable, "prefix": sys.prefix, "flags": str(sys.flags), "hash": hash("seed"),
-        "modules": sorted(sys.modules), "globals": sorted(globals()), "file": __file__, "spec": str(__spec__),
-        "main": sys.modules["__main__"].__dict__ is globals(), "threads": len(threading.enumerate()),
-        "cwd": os.getcwd(), "listing": sorted(os.listdir(".")), "root": sorted(os.listdir("/")),
-        "umask": os.umask(0o22),
-        "ids": [os.getresuid(), os.getresgid(), os.getgroups()], "limits": text("/proc/self/limits"),
-        "signals": [str(signal.getsignal(number)).split(" at ")[0] for number in range(1, 32)],
-        "status": {key: status[key].split() for key in ("Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "SigCgt",
-                   "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Threads", "TracerPid")},
-        "name": text("/proc/self/comm"), "cmdline": text("/proc/self/cmdline"), "exe": os.readlink("/proc/self/exe"),
-        "initial": sorted(text("/proc/self/environ").split("\0")), "fds": fds,
-        "owner": os.stat("/proc/self/mem").st_uid, "host": platform.node(),
-        "mounts": sorted(line.split()[4] + line.partition(" - ")[2].split()[0]
-                         for line in text("/proc/self/mountinfo").splitlines()),
-        "group": re.sub("[0-9-]+", "", text("/proc/self/cgroup")), "nice": os.nice(0),
-        "cpus": sorted(os.sched_getaffinity(0)), "oom": text("/proc/self/oom_score_adj"),
-        "home": os.path.expanduser("~"),
-        "recursion": sys.getrecursionlimit(),
-        "child": subprocess.run(["sh", "-c", "ulimit -a; id; pwd; ls /proc/self/fd"],
-                                capture_output=True, text=True).stdout,
-    }
-"""
 AGENT = "#!/usr/bin/env python3\nimport re\n" + ASK + SEEN
 SMALL = "#!/usr/bin/env python3\n" + ASK
 COMMAND = 'exec $SWEGYM_START "$SWEGYM_AGENT/agent.py" one "two  words"\n'
@@ -400,8 +360,10 @@ def test_what_happens_in_one_sandbox_does_not_stop_the_imported_program_from_ser
     imported = sandbox._imported  # type: ignore[union-attr]
     assert imported is not None
     name = sandbox._directory.path.name  # type: ignore[union-attr]
-    outside = os.getpid()  # as if the sandbox had ended, and its process's id had been given again
-    assert "setns" in imported.fork(name, outside, sandbox._launched_with)  # type: ignore[union-attr]
+    shell = sandbox._shell  # type: ignore[union-attr]
+    bash, shell.pid = shell.pid, os.getpid()  # as if the sandbox had ended, and its process's id had been given again
+    assert "setns" in imported.fork(name, shell, sandbox._launched_with)  # type: ignore[union-attr]
+    shell.pid = bash
     other = make(agent)
     assert first_message(other) == [1]
     assert other.imports_problem == ""

@@ -369,8 +369,11 @@ time.sleep(600)
     assert door._numbers - before < 10
 
 
-def test_nothing_that_an_agent_asks_or_leaves_behind_raises_an_error(make: Make, backend: str) -> None:
+def test_nothing_that_an_agent_asks_or_leaves_behind_raises_an_error(
+    make: Make, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Requests that hurt, an output file that nobody can read to its end, and programs that go on after the end."""
+    monkeypatch.setattr("swegym_env.programs.env._END_TIMEOUT_S", 2.0)  # the file is read that long
     env = make(
         f"""
 import socket, subprocess

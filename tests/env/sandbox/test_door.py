@@ -208,11 +208,18 @@ def test_a_program_that_does_not_read_its_answer_holds_nobody(served: Served) ->
     served.door.answer(served.asked().number, 200, b"x" * (20 << 20))
     assert served.serves_others()
     received = 0
-    reading = threading.Thread(target=lambda: [served.door.next(0.1) for _ in range(100)], daemon=True)
-    reading.start()
+    is_read = threading.Event()
+
+    def work() -> None:
+        while not is_read.is_set():
+            served.door.next(0.1)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
     while received < 20 << 20:
         received += len(deaf.socket.recv(1 << 20))
-    reading.join()
+    is_read.set()
+    working.join()
 
 
 def test_answers_that_nobody_reads_are_bounded_all_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,17 +174,17 @@ def test_a_killed_container_costs_no_sandbox_and_is_replaced(opened: Opener, pla
 def test_sandboxes_start_while_containers_are_killed(opened: Opener, place: Path) -> None:
     opened()
 
-    def start(_: int) -> str:
+    def start() -> str:
         return opened().run("echo alive").output
 
     with ThreadPoolExecutor(4) as threads:
-        answers = threads.map(start, range(12))
+        answers = [threads.submit(start) for _ in range(12)]
         for _ in range(4):
-            found = wait_until(lambda: bool(containers()), 10, every_s=0.005)
-            for tree in containers() if found else []:
+            wait_until(lambda: bool(containers()) or all(one.done() for one in answers), 10, every_s=0.005)
+            for tree in containers():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(tree[-1], signal.SIGKILL)
-    assert list(answers) == ["alive\n"] * 12
+    assert [one.result() for one in answers] == ["alive\n"] * 12
 
 
 def test_the_next_container_waits_until_the_last_one_was_waited_for(
