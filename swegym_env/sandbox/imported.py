@@ -63,8 +63,8 @@ MODULE = "-m"
 _LOG = "/.swegym/imports.log"
 _IMPORT_TIMEOUT_S = 300.0
 _FORK_TIMEOUT_S = 60.0
-_MOST = 4  # imported programs of one process
-_MOST_LENT = max(8, 4 * (os.cpu_count() or 1))  # and of those that only one sandbox at a time is below
+_MOST = 4  # imported programs of one process that many sandboxes may be below
+_MOST_LENT = max(8, 4 * (os.cpu_count() or 1))  # those alike of which each is below one sandbox at a time
 _SHOWN_BYTES = 300
 _NAMESPACES = ("user", "pid", "time", "cgroup", "ipc", "uts", "net", "mnt")
 _SOURCE = Path(inside.__file__).read_bytes()
@@ -384,9 +384,9 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
         sandbox.backend,
     )  # fmt: skip
     is_lent = imports.program == MODULE
-    most = _MOST_LENT if is_lent else _MOST
+    most = 2 * _MOST_LENT if is_lent else _MOST
     with _lock:
-        places = [(key, number) for number in range(most if is_lent else 1)]
+        places = [(key, number) for number in range(_MOST_LENT if is_lent else 1)]
         free = [place for place in places if place in _programs and (_programs[place].is_free() or not is_lent)]
         free += [place for place in places if place not in _programs]
         found = _programs.pop(free[0], None) if free else None
@@ -399,7 +399,7 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
             del same[unused[0]]
             _programs.pop(unused.pop(0)).close()
         if not free or (found is None and len(same) >= most):
-            return None, f"{most} imported programs are in use"
+            return None, "all imported programs are in use"
         if found is None:
             place = dataclasses.replace(spec, layers=layers, imports=None, port=None)
             found = ImportedProgram(sandbox.unstarted(place), imports)
