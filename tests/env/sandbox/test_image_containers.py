@@ -210,7 +210,7 @@ def test_a_killed_supervisor_ends_the_container_and_breaks_its_sandboxes_only(op
     before = supervisor().pid
     (container,) = containers()
     os.kill(before, signal.SIGKILL)
-    with pytest.raises(SandboxError, match="supervisor died|supervisor .* is gone"):
+    with pytest.raises(SandboxError, match=r"supervisor died|supervisor .* is gone"):
         sandbox.run("sleep 5")
     assert eventually(lambda: not any("echo up" in command_of(pid) for pid in container))
     assert eventually(lambda: not any(command_of(pid) for pid in container))
