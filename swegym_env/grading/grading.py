@@ -41,12 +41,15 @@ from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, touched_paths
 from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.backends import find_backend
+from swegym_env.sandbox.imported import MODULE
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
 __all__ = ["Verdict", "exclude_paths", "grade", "grade_log", "grade_many"]
 
 _FEW_VERDICTS = 2
+_counted: Counter[object] = Counter()
+"""How many verdicts of this process could have shared what their test runner imports."""
 
 
 @of_one_patch()
@@ -115,10 +118,6 @@ def grade(
     return dataclasses.replace(verdict, duration_s=time.monotonic() - begin)
 
 
-_counted: Counter[object] = Counter()
-"""How many verdicts of this process could have shared what their test runner imports."""
-
-
 def _imports(tests: TaskTests) -> Imports | None:
     """What the test runner imports once for many verdicts, from the third one on: fewer would not pay for it.
 
@@ -128,7 +127,7 @@ def _imports(tests: TaskTests) -> Imports | None:
     modules = language_of(tests.task).imported_once(evaluation.tests)
     if not modules or evaluation.settings:
         return None
-    imports = Imports("-m", modules, environment=spec.env)
+    imports = Imports(MODULE, modules, environment=spec.env)
     key = spec.image, spec.layers[:-1], spec.limits, imports.modules, tuple(imports.environment.items())
     _counted[key] += 1
     return imports if _counted[key] > _FEW_VERDICTS else None

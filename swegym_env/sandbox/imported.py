@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from swegym_env.sandbox.local import LocalSandbox
     from swegym_env.sandbox.writable import WritableLayer
 
-__all__ = ["ImportedProgram", "find_imported", "place_program", "release", "started_through"]
+__all__ = ["MODULE", "ImportedProgram", "find_imported", "module_script", "place_program", "release", "started_through"]
 
 PROGRAM_FILE = "/.swegym/imported.py"
 """Where `inside.imported` lies in a sandbox."""
@@ -124,7 +124,7 @@ class ImportedProgram:
         self._worked = False
         self.users = 0  # sandboxes below it
         self.last: int | None = None  # a handle of the last one's first process
-        self.is_lent = imports.program == MODULE
+        self.is_lent = imports.program == MODULE  # to one sandbox at a time
         self.interpreter: list[str] = []
 
     def start(self) -> None:
@@ -147,15 +147,14 @@ class ImportedProgram:
         layer = place.make_layer()
         request = place.request(layer, ())
         imports = self._imports
-        is_module = imports.program == MODULE
-        self.interpreter = ["python3"] if is_module else _interpreter(imports.program, request["layers"][::-1])
+        self.interpreter = ["python3"] if self.is_lent else _interpreter(imports.program, request["layers"][::-1])
         _write(f"{layer.upper}{PROGRAM_FILE}", _SOURCE)
         _write(f"{layer.upper}{_LOG}", b"")
         words = [*self.interpreter, PROGRAM_FILE, "serve", imports.program, *imports.modules]
         if imports.unless:
             words += ["--", *imports.unless]
         # Its standard output is of the kind that the program will have: a file, or a pipe as that of a shell.
-        output = "" if is_module else f" >{_LOG}"
+        output = "" if self.is_lent else f" >{_LOG}"
         command = f"exec 3<&0 </dev/null{output} 2>&1; exec {shlex.join(words)}"
         request["command"] = list(program_command(place.spec, imports.environment, command))
         if request["isolation"] != "supervisor":

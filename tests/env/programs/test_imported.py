@@ -21,7 +21,7 @@ from swegym_env.programs.spec import AgentSpec, load_agent
 from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from tests.env.programs.conftest import ASK, Make
-from tests.env.seen import SEEN
+from tests.env.seen import ENTERED, SEEN
 
 AGENT = "#!/usr/bin/env python3\nimport re\n" + ASK + SEEN
 SMALL = "#!/usr/bin/env python3\n" + ASK
@@ -119,24 +119,16 @@ def test_its_end_is_seen_as_that_of_any_program(make: Make, folder: Path, end: s
     assert ends[0] == ends[1], "with the same output"
 
 
-HOSTILE = r"""
-import ctypes, signal
+HOSTILE = (
+    ENTERED
+    + r"""
+import signal
 result = {}
-libc = ctypes.CDLL(None, use_errno=True)
 parent = os.getppid()
 result["parent"] = parent
 result["processes"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 result["traced"] = [pid for pid in (1, parent) if libc.ptrace(16, pid, 0, 0) == 0]
-result["entered"] = []
-for pid in ["self", 1, 2, 3]:
-    for kind in ("mnt", "pid", "user", "net"):
-        try:
-            space = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
-        except OSError:
-            continue
-        if libc.setns(space, 0) == 0:
-            result["entered"].append([pid, kind])
-        os.close(space)
+result["entered"] = entered(["self", 1, 2, 3])
 result["unshared"] = libc.unshare(0x10000000)
 result["capabilities"] = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
 try:
@@ -151,6 +143,7 @@ encode = json.JSONEncoder().encode
 send(encode({"model": "m", "messages": [{"role": "user", "content": encode(result)}]}))
 os.kill(-1, signal.SIGKILL)
 """
+)
 
 
 def test_a_hostile_episode_reaches_neither_the_imported_process_nor_later_ones(make: Make, folder: Path) -> None:

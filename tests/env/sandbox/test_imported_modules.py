@@ -22,7 +22,7 @@ from swegym_env.sandbox import Sandbox, SandboxSpec
 from swegym_env.sandbox.api import CommandResult, Imports, Limits
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.local import LocalSandbox
-from tests.env.seen import SEEN
+from tests.env.seen import ENTERED, SEEN
 
 Opener = Callable[..., LocalSandbox]
 
@@ -322,22 +322,13 @@ def test_the_log_begins_with_the_run(opened: Opener) -> None:
     assert run(sandbox).exit_code == 0
 
 
-HOSTILE = """
-import ctypes, os, signal
-libc = ctypes.CDLL(None, use_errno=True)
+HOSTILE = (
+    ENTERED
+    + """
+import signal
 numbers = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-entered = []
-for pid in ["self", *numbers]:
-    for kind in ("mnt", "pid", "user", "net"):
-        try:
-            space = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
-        except OSError:
-            continue
-        if libc.setns(space, 0) == 0:
-            entered.append([pid, kind])
-        os.close(space)
 found = {
-    "entered": entered,
+    "entered": entered(["self", *numbers]),
     "unshared": libc.unshare(0x10000000),
     "capabilities": int(next(line for line in open("/proc/self/status") if line.startswith("CapEff")).split()[1], 16),
     "files": sorted(os.readlink(f"/proc/self/fd/{number}").partition(":")[0] for number in range(3)),
@@ -347,6 +338,7 @@ unittest.TestCase.assertEqual = lambda *_: None
 print(json.dumps(found), flush=True)
 os.kill(-1, signal.SIGKILL)
 """
+)
 
 
 def test_hostile_tests_reach_neither_the_imported_process_nor_later_runs(opened: Opener) -> None:
