@@ -248,7 +248,7 @@ class _Parts:
     @contextlib.contextmanager
     def watching(self, test_command: Callable[[], str]) -> Iterator[None]:
         """Within the block, calls of local sandboxes and workspaces are counted."""
-        methods = [(LocalSandbox, name) for name in ("start", "run", "read", "write", "changes", "close")]
+        methods = [(LocalSandbox, name) for name in ("start", "run", "run_module", "read", "write", "changes", "close")]
         methods.append((LocalWorkspace, "patch"))
         originals = {(owner, name): getattr(owner, name) for owner, name in methods}
 
@@ -262,6 +262,8 @@ class _Parts:
                 return "controls"
             if call == "start":
                 return "grading start"
+            if call == "run_module" or self._part == "tests":
+                return "tests"
             return "tests" if call == "run" and test_command() in arguments[1] else "apply"
 
         def watched(call: str, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -82,6 +82,9 @@ _LARGEST_EXIT_CODE = 255
 _KILLED = 128 + signal.SIGKILL
 _BROKEN = b"bash: killed: a command damaged the descriptors through which the shell is used\n"
 _READ_BYTES = 1 << 16
+# A program that prints line by line would wake its reader for each: after a few pieces smaller than this, more of them
+# are waited for. What ends a command is on another pipe and is never late.
+_FEW_PIECES, _SMALL_PIECE_BYTES, _WAIT_FOR_MORE_MS = 4, 4096, 2
 _WATCH_AFTER_S = 0.1  # most commands have ended by then and need no watching
 _SUPERVISOR_DIED = "the sandbox is gone: its supervisor died. Try: reset, which starts another"
 _ENDS_COMMAND = ("cpu", "disk")  # the limits at which the owner ends the command
@@ -203,6 +206,7 @@ class Shell:
         self._counters: Counters | None = None
         self._counts: dict[str, int] = {}
         self._status_closed = self._output_closed = False  # by all who could write
+        self._small_pieces, self._waits_for_more = 0, False  # of the current command's output
         commands_read, self._commands = os.pipe()
         self._output, output_write = os.pipe()
         self._status, status_write = os.pipe()
@@ -455,7 +459,7 @@ class Shell:
         nonce = secrets.token_hex(16).encode()
         frame = set_up + b"{ eval " + _quoted(command) + _FRAME[0] + nonce + _FRAME[1]
         self._received, self._start = b"", b"\1" + nonce + b" "
-        self._sent = 0
+        self._sent, self._small_pieces, self._waits_for_more = 0, 0, False
         self._unsent = self._send(frame)
         if self._unsent:
             self._poll.register(self._commands, select.POLLOUT)
@@ -489,7 +493,16 @@ class Shell:
 
     def _receive(self, timeout_s: float, kept: CappedOutput, *, lenient: bool) -> tuple[int, str] | _NoTrailer | None:
         """Wait for something on the pipes and handle it; the result of the exchange, or None where it continues."""
-        ready = dict(self._poll.poll(timeout_s * 1000 + 1))
+        timeout_ms = timeout_s * 1000 + 1
+        waits_for_more = self._waits_for_more and not self._output_closed
+        self._waits_for_more = False
+        if waits_for_more:
+            self._poll.modify(self._output, 0)
+            ready = dict(self._poll.poll(min(timeout_ms, _WAIT_FOR_MORE_MS)))
+            self._poll.modify(self._output, select.POLLIN)
+            ready[self._output] = select.POLLIN
+        else:
+            ready = dict(self._poll.poll(timeout_ms))
         if self._commands in ready:
             self._unsent = self._send(self._unsent)
             if not self._unsent:
@@ -544,6 +557,8 @@ class Shell:
         piece = _read(self._output)
         if piece:
             kept.feed(piece)
+            self._small_pieces += len(piece) < _SMALL_PIECE_BYTES
+            self._waits_for_more = len(piece) < _SMALL_PIECE_BYTES and self._small_pieces > _FEW_PIECES
         elif piece is not None and not self._output_closed:
             self._poll.unregister(self._output)
             self._output_closed = True

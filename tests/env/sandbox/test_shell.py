@@ -203,6 +203,20 @@ def test_interrupt_that_keeps_stopped_processes_from_going_on_holds_no_command_u
     assert sandbox.run("echo $kept $PWD", timeout_s=10).output == "1 /tmp\n"
 
 
+@pytest.mark.parametrize("pause", ["", "sleep 0.01; "])
+def test_output_line_by_line_is_whole_and_in_order(shared_sandbox: Sandbox, pause: str) -> None:
+    lines = 30 if pause else 3000
+    result = shared_sandbox.run(f"for n in $(seq {lines}); do {pause}echo line $n; done; (exit 3)")
+    assert result.output == "".join(f"line {n}\n" for n in range(1, lines + 1))
+    assert (result.exit_code, result.truncated_bytes) == (3, 0)
+
+
+def test_many_pieces_of_a_command_that_fills_its_pipe_are_whole(shared_sandbox: Sandbox) -> None:
+    program = "import os\nfor n in range(200):\n    os.write(1, b'small\\n')\n    os.write(1, b'x' * 9999 + b'\\n')\n"
+    result = shared_sandbox.run(f"python3 - <<'END'\n{program}END", output_limit_bytes=1 << 22)
+    assert result.output == ("small\n" + "x" * 9999 + "\n") * 200
+
+
 def test_output_is_capped_while_it_streams(shared_sandbox: Sandbox) -> None:
     total = 200_000_000
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
