@@ -150,10 +150,11 @@ def test_a_hostile_episode_reaches_neither_the_imported_process_nor_later_ones(m
     hostile = "if 'hostile' in open(os.environ['SWEGYM_TASK']).read():\n" + "".join(
         f"    {line}\n" for line in HOSTILE.splitlines()
     )
-    agent = write(folder, AGENT + hostile + "print(ask(json.dumps(['honest', json.dumps(1), os.getpid()])))\n")
+    agent = write(folder, AGENT + hostile + "print(ask(json.dumps(['honest', json.dumps(1), os.getpid() < 20])))\n")
     env = make(agent)
     honest = first_message(env)
     assert env.imports_problem == ""
+    assert honest == ["honest", "1", True], "with process ids of its own"
     pid = imported_pid(env)
     task = env.task
     env._examples = [dataclasses.replace(task, problem_statement="hostile")]
