@@ -278,12 +278,14 @@ SMALL_TASKS = ("copy", "parity", "guess")
 
 
 ANCHORED: dict[str, tuple[Config, Config]] = {
-    "copy": ({"epochs": 6}, {"kl_coefficient": 0.05, "entropy_coefficient": 0.0, "learning_rate": 1e-3})
+    "copy": ({"epochs": 6}, {"kl_coefficient": 1.0, "entropy_coefficient": 0.0, "learning_rate": 1e-3})
 }
 """Tasks in which PPO against a reward model begins at a clone of the episodes that the model knows, and stays near it:
 changes to the training of the reward model, and to PPO's.
 
-From random weights PPO finds answers to `copy` that the reward model has never met and likes best of all."""
+From random weights PPO finds answers to `copy` that the reward model has never met and likes best of all. Its scores
+differ by about 5, so a small KL coefficient leads there too: with 0.05 two of five seeds learn, with 0.3 four, with 1
+five."""
 
 OFFLINE = ("cloning", "reward_model")
 """Algorithms that learn from recorded episodes."""
