@@ -104,7 +104,7 @@ class Demo:
     n_parallel: int | None = None
     held_out_episodes: int = 240
     curve_episodes: int = 60
-    curve_every: int = 2
+    curve_every: int = 5
     shown_episodes: int = 3
     max_turns: int = 4
     max_new_tokens: int = 24

@@ -36,6 +36,7 @@ small = dataclasses.replace(
     max_tokens=64,  # so that some episodes are truncated
     held_out_episodes=8,
     curve_episodes=4,
+    curve_every=2,
     cloning=dataclasses.replace(settings.cloning, epochs=1),
     ppo=dataclasses.replace(settings.ppo, max_updates=3, episodes_per_update=8, epochs=1),
 )
