@@ -1,8 +1,8 @@
 """Caches of what is parsed from sources: several parts of grading read the same file or the same patch.
 
-The decorators are for functions of hashable arguments whose results are never changed. Their argument `n_chars` computes
-from the same arguments how many characters are read: a syntax tree takes up to a hundred times as many bytes, so only
-results for small files are cached.
+The decorators are for functions of hashable arguments whose results are never changed. Their argument `n_chars`
+computes from the same arguments how many characters are read: a syntax tree takes up to a hundred times as many bytes,
+so only results for small files are cached.
 """
 
 from __future__ import annotations
