@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from swe_trainers.algorithms import ALGORITHMS, algorithm_classes, find_algorithm, name_of
+from swe_trainers.algorithms import ALGORITHMS, algorithm_classes, alternative, find_algorithm, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.algorithms.grpo import GroupRelative
 from swe_trainers.config import UserPath, as_yaml, build, nearest
@@ -324,7 +324,9 @@ def _build_algorithm(values: Any) -> Algorithm:
     name = settings.pop("algorithm", None)
     if not (name in ALGORITHMS or (isinstance(name, str) and ":" in name)):
         got = "missing" if name is None else f"got {name!r}"
-        raise ConfigurationError(f"algorithm: {got}{nearest(str(name), ALGORITHMS)}")
+        instead = alternative(str(name))
+        hint = f", which is not available. Try: {instead}" if instead else nearest(str(name), ALGORITHMS)
+        raise ConfigurationError(f"algorithm: {got}{hint}")
     kind = find_algorithm(name)
     known = {f.name for f in fields(kind)}
     for key in sorted(settings.keys() - known):

@@ -209,7 +209,7 @@ class Trainer:
             updates: train until so many updates are done in all, those before a resume included; by default as many as
                 the algorithm is configured with.
         Yields:
-            The metrics of each update.
+            The metrics of each update; `update` is its number, from 1.
         Raises:
             TrainerError: an update failed, or a checkpoint cannot be read or written, or does not fit the model.
         """
@@ -246,7 +246,7 @@ class Trainer:
                     metrics |= self._evaluated()
                 if run is not None and bar is not None:
                     row = {"stage": self.name, **metrics, "seconds": round(learner.seconds, 3)}
-                    run.record(learner.updates, row)
+                    run.record(row.pop("update"), row)
                     if last or learner.updates % self._log_every == 0:
                         run.info(self._line(total, metrics))
                     bar.describe(f"{self.name} {pace(metrics)}".rstrip())
@@ -270,7 +270,11 @@ class Trainer:
         return run, former
 
     def step(self) -> dict[str, Any]:
-        """One update: play episodes, and train on them; its metrics."""
+        """Make one update: play episodes, and train on them.
+
+        Returns:
+            The metrics of the update; `update` is its number, from 1.
+        """
         learner, started = self.learner, time.monotonic()
         compare = self._compare_kernels_every > 0 and learner.updates % self._compare_kernels_every == 0
         with comparing() if compare else nullcontext() as comparison:
@@ -289,7 +293,7 @@ class Trainer:
             metrics |= self._rollout_metrics()
         learner.updates += 1
         learner.seconds = broadcast(learner.seconds + time.monotonic() - started)
-        return metrics
+        return {"update": learner.updates, **metrics}
 
     def play(self) -> list[Trajectory]:
         """The next update's episodes, played by the policy as it is now, with the rewards that it is trained on."""

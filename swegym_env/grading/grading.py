@@ -35,7 +35,7 @@ from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
-from swegym_env.languages.looks import of_one_patch
+from swegym_env.languages.caching import patch_cache
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, touched_paths
@@ -52,7 +52,7 @@ _counted: Counter[object] = Counter()
 """How many verdicts of this process could have shared what their test runner imports."""
 
 
-@of_one_patch()
+@patch_cache()
 def grade(
     task: Task,
     patch: str,

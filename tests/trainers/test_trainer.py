@@ -48,8 +48,31 @@ def test_every_exported_name_can_be_imported():
     for name in swe_trainers.__all__:
         assert getattr(swe_trainers, name) is not None
     assert set(swe_trainers.__all__) == set(dir(swe_trainers))
-    with pytest.raises(AttributeError, match="no attribute 'PPPO'"):
-        swe_trainers.PPPO  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("PPPO", "PPO"), ("Grpo", "GRPO"), ("Reinforce", "REINFORCE"), ("LanguageModle", "LanguageModel")],
+)
+def test_a_misspelled_name_is_answered_with_the_right_one(name, right):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{right}'?"):
+        getattr(swe_trainers, name)
+    assert not hasattr(swe_trainers, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("DPO", "RewardModel learns .*PPO or GRPO"),
+        ("SFTTrainer", "Cloning trains"),
+        ("A2C", "PPO with epochs 1"),
+        ("GRPOTrainer", r"Trainer\(model, env, GRPO\("),
+        ("PPOConfig", r"Trainer\(model, env, PPO\("),
+    ],
+)
+def test_an_algorithm_of_other_libraries_is_answered_with_what_to_use(name, instead):
+    with pytest.raises(ImportError, match=f"{name} is not available in swe_trainers. Try: {instead}"):
+        exec(f"from swe_trainers import {name}")
 
 
 @pytest.mark.parametrize("env", ["FrozenLake-v1", lake, lake(), gymnasium.make("FrozenLake-v1")])
@@ -58,7 +81,8 @@ def test_environment_can_be_an_id_a_function_or_an_object(model, env):
     trainer = Trainer(
         model, env, PPO(**SMALL), callbacks=[lambda trainer, metrics: seen.append(metrics["loss"])], **LIMITS
     )
-    assert all(metrics["tokens_per_second"] > 0 for metrics in trainer.iterate(updates=2))
+    for number, metrics in enumerate(trainer.iterate(updates=2), start=1):
+        assert metrics["update"] == number and metrics["tokens_per_second"] > 0
     assert trainer.learner.updates == len(seen) == 2
     assert trainer.evaluate(5)["episodes"] == 5
 

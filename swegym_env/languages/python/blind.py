@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder, drawn_word
-from swegym_env.languages.looks import once_a_task
+from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
@@ -1445,7 +1445,7 @@ class _File:
         return data.decode("utf-8", "surrogateescape")
 
 
-@once_a_task(lambda path, text, *_: len(text))
+@cached_for_task(lambda path, text, *_: len(text))
 def _read(path: str, text: str, names: tuple[str, ...], left: frozenset[str], computed: bool) -> _File:
     return _File(path, text, names, left, computed)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
-from swegym_env.languages.looks import once_a_task
+from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
@@ -236,7 +236,7 @@ def _tests(
     return _read(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
 
 
-@once_a_task(lambda texts, *_: sum(len(text) for _, text in texts))
+@cached_for_task(lambda texts, *_: sum(len(text) for _, text in texts))
 def _read(
     texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
 ) -> tuple[_Test, ...]:
