@@ -31,9 +31,10 @@ _MACROS = "usr/share/aclocal"  # of Autoconf; the machine's own ones are found b
 _NAMED_FILE = re.compile(rb"(?<![\w./-])/usr/[\w+-]+(?:/[\w.+-]+)+")
 _APT = ("apt-get", "-o", "Debug::NoLocking=1", "--no-install-recommends")
 # Ghostscript looks for its own files in the place that it was compiled for, or in $GS_LIB; Graphviz for its plugins,
-# with the list of them that its installation makes, in $GVBINDIR; Bison for its skeletons, and with Flex for m4.
+# with the list of them that its installation makes, in $GVBINDIR; Bison for its skeletons, and with Flex for m4. A
+# program that is called by another name, through a link, gets that name: ccache compiles when it is called `gcc`.
 _STARTER = f"""\
-#!/bin/sh
+#!/bin/bash
 for each in {PROGRAMS}/usr/lib/*-linux-gnu {PROGRAMS}/lib/*-linux-gnu; do
   [ -d "$each" ] && libraries=$libraries$each:
 done
@@ -47,7 +48,9 @@ done
 [ -x {PROGRAMS}/usr/bin/m4 ] && export M4={PROGRAMS}/usr/bin/m4
 [ -d {PROGRAMS}/usr/share/bison ] && export BISON_PKGDATADIR={PROGRAMS}/usr/share/bison
 [ -d {PROGRAMS}/{_MACROS} ] && export ACLOCAL_PATH=/{_MACROS}
-LD_LIBRARY_PATH=$libraries$LD_LIBRARY_PATH GS_LIB=$data exec {PROGRAMS}/usr/bin/%s "$@"
+program={PROGRAMS}/usr/bin/%s name=$0
+[ "${{name##*/}}" = "${{program##*/}}" ] && name=$program
+LD_LIBRARY_PATH=$libraries$LD_LIBRARY_PATH GS_LIB=$data exec -a "$name" "$program" "$@"
 """
 
 

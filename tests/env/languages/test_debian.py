@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from swegym_env.languages.debian import PROGRAMS, missing_programs, programs_lay
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 from swegym_env.sandbox.layers import LayerStore
 
-# Two programs: one reads a library beside it, the other needs the list of its plugins, as Graphviz does.
+# One program reads a library beside it, one needs the list of its plugins, as Graphviz does, and one acts by the name
+# that it is called by, as ccache does.
 FILES = {
     "DEBIAN/control": "Package: greeter\nVersion: 1\nArchitecture: all\nMaintainer: x <x@x.org>\nDescription: x\n",
     "usr/bin/greet-x": "#!/bin/sh\ncat ${LD_LIBRARY_PATH%%:*}/words; echo $1\n",
@@ -20,6 +22,7 @@ FILES = {
     "usr/bin/dot": "#!/bin/sh\n[ $1 = -c ] && ls $GVBINDIR > $GVBINDIR/config\n",
     "usr/bin/dot-x": "#!/bin/sh\ncat $GVBINDIR/config\n",
     "usr/lib/x86_64-linux-gnu/graphviz/plugin.so": "",
+    "usr/bin/masked": "",  # bash, as the kernel gives no script the name that it is called by
     # As Automake's: data at absolute paths, one of which gets its version later, and a name without one.
     "usr/bin/make-x-1.2": (
         "#!/bin/sh\ndata=/usr/share/make-x- words=/usr/share/greeter/words\n"
@@ -35,6 +38,7 @@ def package(directory: Path) -> Path:
     for path, text in FILES.items():
         (directory / "tree" / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / "tree" / path).write_text(text)
+    shutil.copy("/bin/bash", directory / "tree/usr/bin/masked")
     for program in (directory / "tree/usr/bin").iterdir():
         program.chmod(0o755)
     archive = directory / "greeter_1_all.deb"
@@ -59,8 +63,8 @@ def test_a_program_that_the_machine_lacks_comes_from_its_package(
         f"*download*greeter) cp {archive} .;; *) exit 1;; esac",
     )
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    wanted = {"sh": "dash", "greet-x": "greeter", "dot-x": "greeter", "make-x": "greeter"}
-    assert missing_programs(wanted) == dict.fromkeys(("greet-x", "dot-x", "make-x"), "greeter")
+    wanted = {"sh": "dash", "greet-x": "greeter", "dot-x": "greeter", "make-x": "greeter", "masked": "greeter"}
+    assert missing_programs(wanted) == dict.fromkeys(("greet-x", "dot-x", "make-x", "masked"), "greeter")
     layer = programs_layer(wanted, store)
     assert layer is not None
     sandbox = open_sandbox(SandboxSpec(workdir="/tmp", layers=(layer,)))
@@ -69,6 +73,9 @@ def test_a_program_that_the_machine_lacks_comes_from_its_package(
         assert sandbox.run(f"{PROGRAMS}/bin/greet-x you").output == "hello\nyou\n"
         assert sandbox.run(f"{PROGRAMS}/bin/dot-x").output == "config\nplugin.so\n"
         assert sandbox.run(f"{PROGRAMS}/bin/make-x").output == "versioned\nplain\n/usr/bin/env\n"
+        link = f"ln -s {PROGRAMS}/bin/masked /tmp/gcc && PATH=/tmp:$PATH gcc -c 'echo ${{0##*/}}'"
+        assert sandbox.run(link).output == "gcc\n"
+        assert sandbox.run(f"{PROGRAMS}/bin/masked -c 'echo $0'").output == f"{PROGRAMS}/usr/bin/masked\n"
     finally:
         sandbox.close()
     asked = (tmp_path / "asked").read_text()
