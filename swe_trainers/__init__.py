@@ -64,7 +64,7 @@ __all__ = [
 try:
     __version__ = version("swegym-env")  # one distribution holds both packages
 except PackageNotFoundError:
-    __version__ = "0+checkout"  # a copy of the source that was not installed; the version stands in pyproject.toml
+    __version__ = "0+checkout"  # the source without an installation; pyproject.toml has the version
 
 _MODULES = {
     "Algorithm": "swe_trainers.algorithms.algorithm",

@@ -47,24 +47,24 @@ class EngineConfig:
     """What generates actions.
 
     Attributes:
-        kind: `embedded` for this process; `vllm` for a server with OpenAI's completions and vLLM's extensions, such as
-            `swe-serve`; `sglang` for one with SGLang's `/generate`.
-        url: of the server.
-        model: name of the model on the server; null takes the first that the server names.
-        weights: the folder that the server was started with, to which new weights are written; null for
+        kind: `embedded`: this process; `vllm`: a server with OpenAI's completions API and vLLM's extensions, such as
+            `swe-serve`; `sglang`: a server with SGLang's `/generate`.
+        url: address of the server.
+        model: name of the model on the server; null: the first in the server's list.
+        weights: the model folder that the server was started with, to which new weights are written; null:
             OUTPUT_DIR/serving.
         transport: how new weights reach the server: `files` through that folder, `nccl` from GPU to GPU (vLLM started
             with `--weight-transfer-config '{"backend": "nccl"}'`), `gloo` from memory to memory (`swe-serve`).
         command: starts the server, which ends with the run and is restarted if it dies; `{weights}` and `{port}` are
             replaced by the folder and the url's port. Empty for a server that is running.
-        gpus: that the started server sees, as in CUDA_VISIBLE_DEVICES; null for all.
-        api_key_env: the environment variable with the server's key.
-        timeout_s: of one try of one request.
-        start_timeout_s: until a started server must respond.
-        device: where an embedded engine generates with its own copy of the weights, updated after each update; null for
-            the policy's device. Only with `rollout.max_staleness`; otherwise the engine reads the policy's weights.
+        gpus: GPUs that the started server sees, as in CUDA_VISIBLE_DEVICES; null: all.
+        api_key_env: name of the environment variable with the API key of the server.
+        timeout_s: seconds for one attempt of a request.
+        start_timeout_s: seconds after which a started server must respond.
+        device: device of an embedded engine with its own copy of the weights, which is synchronised after each update;
+            null: the policy's device. Only with `rollout.max_staleness`; else the engine uses the policy's weights.
         probe_tolerance: the largest mean difference in nats between the log-probabilities of the server and the policy,
-            checked after every change of weights; null takes 0.001 for float32 and 0.1 for bfloat16.
+            checked after each synchronisation of weights; null: 0.001 for float32 and 0.1 for bfloat16.
     """
 
     kind: EngineKind = _EMBEDDED
@@ -92,7 +92,7 @@ class EngineConfig:
         of_servers = [f for f in fields(self) if f.name not in ("kind", "device")]
         if self.in_process:
             if any(getattr(self, f.name) != f.default for f in of_servers):
-                raise ConfigurationError("engine: its other settings have no effect on kind embedded. Try: kind vllm")
+                raise ConfigurationError("engine: its other settings have no effect with kind embedded. Try: kind vllm")
             return
         if self.device is not None:
             raise ConfigurationError("engine.device: a server has its own. Try: engine.gpus, or kind embedded")

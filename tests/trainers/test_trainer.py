@@ -197,7 +197,7 @@ def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(tmp_path
     assert min(seen[:2]) > 0.2
     assert max(seen[2:]) < 0.01
     log = (run / "training.log").read_text()
-    assert log.count("the policy hardly sees its observations any more") == 1
+    assert log.count("actions hardly depend on its observations any more") == 1
     assert "update 3: " in log
 
 
