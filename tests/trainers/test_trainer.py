@@ -131,14 +131,30 @@ def test_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(mod
 def test_incompatible_arguments_are_rejected(model):
     with pytest.raises(ConfigurationError, match="env: missing"):
         Trainer(model, algorithm=PPO())
-    for no_algorithm in ("ppo", PPO):
-        with pytest.raises(ConfigurationError, match=r"algorithm: got .*, expected an object such as PPO\(\)"):
+    for no_algorithm, instead in (
+        (None, r"missing\. Try: PPO\(\)"),
+        ("ppo", r"got 'ppo', expected an object\. Try: PPO\(\)"),
+        ("grpo", r"got 'grpo', expected an object\. Try: GRPO\(\)"),
+        (GRPO, r"expected an object\. Try: GRPO\(\)"),
+        ("dpo", "expected an object. Try: RewardModel learns"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"algorithm: .*{instead}"):
             Trainer(model, lake, no_algorithm)
     with pytest.raises(ConfigurationError, match="demonstrations: needed by"):
         Trainer(model, lake, Cloning())
     for wrong in ({"checkpoint_every": 0}, {"log_every": 0}, {"keep_checkpoints": 0}, {"parallel": 0}):
         with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))}: got 0, expected at least 1"):
             Trainer(model, lake, PPO(), **wrong)
+    for wrong, message in (
+        ({"max_turn": 3}, "Trainer: no argument 'max_turn'. Did you mean 'max_turns'"),
+        ({"chekpoint_every": 3}, "Trainer: no argument 'chekpoint_every'. Did you mean 'checkpoint_every'"),
+        ({"resume": "yes"}, "resume: got 'yes', expected one of same, changed, never"),
+        ({"evaluation": 5}, r"evaluation: got 5, expected an object such as EvaluationConfig\(\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            Trainer(model, lake, PPO(), **wrong)
+    with pytest.raises(ConfigurationError, match=r"model: got 'gpt2'. Try: LanguageModel.load\('gpt2'\)"):
+        Trainer("gpt2", lake, PPO())
     with pytest.raises(ConfigurationError, match="parallel: have no effect"):
         Trainer(model, algorithm=PPO(), play=lambda update, attempt: [], parallel=2)
 
