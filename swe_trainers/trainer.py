@@ -243,8 +243,8 @@ class Trainer:
                     metrics |= self._evaluated()
                 for callback in self.callbacks:
                     callback(self, metrics)
-                bar_to_reach = self._evaluation.stop_at_success
-                if bar_to_reach is not None and metrics.get("eval/success", 0.0) >= bar_to_reach:
+                success_target = self._evaluation.stop_at_success
+                if success_target is not None and metrics.get("eval/success", 0.0) >= success_target:
                     self.stop()
                 last = self._finished(total)
                 if last and self._evaluates and not evaluated:
@@ -455,12 +455,12 @@ class Trainer:
         """Why a run that was started again has nothing to train, its last metrics, and how to continue it."""
         rows = [row for row in read_metrics(directory / "metrics.jsonl") if row.get("stage") == self.name]
         last = {name: value for name, value in (rows or [{}])[-1].items() if value is not None}
-        anew = "for a new run, use another output_dir, or --restart"
+        new_run = "for a new run, use another output_dir, or --restart"
         if self.stopped:
-            how = f"It was stopped, as by evaluation.stop_at_success: {anew}"
+            how = f"It was stopped, as by evaluation.stop_at_success: {new_run}"
         else:
             limit = "the number of updates" if self.learner.updates >= total else "max_seconds"
-            how = f"To continue, raise {limit} (swe-train: with --resume-with-changes); {anew}"
+            how = f"To continue, raise {limit} (swe-train: with --resume-with-changes); {new_run}"
         return f"{self.name}: complete, nothing is left to train. {self._line(total, last)}. {how}"
 
     def _line(self, total: int, metrics: Mapping[str, Any]) -> str:

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from swegym_env.sandbox.budget import Budget
 
 __all__ = [
-    "Asked",
     "Change",
     "CommandResult",
     "Door",
-    "Ended",
     "Imports",
     "Limits",
+    "ProgramEnded",
+    "ProgramRequest",
     "Sandbox",
     "SandboxSpec",
     "Snapshot",
@@ -197,7 +197,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProgramRequest:
     """A complete HTTP request of a program in the sandbox, which waits for its answer.
 
     Attributes:
@@ -216,7 +216,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramEnded:
     """The program that `Door.command` runs has ended. Attributes: exit_code: its exit code; -1 where it was killed."""
 
     exit_code: int
@@ -225,7 +225,7 @@ class Ended:
 class Door(Protocol):
     """HTTP requests of programs in a sandbox to its port. Not thread-safe; nothing is read between the calls."""
 
-    def next(self, timeout_s: float) -> Asked | Ended | None:
+    def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
         """What comes next, in order of arrival; None if nothing comes in time.
 
         A request that is not HTTP, too large or too slow is not returned: the program gets an error.

@@ -21,7 +21,7 @@ from swegym_env.programs.spec import AgentSpec
 from swegym_env.recording.record import read_record
 from swegym_env.recording.recorder import RecordTrajectory
 from swegym_env.recording.replay import replay
-from swegym_env.sandbox.api import Ended
+from swegym_env.sandbox.api import ProgramEnded
 from swegym_env.sandbox.door import Door
 from swegym_env.wrappers import TurnLimit
 from tests.env.programs.conftest import SMALL, Make
@@ -420,7 +420,7 @@ os.kill(-1, 9)
     env.reset(seed=0)
     sandbox, workspace = env._live()
     sandbox.write("/tmp/go", b"")
-    assert env._wait(60) == Ended(-1)
+    assert env._wait(60) == ProgramEnded(-1)
     assert env._end_all() == "replaced\n"
     before = workspace.patch(sandbox, fresh=True)
     time.sleep(0.5)
