@@ -28,6 +28,7 @@ __all__ = [
     "named_tests",
     "parsed",
     "read_tests",
+    "source_text",
     "string_value",
     "walk",
 ]
@@ -231,6 +232,11 @@ class Text:
 
     def of(self, node: Node) -> str:
         return self.content[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
+
+
+def source_text(node: Node | None) -> str:
+    """The source of a node; empty for None."""
+    return node.text.decode("utf-8", "replace") if node is not None and node.text is not None else ""
 
 
 def walk(node: Node) -> Iterator[Node]:

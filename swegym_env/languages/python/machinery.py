@@ -27,7 +27,7 @@ from pathlib import Path
 
 from swegym_env.languages.python.means import apply_hunks
 from swegym_env.languages.python.parsing import parse, walk
-from swegym_env.languages.python.source import Function, called
+from swegym_env.languages.python.source import Function, called, is_fixture
 from swegym_env.repo.patches import parse_patch, touched_paths
 
 __all__ = ["test_machinery"]
@@ -113,7 +113,7 @@ class _Search:
                     self._name(*_origin(parent, imported))
             elif isinstance(node, ast.Expr | ast.Assert | ast.If) and of_tests:
                 self._judged_in(node, imported, values)
-            elif isinstance(node, Function) and (node.name.startswith("test") or _is_fixture(node)):
+            elif isinstance(node, Function) and (node.name.startswith("test") or is_fixture(node)):
                 self._asked.update(argument.arg for argument in node.args.args)
             elif isinstance(node, ast.Assign):
                 for plugin in _plugins(node):
@@ -379,10 +379,6 @@ def _test_classes(tree: ast.Module) -> set[str]:
         found |= parents
         waiting += parents
     return found
-
-
-def _is_fixture(node: Function) -> bool:
-    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _plugins(node: ast.Assign) -> Iterator[str]:

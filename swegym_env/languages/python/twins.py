@@ -30,7 +30,15 @@ from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.lineup import LAST_TEST
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
-from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests, tests_in
+from swegym_env.languages.python.source import (
+    EXPECTS_ERROR,
+    Function,
+    called,
+    is_fixture,
+    place_of,
+    target_tests,
+    tests_in,
+)
 
 __all__ = ["given_tests", "make_twins", "written_values"]
 
@@ -232,11 +240,7 @@ def _parameters(function: Function) -> dict[str, ast.expr]:
 def _fixtures(module: ast.Module) -> dict[str, Function]:
     """The fixtures of a file that need nothing else."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: node for node in functions if _is_fixture(node) and not ast.unparse(node.args)}
-
-
-def _is_fixture(node: Function) -> bool:
-    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+    return {node.name: node for node in functions if is_fixture(node) and not ast.unparse(node.args)}
 
 
 def _conditions(function: Function) -> Iterator[ast.expr]:
@@ -329,11 +333,11 @@ class _Replacing(ast.NodeTransformer):
     def _visit_function(self, node: Function) -> ast.stmt | list[ast.stmt]:
         if node.lineno in self._replaced:
             return [*self._replaced[node.lineno]] or ast.Pass()
-        if node.name in self._fixtures and _is_fixture(node):
+        if node.name in self._fixtures and is_fixture(node):
             plain = copy.deepcopy(node)
             plain.name, plain.decorator_list = f"{_FIXTURE}{node.name}", []
             return [node, plain]
-        return ast.Pass() if node.name.startswith("test") and not _is_fixture(node) else node
+        return ast.Pass() if node.name.startswith("test") and not is_fixture(node) else node
 
     visit_FunctionDef = _visit_function  # noqa: N815 - the names that ast looks for
     visit_AsyncFunctionDef = _visit_function  # noqa: N815
