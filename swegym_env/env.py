@@ -508,7 +508,7 @@ class SWEBenchEnv(TextEpisode[Task]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """See `TextEpisode.reset`. If resets choose tasks at random, sandboxes of the next tasks are started."""
         observation, info = super().reset(seed=seed, options=options)
-        random = self._resets == 0 or (seed is None and not options)
+        random = not options and (seed is None or self._resets == 0)  # seeded once, then at random, is Gymnasium's way
         self._resets += 1
         tasks = []
         if random and self._pool.size:

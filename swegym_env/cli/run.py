@@ -134,11 +134,12 @@ def _environment(options: argparse.Namespace, tasks: TaskSet[Task]) -> gymnasium
         "sandbox": options.sandbox,
         "repos": options.repos,
         "deterministic": options.deterministic,
+        "pool": 0,  # there is no other episode to start ahead for
     }
     if options.agent:
         from swegym_env.programs.env import SWEAgentEnv
 
-        return SWEAgentEnv(options.dataset, agent=options.agent, pool=0, **given)
+        return SWEAgentEnv(options.dataset, agent=options.agent, **given)
     from swegym_env.env import SWEBenchEnv
 
     return SWEBenchEnv(options.dataset, action_format="raw", tools=options.tools.split(","), max_turns=None, **given)
