@@ -236,7 +236,7 @@ def test_log_probabilities_of_other_tokens_are_reported_once(mutant, reports, tm
 
 
 def documented_metrics():
-    """The names in the first column of the table of metrics; one that ends with a slash stands for all that begin so."""
+    """The names in the first column of the table of metrics; one with a slash at the end is a prefix."""
     section = (ROOT / "docs/training.md").read_text(encoding="utf-8").partition("### Metrics")[2].partition("\n#")[0]
     found = []
     for row in re.findall(r"^\| (`.+?`) \|", section, flags=re.MULTILINE):
