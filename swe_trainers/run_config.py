@@ -134,7 +134,7 @@ class ModelConfig:
             is encoded as an unknown token, with a warning; without this list it is an error.
         sentencepiece: settings of the tokenizer `sentencepiece`; null with any other tokenizer.
         chat: chat format: `template`, the tokenizer's chat template; `compact`, a short one for models trained from
-            random weights; null: `template` if the tokenizer has one, else `compact`.
+            random weights; null: `template` for a Hugging Face tokenizer, `compact` for one made here.
         dtype: data type of the weights.
         device: PyTorch device; `auto` uses a GPU if there is one.
         attention: attention kernel; `auto` leaves the choice to PyTorch.

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 
 from swe_trainers.errors import ConfigurationError, TemplateError
 from swe_trainers.model.calls import CallFormat
-from swe_trainers.model.tokenizers import SPECIAL_TOKENS, HuggingFaceTokenizer, Tokenizer
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
 
 __all__ = ["ChatFormat", "CompactChat", "TemplateChat", "chat_format"]
 
@@ -539,8 +539,8 @@ def chat_format(tokenizer: Tokenizer, kind: Literal["compact", "template"] | Non
 
     Args:
         tokenizer: of the model.
-        kind: "template" for the tokenizer's chat template, "compact" for `CompactChat`; None for the template if there
-            is one, else `CompactChat` if the tokenizer has its special tokens.
+        kind: "template" for the tokenizer's chat template, "compact" for `CompactChat`; None for the template of a
+            Hugging Face tokenizer, and `CompactChat` for one made here.
     Raises:
         TemplateError: there is no chat template, or it cannot be used for training; see `TemplateChat`.
         ConfigurationError: the tokenizer lacks the special tokens of `CompactChat`, or can have no chat template.
@@ -549,7 +549,4 @@ def chat_format(tokenizer: Tokenizer, kind: Literal["compact", "template"] | Non
         if kind == "template":
             raise ConfigurationError("model.chat: template needs a Hugging Face tokenizer. Try: compact")
         return CompactChat(tokenizer)
-    has_special_tokens = tokenizer.inner.get_vocab().keys() >= set(SPECIAL_TOKENS)
-    if kind == "compact" or (kind is None and not tokenizer.inner.chat_template and has_special_tokens):
-        return CompactChat(tokenizer)
-    return TemplateChat(tokenizer)
+    return CompactChat(tokenizer) if kind == "compact" else TemplateChat(tokenizer)
