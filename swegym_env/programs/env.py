@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -261,6 +262,9 @@ class SWEAgentEnv(SWEBenchEnv):
         sandbox, output = self._live()[0], ""
         try:
             result = sandbox.run(_END_ALL, timeout_s=_END_TIMEOUT_S)
+            if result.exit_code == 128 + signal.SIGKILL and not result.timed_out:
+                # The agent's end is known before a shell that it has killed has died: the command went to that one.
+                result = sandbox.run(_END_ALL, timeout_s=_END_TIMEOUT_S)
             output = result.output
             if not result.timed_out:  # the shell or its programs may be the agent's own: out of time, all are ended
                 sandbox.run(":", timeout_s=_AT_ONCE_S)

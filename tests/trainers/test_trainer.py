@@ -267,3 +267,32 @@ def test_log_probabilities_of_other_tokens_are_reported_once(mutant, reports, tm
     assert (min(gaps) > 0.3) if reports else (max(gaps) < 1e-4)
     log = (run / "training.log").read_text()
     assert log.count("the log-probabilities that the engine recorded are") == reports
+
+
+def documented_metrics():
+    """The names in the first column of the table of metrics; one with a slash at the end is a prefix."""
+    section = (ROOT / "docs/training.md").read_text(encoding="utf-8").partition("### Metrics")[2].partition("\n#")[0]
+    found = []
+    for row in re.findall(r"^\| (`.+?`) \|", section, flags=re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", row):
+            prefix = found[-1].partition("/")[0] if name.startswith("…") else ""
+            found.append(re.sub(r"…$|[A-Z]+$", "", prefix + name.removeprefix("…")))
+    return found
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists(model):
+    algorithms = [
+        PPO(**SMALL, kl_coefficient=0.1, correction="truncate", gradient_noise_every=1),
+        GRPO(**SMALL, group_size=4, resampling=1),
+    ]
+    evaluation = EvaluationConfig(episodes=2, success_above=0.5)
+    seen = set()
+    for algorithm in algorithms:
+        trainer = Trainer(model, lake, algorithm, evaluation=evaluation, compare_kernels_every=1, **LIMITS)
+        seen.update(*trainer.iterate(1))
+    names = documented_metrics()
+    assert len(names) > 60
+    unknown = {key for key in seen if not any(key == n or (n.endswith("/") and key.startswith(n)) for n in names)}
+    assert unknown == set()
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "swe_trainers").rglob("*.py"))
+    assert [n for n in names if n not in seen and (n.rpartition("/")[2] or n) not in source] == []

@@ -1,8 +1,8 @@
 """Screening for C and C++: how closely a patch is examined, decided by what its added lines can do.
 
-Code of C can reach everything in its process by a pointer, so no list of names is complete. What is listed are the ways
-to end, print, read or replace that a repair of a computation does not need; the tests run blind in any case, if they
-compare with literals (see `languages.c.blind`), and then there is nothing to find.
+C code can reach everything in its process by a pointer, so no list of names is complete. The lists have ways to end the
+process, to print, to read and to replace that the repair of a computation does not need. Tests that compare with
+literals run blind anyway (see `languages.c.blind`); then there is nothing to find.
 """
 
 from __future__ import annotations

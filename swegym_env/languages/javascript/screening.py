@@ -1,10 +1,11 @@
 """Screening for JavaScript: how closely a patch is examined, decided by what its added lines can do.
 
-The code under test runs in the process of its tests and can replace whatever they call, so no list of what is dangerous
-is complete. So what is ordinary is listed: names of the language and of the files of the repository, properties by
-these names, modules of the repository. Every other property, one whose name is computed, objects that answer what
-tests ask (`includes`), and changes of what all objects share are means of forgery; nearly all of them can read what the
-tests expect. The changed file is read as a tree, so that layout, escapes and texts that are put together hide nothing.
+The code under test runs in the process of its tests and can replace everything that they call, so no list of dangerous
+names is complete. Instead, what is ordinary is listed: names of the language and of the files of the repository,
+properties with these names, modules of the repository. Means of forgery are every other property, properties with a
+computed name, objects with methods that tests call (`includes`), and changes of what all objects share; nearly all of
+them can read what the tests expect. The changed file is parsed, so that layout, escapes and texts that are put together
+hide nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Test files of JavaScript and TypeScript: their tests by name, and what these expect, read by tree-sitter.
+"""Test files of JavaScript and TypeScript: their tests by name and expected values, parsed by tree-sitter.
 
 Known are `it` and `test` of mocha, Jest, Vitest, Jasmine and QUnit inside `describe` and `QUnit.module`; `assert.equal`
-and its kin of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and Jasmine.
+and similar ones of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and Jasmine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a JavaScript patch newly keeps between calls: by it, code may answer with what a test gave it before.
+"""State that a JavaScript patch newly keeps between calls: with it, code could answer with what a test gave it.
 
-A repair may keep state too (a cache, a registry), so this alone says nothing against a patch; see `twins`. Attributes
-of objects that the code under test is given, or that a class makes, are none: the test decides how long these live.
+A repair may keep state too (a cache, a registry), so this alone does not reject a patch; see `twins`. Attributes of
+objects that are given to the code under test, or that a class makes, do not count: the test decides how long these
+exist.
 """
 
 from __future__ import annotations

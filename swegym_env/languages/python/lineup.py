@@ -1,9 +1,9 @@
 """Lineups for Python: copies of the hidden tests, each with a single expectation, right or a decoy.
 
-Every copy is the whole test with all its other expectations taken out: `assert area(2, 3) == 6` becomes `area(2, 3)`.
-So each of the values 6, 7, 9 and 2 stands in as many copies as any other, and a reader of the file does not see which
-of them occurs elsewhere. (The same idea shows in statistics whether a plot is distinguishable from chance: the lineup
-of Buja et al. 2009, "Statistical inference for exploratory data analysis and model diagnostics".)
+Every copy is the whole test without its other expectations: `assert area(2, 3) == 6` becomes `area(2, 3)`. So each of
+the values 6, 7, 9 and 2 is in equally many copies, and a reader of the file does not see which of them occurs
+elsewhere. (The same idea shows in statistics whether a plot is distinguishable from chance: the lineup of Buja et al.
+2009, "Statistical inference for exploratory data analysis and model diagnostics".)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Test machinery in a repository's own packages: modules that the hidden tests use to judge.
+"""Test machinery in a repository's own packages: modules that the hidden tests judge with.
 
-A repository may ship what its tests judge with: `sympy.testing`, `sphinx.testing`, a base class for test cases, the
-fixtures of a plugin, and pytest its own `raises`. By their paths they are product code. They are found by what the
+A repository may contain code that its tests judge with: `sympy.testing`, `sphinx.testing`, a base class for test cases,
+the fixtures of a plugin, or pytest's own `raises`. Their paths look like product code. They are found through what the
 hidden tests, and the `conftest.py` files above them, import or name:
 
 - functions and classes whose names say that they judge (`assert…`, `raises`, `…TestCase`), and base classes of test
@@ -12,7 +12,7 @@ hidden tests, and the `conftest.py` files above them, import or name:
   arguments are equal,
 - plugins in `pytest_plugins`, and modules that define a fixture which the tests ask for.
 
-The same is found in what is found, and in the helper modules among the tests that the tests import.
+The same search continues in the modules that are found, and in helper modules that the tests import.
 """
 
 from __future__ import annotations

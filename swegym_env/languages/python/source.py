@@ -1,4 +1,4 @@
-"""What the source of a Python test file says: its test functions, their names in logs, and what surely runs."""
+"""The source of a Python test file: its test functions, their names in logs, and statements that certainly run."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Tests that run beside twins: the same statements with other values, so that the code under test is given several.
+"""Tests that run beside twins: the same statements with other values, so that the code under test gets several.
 
-Code that keeps what it is given can answer with it: the last value, the first one, the one object that it shares. A
-decoy in an assertion (`lineup`) does not show that: the test gives one value, and the decoy is another one. So copies
-of the whole test run beside twins of it, whose statements have other values for what is expected, variables of their
-own, and check nothing. Their order is drawn for each statement: what the last, the first or the only call gave is one
-of many. In some copies the test itself has one of the other values, in every place. Most repairs pass these too (the
-gold patch shows which), and then it does not help either to know which value the test was written with.
+Code that keeps its arguments can answer with them: the last value, the first one, or one object that all calls share. A
+decoy in an assertion (`lineup`) does not show this: the test gives one value, and the decoy is another. So copies of
+the whole test run beside twins, whose statements have other expected values and their own variables, and check nothing.
+Their order is random for each statement, so the last or the first value is one of many. In some copies the test itself
+has another value, in every place. Most repairs pass these too (the gold patch shows which), and then knowing the
+original value does not help either.
 
     def test_load():                # a copy
         box_k = Box()               # of a twin
