@@ -260,7 +260,7 @@ def make_players(
         played = evaluated = EnvPool([])
         with closing(make_env(config.environment, training=True)) as env:
             model = make_model(config.model, env, seed=config.seed)
-    chat, leads = chat_format(model.tokenizer, config.model.chat), rank() == 0
+    chat, is_leader = chat_format(model.tokenizer, config.model.chat), rank() == 0
 
     def generation() -> Generation:
         return connect(
@@ -271,7 +271,7 @@ def make_players(
             max_tokens=config.environment.max_tokens,
             folder=config.output_dir / "serving",
             training=training,
-            leads=leads,
+            is_leader=is_leader,
             ahead=training and config.rollout.max_staleness > 0,
         )
 
@@ -290,12 +290,12 @@ def make_players(
                 threads=config.threads,
             )
 
-        served = generation() if leads and not embedded else None
+        served = generation() if is_leader and not embedded else None
         workers = cluster = RayWorkers(ray, setup, stack, policy=model if embedded else None, generation=served)
-        if leads:  # the other ranks play nothing
+        if is_leader:  # the other ranks play nothing
             cluster.join()
     else:
-        first = generation() if leads else None
+        first = generation() if is_leader else None
         broadcast(None)  # a server is up before the other ranks look for it
         workers = LocalWorkers(first or generation(), chat, played, evaluated, lockstep=config.environment.lockstep)
     rollouts = make_rollouts(workers, config.environment, config.rollout, config.seed)

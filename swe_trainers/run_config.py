@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from swe_trainers.algorithms import ALGORITHMS, algorithm_classes, alternative, find_algorithm, name_of
+from swe_trainers.algorithms import ALGORITHMS, algorithms_with, alternative, find_algorithm, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.algorithms.grpo import GroupRelative
 from swe_trainers.config import UserPath, as_yaml, build, nearest
@@ -333,8 +333,7 @@ def _build_algorithm(values: Any) -> Algorithm:
     kind = find_algorithm(name)
     known = {f.name for f in fields(kind)}
     for key in sorted(settings.keys() - known):
-        others = [other for other, each in algorithm_classes().items() if key in {f.name for f in fields(each)}]
-        if others:
+        if others := algorithms_with(key):
             raise ConfigurationError(f"{key}: has no effect on {name}, it belongs to {', '.join(others)}")
     return build(kind, settings)
 

@@ -11,6 +11,7 @@ for metrics in trainer.iterate(updates=100):
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,14 +19,14 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 
-from swe_trainers.algorithms import name_of
+from swe_trainers.algorithms import BUILT_IN, alternative, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.checkpoint import Checkpoints, one_line
-from swe_trainers.config import plain
+from swe_trainers.config import nearest, plain
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import CheckpointError, ConfigurationError
 from swe_trainers.kernels import comparing
@@ -66,6 +67,10 @@ _SEEING = 0.2
 """Only a policy whose spread was above this is reported: with small random weights all states are similar at first."""
 _MISMATCH_NATS = 0.3
 """A larger mean difference per token between engine and trainer cannot be an effect of rounding or quantisation."""
+
+
+_ENVIRONMENT_OPTIONS = ("parallel", "max_turns", "max_tokens", "max_new_tokens", "lockstep")
+"""Arguments of `Trainer` that it passes to `rollouts_in`."""
 
 
 class Trainer:
@@ -144,13 +149,16 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         **environment_options: Any,
     ) -> None:
-        if algorithm is None:
-            raise ConfigurationError("algorithm: missing. Try: PPO()")
-        if not isinstance(algorithm, Algorithm):
-            raise ConfigurationError(f"algorithm: got {algorithm!r}, expected an object such as PPO()")
+        if isinstance(model, str | Path):
+            raise ConfigurationError(f"model: got {model!r}. Try: LanguageModel.load({str(model)!r})")
+        algorithm = _checked_algorithm(algorithm)
         plays = algorithm.rollout_plan is not None
         if plays == (demonstrations is not None):
             raise ConfigurationError("demonstrations: needed by algorithms that play no episodes, and by no others")
+        if plays and env is None and play is None:
+            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as FrozenLake-v1")
+        _check_sections(resume, rollout, evaluation)
+        _check_options(type(self), environment_options)
         for setting, value in (
             ("checkpoint_every", checkpoint_every),
             ("keep_checkpoints", keep_checkpoints),
@@ -158,8 +166,6 @@ class Trainer:
         ):
             if value < 1:
                 raise ConfigurationError(f"{setting}: got {value}, expected at least 1")
-        if plays and env is None and play is None:
-            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as FrozenLake-v1")
         self.model, self.algorithm, self.callbacks = model, algorithm, tuple(callbacks)
         self.name = name or name_of(algorithm)
         self._rollout, self._evaluation = rollout or RolloutConfig(), evaluation or EvaluationConfig()
@@ -241,8 +247,8 @@ class Trainer:
                     metrics |= self._evaluated()
                 for callback in self.callbacks:
                     callback(self, metrics)
-                bar_to_reach = self._evaluation.stop_at_success
-                if bar_to_reach is not None and metrics.get("eval/success", 0.0) >= bar_to_reach:
+                success_target = self._evaluation.stop_at_success
+                if success_target is not None and metrics.get("eval/success", 0.0) >= success_target:
                     self.stop()
                 last = self._finished(total)
                 if last and self._evaluates and not evaluated:
@@ -457,12 +463,12 @@ class Trainer:
         """Why a run that was started again has nothing to train, its last metrics, and how to continue it."""
         rows = [row for row in read_metrics(directory / "metrics.jsonl") if row.get("stage") == self.name]
         last = {name: value for name, value in (rows or [{}])[-1].items() if value is not None}
-        anew = "for a new run, use another output_dir, or --restart"
+        new_run = "for a new run, use another output_dir, or --restart"
         if self.stopped:
-            how = f"It was stopped, as by evaluation.stop_at_success: {anew}"
+            how = f"It was stopped, as by evaluation.stop_at_success: {new_run}"
         else:
             limit = "the number of updates" if self.learner.updates >= total else "max_seconds"
-            how = f"To continue, raise {limit} (swe-train: with --resume-with-changes); {anew}"
+            how = f"To continue, raise {limit} (swe-train: with --resume-with-changes); {new_run}"
         return f"{self.name}: complete, nothing is left to train. {self._line(total, last)}. {how}"
 
     def _line(self, total: int, metrics: Mapping[str, Any]) -> str:
@@ -473,6 +479,34 @@ class Trainer:
         updates, seconds = self.learner.updates, self.learner.seconds
         parts += filter(None, [pace(metrics)])
         return f"{self.name} {updates}/{total}  {'  '.join(parts)}  ({seconds:.0f} s)"
+
+
+def _checked_algorithm(algorithm: object) -> Algorithm:
+    """The algorithm. Raises ConfigurationError if it is a name, a class or anything else."""
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    got = "missing" if algorithm is None else f"got {algorithm!r}, expected an object"
+    path = BUILT_IN.get(algorithm) if isinstance(algorithm, str) else None
+    name = algorithm.__name__ if isinstance(algorithm, type) else (path or ":PPO").partition(":")[2]
+    instead = alternative(algorithm, classes=True) if isinstance(algorithm, str) else None
+    raise ConfigurationError(f"algorithm: {got}. Try: {instead or f'{name}()'}")
+
+
+def _check_sections(resume: Resume, rollout: object, evaluation: object) -> None:
+    """Raise ConfigurationError if one of these arguments is of another type, or an unknown choice."""
+    if resume not in get_args(Resume):
+        raise ConfigurationError(f"resume: got {resume!r}, expected one of {', '.join(get_args(Resume))}")
+    for name, given, kind in (("rollout", rollout, RolloutConfig), ("evaluation", evaluation, EvaluationConfig)):
+        if not (given is None or isinstance(given, kind)):
+            raise ConfigurationError(f"{name}: got {given!r}, expected an object such as {kind.__name__}()")
+
+
+def _check_options(trainer: type[Trainer], options: Mapping[str, object]) -> None:
+    """Raise ConfigurationError for the first option that neither a trainer nor `rollouts_in` has."""
+    unknown = next((name for name in options if name not in _ENVIRONMENT_OPTIONS), None)
+    if unknown is not None:
+        known = [name for name in inspect.signature(trainer.__init__).parameters if name != "self"]
+        raise ConfigurationError(f"Trainer: no argument {unknown!r}{nearest(unknown, [*known, *_ENVIRONMENT_OPTIONS])}")
 
 
 def rollouts_in(

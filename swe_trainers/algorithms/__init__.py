@@ -15,7 +15,15 @@ from swe_trainers.registry import search_path_hint, with_installed
 if TYPE_CHECKING:
     from swe_trainers.algorithms.algorithm import Algorithm
 
-__all__ = ["ALGORITHMS", "BUILT_IN", "algorithm_classes", "alternative", "find_algorithm", "name_of"]
+__all__ = [
+    "ALGORITHMS",
+    "BUILT_IN",
+    "algorithm_classes",
+    "algorithms_with",
+    "alternative",
+    "find_algorithm",
+    "name_of",
+]
 
 BUILT_IN = {
     "ppo": "swe_trainers.algorithms.ppo:PPO",
@@ -91,6 +99,11 @@ def find_algorithm(name: str) -> type[Algorithm]:
 def algorithm_classes() -> dict[str, type[Algorithm]]:
     """The class of each of `ALGORITHMS`, by name."""
     return {name: find_algorithm(name) for name in ALGORITHMS}
+
+
+def algorithms_with(setting: str) -> dict[str, type[Algorithm]]:
+    """The algorithms that have a hyperparameter of this name, by name."""
+    return {name: kind for name, kind in algorithm_classes().items() if setting in kind.__dataclass_fields__}
 
 
 def name_of(algorithm: Algorithm) -> str:

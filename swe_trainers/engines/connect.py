@@ -190,7 +190,7 @@ def connect(
     max_tokens: int,
     folder: Path,
     training: bool,
-    leads: bool = True,
+    is_leader: bool = True,
     ahead: bool = False,
 ) -> Generation:
     """Create the engine of a run.
@@ -202,7 +202,7 @@ def connect(
         n_slots, max_tokens: of the engine.
         folder: for weights and the server's log, if the configuration names none.
         training: the weights will change; else a server must have the policy's weights already.
-        leads: start the server and send it weights; of several processes that share a server, only one does.
+        is_leader: start the server and send it weights; of several processes that share a server, only one does.
         ahead: the engine generates during updates: an embedded engine then has its own copy of the weights.
     Raises:
         ConfigurationError: the engine cannot be created, or cannot be used for training.
@@ -221,7 +221,7 @@ def connect(
         )
     weights = (config.weights or folder).absolute()
     process = None
-    if config.command and leads:
+    if config.command and is_leader:
         port = str(urlsplit(config.url).port or 80)
         # A server that dies loses weights that are in no folder. With asynchronous rollouts the policy has newer ones
         # by then, so all weights that are sent are also kept in the folder.
@@ -242,7 +242,7 @@ def connect(
     if tolerance is None:
         tolerance = 1e-3 if next(model.parameters()).element_size() == 4 else 0.1
     transfer = None
-    if config.transport != "files" and training and leads:
+    if config.transport != "files" and training and is_leader:
         transfer = WeightTransfer(engine.client, config.transport, timeout_s=config.timeout_s)
         stack.callback(transfer.close)
     keep = ahead and process is not None
@@ -250,7 +250,7 @@ def connect(
     if process is not None:
         client = JsonClient(config.url, api_key=api_key(config), timeout_s=config.timeout_s, tries=2)
         process.prove = partial(sync.prove, client)
-    return _Served(engine, sync, sends=leads if training else None)
+    return _Served(engine, sync, sends=is_leader if training else None)
 
 
 def served_engine(

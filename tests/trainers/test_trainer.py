@@ -131,14 +131,30 @@ def test_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(mod
 def test_incompatible_arguments_are_rejected(model):
     with pytest.raises(ConfigurationError, match="env: missing"):
         Trainer(model, algorithm=PPO())
-    for no_algorithm in ("ppo", PPO):
-        with pytest.raises(ConfigurationError, match=r"algorithm: got .*, expected an object such as PPO\(\)"):
+    for no_algorithm, instead in (
+        (None, r"missing\. Try: PPO\(\)"),
+        ("ppo", r"got 'ppo', expected an object\. Try: PPO\(\)"),
+        ("grpo", r"got 'grpo', expected an object\. Try: GRPO\(\)"),
+        (GRPO, r"expected an object\. Try: GRPO\(\)"),
+        ("dpo", "expected an object. Try: RewardModel learns"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"algorithm: .*{instead}"):
             Trainer(model, lake, no_algorithm)
     with pytest.raises(ConfigurationError, match="demonstrations: needed by"):
         Trainer(model, lake, Cloning())
     for wrong in ({"checkpoint_every": 0}, {"log_every": 0}, {"keep_checkpoints": 0}, {"parallel": 0}):
         with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))}: got 0, expected at least 1"):
             Trainer(model, lake, PPO(), **wrong)
+    for wrong, message in (
+        ({"max_turn": 3}, "Trainer: no argument 'max_turn'. Did you mean 'max_turns'"),
+        ({"chekpoint_every": 3}, "Trainer: no argument 'chekpoint_every'. Did you mean 'checkpoint_every'"),
+        ({"resume": "yes"}, "resume: got 'yes', expected one of same, changed, never"),
+        ({"evaluation": 5}, r"evaluation: got 5, expected an object such as EvaluationConfig\(\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            Trainer(model, lake, PPO(), **wrong)
+    with pytest.raises(ConfigurationError, match=r"model: got 'gpt2'. Try: LanguageModel.load\('gpt2'\)"):
+        Trainer("gpt2", lake, PPO())
     with pytest.raises(ConfigurationError, match="parallel: have no effect"):
         Trainer(model, algorithm=PPO(), play=lambda update, attempt: [], parallel=2)
 
@@ -251,3 +267,32 @@ def test_log_probabilities_of_other_tokens_are_reported_once(mutant, reports, tm
     assert (min(gaps) > 0.3) if reports else (max(gaps) < 1e-4)
     log = (run / "training.log").read_text()
     assert log.count("the log-probabilities that the engine recorded are") == reports
+
+
+def documented_metrics():
+    """The names in the first column of the table of metrics; one with a slash at the end is a prefix."""
+    section = (ROOT / "docs/training.md").read_text(encoding="utf-8").partition("### Metrics")[2].partition("\n#")[0]
+    found = []
+    for row in re.findall(r"^\| (`.+?`) \|", section, flags=re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", row):
+            prefix = found[-1].partition("/")[0] if name.startswith("…") else ""
+            found.append(re.sub(r"…$|[A-Z]+$", "", prefix + name.removeprefix("…")))
+    return found
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists(model):
+    algorithms = [
+        PPO(**SMALL, kl_coefficient=0.1, correction="truncate", gradient_noise_every=1),
+        GRPO(**SMALL, group_size=4, resampling=1),
+    ]
+    evaluation = EvaluationConfig(episodes=2, success_above=0.5)
+    seen = set()
+    for algorithm in algorithms:
+        trainer = Trainer(model, lake, algorithm, evaluation=evaluation, compare_kernels_every=1, **LIMITS)
+        seen.update(*trainer.iterate(1))
+    names = documented_metrics()
+    assert len(names) > 60
+    unknown = {key for key in seen if not any(key == n or (n.endswith("/") and key.startswith(n)) for n in names)}
+    assert unknown == set()
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "swe_trainers").rglob("*.py"))
+    assert [n for n in names if n not in seen and (n.rpartition("/")[2] or n) not in source] == []

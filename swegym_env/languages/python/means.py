@@ -1,4 +1,4 @@
-"""The means of forgery in a Python patch: what its changes name by which a test can be read, ended or forged.
+"""The means of forgery in a Python patch: names in its changes with which tests can be read, ended or forged.
 
 Words are looked for in the lines that a patch adds, as Python reads them: identifiers in their normal form, and
 constant texts put together. A changed function or class counts by its name: the body of an `__eq__` needs no word.

@@ -1,6 +1,6 @@
-"""What a Python patch newly keeps between calls: by it, the code under test may answer with what a test gave it before.
+"""State that a Python patch newly keeps between calls: with it, code could answer with what a test gave it.
 
-A repair may keep state too (a cache, a registry), so this alone says nothing against a patch; see `twins`.
+A repair may keep state too (a cache, a registry), so this alone does not reject a patch; see `twins`.
 """
 
 from __future__ import annotations
