@@ -58,7 +58,11 @@ Evaluate = Callable[[Learner], Mapping[str, float]]
 """Evaluates the policy and returns metrics; must not change it."""
 
 _BLIND_NATS = 0.05
-"""A policy whose actions have less information about its observations, and whose spread has halved, is reported."""
+"""A policy whose actions have less information about its observations, and whose spread fell so far, is reported."""
+_BLIND_SPREAD = 0.25
+"""As a fraction of the largest spread so far."""
+_BLIND_UPDATES = 3
+"""In so many updates in a row: policies of random weights that learn later fell below for one or two."""
 _SEEING = 0.2
 """Only a policy whose spread was above this is reported: with small random weights all states are similar at first."""
 _MISMATCH_NATS = 0.3
@@ -199,7 +203,7 @@ class Trainer:
         self._failures = Failures(
             self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
         )
-        self._widest, self._blind, self._mismatched = 0.0, False, False
+        self._widest, self._blind, self._mismatched = 0.0, 0, False
         self.stopped = False
 
     def train(self, updates: int | None = None) -> Learner:
@@ -290,7 +294,7 @@ class Trainer:
         metrics |= {"seconds/rollout": played - started, "seconds/update": updated - played}
         if "tokens" in metrics:
             metrics["tokens_per_second"] = metrics["tokens"] / max(updated - started, 1e-9)
-        self._warn_of_blindness(metrics)
+        self._warn_of_blindness(metrics, episodes)
         self._warn_of_mismatch(metrics)
         if comparison is not None:
             metrics |= {f"kernels/{name}_error": error for name, error in comparison.errors.items()}
@@ -397,19 +401,23 @@ class Trainer:
             self._log.detail(f"invalid episodes so far: {dict(self._failures.counts)}")
         self._failures.check(what, episodes)
 
-    def _warn_of_blindness(self, metrics: Mapping[str, Any]) -> None:
+    def _warn_of_blindness(self, metrics: Mapping[str, Any], episodes: Sequence[Trajectory] | Batch) -> None:
         """Log once when the hidden states have become similar, so that actions hardly depend on observations."""
         spread, information = (metrics.get(f"representation/{name}") for name in ("spread", "information"))
-        if self._log is None or spread is None or information is None or self._blind:
+        if self._log is None or spread is None or information is None or self._blind == _BLIND_UPDATES:
             return
         self._widest = max(self._widest, spread)
-        if spread < 0.5 * self._widest and self._widest > _SEEING and information < _BLIND_NATS:
-            self._blind = True
+        fallen = spread < _BLIND_SPREAD * self._widest and self._widest > _SEEING and information < _BLIND_NATS
+        self._blind = self._blind + 1 if fallen else 0
+        if self._blind == _BLIND_UPDATES:
+            played = () if isinstance(episodes, Batch) else episodes  # a batch is of demonstrations
+            restricted = any(episode.allowed for episode in played)
+            legal = "" if restricted else "legal actions (adapter: text, or rollout.constrained), "
             self._log.warning(
                 f"update {self.learner.updates + 1}: the policy's actions hardly depend on its observations any more: "
                 f"the spread of its hidden states fell from {self._widest:.2f} to {spread:.2f}, and its actions have "
-                f"{information:.3f} nats of information about the observations. Try: legal actions (adapter: text, or "
-                "rollout.constrained), or a smaller learning_rate"
+                f"{information:.3f} nats of information about the observations. Try: {legal}a smaller learning_rate, "
+                "or a larger initializer_range in model.architecture"
             )
 
     def _warn_of_mismatch(self, metrics: Mapping[str, Any]) -> None:

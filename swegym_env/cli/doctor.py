@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +50,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--dataset",
         action="append",
-        help="list which rows of this dataset can be set up here, by repository and toolchain; may be given again",
+        help="count the rows of this dataset that can be set up here, by repository and toolchain (--json: with their "
+        "ids); may be given again",
     )
     add_json(parser, "finding")
 
@@ -61,7 +62,9 @@ def _run(options: argparse.Namespace) -> int:
     findings = diagnose()
     if options.json:
         for finding in findings:
-            print(json.dumps(dataclasses.asdict(finding)))
+            found = dataclasses.asdict(finding)
+            del found["instances"]  # none of these is about rows
+            print(json.dumps(found))
     else:
         print(render(findings))
     return 0 if can_run(findings) else 1
@@ -89,12 +92,14 @@ class Finding:
         ok: whether it works.
         detail: a version, a path, a time, or the reason of the failure.
         remedy: if it does not work, what is lost and what to do; else "".
+        instances: ids of the rows that it is about, if it is about rows.
     """
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
+    instances: tuple[str, ...] = ()
 
 
 _FEATURE_OF = {
@@ -237,7 +242,7 @@ def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
     Raises:
         ConfigurationError: the dataset cannot be loaded.
     """
-    counts: Counter[tuple[str, str, str]] = Counter()
+    instances = defaultdict[tuple[str, str, str], list[str]](list)
     for task in load_tasks(dataset, on_bad_row="skip"):
         recipe = language_of(task).find_recipe(task)
         if recipe is not None:
@@ -251,15 +256,16 @@ def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
             what = task.repo if unreached else f"{task.repo} {task.version}".rstrip()
             remedy = f"{unreached} with `setup`" if unreached else "an entry in $SWEGYM_SETUP_COMMANDS"
             toolchain = Toolchain(f"their images, or {remedy}", f"no set-up for {what}")
-        counts[task.repo, toolchain.name, toolchain.problem] += 1
+        instances[task.repo, toolchain.name, toolchain.problem].append(task.instance_id)
     return [
         Finding(
             repo,
             not problem,
-            f"{count} row{'s' if count > 1 else ''}: {problem or name}",
+            f"{len(ids)} row{'s' if len(ids) > 1 else ''}: {problem or name}",
             f"these rows are invalid. They need {name}" if problem else "",
+            tuple(ids),
         )
-        for (repo, name, problem), count in sorted(counts.items())
+        for (repo, name, problem), ids in sorted(instances.items())
     ]
 
 

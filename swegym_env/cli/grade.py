@@ -160,7 +160,7 @@ def _grade_all(
         )
         print(json.dumps(shown) if options.json else _line(row), flush=True)
 
-    if not options.json and len(patches) > 1:
+    if not options.json:
         print(_HEADING)
     for row in rows.values():
         show(row)

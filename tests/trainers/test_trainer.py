@@ -189,32 +189,66 @@ def test_shortest_program_has_nine_lines_and_is_the_one_in_the_readme():
     assert len(example) <= 9
 
 
-def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(tmp_path):
-    """After two updates all words look alike to it."""
+def alike(model):
+    """All words look alike to the model from now on."""
+    with torch.no_grad():
+        table = model.causal_lm.get_input_embeddings().weight
+        table.copy_(table.mean(0).expand_as(table))
+
+
+@pytest.mark.parametrize("unconstrained", [True, False])
+def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(unconstrained, tmp_path):
+    """After two updates all words look alike to it; after three more it is reported, with what can be tried."""
 
     def taxi():
-        return TextAdapter(gymnasium.make("Taxi-v4"))
+        return TextAdapter(gymnasium.make("Taxi-v4"), unconstrained=unconstrained)
 
     words = WordTokenizer.from_texts(taxi().vocabulary())
     model = LanguageModel.from_config({**SHAPE, "initializer_range": 0.3}, words)
 
     def blindfold(trainer, metrics):
         if trainer.learner.updates == 2:
-            with torch.no_grad():
-                table = model.causal_lm.get_input_embeddings().weight
-                table.copy_(table.mean(0).expand_as(table))
+            alike(model)
 
     settings = {**SMALL, "episodes_per_update": 24, "learning_rate": 1e-5}
     run = tmp_path / "run"
     trainer = Trainer(model, taxi, PPO(**settings), callbacks=[blindfold], output_dir=run, console=False, **LIMITS)
-    trainer.train(4)
+    trainer.train(6)
     rows = read_metrics(run / "metrics.jsonl")
     seen = [row["representation/spread"] for row in rows]
     assert min(seen[:2]) > 0.2
     assert max(seen[2:]) < 0.01
     log = (run / "training.log").read_text()
     assert log.count("actions hardly depend on its observations any more") == 1
-    assert "update 3: " in log
+    assert "update 5: " in log
+    assert ("legal actions" in log) is unconstrained
+
+
+def test_a_policy_that_sees_again_is_not_reported(tmp_path):
+    """A policy of random weights may see less for an update or two before it learns."""
+
+    def taxi():
+        return TextAdapter(gymnasium.make("Taxi-v4"))
+
+    words = WordTokenizer.from_texts(taxi().vocabulary())
+    model = LanguageModel.from_config({**SHAPE, "initializer_range": 0.3}, words)
+    table = model.causal_lm.get_input_embeddings().weight
+    original = table.detach().clone()
+
+    def blink(trainer, metrics):
+        if trainer.learner.updates % 3 == 1:
+            alike(model)
+        elif trainer.learner.updates % 3 == 0:
+            with torch.no_grad():
+                table.copy_(original)
+
+    settings = {**SMALL, "episodes_per_update": 24, "learning_rate": 1e-5}
+    run = tmp_path / "run"
+    trainer = Trainer(model, taxi, PPO(**settings), callbacks=[blink], output_dir=run, console=False, **LIMITS)
+    trainer.train(7)
+    seen = [row["representation/spread"] < 0.01 for row in read_metrics(run / "metrics.jsonl")]
+    assert seen == [False, True, True, False, True, True, False]
+    assert "hardly depend" not in (run / "training.log").read_text()
 
 
 @pytest.mark.parametrize(("mutant", "reports"), [("", 0), ("shifted", 1)])

@@ -141,6 +141,11 @@ def test_rows_that_can_be_set_up_are_counted_by_repository_and_toolchain(
     assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl"), "--json"]) == 1
     found = {line["name"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
     assert found["a/has"]["ok"] and found["a/has"]["detail"].startswith(f"2 rows: Python {own}.")
+    assert {name: line["instances"] for name, line in found.items()} == {
+        "a/has": ["x-0", "x-1"],
+        "a/lacks": ["x-2"],
+        "b/c": ["x-3"],
+    }
     assert not found["a/lacks"]["ok"] and found["a/lacks"]["detail"].startswith("1 row: no Python 3.1 on this machine")
     assert (
         found["b/c"]["detail"] == "1 row: no set-up for b/c 1.0" and "SWEGYM_SETUP_COMMANDS" in found["b/c"]["remedy"]
