@@ -58,8 +58,14 @@ SIZES = {  # hidden_size, intermediate_size, num_hidden_layers
 # The environment and the trainers are excluded, and packages that bear the name of one in `mini`.
 EXCLUDED = {"swegym_env", "swe_trainers", *mini.packages()}
 NO_SOURCE = re.compile(r"(^|/)(tests?|testing|_vendor|vendored|site-packages|idlelib|lib2to3)(/|$)|_pb2|test_")
-SHARES = {"reading": 0.3, "repairs": 0.35, "ppo": 0.35}  # of the hours
-TASKS = {"dataset": "mini", "action_format": "raw", "prompt": "terse", "max_turns": 4, "observation_limit": 200_000}
+SHARES = {"reading": 0.25, "repairs": 0.45, "ppo": 0.3}  # of the hours
+TASKS: dict[str, Any] = {
+    "dataset": "mini",
+    "action_format": "raw",
+    "prompt": "terse",
+    "max_turns": 4,
+    "observation_limit": 200_000,
+}
 SOURCES = "for f in $(git ls-files '*.py' | grep -v '^tests/'); do echo \"=== $f\"; cat \"$f\"; done; echo '=== '"
 
 
@@ -328,7 +334,7 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
 def _broken(
     issue: str, lines: list[Line], others: list[list[Line]], rng: random.Random, count: int
 ) -> Iterator[dict[str, Any]]:
-    """A function with a bug, `count` times, among one or two others of its file."""
+    """A function with a bug, `count` times, among up to two others of its file."""
     codes = [line.code for line in lines]
     try:
         found = operator_edits(codes, rng.randrange(1 << 30))
@@ -339,8 +345,8 @@ def _broken(
         if edit is None or edit[1].count("\n") > 3:
             continue
         mine = [replace(lines[0], number=number, code=code) for number, code in enumerate(broken, start=1)]
-        near = [each for each in rng.sample(others, min(2, len(others))) if each and each is not lines]
-        shown = chosen(issue, [mine, *(each for each in near if len(each) < 12)])
+        near = [each for each in others if each is not lines and 0 < len(each) < 10]
+        shown = chosen(issue, [mine, *rng.sample(near, min(len(near), rng.randrange(3)))])
         first = next((at for at, line in enumerate(shown) if line.function == mine[0].function), None)
         if first is not None:
             repair = [first + edit[0], edit[1]]
@@ -385,8 +391,8 @@ def record(output: Path, count: int) -> None:
     export_trajectories(folder, output / "recorded", "messages", resolved_only=True, force=True)
 
 
-def stage(options: argparse.Namespace, name: str, start: str | None, **settings: Any) -> Path:
-    """One run of `swe-train`, or what is left of it; its folder."""
+def stage(options: argparse.Namespace, name: str, start: str | None, **settings: Any) -> None:
+    """One run of `swe-train`, or what is left of it."""
     output = options.output
     hidden, inner, layers = SIZES[options.size]
     architecture = {
@@ -414,7 +420,6 @@ def stage(options: argparse.Namespace, name: str, start: str | None, **settings:
         }
     )
     run_experiment(config, console=options.console, resume="changed")
-    return output / name
 
 
 def clone(options: argparse.Namespace, name: str, start: str | None, file: str, **settings: Any) -> None:
@@ -558,8 +563,8 @@ def write_report(options: argparse.Namespace, results: dict[str, Any]) -> None:
     text = f"""# A model from nothing repairs the packages of `mini`
 
 Seed {options.seed}, size {options.size}, {options.threads} threads. Source text: {files["train"]} files, and
-{files["test"]} of packages that are held out; `files.txt` lists them. {recorded} recorded episodes were cloned. One edit
-of the lines shown can repair {reachable} of the held-out tasks of `mini`.
+{files["test"]} of packages that are held out; `files.txt` lists them. {recorded} recorded episodes were cloned. One
+edit of the lines shown can repair {reachable} of the held-out tasks of `mini`.
 
 {newline.join(rows)}
 
@@ -615,7 +620,7 @@ def main() -> None:
         keep("random edits", measure_random(options))
     clone(options, "reading", None, "reading.jsonl", learning_rate=1e-3, epochs=options.epochs, minibatch_episodes=32)
     clone(
-        options, "repairs", "reading", "repairs.jsonl", learning_rate=5e-4, epochs=options.epochs, minibatch_episodes=32
+        options, "repairs", "reading", "repairs.jsonl", learning_rate=1e-3, epochs=options.epochs, minibatch_episodes=32
     )
     if "repairs cloned" not in results:
         keep("repairs cloned", measure(options, output / "repairs", "repairs"))
