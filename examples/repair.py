@@ -48,6 +48,7 @@ from swegym_env.tasks.data import mini
 from swegym_env.wrappers import RecordTrajectory
 
 SHOWN_CHARS, SHOWN_LINES, ISSUE_CHARS = 1000, 40, 200  # what an observation may have
+MAX_TOKENS = 1536  # of an episode: even one token a character fits
 LABELS = [f"L{number}:" for number in range(1, SHOWN_LINES + 1)]  # a token each
 SIZES = {  # hidden_size, intermediate_size, num_hidden_layers
     "tiny": (32, 64, 1),
@@ -397,7 +398,7 @@ def stage(options: argparse.Namespace, name: str, start: str | None, **settings:
     hidden, inner, layers = SIZES[options.size]
     architecture = {
         "model_type": "llama", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
-        "num_attention_heads": max(2, hidden // 64), "max_position_embeddings": 768, "tie_word_embeddings": True,
+        "num_attention_heads": max(2, hidden // 64), "max_position_embeddings": MAX_TOKENS, "tie_word_embeddings": True,
         "initializer_range": hidden**-0.5,
     }  # fmt: skip
     model = {"path": str((output / start / "model").absolute())} if start else None
@@ -408,7 +409,7 @@ def stage(options: argparse.Namespace, name: str, start: str | None, **settings:
                 "kwargs": {**TASKS, "split": "train", "pool": 0},
                 "wrappers": [{"name": "repair:OneEdit"}],
                 "parallel": options.parallel,
-                "max_tokens": 768,
+                "max_tokens": MAX_TOKENS,
                 "max_new_tokens": 64,
             },
             "model": model or {"architecture": architecture, "tokenizer": str((output / "tokenizer").absolute())},
@@ -467,7 +468,7 @@ def measure(options: argparse.Namespace, model: Path, name: str) -> dict[str, An
     """A model on held-out functions and on held-out tasks of `mini`; what is done is not repeated."""
     policy = open_folder(
         model, dtype=None, device=None, threads=options.threads, n_parallel=options.parallel, temperature=1.0,
-        max_new_tokens=64, max_tokens=768,
+        max_new_tokens=64, max_tokens=MAX_TOKENS,
     )  # fmt: skip
     policy = replace(policy, settings=replace(policy.settings, constrained=True, evaluation=True))
     found = {}

@@ -1,0 +1,187 @@
+"""The repair example at a tiny size: its text, its edits, its scaffold, and a run that goes on where it was."""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swe_trainers.logging import read_metrics
+from swegym_env.env import SWEBenchEnv
+from swegym_env.tasks.data import mini
+from tests.programs import ROOT, run_to_end
+
+
+def _loaded():
+    if "repair" not in sys.modules:
+        spec = importlib.util.spec_from_file_location("repair", ROOT / "examples" / "repair.py")
+        sys.modules["repair"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["repair"])
+    return sys.modules["repair"]
+
+
+repair = _loaded()
+LINES = st.lists(st.sampled_from("abc"), max_size=6)
+
+
+def _edited(before, at, text):
+    return [*before[:at], *text.split("\n"), *before[at + 1 :]]
+
+
+@given(before=LINES, at=st.integers(0, 6), old=st.integers(0, 2), new=st.lists(st.sampled_from("abc"), max_size=3))
+def test_an_edit_of_one_line_makes_the_change(before, at, old, new):
+    at = min(at, len(before))
+    after = [*before[:at], *new, *before[at + old :]]
+    edits = list(repair.edits_of(before, after))
+    for place, text in edits:
+        # An empty text removes its line.
+        assert (_edited(before, place, text) if text else [*before[:place], *before[place + 1 :]]) == after
+    if before != after and len(before[at : at + old]) <= 1 and before:
+        assert edits
+
+
+def test_functions_are_read_without_what_needs_no_repair():
+    content = '''"""Module."""
+class Shelf:
+    @property
+    def full(self):
+        """Whether nothing fits.
+
+        Really.
+        """
+        # counted
+
+        return len(self) >= self.size
+
+
+def empty(): return Shelf()
+'''
+    found = list(repair.functions_of("shelf.py", content))
+    assert [described for described, _ in found] == ["Whether nothing fits.\n\nReally.", ""]
+    shelf, empty = (lines for _, lines in found)
+    assert [line.function for line in shelf] == [("shelf.py", "Shelf.full")] * 3
+    assert [(line.number, line.indent, line.code) for line in shelf] == [
+        (3, 4, "@property"),
+        (4, 4, "def full(self):"),
+        (11, 4, "    return len(self) >= self.size"),
+    ]
+    assert [(line.number, line.code) for line in empty] == [(14, "def empty(): return Shelf()")]
+
+
+def test_the_function_that_an_issue_names_is_shown_first():
+    functions = [lines for _, lines in repair.functions_of("f.py", "def a(x): return x\n\n\ndef b(y): return y\n")]
+    assert repair.chosen("What b returns is wrong", functions)[0].function == ("f.py", "b")
+    assert repair.chosen("What a returns is wrong", functions)[0].function == ("f.py", "a")
+    long = [lines for _, lines in repair.functions_of("f.py", "def a(x):\n" + "    x += 1\n" * repair.SHOWN_LINES)]
+    assert repair.chosen("a", [*functions, *long]) and repair.chosen("a", long) == []
+
+
+def test_the_scaffold_shows_and_carries_out_the_repairs_of_training_tasks():
+    tasks = mini.load("train")
+    removed, replaced, slashed = (
+        next(task for task in tasks if wanted(task))
+        for wanted in (
+            lambda task: "\n-" not in task.patch.partition("+++")[2] and _reachable(task),
+            lambda task: "\n-" in task.patch.partition("+++")[2] and _reachable(task),
+            lambda task: any("\\" in line for line in task.patch.split("\n") if line[:1] == "+") and _reachable(task),
+        )
+    )
+    env = repair.OneEdit(SWEBenchEnv(tasks=[removed, replaced, slashed], sandbox="namespace", **_arguments()))
+    for task in (removed, replaced, slashed):
+        observation, info = env.reset(options={"instance_id": task.instance_id})
+        at, text = repair.gold_edit(env.get_wrapper_attr("task"), env.shown)
+        assert observation.startswith(task.problem_statement[:60])
+        assert f"\n{repair.LABELS[at]}{env.shown[at].code}" in observation
+        assert info["legal_actions"] == repair.LABELS[: len(env.shown)]
+        assert repair.play(env, (at, env.shown[at].code))[1]["resolved"] is False  # what was there
+        env.reset(options={"instance_id": task.instance_id})
+        _, info = repair.play(env, (at, text))
+        assert info["resolved"], (task.instance_id, info["patch"])
+    env.close()
+
+
+def _arguments():
+    return {name: value for name, value in repair.TASKS.items() if name != "dataset"}
+
+
+def _reachable(task):
+    files = {path: text for path, text in task.files.items() if path.endswith(".py") and not path.startswith("tests/")}
+    functions = [lines for path, text in files.items() for _, lines in repair.functions_of(path, text)]
+    return repair.gold_edit(task, repair.chosen(task.problem_statement, functions)) is not None
+
+
+def test_random_edits_change_one_line_and_are_python():
+    functions = [lines for _, lines in repair.functions_of("f.py", "def a(x, y):\n    if x < y:\n        return x\n")]
+    edits = repair.all_edits(functions[0])
+    assert (1, "    if x <= y:") in edits and (1, "    if x > y:") in edits
+    for at, text in edits:
+        codes = [line.code for line in functions[0]]
+        compile("\n".join(_edited(codes, at, text)), "f.py", "exec")
+        assert text != codes[at]
+
+
+def test_library_repairs_restore_functions_of_packages_that_are_held_out(tmp_path):
+    repair.prepare(argparse.Namespace(functions=40, seed=3), tmp_path)
+    files = [line.split(" ", 2) for line in (tmp_path / "files.txt").read_text().splitlines()]
+    train, test = ({package for split, package, _ in files if split == wanted} for wanted in ("train", "test"))
+    assert train and test and not train & test and not (train | test) & repair.EXCLUDED
+    assert all(Path(path).is_file() for _, _, path in files)
+    read = [
+        json.loads(line)["messages"][1]["content"] for line in (tmp_path / "reading.jsonl").read_text().splitlines()
+    ]
+    rows = [json.loads(line) for line in (tmp_path / "held_out.jsonl").read_text().splitlines()]
+    assert rows
+    for row in rows:
+        at, text = row["repair"]
+        repaired = "\n".join(_edited(row["lines"], at, text))
+        assert repaired != "\n".join(row["lines"])
+        compile(repaired, "f.py", "exec")
+        assert not any(code in repaired for code in read)
+    repairs = [json.loads(line)["messages"] for line in (tmp_path / "repairs.jsonl").read_text().splitlines()]
+    assert len(repairs) == 40
+    for shown, label, line, text in (tuple(message["content"] for message in each) for each in repairs):
+        assert f"\n{label}{line}" in shown and text != line
+
+
+def test_a_library_repair_is_one_point_for_the_line_and_one_for_the_text(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"issue": "add", "lines": ["def add(a, b):", "    return a - b"], "repair": [1, "y"]}))
+    env = gymnasium.make("LibraryRepair-v0", file=str(file))
+    observation, info = env.reset(seed=0)
+    assert observation == "add\nL1:def add(a, b):\nL2:    return a - b" and info["legal_actions"] == ["L1:", "L2:"]
+    assert repair.play(env, (1, "y")) == (2.0, {"resolved": True})
+    for edit, score in (((1, "z"), 1.0), ((0, "y"), 0.0)):
+        env.reset(seed=0)
+        assert repair.play(env, edit) == (score, {"resolved": False})
+
+
+@pytest.mark.timeout(240)
+def test_a_run_measures_each_stage_and_goes_on_with_more_rounds(tmp_path):
+    sizes = (
+        *("--size", "tiny", "--functions", 40, "--vocabulary", 500, "--epochs", 1, "--recorded", 6, "--updates", 1),
+        *("--episodes", 2, "--held-out", ":1", "--samples", 1, "--parallel", 1, "--threads", 1, "--output", tmp_path),
+    )
+
+    def run(rounds):
+        command = [sys.executable, "examples/repair.py", *map(str, sizes), "--rounds", str(rounds)]
+        ran = run_to_end(command, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout_s=200)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        return json.loads(ran.stdout.splitlines()[-1])
+
+    names = ["random edits", "repairs cloned", "episodes cloned", "PPO, 1 updates"]
+    first = run(1)
+    assert list(first) == names and all(0 <= rate <= 1 for rate in first.values())
+    cloned = {path: path.read_bytes() for path in tmp_path.glob("*/metrics.jsonl") if path.parent.name != "ppo"}
+    assert len(cloned) == 3
+    second = run(2)
+    assert list(second) == [*names, "PPO, 2 updates"]
+    assert {path: path.read_bytes() for path in cloned} == cloned
+    assert [row["update"] for row in read_metrics(tmp_path / "ppo" / "metrics.jsonl") if "loss" in row] == [1, 2]
+    report = (tmp_path / "report.md").read_text()
+    assert all(f"\n| {name} | " in report for name in second)
