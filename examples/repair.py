@@ -37,6 +37,7 @@ from swe_trainers.evaluation.evaluate import Plan, evaluate
 from swe_trainers.evaluation.policies import open_folder
 from swe_trainers.evaluation.statistics import clustered_interval
 from swe_trainers.experiment import run_experiment
+from swe_trainers.files import write_whole
 from swe_trainers.logging import read_metrics
 from swe_trainers.model.tokenizers import train_sentencepiece
 from swe_trainers.run_config import WrapperConfig, run_config
@@ -329,7 +330,7 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
         for row in rows[False]
         for at, text in [row["repair"]]
     ]
-    (output / "repairs.jsonl").write_text("".join(conversations))  # the last one: it is there when all are
+    write_whole(output / "repairs.jsonl", "".join(conversations))  # the last one: it is there when all are
 
 
 def _broken(
@@ -433,24 +434,28 @@ def clone(options: argparse.Namespace, name: str, start: str | None, file: str, 
             start,
             demonstrations=options.output / file,
             trainer={"algorithm": "cloning", "warmup_updates": 20, "weight_decay": 0.01, "pack": True, **settings},
-            checkpoint_every=100,
+            checkpoint_every=50,
             max_seconds=None if share is None else 3600 * options.hours * share,
         )
 
 
 def reinforce(options: argparse.Namespace) -> Iterator[int]:
-    """Rounds of PPO on the training tasks of `mini` while there are hours left; the number of each."""
+    """Rounds of PPO on the training tasks of `mini` while there are hours left; after each, how many updates."""
     limit, metrics = 3600 * options.hours * SHARES["ppo"], options.output / "ppo" / "metrics.jsonl"
-    for number in range(1, options.rounds + 1):
-        updates = number * options.updates
-        rows = [row for row in read_metrics(metrics) if row.get("stage") == "ppo"] if metrics.exists() else []
-        if not rows or (rows[-1]["update"] < updates and rows[-1]["seconds"] < limit):
+
+    def progress() -> tuple[int, float]:
+        rows = [row for row in read_metrics(metrics) if "seconds" in row] if metrics.exists() else []
+        return (rows[-1]["update"], rows[-1]["seconds"]) if rows else (0, 0.0)
+
+    for wanted in range(options.updates, options.rounds * options.updates + 1, options.updates):
+        done, seconds = progress()
+        if done < wanted and seconds < limit:
             stage(
                 options,
                 "ppo",
                 "recorded_episodes",
                 trainer={
-                    "algorithm": "ppo", "learning_rate": 5e-5, "max_updates": updates,
+                    "algorithm": "ppo", "learning_rate": 5e-5, "max_updates": wanted,
                     "episodes_per_update": options.episodes, "epochs": 2, "minibatches": min(4, options.episodes),
                     "value_coefficient": 0.1, "value_clip": None, "kl_coefficient": 0.02, "kl_placement": "reward",
                     "kl_estimator": "k1",
@@ -458,10 +463,10 @@ def reinforce(options: argparse.Namespace) -> Iterator[int]:
                 checkpoint_every=1,
                 max_seconds=limit,
             )  # fmt: skip
-            rows = [row for row in read_metrics(metrics) if row.get("stage") == "ppo"]
-        elif rows[-1]["update"] < updates:
+            done, _ = progress()
+        yield min(done, wanted)
+        if done < wanted:
             return
-        yield number
 
 
 def measure(options: argparse.Namespace, model: Path, name: str) -> dict[str, Any]:
@@ -535,54 +540,50 @@ def measure_random(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_report(options: argparse.Namespace, results: dict[str, Any]) -> None:
-    """The table, and the curve of PPO."""
+    """What was measured so far, what each stage took, and the curve of PPO."""
     output = options.output
-
-    def last(name: str) -> dict[str, Any]:
-        return [row for row in read_metrics(output / name / "metrics.jsonl") if "seconds" in row][-1]
 
     def percent(value: float) -> str:
         return f"{value:.1%}"
 
-    rows = [
-        "| | library: the line | library: exact | `mini`: resolved (95 %) | `mini`: by one of the samples |",
-        "|---|---|---|---|---|",
-    ]
+    measured, spent, curve = list[str](), list[str](), list[str]()
     for name, found in results.items():
         library, tasks = found["library"], found["mini"]
         cells = [percent(library["mean_return"] - library["resolve_rate"]), percent(library["resolve_rate"])]
         interval = " to ".join(map(percent, tasks["resolve_rate_95"]))
         cells += [f"{percent(tasks['resolve_rate'])} ({interval})", percent(list(tasks["pass_at"].values())[-1])]
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    spent = [f"| {name} | {last(name)['update']} | {last(name)['seconds'] / 60:.0f} |" for name in (*CLONED, "ppo")]
-    played = [row for row in read_metrics(output / "ppo" / "metrics.jsonl") if "reward_mean" in row]
-    curve = [f"| {row['update']} | {percent(row['reward_mean'])} |" for row in played[:: max(1, len(played) // 20)]]
+        measured.append(f"| {name} | {' | '.join(cells)} |")
+    for name in ("reading", "repairs", "recorded_episodes", "ppo"):
+        file = output / name / "metrics.jsonl"
+        rows = [row for row in read_metrics(file) if "seconds" in row] if file.exists() else []
+        if rows:
+            loss = "" if name == "ppo" else f"{rows[-1]['loss']:.2f}"
+            spent.append(f"| {name} | {rows[-1]['update']} | {rows[-1]['seconds'] / 60:.0f} | {loss} |")
+        played = [row for row in rows if "reward_mean" in row]
+        curve += [f"| {row['update']} | {percent(row['reward_mean'])} |" for row in played[:: len(played) // 20 + 1]]
     files = Counter(line.split()[0] for line in (output / "files.txt").read_text().splitlines())
-    recorded = len((output / "recorded" / "messages.jsonl").read_text().splitlines())
-    reachable = percent(results["random edits"]["reachable"])
     newline = "\n"  # Python 3.10 takes no backslash inside
     text = f"""# A model from nothing repairs the packages of `mini`
 
 Seed {options.seed}, size {options.size}, {options.threads} threads. Source text: {files["train"]} files, and
-{files["test"]} of packages that are held out; `files.txt` lists them. {recorded} recorded episodes were cloned. One
-edit of the lines shown can repair {reachable} of the held-out tasks of `mini`.
+{files["test"]} of packages that are held out; `files.txt` lists them. One edit of the lines shown can repair
+{percent(results["random edits"]["reachable"])} of the held-out tasks of `mini`.
 
-{newline.join(rows)}
+| | library: the line | library: exact | `mini`: resolved (95 %) | `mini`: by one of the samples |
+|---|---|---|---|---|
+{newline.join(measured)}
 
-| stage | updates | minutes |
-|---|---|---|
+| stage | updates | minutes | loss of the last update, nats a token |
+|---|---|---|---|
 {newline.join(spent)}
 
-Training tasks of `mini` that were resolved during PPO:
+Training tasks of `mini` that were resolved during PPO (`ppo/curves.png`):
 
 | update | resolved |
 |---|---|
 {newline.join(curve)}
 """
     (output / "report.md").write_text(text)
-
-
-CLONED = ("reading", "repairs", "recorded_episodes")
 
 
 def main() -> None:
@@ -615,7 +616,8 @@ def main() -> None:
 
     def keep(name: str, found: dict[str, Any]) -> None:
         results[name] = found
-        kept.write_text(json.dumps(results, indent=1) + "\n")
+        write_whole(kept, json.dumps(results, indent=1) + "\n")
+        write_report(options, results)
 
     if "random edits" not in results:
         keep("random edits", measure_random(options))
@@ -638,11 +640,10 @@ def main() -> None:
     )
     if "episodes cloned" not in results:
         keep("episodes cloned", measure(options, output / "recorded_episodes", "recorded_episodes"))
-    for number in reinforce(options):
-        name = f"PPO, {number * options.updates} updates"
+    for updates in reinforce(options):
+        name = f"PPO, {updates} updates"
         if name not in results:
-            keep(name, measure(options, output / "ppo", f"ppo-{number}"))
-        write_report(options, results)
+            keep(name, measure(options, output / "ppo", f"ppo-{updates}"))
     print(json.dumps({name: found["mini"]["resolve_rate"] for name, found in results.items()}))
 
 
