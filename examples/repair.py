@@ -118,7 +118,7 @@ def _end(node: ast.stmt) -> int:
 
 def chosen(issue: str, functions: Sequence[list[Line]]) -> list[Line]:
     """The lines of the functions that an issue speaks of, the most likely function first, within the limits."""
-    texts = ["\n".join(line.code for line in lines) for lines in functions]
+    texts = [_text(lines) for lines in functions]
     words = [_words(text) for text in texts]
     spread = Counter(word for each in words for word in each)
     weight = {word: math.log(len(texts) / count) for word, count in spread.items()}
@@ -297,21 +297,22 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     texts, read, seen = list[str](), list[str](), set[str]()
     files = source_files(options.seed)
-    # Held-out functions first: a copy of one in another package is then not trained on.
     for held_out in (True, False):
+        tested = frozenset(seen)  # copies of held-out functions in other packages are not trained on
         wanted = n_test if held_out else options.functions
         for package, file in (each for each in files if is_held_out(each[0]) == held_out):
             if len(rows[held_out]) >= wanted:
                 break
             rng = random.Random(f"{options.seed}/{file.name}/{file.stat().st_size}")
             try:
-                functions = list(functions_of(file.name, file.read_text(encoding="utf-8")))
+                found = functions_of(file.name, file.read_text(encoding="utf-8"))
+                functions = [each for each in found if _text(each[1]) not in tested]
             except (SyntaxError, UnicodeDecodeError, ValueError, RecursionError):
                 continue
             rng.shuffle(functions)
             n_before = len(rows[held_out])
             for described, lines in functions[:16]:
-                code = "\n".join(line.code for line in lines)
+                code = _text(lines)
                 if not 3 <= len(lines) <= 24 or len(code) > 0.7 * SHOWN_CHARS or code in seen:
                     continue
                 seen.add(code)
@@ -353,6 +354,10 @@ def _broken(
         if first is not None:
             repair = [first + edit[0], edit[1]]
             yield {"issue": issue, "lines": [line.code for line in shown], "repair": repair, "operator": kind}
+
+
+def _text(lines: Sequence[Line]) -> str:
+    return "\n".join(line.code for line in lines)
 
 
 def _conversation(texts: Sequence[str]) -> str:
