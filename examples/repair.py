@@ -272,11 +272,10 @@ def play(env: gymnasium.Env[str, str], edit: tuple[int, str]) -> tuple[float, di
 # Source text, and what is made of it.
 
 
-def source_files(seed: int) -> list[tuple[str, Path]]:
-    """Package and path of every source file that may be read, in an order drawn by the seed."""
-    paths = sysconfig.get_paths()
+def source_files(roots: Sequence[Path], seed: int) -> list[tuple[str, Path]]:
+    """Package and path of every source file below some folders that may be read, in an order drawn by the seed."""
     found = list[tuple[str, Path]]()
-    for root in sorted({Path(paths["stdlib"]), Path(paths["purelib"])}):
+    for root in roots:
         for file in sorted(root.rglob("*.py")):
             inner = file.relative_to(root)
             package = inner.parts[0].removesuffix(".py")
@@ -296,7 +295,7 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
     n_test = max(4, min(200, options.functions // 20))
     rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     texts, read, seen = list[str](), list[str](), set[str]()
-    files = source_files(options.seed)
+    files = source_files(options.source, options.seed)
     for held_out in (True, False):
         tested = frozenset(seen)  # copies of held-out functions in other packages are not trained on
         wanted = n_test if held_out else options.functions
@@ -595,6 +594,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="a model from nothing repairs packages", allow_abbrev=False)
     parser.add_argument("--hours", type=float, default=8.0, help="of training; measuring comes on top")
     parser.add_argument("--size", choices=SIZES, default="5M", help="of the model")
+    installed = [Path(sysconfig.get_paths()[kind]) for kind in ("stdlib", "purelib")]
+    parser.add_argument("--source", type=Path, nargs="+", default=installed, help="folders of packages to read")
     parser.add_argument("--functions", type=int, default=60_000, help="with bugs, to clone")
     parser.add_argument("--epochs", type=int, default=4, help="of reading and of repairs, if the hours allow")
     parser.add_argument("--recorded", type=int, default=1000, help="training tasks to record, of those that there are")

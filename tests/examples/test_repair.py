@@ -126,25 +126,36 @@ def test_random_edits_change_one_line_and_are_python():
         assert text != codes[at]
 
 
-def test_library_repairs_restore_functions_of_packages_that_are_held_out(tmp_path):
-    repair.prepare(argparse.Namespace(functions=40, seed=3), tmp_path)
-    files = [line.split(" ", 2) for line in (tmp_path / "files.txt").read_text().splitlines()]
-    train, test = ({package for split, package, _ in files if split == wanted} for wanted in ("train", "test"))
-    assert train and test and not train & test and not (train | test) & repair.EXCLUDED
-    assert all(Path(path).is_file() for _, _, path in files)
-    read = [
-        json.loads(line)["messages"][1]["content"] for line in (tmp_path / "reading.jsonl").read_text().splitlines()
-    ]
+def test_what_is_held_out_is_read_nowhere(tmp_path):
+    names = [f"package{number}" for number in range(100)]
+    held_out = next(name for name in names if repair.is_held_out(name))
+    trained = [name for name in names if not repair.is_held_out(name)][:3]
+    copied = "def scaled(x, y):\n    if x < y:\n        return x * y\n    return x - y\n"
+    for number, name in enumerate([held_out, *trained, "jsonpatch", "swegym_env"]):
+        folder = tmp_path / "source" / name
+        (folder / "tests").mkdir(parents=True)
+        own = f"def own{number}(a, b):\n    total = a + {number}\n    total -= b\n    return total if b else -total\n"
+        (folder / "code.py").write_text(f"{copied}\n\n{own}")
+        (folder / "tests" / "code.py").write_text(own)
+    repair.prepare(argparse.Namespace(source=[tmp_path / "source"], functions=12, seed=3), tmp_path)
+
+    read = sorted(line.split(" ", 2)[:2] for line in (tmp_path / "files.txt").read_text().splitlines())
+    assert read == [["test", held_out], *(["train", name] for name in trained)]
     rows = [json.loads(line) for line in (tmp_path / "held_out.jsonl").read_text().splitlines()]
-    assert rows
-    for row in rows:
-        at, text = row["repair"]
-        repaired = "\n".join(_edited(row["lines"], at, text))
-        assert repaired != "\n".join(row["lines"])
-        compile(repaired, "f.py", "exec")
-        assert not any(code in repaired for code in read)
+    repaired = ["\n".join(_edited(row["lines"], *row["repair"])) for row in rows]
+    assert any(copied.strip() in text for text in repaired) and any("own0" in text for text in repaired)
+    for text in repaired:
+        compile(text, "f.py", "exec")
+    for name in ("reading.jsonl", "repairs.jsonl"):
+        text = (tmp_path / name).read_text()
+        assert "scaled" not in text and "own0" not in text and "own1" in text
+
+
+def test_the_source_text_of_this_machine_gives_repairs(tmp_path):
+    roots = [Path(os.__file__).parent]
+    repair.prepare(argparse.Namespace(source=roots, functions=30, seed=3), tmp_path)
     repairs = [json.loads(line)["messages"] for line in (tmp_path / "repairs.jsonl").read_text().splitlines()]
-    assert len(repairs) == 40
+    assert len(repairs) == 30
     for shown, label, line, text in (tuple(message["content"] for message in each) for each in repairs):
         assert f"\n{label}{line}" in shown and text != line
 
@@ -165,7 +176,22 @@ def test_a_library_repair_is_one_point_for_the_line_and_one_for_the_text(tmp_pat
 def test_a_run_measures_each_stage_and_goes_on_with_more_rounds(tmp_path):
     sizes = (
         *("--size", "tiny", "--functions", 40, "--vocabulary", 500, "--epochs", 1, "--recorded", 6, "--updates", 1),
-        *("--episodes", 2, "--held-out", ":1", "--samples", 1, "--parallel", 1, "--threads", 1, "--output", tmp_path),
+        *(
+            "--source",
+            Path(os.__file__).parent,
+            "--episodes",
+            2,
+            "--held-out",
+            ":1",
+            "--samples",
+            1,
+            "--parallel",
+            1,
+            "--threads",
+            1,
+            "--output",
+            tmp_path,
+        ),
     )
 
     def run(rounds):
