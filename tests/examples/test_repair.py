@@ -1,4 +1,4 @@
-"""The repair example at a tiny size: its text, its edits, its scaffold, and a run that goes on where it was."""
+"""The parts of the repair example: its text, its edits and its scaffold. `test_examples.py` runs the whole."""
 
 import argparse
 import importlib.util
@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 
 import gymnasium
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swe_trainers.logging import read_metrics
 from swegym_env.env import SWEBenchEnv
 from swegym_env.tasks.data import mini
-from tests.programs import ROOT, run_to_end
+from tests.programs import ROOT
 
 
 def _loaded():
@@ -170,44 +168,3 @@ def test_a_library_repair_is_one_point_for_the_line_and_one_for_the_text(tmp_pat
     for edit, score in (((1, "z"), 1.0), ((0, "y"), 0.0)):
         env.reset(seed=0)
         assert repair.play(env, edit) == (score, {"resolved": False})
-
-
-@pytest.mark.timeout(240)
-def test_a_run_measures_each_stage_and_goes_on_with_more_rounds(tmp_path):
-    sizes = (
-        *("--size", "tiny", "--functions", 40, "--vocabulary", 500, "--epochs", 1, "--recorded", 6, "--updates", 1),
-        *(
-            "--source",
-            Path(os.__file__).parent,
-            "--episodes",
-            2,
-            "--held-out",
-            ":1",
-            "--samples",
-            1,
-            "--parallel",
-            1,
-            "--threads",
-            1,
-            "--output",
-            tmp_path,
-        ),
-    )
-
-    def run(rounds):
-        command = [sys.executable, "examples/repair.py", *map(str, sizes), "--rounds", str(rounds)]
-        ran = run_to_end(command, {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}, timeout_s=200)
-        assert ran.returncode == 0, ran.stderr[-3000:]
-        return json.loads(ran.stdout.splitlines()[-1])
-
-    names = ["random edits", "repairs cloned", "episodes cloned", "PPO, 1 updates"]
-    first = run(1)
-    assert list(first) == names and all(0 <= rate <= 1 for rate in first.values())
-    cloned = {path: path.read_bytes() for path in tmp_path.glob("*/metrics.jsonl") if path.parent.name != "ppo"}
-    assert len(cloned) == 3
-    second = run(2)
-    assert list(second) == [*names, "PPO, 2 updates"]
-    assert {path: path.read_bytes() for path in cloned} == cloned
-    assert [row["update"] for row in read_metrics(tmp_path / "ppo" / "metrics.jsonl") if "loss" in row] == [1, 2]
-    report = (tmp_path / "report.md").read_text()
-    assert all(f"\n| {name} | " in report for name in second)
