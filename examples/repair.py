@@ -596,7 +596,7 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="5M", help="of the model")
     installed = [Path(sysconfig.get_paths()[kind]) for kind in ("stdlib", "purelib")]
     parser.add_argument("--source", type=Path, nargs="+", default=installed, help="folders of packages to read")
-    parser.add_argument("--functions", type=int, default=60_000, help="with bugs, to clone")
+    parser.add_argument("--functions", type=int, default=40_000, help="with bugs, to clone")
     parser.add_argument("--epochs", type=int, default=4, help="of reading and of repairs, if the hours allow")
     parser.add_argument("--recorded", type=int, default=1000, help="training tasks to record, of those that there are")
     parser.add_argument("--rounds", type=int, default=10, help="of PPO, with a measurement after each")
