@@ -316,7 +316,12 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
                     continue
                 seen.add(code)
                 if not held_out:
-                    texts.append(_conversation([f"{package}/{file.name}", code]))
+                    repeated = rng.sample([line.code for line in lines], min(3, len(lines)))
+                    texts.append(
+                        _conversation(
+                            [f"{package}/{file.name}", code, *(two for one in repeated for two in (one, one))]
+                        )
+                    )
                 issue = described or lines[0].function[1].replace("_", " ")
                 rows[held_out] += _broken(issue, lines, [each for _, each in functions], rng, 1 if held_out else 2)
             if len(rows[held_out]) > n_before:
@@ -336,13 +341,15 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
 def _broken(
     issue: str, lines: list[Line], others: list[list[Line]], rng: random.Random, count: int
 ) -> Iterator[dict[str, Any]]:
-    """A function with a bug, `count` times, among up to two others of its file."""
+    """A function with a bug, `count` times of different kinds, among up to two others of its file."""
     codes = [line.code for line in lines]
     try:
         found = operator_edits(codes, rng.randrange(1 << 30))
     except ValueError:  # without its docstring it is empty
         return
-    for kind, broken in rng.sample(found, min(count, len(found))):
+    kinds = {kind: [broken for each, broken in found if each == kind] for kind, _ in found}
+    for kind in rng.sample(list(kinds), min(count, len(kinds))):
+        broken = rng.choice(kinds[kind])
         edit = next(edits_of(broken, codes), None)
         if edit is None or edit[1].count("\n") > 3:
             continue
@@ -627,10 +634,9 @@ def main() -> None:
 
     if "random edits" not in results:
         keep("random edits", measure_random(options))
-    clone(options, "reading", None, "reading.jsonl", learning_rate=1e-3, epochs=options.epochs, minibatch_episodes=32)
-    clone(
-        options, "repairs", "reading", "repairs.jsonl", learning_rate=1e-3, epochs=options.epochs, minibatch_episodes=32
-    )
+    learned = {"learning_rate": 0.25 / SIZES[options.size][0], "epochs": options.epochs, "minibatch_episodes": 32}
+    clone(options, "reading", None, "reading.jsonl", **learned)
+    clone(options, "repairs", "reading", "repairs.jsonl", **learned)
     if "repairs cloned" not in results:
         keep("repairs cloned", measure(options, output / "repairs", "repairs"))
     if not (output / "recorded" / "messages.jsonl").exists():
