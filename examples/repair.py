@@ -605,6 +605,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, nargs="+", default=installed, help="folders of packages to read")
     parser.add_argument("--functions", type=int, default=40_000, help="with bugs, to clone")
     parser.add_argument("--epochs", type=int, default=4, help="of reading and of repairs, if the hours allow")
+    parser.add_argument("--minibatch", type=int, default=16, help="conversations of a step of both")
     parser.add_argument("--recorded", type=int, default=1000, help="training tasks to record, of those that there are")
     parser.add_argument("--rounds", type=int, default=10, help="of PPO, with a measurement after each")
     parser.add_argument("--updates", type=int, default=20, help="of a round")
@@ -634,7 +635,11 @@ def main() -> None:
 
     if "random edits" not in results:
         keep("random edits", measure_random(options))
-    learned = {"learning_rate": 0.25 / SIZES[options.size][0], "epochs": options.epochs, "minibatch_episodes": 32}
+    learned = {
+        "learning_rate": 0.25 / SIZES[options.size][0],
+        "epochs": options.epochs,
+        "minibatch_episodes": options.minibatch,
+    }
     clone(options, "reading", None, "reading.jsonl", **learned)
     clone(options, "repairs", "reading", "repairs.jsonl", **learned)
     if "repairs cloned" not in results:
