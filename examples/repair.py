@@ -6,8 +6,8 @@
 
 Functions of the standard library and of installed packages are its only text, with the bugs that `swegym make-tasks`
 would put into them; whole packages are held out. In an episode of `mini` a scripted scaffold shows the issue and the
-functions that it mentions. The model names a line and writes what takes its place, and the hidden tests decide. It is
-measured after each stage, beside edits that are drawn at random from the same operators.
+functions that it mentions. The model names a line and a span in it, and writes what takes its place; the hidden tests
+decide. It is measured after each stage, beside edits that are drawn at random from the same operators.
 
 Started again, it goes on where it was, and with more hours PPO does.
 """
@@ -172,6 +172,64 @@ def operator_edits(codes: Sequence[str], seed: int) -> list[tuple[str, list[str]
     return [(each.kind, (each.files["f.py"] or b"").decode().split("\n")[:-1]) for each in found]
 
 
+def pieces_of(code: str) -> list[str]:
+    """The words and signs of a line, with the blanks before them: as many as there are labels for, less one."""
+    found = [piece for piece in re.findall(r"\s*(?:\w+|[^\w\s]+|$)", code) if piece]
+    return found if len(found) < SHOWN_LINES else [*found[: SHOWN_LINES - 2], "".join(found[SHOWN_LINES - 2 :])]
+
+
+class Dialogue:
+    """An edit in three answers: the label of a line, the labels where a span of it begins and ends, the new text.
+
+    Nothing has to be copied: a model learns to point long before it learns to repeat a line.
+
+    Args:
+        codes: the lines.
+
+    Attributes:
+        at: the line of the edit, counted from 0.
+        text: in its place, once the edit is complete.
+        observation, info: what the model sees next.
+    """
+
+    def __init__(self, codes: Sequence[str]) -> None:
+        self._codes = codes
+        self.at: int | None = None
+        self._span: tuple[int, int] | None = None
+        self.text: str | None = None
+        self.observation, self.info = "", {"legal_actions": LABELS[: len(codes)]}
+
+    def answer(self, action: str) -> None:
+        """Take an answer."""
+        if self.at is None:
+            self.at = LABELS.index(action)
+            self._pieces = pieces_of(self._codes[self.at])
+            size = len(self._pieces) + 1
+            spans = [first + last for at, first in enumerate(LABELS[:size]) for last in LABELS[at:size]]
+            self.observation = "".join(map("".join, zip(LABELS, [*self._pieces, ""], strict=False)))
+            self.info = {"legal_actions": spans}
+        elif self._span is None:
+            first, last = re.findall(r"L\d+:", action)
+            self._span = LABELS.index(first), LABELS.index(last)
+            self.observation, self.info = "".join(self._pieces[slice(*self._span)]), {}
+        else:
+            start, stop = self._span
+            self.text = "".join([*self._pieces[:start], action.replace("\0", ""), *self._pieces[stop:]])
+
+
+def answers_of(codes: Sequence[str], edit: tuple[int, str]) -> list[str]:
+    """The answers that make an edit; the span is as short as can be."""
+    at, text = edit
+    old, new = pieces_of(codes[at]), pieces_of(text)
+    start = end = 0
+    least = min(len(old), len(new))
+    while start < least and old[start] == new[start]:
+        start += 1
+    while end < least - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    return [LABELS[at], LABELS[start] + LABELS[len(old) - end], "".join(new[start : len(new) - end])]
+
+
 # The two environments: functions of installed packages, and the packages of `mini`.
 
 
@@ -191,19 +249,21 @@ class LibraryRepair(gymnasium.Env[str, str]):
         """Show a function with a bug."""
         super().reset(seed=seed)
         number = int((options or {}).get("instance_id", self.np_random.integers(len(self._rows))))
-        self._row, self._label = self._rows[number], ""
+        self._row = self._rows[number]
         codes = self._row["lines"]
         self.shown = [Line(("", ""), number, 0, code) for number, code in enumerate(codes, start=1)]
-        info = {"instance_id": str(number), "legal_actions": LABELS[: len(codes)]}
-        return observation_of(self._row["issue"], codes), info
+        self._dialogue = Dialogue(codes)
+        return observation_of(self._row["issue"], codes), {"instance_id": str(number), **self._dialogue.info}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a label, then a text."""
+        """Take an answer."""
+        first = self._dialogue.at is None
+        self._dialogue.answer(action)
         at, text = self._row["repair"]
-        if not self._label:
-            self._label = action
-            return self._row["lines"][LABELS.index(action)], float(action == LABELS[at]), False, False, {}
-        right = action == text and self._label == LABELS[at]
+        if self._dialogue.text is None:
+            found = first and self._dialogue.at == at
+            return self._dialogue.observation, float(found), False, False, self._dialogue.info
+        right = (self._dialogue.at, self._dialogue.text) == (at, text)
         return "", float(right), True, False, {"resolved": right}
 
 
@@ -216,19 +276,20 @@ class OneEdit(gymnasium.Wrapper[str, str, str, str]):
         printed, *_ = self.env.step(SOURCES)
         files = [part.partition("\n") for part in re.split(r"^=== ", printed, flags=re.MULTILINE)[1:-1]]
         self.shown = chosen(issue, [lines for path, _, text in files for _, lines in functions_of(path, text)])
-        self._at: int | None = None
         codes = [line.code for line in self.shown]
-        return observation_of(issue, codes), {**info, "legal_actions": LABELS[: len(codes)]}
+        self._dialogue = Dialogue(codes)
+        return observation_of(issue, codes), {**info, **self._dialogue.info}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Take a label, and show its line; then a text, and submit."""
-        if self._at is None:
-            self._at = LABELS.index(action)
-            return self.shown[self._at].code, 0.0, False, False, {}
-        line = self.shown[self._at]
-        lines = [f"{' ' * line.indent}{each}" if each.strip() else "" for each in action.replace("\0", "").split("\n")]
-        text = "\n".join(lines).replace("\\", "\\\\").replace("\n", "\\\n")
-        script = f"{line.number}c\\\n{text}" if action else f"{line.number}d"
+        """Take an answer; after the last one edit the file and submit."""
+        self._dialogue.answer(action)
+        at, text = self._dialogue.at, self._dialogue.text
+        if at is None or text is None:
+            return self._dialogue.observation, 0.0, False, False, self._dialogue.info
+        line = self.shown[at]
+        lines = [f"{' ' * line.indent}{each}" if each.strip() else "" for each in text.split("\n")]
+        new = "\n".join(lines).replace("\\", "\\\\").replace("\n", "\\\n")
+        script = f"{line.number}c\\\n{new}" if text.strip() else f"{line.number}d"
         self.env.step(f"sed -i {shlex.quote(script)} {shlex.quote(line.function[0])}")
         return self.env.step("submit")  # type: ignore[return-value]
 
@@ -264,9 +325,12 @@ def all_edits(shown: Sequence[Line]) -> list[tuple[int, str]]:
 
 def play(env: gymnasium.Env[str, str], edit: tuple[int, str]) -> tuple[float, dict[str, Any]]:
     """Carry an edit out in an environment that was reset; the return, and the last info."""
-    _, first, *_ = env.step(LABELS[edit[0]])
-    _, second, _, _, info = env.step(edit[1])
-    return float(first) + float(second), info
+    codes = [line.code for line in env.get_wrapper_attr("shown")]
+    scores, info = list[float](), dict[str, Any]()
+    for answer in answers_of(codes, edit):
+        _, score, _, _, info = env.step(answer)
+        scores.append(float(score))
+    return sum(scores), info
 
 
 # Source text, and what is made of it.
@@ -316,12 +380,7 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
                     continue
                 seen.add(code)
                 if not held_out:
-                    repeated = rng.sample([line.code for line in lines], min(3, len(lines)))
-                    texts.append(
-                        _conversation(
-                            [f"{package}/{file.name}", code, *(two for one in repeated for two in (one, one))]
-                        )
-                    )
+                    texts.append(_conversation([f"{package}/{file.name}", code]))
                 issue = described or lines[0].function[1].replace("_", " ")
                 rows[held_out] += _broken(issue, lines, [each for _, each in functions], rng, 1 if held_out else 2)
             if len(rows[held_out]) > n_before:
@@ -330,11 +389,7 @@ def prepare(options: argparse.Namespace, output: Path) -> None:
     (output / "files.txt").write_text("\n".join(sorted(read)) + "\n")
     (output / "reading.jsonl").write_text("".join(texts))
     (output / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[True]))
-    conversations = [
-        _conversation([observation_of(row["issue"], row["lines"]), LABELS[at], row["lines"][at], text])
-        for row in rows[False]
-        for at, text in [row["repair"]]
-    ]
+    conversations = [_conversation(_demonstrated(row)) for row in rows[False]]
     write_whole(output / "repairs.jsonl", "".join(conversations))  # the last one: it is there when all are
 
 
@@ -360,6 +415,16 @@ def _broken(
         if first is not None:
             repair = [first + edit[0], edit[1]]
             yield {"issue": issue, "lines": [line.code for line in shown], "repair": repair, "operator": kind}
+
+
+def _demonstrated(row: dict[str, Any]) -> list[str]:
+    """Observations and answers in turn."""
+    dialogue, (at, text) = Dialogue(row["lines"]), row["repair"]
+    texts = [observation_of(row["issue"], row["lines"])]
+    for answer in answers_of(row["lines"], (at, text)):
+        dialogue.answer(answer)
+        texts += [answer, dialogue.observation]
+    return texts[:-1]
 
 
 def _text(lines: Sequence[Line]) -> str:

@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -42,6 +43,33 @@ def test_an_edit_of_one_line_makes_the_change(before, at, old, new):
         assert (_edited(before, place, text) if text else [*before[:place], *before[place + 1 :]]) == after
     if before != after and len(before[at : at + old]) <= 1 and before:
         assert edits
+
+
+CODE = st.text(st.sampled_from('ab_1 .:()<=+"\n'), max_size=90)
+
+
+@given(before=st.lists(CODE, min_size=1, max_size=4), at=st.integers(0, 3), text=CODE)
+def test_three_answers_make_an_edit_and_are_among_those_that_may_be_given(before, at, text):
+    at = min(at, len(before) - 1)
+    assert "".join(repair.pieces_of(text)) == text and len(repair.pieces_of(text)) < repair.SHOWN_LINES
+    dialogue = repair.Dialogue(before)
+    for answer in repair.answers_of(before, (at, text)):
+        assert dialogue.text is None
+        assert answer in dialogue.info.get("legal_actions", [answer])
+        dialogue.answer(answer)
+    assert (dialogue.at, dialogue.text) == (at, text)
+
+
+def test_the_answers_name_the_shortest_span():
+    codes = ["def area(a, b):", "    return a + b"]
+    assert repair.answers_of(codes, (1, "    return a * b")) == ["L2:", "L3:L4:", " *"]
+    assert repair.answers_of(codes, (1, "    return int(a) + b")) == ["L2:", "L2:L3:", " int(a)"]
+    dialogue = repair.Dialogue(codes)
+    dialogue.answer("L2:")
+    assert dialogue.observation == "L1:    returnL2: aL3: +L4: bL5:"
+    assert len(dialogue.info["legal_actions"]) == 5 * 6 // 2 and "L5:L5:" in dialogue.info["legal_actions"]
+    dialogue.answer("L3:L4:")
+    assert dialogue.observation == " +" and dialogue.info == {}
 
 
 def test_functions_are_read_without_what_needs_no_repair():
@@ -154,8 +182,11 @@ def test_the_source_text_of_this_machine_gives_repairs(tmp_path):
     repair.prepare(argparse.Namespace(source=roots, functions=30, seed=3), tmp_path)
     repairs = [json.loads(line)["messages"] for line in (tmp_path / "repairs.jsonl").read_text().splitlines()]
     assert len(repairs) == 30
-    for shown, label, line, text in (tuple(message["content"] for message in each) for each in repairs):
-        assert f"\n{label}{line}" in shown and text != line
+    for shown, label, pieces, span, old, new in (tuple(message["content"] for message in each) for each in repairs):
+        line = re.split(r"L\d+:", pieces)
+        assert f"\n{label}{''.join(line)}" in shown and old != new
+        first, last = (int(number) for number in re.findall(r"\d+", span))
+        assert "".join(line[first:last]) == old
 
 
 def test_a_library_repair_is_one_point_for_the_line_and_one_for_the_text(tmp_path):
