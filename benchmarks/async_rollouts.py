@@ -23,7 +23,8 @@ import numpy as np
 from benchmarks.records import Row, row, write_results
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts
+from swe_trainers.experiment import make_env, make_model, make_rollouts
+from swe_trainers.model.chat import chat_format
 from swe_trainers.rollout.adapters import AnyText
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import staleness
@@ -75,7 +76,7 @@ def measure(case: str, *, updates: int, scale_s: float, learn_s: float, parallel
     envs = [make_env(limits) for _ in range(parallel)]
     config = ModelConfig(architecture=ARCHITECTURE, tokenizer="words", words=("a b",))
     model = make_model(config, envs[0], seed=0)
-    chat = make_chat(config, model.tokenizer)
+    chat = chat_format(model.tokenizer, config.chat)
     episodes = 4 * parallel
     with ExitStack() as stack:
         generation = connect(

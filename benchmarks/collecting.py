@@ -30,7 +30,8 @@ from benchmarks.records import Row, row, write_results
 from benchmarks.repeating import Worker
 from swe_trainers.config import read_config
 from swe_trainers.engines.sampling import Sampling
-from swe_trainers.experiment import make_chat, make_envs, make_model, make_rollouts
+from swe_trainers.experiment import make_envs, make_model, make_rollouts
+from swe_trainers.model.chat import chat_format
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.run_config import RunConfig, run_config
 
@@ -56,7 +57,7 @@ def own_work(game: str) -> Work:
     config, stack, rounds = game_config(game), ExitStack(), iter(range(1_000_000))
     played, _ = make_envs(config, stack)
     model = make_model(config.model, played[0], seed=0)
-    chat = make_chat(config.model, model.tokenizer)
+    chat = chat_format(model.tokenizer, config.model.chat)
     workers = LocalWorkers.embedded(
         model, chat, played, max_tokens=config.environment.max_tokens, lockstep=config.environment.lockstep
     )
@@ -80,7 +81,7 @@ def plain_work(game: str) -> Work:
     config, stack = game_config(game), ExitStack()
     envs, _ = make_envs(config, stack)
     model = make_model(config.model, envs[0], seed=0)
-    chat = make_chat(config.model, model.tokenizer)
+    chat = chat_format(model.tokenizer, config.model.chat)
     words = list(envs[0].get_wrapper_attr("actions"))
     action_ids = torch.tensor([chat.action_ids(word)[0] for word in words])
     known: dict[tuple[str, bool], list[int]] = {}

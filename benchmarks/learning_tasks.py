@@ -13,7 +13,8 @@ import numpy as np
 from benchmarks.text_games import random_action
 from swe_trainers.algorithms.grpo import GroupRelative
 from swe_trainers.config import read_config
-from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts
+from swe_trainers.experiment import make_env, make_model, make_rollouts
+from swe_trainers.model.chat import chat_format
 from swe_trainers.rollout.demonstrations import Demonstration, demonstrated
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.trajectory import Trajectory, write_trajectories
@@ -347,7 +348,7 @@ def record_expert(task: str, seed: int, path: Path, episodes: int = 512) -> None
     config = configuration(task, "ppo", seed, path.parent)
     env = make_env(config.environment)
     tokenizer = make_model(config.model, env, seed=0).tokenizer
-    chat, shown = make_chat(config.model, tokenizer), list[Trajectory]()
+    chat, shown = chat_format(tokenizer, config.model.chat), list[Trajectory]()
     for number in range(episodes):
         observation, _ = env.reset(seed=1_000_000 + number)
         observations, actions, over = [observation], list[str](), False
@@ -369,7 +370,11 @@ def record_played(task: str, seed: int, path: Path, updates: int = 60) -> None:
     model = make_model(config.model, envs[0], seed=seed + 1000)
     limits = config.environment
     workers = LocalWorkers.embedded(
-        model, make_chat(config.model, model.tokenizer), envs, max_tokens=limits.max_tokens, lockstep=limits.lockstep
+        model,
+        chat_format(model.tokenizer, config.model.chat),
+        envs,
+        max_tokens=limits.max_tokens,
+        lockstep=limits.lockstep,
     )
     rollouts = make_rollouts(workers, limits, config.rollout, seed + 1000)
 

@@ -12,11 +12,12 @@ Names are imported when they are first used: `import swe_trainers` imports no to
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from swe_trainers.algorithms import BUILT_IN
+from swe_trainers.algorithms import BUILT_IN, alternative
 
 if TYPE_CHECKING:
     from swe_trainers.algorithms.algorithm import Algorithm
@@ -63,7 +64,7 @@ __all__ = [
 try:
     __version__ = version("swegym-env")  # one distribution holds both packages
 except PackageNotFoundError:
-    __version__ = "0+checkout"  # a copy of the source that was not installed; the version stands in pyproject.toml
+    __version__ = "0+checkout"  # the source without an installation; pyproject.toml has the version
 
 _MODULES = {
     "Algorithm": "swe_trainers.algorithms.algorithm",
@@ -82,7 +83,12 @@ __all__ += [name for name in _MODULES if name not in __all__]  # algorithms that
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if instead := alternative(name, classes=True):
+            # `from swe_trainers import DPO` would hide the message of an AttributeError.
+            raise ImportError(f"{name} is not available in {__name__}. Try: {instead}", name=name)
+        similar = get_close_matches(name.lower(), [each.lower() for each in _MODULES], n=1)
+        hint = next((f". Did you mean {each!r}?" for each in _MODULES if each.lower() in similar), "")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
     return getattr(import_module(_MODULES[name]), name)
 
 

@@ -21,9 +21,9 @@ from swe_trainers.learning.forward import HostedPolicy
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.rewards import Judge, judged
 from swe_trainers.logging import Run
-from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
+from swe_trainers.model.chat import chat_format
 from swe_trainers.model.language_model import LanguageModel
-from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer, WordTokenizer, load_tokenizer
+from swe_trainers.model.tokenizers import Tokenizer, WordTokenizer, load_tokenizer
 from swe_trainers.planning.architecture import weights_are_here
 from swe_trainers.planning.plan import plan_run
 from swe_trainers.planning.preflight import check_run
@@ -55,7 +55,6 @@ from swe_trainers.trainer import Callback, Rewards, Trainer
 
 __all__ = [
     "dry_run",
-    "make_chat",
     "make_env",
     "make_envs",
     "make_model",
@@ -216,7 +215,7 @@ def dry_run(config: RunConfig) -> dict[str, Any]:
             hosted = config.model.tinker is not None
             if not hosted and (config.model.path is None or weights_are_here(config.model.path)):
                 tokenizer = make_tokenizer(config.model, env)
-                make_chat(config.model, tokenizer)
+                chat_format(tokenizer, config.model.chat)
                 vocabulary = tokenizer.vocab_size
     except TrainerError as error:
         problem = str(error)
@@ -233,7 +232,7 @@ def _read_demonstrations(config: RunConfig, model: LanguageModel | HostedPolicy)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: no demonstrations can be read: {error}") from error
     if written:
-        return read_conversations(path, make_chat(config.model, model.tokenizer), model.tokenizer)
+        return read_conversations(path, chat_format(model.tokenizer, config.model.chat), model.tokenizer)
     return read_trajectories(path)
 
 
@@ -261,7 +260,7 @@ def make_players(
         played = evaluated = EnvPool([])
         with closing(make_env(config.environment, training=True)) as env:
             model = make_model(config.model, env, seed=config.seed)
-    chat, leads = make_chat(config.model, model.tokenizer), rank() == 0
+    chat, is_leader = chat_format(model.tokenizer, config.model.chat), rank() == 0
 
     def generation() -> Generation:
         return connect(
@@ -272,7 +271,7 @@ def make_players(
             max_tokens=config.environment.max_tokens,
             folder=config.output_dir / "serving",
             training=training,
-            leads=leads,
+            is_leader=is_leader,
             ahead=training and config.rollout.max_staleness > 0,
         )
 
@@ -291,12 +290,12 @@ def make_players(
                 threads=config.threads,
             )
 
-        served = generation() if leads and not embedded else None
+        served = generation() if is_leader and not embedded else None
         workers = cluster = RayWorkers(ray, setup, stack, policy=model if embedded else None, generation=served)
-        if leads:  # the other ranks play nothing
+        if is_leader:  # the other ranks play nothing
             cluster.join()
     else:
-        first = generation() if leads else None
+        first = generation() if is_leader else None
         broadcast(None)  # a server is up before the other ranks look for it
         workers = LocalWorkers(first or generation(), chat, played, evaluated, lockstep=config.environment.lockstep)
     rollouts = make_rollouts(workers, config.environment, config.rollout, config.seed)
@@ -313,7 +312,7 @@ def _hosted_players(config: RunConfig, stack: ExitStack, server: TinkerConfig) -
     policy = TinkerPolicy(server.url, server.base_model, rank=server.rank, seed=config.seed, tokenizer=tokenizer)
     stack.callback(policy.close)
     generation = policy.generation(config.environment.parallel, config.environment.max_tokens)
-    chat, lockstep = make_chat(config.model, policy.tokenizer), config.environment.lockstep
+    chat, lockstep = chat_format(policy.tokenizer, config.model.chat), config.environment.lockstep
     workers = LocalWorkers(generation, chat, played, evaluated, lockstep=lockstep)
     rollouts = make_rollouts(workers, config.environment, config.rollout, config.seed)
     stack.callback(rollouts.close)
@@ -394,7 +393,7 @@ def make_model(
     if config.tinker is not None:
         raise ConfigurationError("model.tinker: its weights are on a server. Try: swe-train, which evaluates there")
     tokenizer = make_tokenizer(config, env)
-    make_chat(config, tokenizer)  # a template that cannot be trained with is refused before weights are loaded
+    chat_format(tokenizer, config.chat)  # a template that cannot be trained with is refused before weights are loaded
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     if config.path is not None:
         model = LanguageModel.from_pretrained(
@@ -431,17 +430,3 @@ def make_tokenizer(config: ModelConfig, env: gymnasium.Env[str, str] | None) -> 
     source = config.tokenizer or config.path
     assert source is not None
     return load_tokenizer(source)
-
-
-def make_chat(config: ModelConfig, tokenizer: Tokenizer) -> ChatFormat:
-    """How conversations become tokens for this model.
-
-    Raises:
-        ConfigurationError: a template is asked for, and the tokenizer has none.
-    """
-    template = isinstance(tokenizer, HuggingFaceTokenizer) if config.chat is None else config.chat == "template"
-    if not template:
-        return CompactChat(tokenizer)
-    if not isinstance(tokenizer, HuggingFaceTokenizer):
-        raise ConfigurationError("model.chat: template needs a Hugging Face tokenizer. Try: compact")
-    return TemplateChat(tokenizer)

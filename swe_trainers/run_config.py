@@ -1,4 +1,4 @@
-"""The sections of a run's configuration: environment, model, trainer, and what surrounds them."""
+"""The sections of a run's configuration: environment, model, trainer, evaluation, engine, rollout and more."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
-from swe_trainers.algorithms import ALGORITHMS, algorithm_classes, find_algorithm, name_of
+from swe_trainers.algorithms import ALGORITHMS, algorithms_with, alternative, find_algorithm, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.algorithms.grpo import GroupRelative
 from swe_trainers.config import UserPath, as_yaml, build, nearest
@@ -49,8 +49,8 @@ class WrapperConfig:
     """One wrapper around an environment.
 
     Attributes:
-        name: `module:Class`.
-        kwargs: given to it after the environment.
+        name: the class, as `module:Class`.
+        kwargs: keyword arguments of the class.
     """
 
     name: str
@@ -59,20 +59,20 @@ class WrapperConfig:
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """What is played, and how far.
+    """The environment, and the limits of an episode.
 
     Attributes:
-        id: of Gymnasium, `module:Id` where importing a module registers it.
-        kwargs: given to `gymnasium.make`.
-        wrappers: around it, the innermost first.
-        training_wrappers: around those, in training only: what shapes rewards and must not touch the measurement.
-        adapter: `text` puts number spaces in words; `none` where the environment speaks text already.
-        adapter_kwargs: given to the adapter.
-        parallel: environments stepped at once.
-        max_turns: of one episode; null leaves it to the environment.
-        max_tokens: of one episode, observations included.
-        max_new_tokens: of one action.
-        lockstep: environments and engine take turns, so that two runs are equal to the last bit; slower.
+        id: Gymnasium id; `module:Id` if a module must be imported to register it.
+        kwargs: keyword arguments of `gymnasium.make`.
+        wrappers: wrappers around the environment, the innermost first.
+        training_wrappers: further wrappers, in training only, such as reward shaping; evaluation does not use them.
+        adapter: `text` describes the spaces of numbers in words; `none` for an environment with text spaces.
+        adapter_kwargs: keyword arguments of the adapter.
+        parallel: number of environments that play at the same time.
+        max_turns: maximum turns of an episode; null: the environment decides.
+        max_tokens: maximum tokens of an episode, observations included.
+        max_new_tokens: maximum tokens of an action.
+        lockstep: environments and engine take turns, so that two runs are bitwise equal; slower.
     """
 
     id: str
@@ -102,12 +102,12 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class TinkerConfig:
-    """A model that samples and learns on a server of Tinker's API, with the key in `$TINKER_API_KEY`.
+    """A model that samples and learns on a server with Tinker's API; the API key is in `$TINKER_API_KEY`.
 
     Attributes:
-        base_model: its name on the server.
-        url: of the server; null takes `$TINKER_BASE_URL`, and without that Thinking Machines' own.
-        rank: of the adapters; 0 trains all weights, on `swe-serve` alone.
+        base_model: name of the model on the server.
+        url: address of the server; null: `$TINKER_BASE_URL` if it is set, else Thinking Machines' server.
+        rank: rank of the low-rank adapters; 0 trains all weights, which only `swe-serve` supports.
     """
 
     base_model: str
@@ -121,29 +121,32 @@ class TinkerConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Who plays: weights by path or name, an architecture with random ones, or a model on a server.
+    """The policy: pretrained weights, an architecture with random weights, or a model on a server.
 
     Attributes:
-        path: a model's folder, or its name on the hub; null for random weights.
-        architecture: of a model with random weights, in Hugging Face's keys, `model_type` among them. A small one
-            learns to copy sooner from an `initializer_range` near 1/√`hidden_size` than from the default 0.02.
-        tokenizer: its folder or name; `words` for exactly the words below; `sentencepiece` for one trained here; null
-            for the one kept with the model.
-        words: texts whose words make the vocabulary; the text adapter's own words are always in it. Any other word is
-            then read as an unknown token, with a warning; without this list it ends the run.
-        sentencepiece: what that one is trained on; null where `tokenizer` is not `sentencepiece`.
-        chat: `compact` for models made here, `template` for the tokenizer's own; null chooses by the tokenizer.
-        dtype: of the trunk.
-        device: where it computes; `auto` takes a GPU where there is one.
-        attention: the kernel that computes it; `auto` leaves it to PyTorch.
-        lora: train low-rank adapters instead of the weights; null trains the weights.
-        bits: hold the weights in 4 or 8 bits, by bitsandbytes; only adapters can then be trained. Slow on a CPU.
-        recompute_activations: in training, for memory (gradient checkpointing).
-        float32_logits: keep logits unrounded where `dtype` is bfloat16, in training and in the embedded engine: exact
+        path: folder of a model, or its name on the Hugging Face Hub; null for random weights.
+        architecture: configuration of a model with random weights, with Hugging Face's keys, `model_type` included. A
+            small model learns to copy sooner from an `initializer_range` near 1/√`hidden_size` than from the default
+            0.02.
+        tokenizer: folder or name of a tokenizer; `words`: exactly the words of `words`; `sentencepiece`: one that is
+            trained first; null: the one in the model's folder.
+        words: texts whose words make the vocabulary; the words of the text adapter are always included. Any other word
+            is encoded as an unknown token, with a warning; without this list it is an error.
+        sentencepiece: settings of the tokenizer `sentencepiece`; null with any other tokenizer.
+        chat: chat format: `template`, the tokenizer's chat template; `compact`, a short one for models trained from
+            random weights; null: `template` if the tokenizer has one, else `compact`.
+        dtype: data type of the weights.
+        device: PyTorch device; `auto` uses a GPU if there is one.
+        attention: attention kernel; `auto` leaves the choice to PyTorch.
+        lora: train low-rank adapters (LoRA) and freeze the weights; null trains the weights.
+        bits: load the weights in 4 or 8 bits with bitsandbytes; only adapters can then be trained. Slow on a CPU.
+        recompute_activations: gradient checkpointing: less memory, more time.
+        float32_logits: do not round logits to bfloat16, in training and in the embedded engine: exact
             log-probabilities, for more memory and time.
-        head_gain: the vocabulary projection of a model with random weights starts as an orthogonal matrix of this gain;
-            0.01 makes all tokens nearly equally likely at first. null leaves it to `architecture`.
-        tinker: a model on a server; beside it only `tokenizer` (null for the server's) and `chat` have an effect.
+        head_gain: initialise the vocabulary projection of a model with random weights as an orthogonal matrix of this
+            gain; 0.01 makes all tokens nearly equally likely at first. null leaves it to `architecture`.
+        tinker: a model on a server with Tinker's API; only `tokenizer` (null for the server's) and `chat` have an
+            effect beside it.
     """
 
     path: str | None = None
@@ -189,31 +192,31 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """How episodes are played, beyond the environment's limits.
+    """How episodes are sampled.
 
     Attributes:
-        stop_strings: an action ends where it has written one of them.
-        step_timeout_s, reset_timeout_s: an environment whose step or reset takes longer costs its episode, and a new
-            one takes its place; null waits for ever.
-        max_invalid_fraction: the run stops where more of an update's episodes, or of an evaluation's, are invalid; 1
-            for never.
-        history: how a history that has outgrown `environment.max_tokens` is shortened; null ends the episode there.
-            `last` shows the policy the last observation alone in every turn: short contexts, for games in which it says
-            everything.
-        constrained: sample actions from `info["legal_actions"]`, a list of texts, wherever an environment gives it. By
-            default only the text adapter's lists count; its `unconstrained: true` lets the policy write any text.
-            Likewise `info["grammar"]`, a mapping as below.
-        grammar: the form of actions: a `regex`, a `json_schema`, a grammar (`lark`), or calls of the environment's
-            `tools` ("required" or "auto"). Sampling and update are restricted to it, as to legal actions; null for
-            free text. Needs llguidance (the extra `grammar`) and the embedded engine, or one of vLLM's kind.
-        top_k, top_p, min_p: of sampling in training; see `Sampling`. The embedded engine records the tokens that were
-            kept, and the update computes log-probabilities, entropies and divergences over those. A server does not
-            return them: there `trainer.correction` must weigh the difference.
-        max_staleness: updates by which the weights that draw a token may be behind those that learn from it. With 0
-            playing and learning take turns; with more, episodes are played ahead while the policy learns, and
-            `trainer.correction` weighs the difference.
-        partial: an episode under way goes on with new weights, each token counted as those that drew it; else it is
-            played to its end first.
+        stop_strings: an action ends after any of these texts.
+        step_timeout_s, reset_timeout_s: seconds after which a step or a reset counts as failed: the episode is invalid
+            and the environment is replaced by a new one; null: no limit.
+        max_invalid_fraction: stop the run if a larger fraction of the episodes of an update or an evaluation is
+            invalid; 1: never.
+        history: how a conversation longer than `environment.max_tokens` is shortened; null: the episode ends. `last`
+            shows the policy only the last observation in every turn: short contexts, for games whose observation is
+            their whole state.
+        constrained: sample actions only from `info["legal_actions"]`, a list of texts, in any environment that gives
+            it. By default only the lists of the text adapter are used; its `unconstrained: true` lets the policy write
+            any text. The same holds for `info["grammar"]`, a mapping like `grammar`.
+        grammar: restrict actions to a `regex`, a `json_schema`, a grammar (`lark`), or calls of the environment's
+            `tools` ("required" or "auto"), in sampling and in the update; null for free text. Needs llguidance (extra
+            `grammar`) and the embedded engine or a vLLM server.
+        top_k, top_p, min_p: truncation of the sampling distribution in training; see `Sampling`. The embedded engine
+            records the tokens that were kept, and the update computes log-probabilities, entropies and KL over them. A
+            server does not return them: there `trainer.correction` must correct the difference.
+        max_staleness: by how many updates the weights that sample a token may be older than the weights that are
+            trained on it. 0: rollouts and updates alternate; above 0: rollouts run during updates, and
+            `trainer.correction` corrects the difference.
+        partial: continue running episodes with the new weights after an update; each token counts for the weights that
+            sampled it. False: running episodes are finished with the old weights first.
     """
 
     stop_strings: tuple[str, ...] = ()
@@ -253,20 +256,20 @@ class RolloutConfig:
         )
 
     def sampling(self, temperature: float) -> Sampling:
-        """How tokens are drawn in training."""
+        """How tokens are sampled in training."""
         return Sampling(temperature, self.top_k, self.top_p, self.min_p)
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How the policy is measured before, during and after.
+    """How the policy is evaluated before, during and after training.
 
     Attributes:
-        episodes: of one measurement; 0 for none at all.
-        every: updates between measurements; 0 for the first and the last only.
-        temperature: of sampling; 0 takes the most likely token.
-        success_above: an episode whose rewards add up to more than this is a success; null counts none.
-        stop_at_success: stop once the share of successes reaches this; null goes on.
+        episodes: episodes of an evaluation; 0: no evaluation.
+        every: updates between evaluations; 0: only before the first and after the last update.
+        temperature: sampling temperature; 0 is greedy.
+        success_above: an episode with a return above this is a success (`eval/success`); null: not counted.
+        stop_at_success: stop training when `eval/success` reaches this; null: never.
     """
 
     episodes: int = 0
@@ -285,14 +288,14 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class RewardConfig:
-    """Rewards that a judge gives in training; what is measured stays the environment's own.
+    """Rewards of a judge, in training only; evaluation uses the environment's rewards.
 
     Attributes:
-        model: the folder of a trained reward model, with the policy's own vocabulary.
-        judge: `module:function` instead, from played episodes to one number a turn for each.
-        per_turn: each turn is worth by how much it raised the model's score; else the last one is worth all of it.
-        weight: of what the judge gives.
-        keep_environment: add it to the environment's rewards, instead of replacing them.
+        model: folder of a trained reward model with the same vocabulary as the policy.
+        judge: a function instead, as `module:function`: from episodes to one number per turn of each.
+        per_turn: the reward of a turn is the increase of the model's score; False: the last turn gets the whole score.
+        weight: the judge's rewards are multiplied by it.
+        keep_environment: add them to the environment's rewards instead of replacing these.
     """
 
     model: UserPath | None = None
@@ -305,9 +308,9 @@ class RewardConfig:
         if (self.model is None) == (self.judge is None):
             raise ConfigurationError("model: exactly one of model and judge must be given")
         if self.judge is not None and self.per_turn:
-            raise ConfigurationError("per_turn: has no effect on a judge of one's own, which always scores turns")
+            raise ConfigurationError("per_turn: has no effect with judge, which scores every turn")
         if not self.weight:
-            raise ConfigurationError("weight: got 0, at which a judge has no effect")
+            raise ConfigurationError("weight: got 0, with which a judge has no effect")
 
 
 def _build_algorithm(values: Any) -> Algorithm:
@@ -324,41 +327,43 @@ def _build_algorithm(values: Any) -> Algorithm:
     name = settings.pop("algorithm", None)
     if not (name in ALGORITHMS or (isinstance(name, str) and ":" in name)):
         got = "missing" if name is None else f"got {name!r}"
-        raise ConfigurationError(f"algorithm: {got}{nearest(str(name), ALGORITHMS)}")
+        instead = alternative(str(name))
+        hint = f", which is not available. Try: {instead}" if instead else nearest(str(name), ALGORITHMS)
+        raise ConfigurationError(f"algorithm: {got}{hint}")
     kind = find_algorithm(name)
     known = {f.name for f in fields(kind)}
     for key in sorted(settings.keys() - known):
-        others = [other for other, each in algorithm_classes().items() if key in {f.name for f in fields(each)}]
-        if others:
+        if others := algorithms_with(key):
             raise ConfigurationError(f"{key}: has no effect on {name}, it belongs to {', '.join(others)}")
     return build(kind, settings)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run.
+    """The configuration of a run.
 
     Attributes:
-        environment: what is played.
-        model: who plays and learns.
-        trainer: how it learns; `trainer.algorithm` chooses, and each algorithm has settings of its own.
-        evaluation: how the policy is measured.
-        engine: who generates.
-        scale: what is spread over several processes.
-        rollout: how episodes are played.
-        reward: a judge's rewards in training; null for the environment's own.
-        output_dir: where everything is written; a run that is there goes on.
-        seed: of weights, episodes, sampling and shuffling.
-        threads: of PyTorch on the CPU; null for its own choice.
-        max_seconds: no update begins after these; null for no limit.
+        environment: the environment, and the limits of an episode.
+        model: the policy.
+        trainer: the algorithm (`trainer.algorithm`) and its settings, which differ between algorithms.
+        evaluation: how the policy is evaluated.
+        engine: what generates text.
+        scale: training and rollouts over several processes and machines.
+        rollout: how episodes are sampled.
+        reward: rewards of a judge in training; null for the environment's rewards.
+        output_dir: folder of the run; a run that is already there is resumed.
+        seed: seed of random weights, episodes, sampling and shuffling.
+        threads: threads of PyTorch on the CPU; null for its default.
+        max_seconds: no update begins after this time; null: no limit.
         checkpoint_every: updates between checkpoints.
-        compare_kernels_every: updates between those computed by two kernel back ends, their differences kept; 0: none.
-        keep_checkpoints: how many of the newest stay.
-        save_batch_every: updates between those whose episodes are kept, as OUTPUT_DIR/batches/UPDATE.jsonl, for
-            `swe-train replay-batch`; 0: none.
+        compare_kernels_every: every so many updates, compute with a second kernel back end too and record the
+            differences; 0: never.
+        keep_checkpoints: number of newest checkpoints that are kept.
+        save_batch_every: every so many updates, write the episodes to OUTPUT_DIR/batches/UPDATE.jsonl, for
+            `swe-train replay-batch`; 0: never.
         demonstrations: what cloning and reward models learn from: a `.jsonl` of trajectories, as `save_batch_every`
-            writes them, or of conversations, one `{"messages": [{"role": …, "content": …}, …]}` a line, with `tools`
-            beside `messages` where the environment offers some.
+            writes them, or of conversations, one `{"messages": [{"role": …, "content": …}, …]}` per line, with `tools`
+            beside `messages` if the environment has tools.
         loggers: logging back ends for metrics, each name with its options, e.g. `{wandb: {project: p}}`.
         tensorboard: write TensorBoard events; the same as `loggers: {tensorboard: {}}`.
         wandb_project: log to this project of Weights & Biases; the same as `loggers: {wandb: {project: …}}`.
@@ -399,7 +404,7 @@ class RunConfig:
         return name_of(self.trainer)
 
     def yaml(self) -> str:
-        """The configuration as commented YAML, from which `run_config` makes the same again."""
+        """The configuration as commented YAML, from which `run_config` makes an equal one."""
         return as_yaml(self, {"trainer": {"algorithm": self.algorithm}})
 
     def __post_init__(self) -> None:
@@ -442,7 +447,7 @@ class RunConfig:
         self._check_lengths()
 
     def _check_hosted(self) -> None:
-        """What a model on a server of Tinker's API leaves without effect; algorithms are checked by its `learner`."""
+        """Refuse what has no effect on a model with Tinker's API; its `learner` checks the algorithm."""
         rollout = self.rollout
         without_effect = {
             "engine": self.engine != EngineConfig(),
@@ -457,10 +462,10 @@ class RunConfig:
         }
         for name, asked in without_effect.items():
             if asked:
-                raise ConfigurationError(f"{name}: not with model.tinker, whose server samples and learns by itself")
+                raise ConfigurationError(f"{name}: has no effect with model.tinker, whose server samples and trains")
 
     def _check_lengths(self) -> None:
-        """What an algorithm asks of episodes that the environment's limits do not allow."""
+        """Refuse settings of the algorithm that the limits of an episode make impossible."""
         trainer, environment = self.trainer, self.environment
         if isinstance(trainer, GroupRelative) and trainer.overlong_limit is not None and self.rollout.history is None:
             first = trainer.overlong_limit - (trainer.overlong_buffer or 0)
@@ -479,13 +484,13 @@ class RunConfig:
                 )
 
     def _check_ahead(self, offline: bool) -> None:
-        """What playing ahead of the policy needs, and what it cannot keep."""
+        """Refuse settings that rollouts during updates cannot have."""
         if offline or self.environment.lockstep:
             what = "on an algorithm that plays no episodes" if offline else "on lockstep, which takes turns"
             raise ConfigurationError(f"rollout.max_staleness: has no effect {what}")
         if not self.trainer.corrects_staleness:
             raise ConfigurationError(
-                "rollout.max_staleness: old tokens would be learnt from as if the policy had drawn them. "
+                "rollout.max_staleness: tokens of older weights would be trained on as if the policy had sampled them. "
                 "Try: trainer.correction truncate, or mask"
             )
 
@@ -495,11 +500,11 @@ class RunConfig:
         if self.scale.accelerate is not None:
             if self.trainer.needs_critic:
                 raise ConfigurationError(
-                    "scale.accelerate: one model learns. Try: trainer.critic shared, or scale.fsdp"
+                    "scale.accelerate: trains no separate critic. Try: trainer.critic shared, or scale.fsdp"
                 )
             if self.scale.accelerate != "ddp" and self.trainer.may_stop_early:
                 raise ConfigurationError(
-                    "scale.accelerate: DeepSpeed takes every step that it began. Try: stop_kl null"
+                    "scale.accelerate: DeepSpeed cannot drop a minibatch after its backward pass. Try: stop_kl null"
                 )
             if getattr(self.trainer, "gradient_noise_every", 0):
                 raise ConfigurationError("trainer.gradient_noise_every: not with scale.accelerate. Try: 0")

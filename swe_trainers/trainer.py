@@ -11,6 +11,7 @@ for metrics in trainer.iterate(updates=100):
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,14 +19,14 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 
-from swe_trainers.algorithms import name_of
+from swe_trainers.algorithms import BUILT_IN, alternative, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.checkpoint import Checkpoints, one_line
-from swe_trainers.config import plain
+from swe_trainers.config import nearest, plain
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import CheckpointError, ConfigurationError
 from swe_trainers.kernels import comparing
@@ -48,68 +49,76 @@ from swe_trainers.run_config import EvaluationConfig, RolloutConfig
 __all__ = ["Callback", "Evaluate", "Play", "Rewards", "Trainer", "rollouts_in"]
 
 Callback = Callable[["Trainer", dict[str, Any]], object]
-"""Called after each update with the trainer and the update's metrics, before they are recorded; it may add some."""
+"""Called after each update with the trainer and the metrics, before they are recorded; it may add metrics."""
 Play = Callable[[int, int], Sequence[Trajectory]]
-"""Plays episodes for the update of this number, in its round of this number; for users with their own rollouts."""
+"""Plays the episodes of an update; called with its number, from 0, and the number of the round, from 0."""
 Rewards = Callable[[list[Trajectory]], list[Trajectory]]
-"""From played episodes to the same with other rewards."""
+"""Maps played episodes to the same episodes with other rewards."""
 Evaluate = Callable[[Learner], Mapping[str, float]]
-"""Measures the policy without changing it."""
+"""Evaluates the policy and returns metrics; must not change it."""
 
 _BLIND_NATS = 0.05
-"""With less information about observations, and half of the spread lost, a policy is reported as blind."""
+"""A policy whose actions have less information about its observations, and whose spread fell so far, is reported."""
+_BLIND_SPREAD = 0.25
+"""As a fraction of the largest spread so far."""
+_BLIND_UPDATES = 3
+"""In so many updates in a row: policies of random weights that learn later fell below for one or two."""
 _SEEING = 0.2
-"""Only a policy whose spread was above can be reported: with small random weights all states are alike at first."""
+"""Only a policy whose spread was above this is reported: with small random weights all states are similar at first."""
 _MISMATCH_NATS = 0.3
-"""An engine that differs more from the trainer, a token on average, does not do so by rounding or few bits."""
+"""A larger mean difference per token between engine and trainer cannot be an effect of rounding or quantisation."""
+
+
+_ENVIRONMENT_OPTIONS = ("parallel", "max_turns", "max_tokens", "max_new_tokens", "lockstep")
+"""Arguments of `Trainer` that it passes to `rollouts_in`."""
 
 
 class Trainer:
     """Trains a language model with an algorithm in an environment, or on recorded episodes.
 
-    A run with an `output_dir` that dies at any moment continues from its last checkpoint when it is started again with
-    the same settings. On the CPU it then computes bit for bit what it would have computed.
+    A run with an `output_dir` can be killed at any moment; started again with the same settings, it resumes from its
+    newest checkpoint. On the CPU the resumed run is bitwise equal to an uninterrupted one.
 
     Args:
-        model: the policy, or the reward model to be; a `HostedPolicy` is on a server.
-        env: where it plays: an id of Gymnasium, a function that makes an environment, an environment, or `Rollouts`.
-            Number spaces are put in words. None for an algorithm that trains on `demonstrations`, whose policy is then
-            not evaluated, and where `play` is given.
-        algorithm: how it is trained.
-        callbacks: called after each update.
-        rollout: how episodes are sampled in training; the defaults where not given.
-        demonstrations: episodes for an algorithm that trains on recorded ones.
-        play: plays the episodes of an update instead of the environment.
-        rewards: replaces the rewards of played episodes before the update, such as `partial(judged, judge=…)`; see
-            `swe_trainers.learning.rewards`. Where an algorithm plays several rounds, it is called after each.
-        evaluation: how many episodes evaluate the policy, and when; by default no evaluation during training.
-        evaluate: measures the policy instead of playing episodes in the environment.
-        output_dir: where metrics, a log, the settings and checkpoints are written; None for nowhere.
-        resume: what becomes of a run in `output_dir`: "same" refuses changed settings, "changed" goes on with them and
-            records where in `changes.jsonl`, "never" moves the run to `replaced-N` and begins anew. Functions, models
-            and environments that have no id are not compared.
-        console: log to the terminal as well; only with `output_dir`.
-        seed: of episodes, sampling and shuffling.
-        max_seconds: no update begins after them, those before a resume included.
+        model: the policy, or the reward model to train; a `HostedPolicy` is on a server.
+        env: the environment: a Gymnasium id, a function that makes an environment, an environment, or `Rollouts`.
+            `TextAdapter` describes spaces of numbers in words. None for an algorithm that trains on `demonstrations`
+            (the policy is then not evaluated), and if `play` is given.
+        algorithm: the algorithm with its hyperparameters, such as `PPO(learning_rate=1e-5)`.
+        callbacks: functions that are called after each update.
+        rollout: how episodes are sampled in training; None for the defaults.
+        demonstrations: the episodes, for an algorithm that trains on recorded ones.
+        play: a function that plays the episodes of an update, instead of the environment.
+        rewards: a function that replaces the rewards of played episodes before the update, such as
+            `partial(judged, judge=…)`; see `swe_trainers.learning.rewards`. It is called after each round of episodes.
+        evaluation: how many episodes evaluate the policy, and when; by default there is no evaluation during training.
+        evaluate: a function that evaluates the policy, instead of episodes in the environment.
+        output_dir: folder of the metrics, the log, the settings and the checkpoints; None: nothing is written.
+        resume: what to do with a run that is already in `output_dir`. "same": resume it, and refuse changed settings;
+            "changed": resume it with changed settings, which are recorded in `changes.jsonl`; "never": move it to
+            `replaced-N` and start a new run. Functions, models and environments without an id are not compared.
+        console: log to the terminal too; only with `output_dir`.
+        seed: seed of episodes, sampling and shuffling.
+        max_seconds: no update begins after this time; time before a resume counts too.
         checkpoint_every: updates between checkpoints.
-        keep_checkpoints: how many of the newest checkpoints are kept.
+        keep_checkpoints: number of newest checkpoints that are kept.
         log_every: updates between log lines; `metrics.jsonl` has all updates.
-        compare_kernels_every: updates between those whose log-probabilities, entropies and gradients two kernel back
-            ends compute; their largest relative differences are recorded as `kernels/…`. 0 for none.
-        name: of the stage, in logs and checkpoints; by default the algorithm's.
-        learner: instead of one that the algorithm starts.
-        run: an open run instead of `output_dir`.
-        checkpoints: where checkpoints are kept instead of `checkpoints/NAME` of the run.
+        compare_kernels_every: every so many updates, compute log-probabilities, entropies and gradients with a second
+            kernel back end too; the largest relative differences are recorded as `kernels/…`. 0: never.
+        name: name of the stage, in logs and checkpoints; by default the algorithm's.
+        learner: a learner to continue with; by default the algorithm makes a new one.
+        run: an open run, instead of `output_dir`.
+        checkpoints: where checkpoints are kept, instead of `checkpoints/NAME` of the run.
         environment_options: `parallel`, `max_turns`, `max_tokens`, `max_new_tokens` and `lockstep`; see `rollouts_in`.
 
     Attributes:
-        learner: everything that changes: the model, its optimizer, the number of updates, …
-        episodes: played for the last update.
-        stopped: whether `stop` was called; a resumed run does not continue then.
+        learner: everything that training changes: the model, its optimizer, the number of updates, …
+        episodes: the episodes of the last update.
+        stopped: whether `stop` was called; a resumed run then does not continue.
 
     Raises:
-        ConfigurationError: neither environment nor demonstrations fit the algorithm, something is not available here,
-            or the run in `output_dir` has other settings.
+        ConfigurationError: the algorithm needs an environment or demonstrations that are missing, something is not
+            available on this machine, or the run in `output_dir` has other settings.
     """
 
     def __init__(
@@ -140,13 +149,16 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         **environment_options: Any,
     ) -> None:
-        if algorithm is None:
-            raise ConfigurationError("algorithm: missing. Try: PPO()")
-        if not isinstance(algorithm, Algorithm):
-            raise ConfigurationError(f"algorithm: got {algorithm!r}, expected an object such as PPO()")
+        if isinstance(model, str | Path):
+            raise ConfigurationError(f"model: got {model!r}. Try: LanguageModel.load({str(model)!r})")
+        algorithm = _checked_algorithm(algorithm)
         plays = algorithm.rollout_plan is not None
         if plays == (demonstrations is not None):
             raise ConfigurationError("demonstrations: needed by algorithms that play no episodes, and by no others")
+        if plays and env is None and play is None:
+            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as FrozenLake-v1")
+        _check_sections(resume, rollout, evaluation)
+        _check_options(type(self), environment_options)
         for setting, value in (
             ("checkpoint_every", checkpoint_every),
             ("keep_checkpoints", keep_checkpoints),
@@ -154,8 +166,6 @@ class Trainer:
         ):
             if value < 1:
                 raise ConfigurationError(f"{setting}: got {value}, expected at least 1")
-        if plays and env is None and play is None:
-            raise ConfigurationError("env: missing. Try: an id of Gymnasium, such as FrozenLake-v1")
         self.model, self.algorithm, self.callbacks = model, algorithm, tuple(callbacks)
         self.name = name or name_of(algorithm)
         self._rollout, self._evaluation = rollout or RolloutConfig(), evaluation or EvaluationConfig()
@@ -193,7 +203,7 @@ class Trainer:
         self._failures = Failures(
             self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
         )
-        self._widest, self._blind, self._mismatched = 0.0, False, False
+        self._widest, self._blind, self._mismatched = 0.0, 0, False
         self.stopped = False
 
     def train(self, updates: int | None = None) -> Learner:
@@ -206,10 +216,9 @@ class Trainer:
         """Train, one update at a time.
 
         Args:
-            updates: train until so many updates are done in all, those before a resume included; by default as many as
-                the algorithm is configured with.
+            updates: the total number of updates, those before a resume included; by default that of the algorithm.
         Yields:
-            The metrics of each update.
+            The metrics of each update; `update` is its number, from 1.
         Raises:
             TrainerError: an update failed, or a checkpoint cannot be read or written, or does not fit the model.
         """
@@ -238,15 +247,15 @@ class Trainer:
                     metrics |= self._evaluated()
                 for callback in self.callbacks:
                     callback(self, metrics)
-                bar_to_reach = self._evaluation.stop_at_success
-                if bar_to_reach is not None and metrics.get("eval/success", 0.0) >= bar_to_reach:
+                success_target = self._evaluation.stop_at_success
+                if success_target is not None and metrics.get("eval/success", 0.0) >= success_target:
                     self.stop()
                 last = self._finished(total)
                 if last and self._evaluates and not evaluated:
                     metrics |= self._evaluated()
                 if run is not None and bar is not None:
                     row = {"stage": self.name, **metrics, "seconds": round(learner.seconds, 3)}
-                    run.record(learner.updates, row)
+                    run.record(row.pop("update"), row)
                     if last or learner.updates % self._log_every == 0:
                         run.info(self._line(total, metrics))
                     bar.describe(f"{self.name} {pace(metrics)}".rstrip())
@@ -259,7 +268,7 @@ class Trainer:
                 former.close(run)
 
     def _opened(self, stack: ExitStack) -> tuple[Run | None, Former]:
-        """The run, if there is one, and what is changed in it."""
+        """The run, if there is one, and its changed settings."""
         settings = self._settings
         if self._output_dir is None or settings is None:
             return self._run, Former(settings, {})
@@ -270,7 +279,11 @@ class Trainer:
         return run, former
 
     def step(self) -> dict[str, Any]:
-        """One update: play episodes, and train on them; its metrics."""
+        """Make one update: play episodes, and train on them.
+
+        Returns:
+            The metrics of the update; `update` is its number, from 1.
+        """
         learner, started = self.learner, time.monotonic()
         compare = self._compare_kernels_every > 0 and learner.updates % self._compare_kernels_every == 0
         with comparing() if compare else nullcontext() as comparison:
@@ -281,7 +294,7 @@ class Trainer:
         metrics |= {"seconds/rollout": played - started, "seconds/update": updated - played}
         if "tokens" in metrics:
             metrics["tokens_per_second"] = metrics["tokens"] / max(updated - started, 1e-9)
-        self._warn_of_blindness(metrics)
+        self._warn_of_blindness(metrics, episodes)
         self._warn_of_mismatch(metrics)
         if comparison is not None:
             metrics |= {f"kernels/{name}_error": error for name, error in comparison.errors.items()}
@@ -289,10 +302,10 @@ class Trainer:
             metrics |= self._rollout_metrics()
         learner.updates += 1
         learner.seconds = broadcast(learner.seconds + time.monotonic() - started)
-        return metrics
+        return {"update": learner.updates, **metrics}
 
     def play(self) -> list[Trajectory]:
-        """The next update's episodes, played by the policy as it is now, with the rewards that it is trained on."""
+        """Play the episodes of the next update with the current policy; they have the rewards for training."""
         plan, update = self.algorithm.rollout_plan, self.learner.updates
         assert plan is not None
         played, rewarded = list[Trajectory](), list[Trajectory]()
@@ -323,12 +336,13 @@ class Trainer:
         return rewarded
 
     def evaluate(self, episodes: int | None = None) -> dict[str, float]:
-        """Evaluate the policy as it is now.
+        """Evaluate the current policy.
 
         Args:
-            episodes: how many to play; by default those of the configured evaluation.
+            episodes: number of episodes; by default that of `evaluation`.
         Returns:
-            `return`, `turns`, `episodes`, … and `success` where the evaluation defines it; see `episode_statistics`.
+            `return`, `turns`, `episodes`, … and `success` if `evaluation.success_above` is set; see
+            `episode_statistics`.
         """
         if self._measure is not None and episodes is None:
             return dict(self._measure(self.learner))
@@ -344,7 +358,7 @@ class Trainer:
         """Write the model, its value head and its tokenizer in Hugging Face's format.
 
         Raises:
-            CheckpointError: it cannot be written; nothing of it is left.
+            CheckpointError: it cannot be written; no partial file is left.
         """
         self.model.save_pretrained(folder)
 
@@ -365,7 +379,7 @@ class Trainer:
         return {**measured, "seconds/evaluate": time.monotonic() - started}
 
     def _rollout_metrics(self) -> dict[str, float]:
-        """Of the engine, the environment's infos, the age of tokens, and rewards before they are replaced."""
+        """Metrics of the engine, of `info`, of the staleness of tokens, and of rewards before they are replaced."""
         metrics = environment_statistics(self.episodes)
         if self.rollouts is not None:
             metrics = {**self.rollouts.metrics(), **metrics}
@@ -377,7 +391,7 @@ class Trainer:
         return metrics
 
     def _check_failures(self, what: str, episodes: Sequence[Trajectory]) -> None:
-        """Log why episodes are invalid, a traceback once for each cause. Raises RolloutError where too many are."""
+        """Log why episodes are invalid, with one traceback per cause. Raises RolloutError if too many are."""
         new = self._failures.add(episodes)
         invalid = [each.failure_reason for each in episodes if not each.valid]
         if self._log is not None and invalid:
@@ -387,25 +401,29 @@ class Trainer:
             self._log.detail(f"invalid episodes so far: {dict(self._failures.counts)}")
         self._failures.check(what, episodes)
 
-    def _warn_of_blindness(self, metrics: Mapping[str, Any]) -> None:
-        """Log once where the policy's states have become alike, and with them its actions in all situations."""
+    def _warn_of_blindness(self, metrics: Mapping[str, Any], episodes: Sequence[Trajectory] | Batch) -> None:
+        """Log once when the hidden states have become similar, so that actions hardly depend on observations."""
         spread, information = (metrics.get(f"representation/{name}") for name in ("spread", "information"))
-        if self._log is None or spread is None or information is None or self._blind:
+        if self._log is None or spread is None or information is None or self._blind == _BLIND_UPDATES:
             return
         self._widest = max(self._widest, spread)
-        if spread < 0.5 * self._widest and self._widest > _SEEING and information < _BLIND_NATS:
-            self._blind = True
+        fallen = spread < _BLIND_SPREAD * self._widest and self._widest > _SEEING and information < _BLIND_NATS
+        self._blind = self._blind + 1 if fallen else 0
+        if self._blind == _BLIND_UPDATES:
+            played = () if isinstance(episodes, Batch) else episodes  # a batch is of demonstrations
+            restricted = any(episode.allowed for episode in played)
+            legal = "" if restricted else "legal actions (adapter: text, or rollout.constrained), "
             self._log.warning(
-                f"update {self.learner.updates + 1}: the policy hardly sees its observations any more: the spread of "
-                f"its hidden states fell from {self._widest:.2f} to {spread:.2f}, and its actions have "
-                f"{information:.3f} nats about them. Try: legal actions (adapter: text, or rollout.constrained), or a "
-                "smaller learning_rate"
+                f"update {self.learner.updates + 1}: the policy's actions hardly depend on its observations any more: "
+                f"the spread of its hidden states fell from {self._widest:.2f} to {spread:.2f}, and its actions have "
+                f"{information:.3f} nats of information about the observations. Try: {legal}a smaller learning_rate, "
+                "or a larger initializer_range in model.architecture"
             )
 
     def _warn_of_mismatch(self, metrics: Mapping[str, Any]) -> None:
-        """Log once where the engine recorded other log-probabilities than those of the policy that is trained.
+        """Log once when the engine's log-probabilities differ from those of the policy that is trained.
 
-        A policy can learn in spite of it: with masks one token off, most tokens of a long action are still trained.
+        A policy can learn in spite of this: with masks one token off, most tokens of a long action are still trained.
         """
         gap, stale = metrics.get("logprob_gap", 0.0), self.rollouts is not None and self._rollout.max_staleness > 0
         if self._log is None or self._mismatched or stale or not gap > _MISMATCH_NATS:
@@ -413,12 +431,12 @@ class Trainer:
         self._mismatched = True
         self._log.warning(
             f"update {self.learner.updates + 1}: the log-probabilities that the engine recorded are {gap:.2f} nats a "
-            "token from the trainer's: masks or tokens are displaced, or the two differ in weights, chat template or "
+            "token from the trainer's: masks or tokens are shifted, or the two differ in weights, chat template or "
             "temperature. Try: swe-train doctor with this run's directory"
         )
 
     def _resume(self, checkpoints: Checkpoints, run: Run) -> None:
-        """Continue from the newest checkpoint, if there is one."""
+        """Resume from the newest checkpoint, if there is one."""
         found = checkpoints.newest()
         if found is None:
             done = run.rewind(self.name, -1)  # the evaluation before the first update is repeated too
@@ -442,15 +460,15 @@ class Trainer:
         )
 
     def _complete(self, total: int, directory: Path) -> str:
-        """Why a run that was started again trains nothing, what its last update gave, and how it goes on."""
+        """Why a run that was started again has nothing to train, its last metrics, and how to continue it."""
         rows = [row for row in read_metrics(directory / "metrics.jsonl") if row.get("stage") == self.name]
         last = {name: value for name, value in (rows or [{}])[-1].items() if value is not None}
-        anew = "a new run begins in another output_dir, or with --restart"
+        new_run = "for a new run, use another output_dir, or --restart"
         if self.stopped:
-            how = f"It was stopped, as by evaluation.stop_at_success: {anew}"
+            how = f"It was stopped, as by evaluation.stop_at_success: {new_run}"
         else:
             limit = "the number of updates" if self.learner.updates >= total else "max_seconds"
-            how = f"To go on, raise {limit} (swe-train: with --resume-with-changes); {anew}"
+            how = f"To continue, raise {limit} (swe-train: with --resume-with-changes); {new_run}"
         return f"{self.name}: complete, nothing is left to train. {self._line(total, last)}. {how}"
 
     def _line(self, total: int, metrics: Mapping[str, Any]) -> str:
@@ -461,6 +479,34 @@ class Trainer:
         updates, seconds = self.learner.updates, self.learner.seconds
         parts += filter(None, [pace(metrics)])
         return f"{self.name} {updates}/{total}  {'  '.join(parts)}  ({seconds:.0f} s)"
+
+
+def _checked_algorithm(algorithm: object) -> Algorithm:
+    """The algorithm. Raises ConfigurationError if it is a name, a class or anything else."""
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    got = "missing" if algorithm is None else f"got {algorithm!r}, expected an object"
+    path = BUILT_IN.get(algorithm) if isinstance(algorithm, str) else None
+    name = algorithm.__name__ if isinstance(algorithm, type) else (path or ":PPO").partition(":")[2]
+    instead = alternative(algorithm, classes=True) if isinstance(algorithm, str) else None
+    raise ConfigurationError(f"algorithm: {got}. Try: {instead or f'{name}()'}")
+
+
+def _check_sections(resume: Resume, rollout: object, evaluation: object) -> None:
+    """Raise ConfigurationError if one of these arguments is of another type, or an unknown choice."""
+    if resume not in get_args(Resume):
+        raise ConfigurationError(f"resume: got {resume!r}, expected one of {', '.join(get_args(Resume))}")
+    for name, given, kind in (("rollout", rollout, RolloutConfig), ("evaluation", evaluation, EvaluationConfig)):
+        if not (given is None or isinstance(given, kind)):
+            raise ConfigurationError(f"{name}: got {given!r}, expected an object such as {kind.__name__}()")
+
+
+def _check_options(trainer: type[Trainer], options: Mapping[str, object]) -> None:
+    """Raise ConfigurationError for the first option that neither a trainer nor `rollouts_in` has."""
+    unknown = next((name for name in options if name not in _ENVIRONMENT_OPTIONS), None)
+    if unknown is not None:
+        known = [name for name in inspect.signature(trainer.__init__).parameters if name != "self"]
+        raise ConfigurationError(f"Trainer: no argument {unknown!r}{nearest(unknown, [*known, *_ENVIRONMENT_OPTIONS])}")
 
 
 def rollouts_in(
@@ -475,21 +521,21 @@ def rollouts_in(
     lockstep: bool = False,
     rollout: RolloutConfig | None = None,
 ) -> Rollouts:
-    """Rollouts of a model in any Gymnasium environment, with an engine in this process or the policy's own server.
+    """Rollouts of a model in any Gymnasium environment, with an engine in this process or on the policy's server.
 
     Args:
-        env: an id, a function that makes an environment, or one environment. Number spaces are put in words by
-            `TextAdapter`.
+        env: a Gymnasium id, a function that makes an environment, or one environment. `TextAdapter` describes spaces of
+            numbers in words.
         model: the policy.
-        seed: of the episodes and of sampling.
-        parallel: environments that are made and stepped at once; one environment is used alone.
-        max_turns: of one episode; None leaves it to the environment.
-        max_tokens: of one episode, observations included.
-        max_new_tokens: of one action.
-        lockstep: environments and engine take turns, so that two runs are equal to the last bit; slower.
+        seed: seed of the episodes and of sampling.
+        parallel: number of environments that play at the same time; not used if `env` is one environment.
+        max_turns: maximum turns of an episode; None: the environment decides.
+        max_tokens: maximum tokens of an episode, observations included.
+        max_new_tokens: maximum tokens of an action.
+        lockstep: environments and engine take turns, so that two runs are bitwise equal; slower.
         rollout: how episodes are sampled; asynchronous rollouts need an engine of their own, see `make_players`.
     Raises:
-        ConfigurationError: the environment's spaces cannot be put in words.
+        ConfigurationError: the environment's spaces cannot be described in words.
     """
     rollout = rollout or RolloutConfig()
     if parallel < 1:
@@ -498,8 +544,8 @@ def rollouts_in(
         raise ConfigurationError("rollout.max_staleness: needs `Rollouts` as env, with an engine of their own")
 
     def in_text(made: gymnasium.Env[Any, Any]) -> gymnasium.Env[str, str]:
-        speaks = isinstance(made.observation_space, gymnasium.spaces.Text)
-        return made if speaks and isinstance(made.action_space, gymnasium.spaces.Text) else TextAdapter(made)
+        spaces = (made.observation_space, made.action_space)
+        return made if all(isinstance(space, gymnasium.spaces.Text) for space in spaces) else TextAdapter(made)
 
     if isinstance(env, gymnasium.Env):
         envs = EnvPool([in_text(env)])

@@ -1,9 +1,12 @@
 """A Gymnasium environment in which an agent repairs real repositories inside a sandbox.
 
-Importing registers the environments; nothing else happens. `SWEBench-v0`, `SWEAgent-v0`, `FileRepair-v0`, `KodCode-v0`
-and `VulnerabilityDetection-v0` have tasks of their own, offline; `SWEBenchLite-v0`, `SWEBenchVerified-v0` and
-`SWEGym-v0` are `SWEBench-v0` on the datasets of these names; `Harbor-v0` plays folders of tasks in Harbor's format, and
-`OpenEnv-v0` sessions of servers of OpenEnv.
+Importing registers the environments and has no other effect:
+
+- `SWEBench-v0`, `SWEAgent-v0`, `FileRepair-v0`, `KodCode-v0` and `VulnerabilityDetection-v0` come with tasks and work
+  offline;
+- `SWEBenchLite-v0`, `SWEBenchVerified-v0` and `SWEGym-v0` are `SWEBench-v0` on the datasets of these names;
+- `Harbor-v0` plays tasks in Harbor's format;
+- `OpenEnv-v0` plays sessions on an OpenEnv server.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ __all__ = ["__version__"]
 try:
     __version__ = version("swegym-env")
 except PackageNotFoundError:
-    __version__ = "0+checkout"  # a copy of the source that was not installed; the version stands in pyproject.toml
+    __version__ = "0+checkout"  # the source without an installation; pyproject.toml has the version
 
 
 for _name, _module, _class, _arguments in (

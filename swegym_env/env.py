@@ -1,4 +1,4 @@
-"""Text environments: `TextEpisode`, the loop that all of them share, and `SWEBenchEnv`, the repair of a repository."""
+"""Text environments: `TextEpisode`, the base of all of them, and `SWEBenchEnv`, the repair of a repository."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ S = TypeVar("S", bound="TextEpisode[Any]")
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall-clock seconds. Two timings always compare equal: equal episodes may take different times.
+    """Wall-clock times. Two timings always compare equal, so that equal episodes have equal `info`.
 
     Attributes:
-        seconds: of the whole call of `reset` or `step`.
-        command_s: of the agent's command.
-        grading_s: of grading.
+        seconds: seconds of the whole call of `reset` or `step`.
+        command_s: seconds of the agent's command.
+        grading_s: seconds of grading.
     """
 
     seconds: float = field(compare=False)
@@ -82,14 +82,14 @@ class Outcome:
     """The result of an episode: the keys that `info` has at its end, besides `end_reason`.
 
     Attributes:
-        resolved: the work solves the task.
-        fail_to_pass: tests of this list that passed, of all; None where no tests were run.
-        pass_to_pass: the same for the other list.
+        resolved: whether the work solves the task.
+        fail_to_pass: number of tests of FAIL_TO_PASS that passed, and of all; None if no tests were run.
+        pass_to_pass: the same for PASS_TO_PASS.
         failed_tests: the tests of both lists that did not pass.
         valid: False if the infrastructure failed; the episode is then excluded from training and evaluation.
-        failure_reason: why it is not resolved or not valid, besides failing tests.
-        proof: what shows that no forgery made the tests pass: "blind", "controls" or "none", see `Verdict`.
-        proof_bits: how many bits the blind expectations hold.
+        failure_reason: why the work is not resolved or not valid, if not because of failing tests.
+        proof: evidence that the tests passed by a repair: "blind", "controls" or "none", see `Verdict`.
+        proof_bits: number of bits in the blind expectations.
     """
 
     resolved: bool = False
@@ -103,7 +103,7 @@ class Outcome:
 
     @classmethod
     def of(cls, verdict: Verdict, task: Task) -> Outcome:
-        """The outcome that a verdict on `task` stands for."""
+        """The outcome of a verdict on `task`."""
         expected = (*task.fail_to_pass, *task.pass_to_pass)
         return cls(
             resolved=verdict.resolved,
@@ -119,18 +119,18 @@ class Outcome:
 
 @dataclass
 class TurnResult:
-    """One turn: an action's effect, as `step` returns it.
+    """The effect of an action.
 
     Attributes:
         observation: what the agent reads.
-        exit_code: of the command; -1 where none ran to an end: an answer that cannot be read, the submission, a sandbox
-            that failed or was broken.
-        patch: the git diff so far; one line that begins with "# refused:" where the changes are beyond the limits.
-        truncated_chars: characters of the output that the observation does not show.
-        action_error: why the action could not be read; None where it could.
-        sandbox: name of the back end; empty where there is no sandbox.
-        end_reason: why the episode ends with this turn; None where it continues.
-        outcome: the result, where the episode ends.
+        exit_code: exit code of the command; -1 if no command ran to its end: the action could not be parsed, it was the
+            submission, or the sandbox failed or was broken by the agent.
+        patch: the git diff so far; a line that begins with "# refused:" if the changes exceed the limits.
+        truncated_chars: number of characters of the output that the observation does not show.
+        action_error: why the action could not be parsed; None if it could.
+        sandbox: name of the back end; empty without a sandbox.
+        end_reason: why the episode ends with this turn; None if it continues.
+        outcome: the result of the episode, if it ends.
         command_s: wall-clock seconds of the command.
         grading_s: wall-clock seconds of grading.
         more: further keys of `info`.
@@ -150,24 +150,25 @@ class TurnResult:
 
 
 class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
-    """An environment of text in which each episode is one example of a dataset.
+    """A text environment in which each episode is one example of a dataset.
 
-    It chooses the example, plays turns until one ends the episode, and reports the outcome. A subclass says what an
-    episode starts with (`_begin`) and what an action does (`_play`).
+    It chooses the example, plays turns until the episode ends, and reports the outcome. A subclass implements the start
+    of an episode (`_begin`) and the effect of an action (`_play`).
 
     `info` at reset: `instance_id`, `system_prompt`, `tools`, `timing`. At every step: `exit_code`, `patch`,
     `truncated_chars`, `action_error`, `sandbox` (see `TurnResult`) and `timing`. At the end: `end_reason` and the
     attributes of `Outcome`. An episode that ends by "time" or "error" is truncated, any other terminates. The reward is
-    1 for a resolved example at the end, else 0. "broken" is the agent's fault: it changed its sandbox so that no shell
-    starts any more; its work then counts as nothing. "error" is the machine's fault. See `errors` for the rule.
+    1 at the end if the example is resolved, else 0. The end reason "broken" is the agent's fault: it changed its
+    sandbox so that no shell starts any more; the episode is valid and not resolved. The end reason "error" is a failure
+    of the infrastructure: the episode is invalid. `swegym_env.errors` explains how the two are told apart.
 
-    `env.example` is the example of the episode, `env.task` its repository form, `env.arguments` what an equal
-    environment is made with.
+    `env.example` is the example of the episode, `env.task` the same as a `Task`, `env.arguments` the arguments that
+    make an equal environment.
 
     Args:
         examples: the examples to choose from.
-        max_turns: turns of an episode; None: no limit.
-        episode_timeout_s: seconds of an episode; None: no limit.
+        max_turns: maximum turns of an episode; None: no limit.
+        episode_timeout_s: maximum seconds of an episode; None: no limit.
         render_mode: None, "ansi" or "human".
         arguments: the arguments of the subclass, for recordings.
 
@@ -178,7 +179,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
     metadata = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own contract
 
     def __new__(cls: type[S], *_positional: Any, **named: Any) -> S:
-        """Check the names of the arguments first, of any subclass: Python's own error names no similar one."""
+        """Check the names of the arguments first: Python's own error does not suggest similar names."""
         known = inspect.signature(cls.__init__).parameters
         unknown = next((name for name in named if name not in known), None)
         if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
@@ -217,7 +218,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
     @classmethod
     def make_vector(cls, num_envs: int = 1, **arguments: Any) -> vector.ThreadVectorEnv:
-        """Environments of equal arguments on threads, see `vector.make_vector`."""
+        """Environments with equal arguments on threads, see `vector.make_vector`."""
         return vector.make_vector(cls, num_envs, **arguments)
 
     @property
@@ -227,10 +228,12 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
     @abc.abstractmethod
     def _begin(self) -> tuple[str, str, dict[str, Any]]:
-        """Start an episode of `self.example`: system prompt, first observation, further keys for `info`.
+        """Start an episode of `self.example`.
 
+        Returns:
+            The system prompt, the first observation, and further keys of `info`.
         Raises:
-            InfrastructureError: it cannot be started.
+            InfrastructureError: the episode cannot be started.
         """
 
     @abc.abstractmethod
@@ -238,10 +241,10 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         """Play one turn. Raises InfrastructureError, which ends the episode as invalid."""
 
     def _release(self) -> None:
-        """Free what the episode holds; called after its last turn, before the next episode, and by `close`."""
+        """Release the resources of the episode; called after its last turn, before the next episode, and by `close`."""
 
     def _task_of(self, example: E) -> Task:
-        """The repository form of an example: for rewards and recordings."""
+        """The example as a `Task`, for rewards and recordings."""
         return example.as_task()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -262,7 +265,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
             raise ConfigurationError(f"options: expected a dictionary with instance_id, got {options!r}")
         unknown = next((name for name in options if name != "instance_id"), None)
         if unknown is not None:
-            raise ConfigurationError(f"reset: unknown option {unknown!r}; there is instance_id")
+            raise ConfigurationError(f"reset: unknown option {unknown!r}; the only option is instance_id")
         super().reset(seed=seed)
         self._over = True
         self._release()
@@ -290,7 +293,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
     @contextlib.contextmanager
     def _in_one_thread(self) -> Iterator[None]:
-        """Refuse what another thread does at the same time: two commands at once would share one output."""
+        """Refuse calls from several threads at the same time: two commands would share one output."""
         if self._thread not in (None, threading.get_ident()):
             raise ConfigurationError(
                 f"{type(self).__name__}: another thread is using it. Try: an environment for each thread"
@@ -344,7 +347,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
         return turn.observation, reward, self._over and not truncated, truncated, info
 
     def last_turn(self, reason: Literal["max_turns", "tokens", "time"]) -> None:
-        """Make the next turn the last: it ends the episode for `reason` unless it submits. For limits."""
+        """Make the next turn the last: it ends the episode with `reason` unless it submits. Used by limits."""
         self._last_turn_reason = reason
 
     def _limit_reached(self) -> EndReason | None:
@@ -373,7 +376,7 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
 
 @dataclass(frozen=True)
 class EnvSnapshot:
-    """The state of an episode: that of its sandbox, and the environment's own."""
+    """The state of an episode: of its sandbox and of the environment."""
 
     sandbox: Snapshot
     task: Task
@@ -382,56 +385,58 @@ class EnvSnapshot:
     patch: str = ""
 
     def discard(self) -> None:
-        """Free what the snapshot holds."""
+        """Release the resources of the snapshot."""
         self.sandbox.discard()
 
 
 class SWEBenchEnv(TextEpisode[Task]):
-    """Repair of a repository by an agent in a sandbox; its work is a git diff.
+    """An agent repairs a repository in a sandbox; the result is a git diff.
 
-    The first observation is the task; after a step it is the output of the command. An action is text in the chosen
-    format: one shell command, or the submission. The episode terminates with the submission, or when `max_turns` are
-    used up (a rule of the task, so it is no truncation: Pardo et al. 2018, section 2). It is truncated when
-    `episode_timeout_s` is over. Where it terminates, the work is graded in a fresh sandbox.
+    The first observation is the task; after a step the observation is the output of the command. An action is text in
+    the chosen format: one shell command, or the submission. The episode terminates with the submission, or after
+    `max_turns` turns (a rule of the task, so this is not a truncation: Pardo et al. 2018, section 2). It is truncated
+    after `episode_timeout_s`. When it terminates, the work is graded in a fresh sandbox.
 
-    `info` is that of `TextEpisode`; at reset it also has `trust`: the fraction of right verdicts that `swegym certify`
-    found for this task, None where it was not certified.
+    `info` has the keys of `TextEpisode`; at reset it also has `trust`: the fraction of right verdicts that
+    `swegym certify` measured for this task, None if it was not certified.
 
     Args:
         dataset: "mini", "mini-edit", a hub name, or a `.jsonl`, `.json` or `.parquet` file in the SWE-bench schema.
-        split: of the dataset; None: all of it, or the dataset's default.
-        strict_rows: a malformed row of the dataset is an error; else it is skipped, with a warning.
+        split: split of the dataset; None: the dataset's default, or all of it.
+        strict_rows: raise an error for a malformed row of the dataset; False: skip it with a warning.
         tasks: the tasks themselves, instead of a dataset.
-        sandbox: a back end (`sandbox.backends.BACKENDS`): "auto", "apptainer", "namespace", or the address of a server
-            ("http://host:8300", see `swegym serve` and `swegym pool`), which then grades too.
-        reward: "resolved" (1 if the submitted work passes, else 0) or "none" (0, and nothing is graded: for wrappers
-            with other rewards).
-        action_format: a name (see `agent.formats`), or `module:attribute` of your own.
-        chat_template: of the model, as Jinja2 text; with `action_format="auto"` it selects the format of calls.
-        tools: what the agent may use: "bash", shipped bundles, your own folders, or a set: "default", "debug",
+        sandbox: sandbox back end (`sandbox.backends.BACKENDS`): "auto", "apptainer", "namespace", or the address of a
+            server ("http://host:8300", see `swegym serve` and `swegym pool`), which then grades too.
+        reward: "resolved" (1 if the submitted work passes, else 0) or "none" (always 0, and nothing is graded: for
+            wrappers with other rewards).
+        action_format: name of a format (see `agent.formats`), or your own as `module:attribute`.
+        chat_template: chat template of the model, as Jinja2 text; with `action_format="auto"` it selects the format of
+            function calls.
+        tools: the agent's tools: "bash", shipped bundles, your own folders, or a set: "default", "debug",
             "rewrite-only" (see `agent.tools`).
         prompt: a shipped prompt ("default", "terse") or a folder with `system.j2` and `task.j2`.
-        max_turns: turns of an episode; None: no limit.
-        turn_timeout_s: seconds of one command.
-        episode_timeout_s: seconds of an episode; None: no limit.
-        limits: of the agent's sandbox, in place of the defaults, for example `{"memory_bytes": 8 << 30}`; see
-            `sandbox.api.Limits`. Grading has its own limits.
-        observation_limit: most characters of output shown to the agent.
-        show_duration: show the agent how long a command took; equal episodes may then read differently.
+        max_turns: maximum turns of an episode; None: no limit.
+        turn_timeout_s: maximum seconds of a command.
+        episode_timeout_s: maximum seconds of an episode; None: no limit.
+        limits: resource limits of the agent's sandbox that replace the defaults, for example
+            `{"memory_bytes": 8 << 30}`; see `sandbox.api.Limits`. Grading has its own limits.
+        observation_limit: maximum characters of output in an observation.
+        show_duration: show the agent how long a command took; equal episodes then have different observations.
         repos: directory of clones (see `repo.repositories`); None: repositories are fetched from their origin.
-        max_forgery_chance: above this chance that a patch with means of forgery passed without a repair, it fails as
-            `unproven`; None: see `grading.grade`.
+        max_forgery_chance: a patch with means of forgery fails as `unproven` if the chance that it passed without a
+            repair is above this; None: see `grading.grade`.
         trust: use only tasks with at least this `trust`, from 0 to 1; None: all tasks.
-        deterministic: equal hash seed, time zone, locale and, where possible, clock (see `languages.determinism`).
-        pool: how many sandboxes to start ahead for the next tasks; they are ready at a `reset` that chooses the task at
-            random. None is started while less than 2 GiB of memory are free, or while resets name their tasks.
+        deterministic: fix the hash seed, the time zone, the locale and, where possible, the clock (see
+            `languages.determinism`).
+        pool: number of sandboxes to start in advance for the next tasks, for resets that choose the task at random. No
+            sandbox is started in advance while less than 2 GiB of memory are free, or while resets name their tasks.
         render_mode: "ansi" (`render()` returns the last turn as text) or "human" (turns are printed).
 
     Raises:
-        ConfigurationError: an argument out of range, an unknown dataset, back end, prompt or format.
+        ConfigurationError: an argument is out of range, or the dataset, back end, prompt or format is unknown.
     """
 
-    _port: int | None = None  # of the sandbox's loopback, at which a subclass answers
+    _port: int | None = None  # of the sandbox's loopback interface, on which a subclass answers requests
     _imports: Imports | None = None  # a program that a subclass starts in each sandbox
 
     def __init__(
@@ -501,9 +506,9 @@ class SWEBenchEnv(TextEpisode[Task]):
         self._patch = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """See `TextEpisode.reset`. The sandboxes of the next tasks are started, if resets choose tasks at random."""
+        """See `TextEpisode.reset`. If resets choose tasks at random, sandboxes of the next tasks are started."""
         observation, info = super().reset(seed=seed, options=options)
-        random = self._resets == 0 or (seed is None and not options)
+        random = not options and (seed is None or self._resets == 0)  # seeded once, then at random, is Gymnasium's way
         self._resets += 1
         tasks = []
         if random and self._pool.size:
@@ -534,7 +539,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         )
 
     def _take_sandbox(self) -> Workspace:
-        """The workspace of `self.task`, for which `self._sandbox` is started, if it was not started ahead."""
+        """The workspace of `self.task`; `self._sandbox` is started, unless that was done in advance."""
         self._workspace = workspace = self._prepare(self.task)
         sandbox = self._pool.take(self.task.instance_id)
         if sandbox is not None and sandbox.spec != workspace.spec:
@@ -558,7 +563,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         )
 
     def _start(self, task: Task, workspace: Workspace | None = None) -> Sandbox:
-        """A sandbox of `task`; of a later one on a thread of the pool, without its workspace."""
+        """A sandbox of `task`. The pool calls this on its threads, for later tasks, without a workspace."""
         return (workspace or self._prepare(task)).start()
 
     def _play(self, action: str) -> TurnResult:
@@ -578,7 +583,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         return self._finish(turn)
 
     def _finish(self, turn: TurnResult) -> TurnResult:
-        """Complete a played turn: the patch and, where the episode ends with it, the verdict."""
+        """Complete a turn: add the patch and, if the episode ends, the verdict."""
         sandbox, workspace = self._live()
         turn.patch = self._patch = workspace.patch(sandbox, fresh=turn.end_reason is not None)
         if reason := refusal(turn.patch):
@@ -592,7 +597,7 @@ class SWEBenchEnv(TextEpisode[Task]):
         return turn
 
     def verdict(self) -> Verdict:
-        """Grade the work as it is, in a separate sandbox; the episode is not affected.
+        """Grade the current work in a separate sandbox; the episode is not affected.
 
         Raises:
             InfrastructureError: the tests could not be run.
@@ -606,12 +611,12 @@ class SWEBenchEnv(TextEpisode[Task]):
         )
 
     def snapshot(self) -> EnvSnapshot:
-        """Save the episode: files, directory, shell variables, turn. Call its `discard()` when done."""
+        """Save the episode: files, working directory, shell variables, turn. Call its `discard()` when done."""
         elapsed_s = time.monotonic() - self._started
         return EnvSnapshot(self._live()[0].snapshot(), self.task, self._turn, elapsed_s, self._patch)
 
     def restore(self, snapshot: EnvSnapshot) -> None:
-        """Return to a snapshot of this episode, or of the one this environment was forked from."""
+        """Return to a snapshot of this episode, or of the episode that this environment was forked from."""
         self._live()[0].restore(snapshot.sandbox)
         self.example = self.task = snapshot.task
         self._turn, self._patch = snapshot.turn, snapshot.patch
@@ -639,7 +644,7 @@ class SWEBenchEnv(TextEpisode[Task]):
             self._sandbox = None
 
     def close(self) -> None:
-        """End the episode and the sandboxes that were started ahead. Idempotent."""
+        """End the episode, and the sandboxes that were started in advance. Idempotent."""
         super().close()
         self._pool.close()
 

@@ -1,4 +1,4 @@
-"""Limits of an episode, as wrappers. Each announces the last turn in the observation, then ends with its own reason.
+"""Limits of an episode, as wrappers. Each announces the last turn in the observation; then the episode ends.
 
 The environment itself ends the episode (`last_turn`): it grades the current work, and every wrapper, inside or outside
 of the limit, sees the end. A limit on wall time truncates without a verdict: the speed of the machine is not part of
@@ -20,13 +20,13 @@ __all__ = ["TokenLimit", "TurnLimit", "WallTimeLimit"]
 
 
 class _Limit(gymnasium.Wrapper[str, str, str, str], abc.ABC):
-    """Measures usage with `begin` and `count`; before the last turn it announces it."""
+    """Measures usage with `begin` and `count`, and announces the last turn before it is played."""
 
     reason: Literal["max_turns", "tokens", "time"]
     announcement: str
 
     def __init__(self, env: gymnasium.Env[str, str], **maximum: float) -> None:
-        """Takes the one limit by its name. Raises ConfigurationError if it is not positive or `env` cannot be ended."""
+        """Take the limit by its name. Raises ConfigurationError if it is not positive or `env` has no `last_turn`."""
         if not env.has_wrapper_attr("last_turn"):
             raise ConfigurationError(f"{type(self).__name__}: {env} has no last_turn(), so it cannot be ended")
         ((name, self._maximum),) = maximum.items()
@@ -102,8 +102,8 @@ class TokenLimit(_Limit):
     The turn after the one that reaches the limit is the last. Tokens of a chat template are not counted.
 
     Args:
-        tokenizer: text → its tokens (anything with a length, such as `tokenizer.encode` of Hugging Face returns, or a
-            mapping with `input_ids`), or → their number.
+        tokenizer: function from text to its tokens (anything with a length, such as the result of Hugging Face's
+            `tokenizer.encode`, or a mapping with `input_ids`) or to their number.
 
     Raises:
         ConfigurationError: `max_tokens` is below 1, the environment has no `last_turn()`, or the tokenizer returns
@@ -142,7 +142,7 @@ class TokenLimit(_Limit):
 
 
 class WallTimeLimit(_Limit):
-    """At most about `seconds` of wall time: the next turn is the last; ends truncated with `end_reason` "time".
+    """At most about `seconds` of wall time. The turn after the limit is the last, and truncates with reason "time".
 
     Raises:
         ConfigurationError: `seconds` is not positive, or the environment has no `last_turn()`.

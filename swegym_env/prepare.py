@@ -1,9 +1,9 @@
-"""From a task, tools and limits to a workspace: the sandbox that an agent works in, and how its patch is taken.
+"""Workspaces: from a task, tools and limits to the sandbox of an agent and the patch of its work.
 
 This is the only place that builds a task's layers. On a back end of this machine the layers are built here and the
 patch is captured from the writable layer (`LocalWorkspace`). On a server, the request that creates the sandbox carries
 the task and the tools by content; the server calls the same `prepare_locally` and takes the patch (`RemoteWorkspace`).
-Who works with a `Workspace` (`env`) does not see the difference.
+Users of a `Workspace` (`env`) see no difference.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NOT_INSTALLED = ("tmp", "var/tmp", "home", ".swegym", "root", "run", "dev", "pr
 
 
 class Workspace(Protocol):
-    """A task, ready to be worked on.
+    """A task that is ready for an agent.
 
     Attributes:
         spec: what its sandboxes are made of.
@@ -84,8 +84,8 @@ class LocalWorkspace:
         task: the task.
         spec: what its sandboxes are made of.
         base: the repository at the base commit, on the host; read-only. Patches are taken against it.
-        test_command: runs the tests of the task's test patch, from the table of set-up commands; empty where the table
-            does not have the repository.
+        test_command: command from the table of set-up commands that runs the tests of the test patch; empty if the
+            table does not have the repository.
         backend: of its sandboxes.
     """
 
@@ -138,7 +138,7 @@ class RemoteWorkspace:
 
 
 def check_backend(backend: str, repos: str | os.PathLike[str] | None = None) -> None:
-    """Check the name of a back end without a trial, and `repos`, which has no effect on a server.
+    """Check the name of a back end without starting it, and `repos`, which has no effect on a server.
 
     Raises:
         ConfigurationError: there is no such back end, it is a server, which has its own repositories, or `repos` is
@@ -168,10 +168,10 @@ def prepare(
         tools: programs for the agent.
         backend: see `open_sandbox`.
         repos: where git repositories come from, see `repository_layer`.
-        limits: of the sandbox; None: the defaults.
+        limits: limits of the sandbox; None: the defaults.
         turn_timeout_s: seconds of one command, for the tools.
         deterministic: see `languages.determinism`.
-        port: of the sandbox's loopback, at which the owner answers, see `SandboxSpec`.
+        port: port of the sandbox's loopback interface on which the owner answers, see `SandboxSpec`.
         imports: a program of the tools that is imported once, see `SandboxSpec`; a server does not do so.
     Raises:
         ConfigurationError: the back end does not work here, or `repos` would have no effect.
@@ -215,14 +215,14 @@ def prepare_locally(
     store: LayerStore | None = None,
     install: bool = True,
 ) -> LocalWorkspace:
-    """Build the layers of `task` on this machine, or find them: cached ones cost well under a millisecond.
+    """Build the layers of `task` on this machine, or find them in the cache, in less than a millisecond.
 
     The arguments and errors are those of `prepare`, and:
 
     Args:
-        backend: of this machine; set-up commands run in its sandboxes too, with network.
+        backend: a back end of this machine; set-up commands run in its sandboxes too, with network.
         store: of the layers; None: the one in `work_dir()`.
-        install: False: the repository alone, without its set-up layers.
+        install: whether to add the set-up layers of the repository.
     """
     if problem := source_problem(repos):  # also where every layer is cached: a wrong folder is noticed at once
         raise RepositoryError(problem)
@@ -260,7 +260,7 @@ def prepare_locally(
 def _task_layers(
     task: Task, recipe: Recipe | None, source: str | os.PathLike[str] | None, store: LayerStore, backend: str
 ) -> tuple[Path, Setup]:
-    """The layer with the task's repository, and its set-up layers: none without a recipe or where the image has all."""
+    """The layer with the repository, and its set-up layers: none without a recipe, or if the image has everything."""
     from_image = None
     if task.files:
         repository = files_layer(task.files, store)
@@ -280,7 +280,7 @@ def _task_layers(
 
 
 def command_of_all_tests(task: Task, recipe: Recipe | None, repository: Path) -> str:
-    """What an agent may know of how tests are run: the task's commands, which do not name the files of hidden tests.
+    """The test commands that an agent may know: they do not name the files of hidden tests.
 
     Args:
         repository: its files at the base commit, on this machine.
@@ -291,7 +291,7 @@ def command_of_all_tests(task: Task, recipe: Recipe | None, repository: Path) ->
 
 
 def _require_installation(task: Task, recipe: Recipe | None) -> None:
-    """Raise LayerError for a task made for an image that would run on the bare host: its verdicts would say nothing."""
+    """Raise LayerError if a task made for an image would run on the bare host: its verdicts would mean nothing."""
     if recipe is not None or task.image != "host" or task.files or not (task.official_image or task.eval_script):
         return
     what = f"{task.repo} {task.version}".rstrip()
@@ -317,8 +317,8 @@ def add_tools(
     """A sandbox like `spec` with the programs of `tools`, first on the shell's PATH.
 
     Args:
-        env: variables for the tools.
-        backend: of the sandbox that `install.sh` runs in.
+        env: environment variables for the tools.
+        backend: back end of the sandbox that runs `install.sh`.
         store: of the layers; None: the one in `work_dir()`.
     Raises:
         LayerError: the layer cannot be made, or an `install.sh` failed; the text has the end of its output.

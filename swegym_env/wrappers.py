@@ -1,10 +1,11 @@
-"""Wrappers around an environment, one duty each: rewards that add up, limits that end an episode, the recorder.
+"""All wrappers: rewards, which add up, limits, which end an episode, and the recorder.
 
-One line for each; `X as X` exports it. Wrappers of installed packages (entry points "swegym_env.rewards") are exported
-under the names of their entry points.
+Wrappers of installed packages (entry points "swegym_env.rewards") can be imported from here by the names of their entry
+points.
 """
 
 from swegym_env import registry as _registry
+from swegym_env.arguments import nearest as _nearest
 from swegym_env.limits import TokenLimit as TokenLimit
 from swegym_env.limits import TurnLimit as TurnLimit
 from swegym_env.limits import WallTimeLimit as WallTimeLimit
@@ -26,5 +27,6 @@ from swegym_env.rewards.similarity import PatchSimilarityReward as PatchSimilari
 def __getattr__(name: str) -> object:
     installed = _registry.with_installed("swegym_env.rewards", {})
     if name not in installed:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        public = [each for each in (*globals(), *installed) if not each.startswith("_")]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_nearest(name, public)}", name=name)
     return _registry.resolve(installed[name], "reward")

@@ -1,7 +1,8 @@
-"""What every algorithm is: hyperparameters with their ranges, a learner at its start, and one update."""
+"""The base of every algorithm: hyperparameters with their ranges, a new learner, and one update."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from swe_trainers.algorithms import algorithms_with
+from swe_trainers.config import nearest
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import HostedPolicy, Policy
@@ -40,6 +43,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+A = TypeVar("A", bound="Algorithm")
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,11 @@ class RolloutPlan:
     """The episodes that one update is trained on.
 
     Attributes:
-        episodes: how many; of trees, how many leaves.
-        temperature: tokens are sampled at it, and all probabilities of the update are computed at it.
-        episodes_per_start: how many episodes begin at the same state and make a group.
-        branching: where episodes fork; None for no trees.
-        updates: how many updates there are.
+        episodes: number of episodes; of leaves, if episodes are trees.
+        temperature: temperature of sampling, and of all probabilities in the update.
+        episodes_per_start: number of episodes that begin in the same state; they are a group.
+        branching: where episodes fork; None: they do not.
+        updates: number of updates of the run.
     """
 
     episodes: int
@@ -102,23 +106,23 @@ class RolloutPlan:
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """An algorithm with its hyperparameters. One word means one thing in all of them.
+    """An algorithm with its hyperparameters. The same hyperparameter has the same name in all algorithms.
 
-    A subclass implements `update`; the first argument of everything that changes is a `Learner`, the algorithm itself
-    is frozen.
+    A subclass implements `update`. An algorithm is frozen: everything that changes in training is in a `Learner`, the
+    first argument of its methods.
 
     Attributes:
-        learning_rate: of AdamW, after the warm-up.
+        learning_rate: learning rate of AdamW, after the warm-up.
         warmup_updates: updates over which the learning rate rises linearly.
         decay: learning-rate schedule after the warm-up: `constant`, or `linear` or `cosine` to 0 at the last update.
-        weight_decay: of matrices; gains and biases never decay.
-        adam_epsilon: of AdamW; gradients much smaller than it make small steps.
-        moments: of AdamW, `float32` or `8bit`: 2 bytes a trained parameter instead of 8.
+        weight_decay: weight decay of matrices; gains and biases have none.
+        adam_epsilon: epsilon of AdamW; gradients much smaller than it make small steps.
+        moments: precision of AdamW's moments, `float32` or `8bit`: 2 bytes per trained parameter instead of 8.
         epochs: passes over the same data.
-        microbatch_tokens: tokens of one forward pass, padding included; it changes the memory, never the result.
+        microbatch_tokens: tokens of one forward pass, padding included; it changes the memory, not the result.
         pack: concatenate episodes into one row instead of padding each.
-        share_prefixes: compute tokens that episodes begin with alike (those of a group, branches of a tree, turns of a
-            shortened history) once; it changes the time and the memory, never the result.
+        share_prefixes: compute a common prefix of episodes (of a group, of branches of a tree, of turns with a
+            shortened history) only once; it changes time and memory, not the result.
         max_grad_norm: gradients are clipped to this norm.
     """
 
@@ -133,6 +137,18 @@ class Algorithm(ABC):
     pack: bool = False
     share_prefixes: bool = True
     max_grad_norm: float = ranged(1.0, POSITIVE)
+
+    def __new__(cls: type[A], *_positional: Any, **settings: Any) -> A:
+        """Check the names of the hyperparameters first: Python's own error does not suggest the right one."""
+        known = inspect.signature(cls.__init__).parameters
+        unknown = next((name for name in settings if name not in known), None)
+        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+            others = ", ".join(kind.__name__ for kind in algorithms_with(unknown).values())
+            if others:
+                raise ConfigurationError(f"{unknown}: has no effect on {cls.__name__}, it belongs to {others}")
+            names = [name for name in known if name != "self"]
+            raise ConfigurationError(f"{unknown}: {cls.__name__} has no such setting{nearest(unknown, names)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for name, allowed in ranges(type(self)).items():
@@ -152,12 +168,12 @@ class Algorithm(ABC):
 
     @property
     def needs_critic(self) -> bool:
-        """Whether a separate model must value states."""
+        """Whether a separate critic is needed."""
         return False
 
     @property
     def corrects_staleness(self) -> bool:
-        """Whether tokens that an older policy sampled are weighted for it."""
+        """Whether importance weights correct tokens that an older policy sampled."""
         return False
 
     @property
@@ -171,7 +187,7 @@ class Algorithm(ABC):
 
         Args:
             learner: changed in place; the caller counts its updates.
-            episodes: played by the current policy, or recorded.
+            episodes: episodes of the current policy, or recorded ones.
         Returns:
             Metrics by name.
         Raises:
@@ -180,20 +196,20 @@ class Algorithm(ABC):
 
     @abstractmethod
     def total_updates(self, episodes: Batch | None = None) -> int:
-        """How many updates there are in all; of an algorithm that trains on recorded episodes, on these."""
+        """The number of updates of a run; `episodes` are the recorded ones, if the algorithm trains on such."""
 
     def wants_more(self, episodes: Sequence[Trajectory], rounds: int) -> bool:
         """Whether another round of episodes is needed before the update.
 
         Args:
-            episodes: played for the update so far.
-            rounds: in which they were played.
+            episodes: the episodes played for the update so far.
+            rounds: the number of rounds in which they were played.
         """
         del episodes, rounds
         return False
 
     def start(self, model: LanguageModel | HostedPolicy, *, seed: int = 0) -> Learner:
-        """A learner at its start, with the copies of the model that the algorithm needs."""
+        """A new learner, with the copies of the model that the algorithm needs."""
         if isinstance(model, HostedPolicy):
             hosted: Learner = model.learner(self, seed=seed)
             return hosted
@@ -204,13 +220,13 @@ class Algorithm(ABC):
     def learner(
         self, model: Policy, *, seed: int = 0, reference: Policy | None = None, critic: Policy | None = None
     ) -> Learner:
-        """A learner at its start, of models made elsewhere.
+        """A new learner, of models made by the caller.
 
         Args:
-            model: the policy, or the reward model to be.
-            seed: of the shuffling.
-            reference: a frozen copy of the policy, exactly where `needs_reference`.
-            critic: a model that values states, exactly where `needs_critic`.
+            model: the policy, or the reward model to train.
+            seed: seed of the shuffling.
+            reference: a frozen copy of the policy; required if `needs_reference`, else None.
+            critic: a model that estimates values; required if `needs_critic`, else None.
         Raises:
             ConfigurationError: a copy is missing, or would have no effect.
         """
@@ -239,15 +255,15 @@ class Algorithm(ABC):
         )
 
     def kl_control(self) -> AdaptiveKL:
-        """The coefficient of the divergence from the reference, as it is at the start."""
+        """The initial coefficient of the KL to the reference."""
         return AdaptiveKL(0.0)
 
     def schedule(self, learner: Learner, total: int) -> float:
         """Set the learning rate of this update, and return it.
 
         Args:
-            learner: whose number of updates says where in the schedule it is.
-            total: updates in all.
+            learner: its number of updates is the position in the schedule.
+            total: number of updates of the run.
         """
         rate = scheduled(
             learner.updates, peak=self.learning_rate, warmup=self.warmup_updates, decay=self.decay, total=total
@@ -258,13 +274,13 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True)
 class Supervised(Algorithm):
-    """What algorithms share that train on recorded episodes: shuffled epochs, one optimizer step an update.
+    """The base of algorithms that train on recorded episodes: shuffled epochs, one optimizer step per update.
 
     The order of an epoch depends on the learner's seed and the number of the epoch alone, so that a run that is resumed
     in the middle of an epoch continues with the episodes that it has not seen.
 
     Attributes:
-        minibatch_episodes: episodes an optimizer step.
+        minibatch_episodes: episodes of an optimizer step.
     """
 
     decay: Decay = "cosine"
@@ -272,7 +288,7 @@ class Supervised(Algorithm):
 
     @abstractmethod
     def examples(self, batch: Batch) -> Tensor:
-        """What an epoch consists of: trajectories (E,) or pairs of them (E, 2), int64.
+        """The examples of an epoch: indices of trajectories (E,) or pairs of them (E, 2), int64.
 
         Raises:
             ConfigurationError: there is nothing to train on.
@@ -286,8 +302,8 @@ class Supervised(Algorithm):
         """One optimizer step on the next minibatch of the epoch; see `Algorithm.update`.
 
         Args:
-            learner: its number of updates says where in the epochs it is.
-            episodes: all that were recorded, the same at every update.
+            learner: its number of updates is the position in the epochs.
+            episodes: all recorded episodes, the same in every update.
         """
         batch = Batch.of(episodes)
         examples = self.examples(batch)

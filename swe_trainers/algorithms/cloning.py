@@ -1,4 +1,4 @@
-"""Behavioural cloning, or supervised fine-tuning: raise the likelihood of demonstrated actions."""
+"""Behavioural cloning (supervised fine-tuning): maximise the likelihood of demonstrated actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Cloning(Supervised):
     """Behavioural cloning, or supervised fine-tuning, on demonstrations or recorded episodes.
 
     Attributes:
-        minimum_return: episodes with a smaller return are excluded; null takes all that are valid.
+        minimum_return: exclude episodes with a smaller return; null: train on all valid episodes.
         aggregation: how tokens are averaged: every `token`, `sequence` or `prompt` counts the same.
     """
 

@@ -1,14 +1,15 @@
-"""Group-relative advantages: GRPO and its descendants, each a choice of parts.
+"""Group-relative advantages: GRPO and the algorithms derived from it, which differ in their defaults.
 
 All of them play groups of episodes from the same start, compare the return of an episode with its group, and take
 clipped steps:
 
-              advantage               ratio              what counts alike  and
-    GRPO      (R − mean) / deviation  of a token         every episode      divergence from a reference in the loss
-    Dr. GRPO  R − mean                of a token         every token        whatever the lengths are
-    DAPO      (R − mean) / deviation  of a token         every token        clipped higher, idle groups replaced
-    GSPO      (R − mean) / deviation  an episode's mean  every episode
-    RLOO      R − mean of the others  of the episode     every episode      divergence in the reward
+              advantage               ratio                       equal weight for  and
+    GRPO      (R − mean) / deviation  per token                   every episode     KL to the reference in the loss
+    Dr. GRPO  R − mean                per token                   every token       independent of length
+    DAPO      (R − mean) / deviation  per token                   every token       higher upper clip; groups without
+                                                                                    signal are replaced
+    GSPO      (R − mean) / deviation  geometric mean per episode  every episode
+    RLOO      R − mean of the others  per episode                 every episode     KL to the reference in the reward
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ __all__ = ["DAPO", "GRPO", "GSPO", "RLOO", "DrGRPO", "GroupRelative"]
 
 @dataclass(frozen=True)
 class GroupRelative(Clipped):
-    """What all of them have in addition to `Clipped`.
+    """The base of the group-relative algorithms.
 
     Attributes:
         group_size: episodes from the same start.
@@ -43,7 +44,7 @@ class GroupRelative(Clipped):
         scale: divide by the standard deviation of returns within the `group`, over the `batch`, or `none`.
         resampling: how many more rounds of episodes may be played to replace groups whose episodes all have the same
             return; 0 keeps such groups, which have no advantage.
-        overlong_limit: action tokens at which an episode has the full penalty for length; null for no penalty.
+        overlong_limit: action tokens at which an episode gets the full length penalty; null: no penalty.
         overlong_buffer: tokens before the limit over which the penalty grows.
         overlong_penalty: subtracted from the return of an episode at its limit.
         learn_from_truncated: false excludes truncated episodes from the loss, but not from the mean of their group.
@@ -119,22 +120,22 @@ class GroupRelative(Clipped):
 
     @property
     def needs_old_logprobs(self) -> bool:
-        """Also where the first step is not on every episode."""
+        """Also if the first step is not on every episode."""
         return super().needs_old_logprobs or not self.learn_from_truncated
 
 
 @dataclass(frozen=True)
 class GRPO(GroupRelative):
-    """Group relative policy optimisation (Shao et al. 2024); the paper's coefficient of the divergence is 0.04."""
+    """Group relative policy optimisation (Shao et al. 2024); the paper's `kl_coefficient` is 0.04."""
 
     aggregation: Aggregation = "sequence"
 
 
 @dataclass(frozen=True)
 class DrGRPO(GroupRelative):
-    """GRPO done right (Liu et al. 2025): without its biases for length and for difficulty.
+    """GRPO done right (Liu et al. 2025): without GRPO's biases for length and for difficulty.
 
-    Its `aggregation_length` is a constant that only scales the loss; by default 1: an episode's tokens are added up.
+    `aggregation_length` only scales the loss; with the default 1 the losses of an episode's tokens are summed.
     """
 
     scale: GroupScale = "none"
@@ -144,7 +145,7 @@ class DrGRPO(GroupRelative):
 
 @dataclass(frozen=True)
 class DAPO(GroupRelative):
-    """Decoupled clip and dynamic sampling (Yu et al. 2025); set `overlong_limit` where episodes can grow too long."""
+    """Decoupled clip and dynamic sampling (Yu et al. 2025); set `overlong_limit` to penalise long episodes."""
 
     clip_high: float = 0.28
     resampling: int = 3
@@ -152,7 +153,7 @@ class DAPO(GroupRelative):
 
 @dataclass(frozen=True)
 class GSPO(GroupRelative):
-    """Group sequence policy optimisation (Zheng et al. 2025), whose ratios are the geometric mean of an episode's."""
+    """Group sequence policy optimisation (Zheng et al. 2025): one ratio per episode, a geometric mean."""
 
     ratio: RatioLevel = "sequence"
     clip_low: float = 3e-4

@@ -1,8 +1,9 @@
-"""What all algorithms share that are trained on rewards: how a batch is observed, and the epochs of steps on it.
+"""The base of all algorithms that train on rewards: log-probabilities and values of a batch, then epochs of steps.
 
-    play episodes → look at them with the current policy → ADVANTAGES → a few epochs of steps on a POLICY LOSS
+    play episodes → log-probabilities and values → ADVANTAGES → a few epochs of steps on a POLICY LOSS
 
-An algorithm's own file chooses what is in capitals. Every quantity is one number an action token, never an observation.
+The file of an algorithm defines what is in capitals. Every quantity has one number per action token, and none for
+observation tokens.
 """
 
 from __future__ import annotations
@@ -55,17 +56,17 @@ __all__ = ["Clipped", "Experience", "PolicyGradient"]
 
 @dataclass
 class Experience:
-    """Episodes with everything that an update knows of them; S trajectories of N tokens.
+    """Episodes with everything that is computed before the first step of an update; S trajectories of N tokens.
 
     Attributes:
         batch: the episodes that can be trained on.
         old: log-probabilities and values under the policy before the update.
-        rewards: (N,) float32, scaled, less a divergence that is penalised in the reward.
+        rewards: (N,) float32, scaled, less the KL penalty if it is in the reward.
         correction: (N,) float32, importance weights for the difference between engine and trainer.
-        reference_logprobs: (N,) float32; None where no sampled estimate of a divergence is penalised.
+        reference_logprobs: (N,) float32; None if no sampled estimate of the KL to the reference is used.
         advantages: (N,) float32; 0 before they are computed.
-        returns: (N,) float32, what a critic should predict; None where there is no critic.
-        entropy_coefficient: of the update.
+        returns: (N,) float32, the targets of the critic; None without a critic.
+        entropy_coefficient: entropy coefficient of the update.
     """
 
     batch: Batch
@@ -80,38 +81,39 @@ class Experience:
 
 @dataclass(frozen=True)
 class PolicyGradient(Algorithm):
-    """What every algorithm has that is trained on rewards.
+    """The base of algorithms that train on rewards.
 
     Attributes:
-        max_updates: updates in all.
+        max_updates: number of updates of the run.
         episodes_per_update: episodes played for each update.
-        minibatches: optimizer steps an epoch; fewer where invalid episodes leave too few.
+        minibatches: optimizer steps of an epoch; fewer if too many episodes are invalid.
         reward_scale: rewards are multiplied by it for training; reported rewards are not.
-        reward_min: smaller rewards of a turn count as this, before they are scaled; at most 0. Reported rewards do not
-            change. For penalties that keep a policy from trying what it has to try.
-        reward_max: greater rewards of a turn count as this; at least 0.
+        reward_min: lower bound of the reward of a turn in training, at most 0, applied before scaling; reported rewards
+            do not change. For penalties that keep a policy from exploring.
+        reward_max: upper bound of the reward of a turn in training, at least 0.
         normalise_rewards: divide rewards by the standard deviation of the discounted returns of all updates so far, so
             that a critic's targets are of the order of 1 whatever the environment's rewards are.
-        entropy_coefficient: of the entropy bonus.
-        entropy_decay: course of the entropy coefficient: `constant`, or `linear` or `cosine` to 0 at the last update.
-        kl_coefficient: of the divergence from the reference; 0 for no reference at all.
-        kl_placement: penalise the divergence in the `reward` or in the `loss`.
+        entropy_coefficient: coefficient of the entropy bonus.
+        entropy_decay: schedule of the entropy coefficient: `constant`, or `linear` or `cosine` to 0 at the last update.
+        kl_coefficient: coefficient of the KL to the reference; with 0 there is no reference.
+        kl_placement: penalise the KL to the reference in the `reward` or in the `loss`.
         kl_estimator: `k1` in the reward; `k2`, `k3` or `full` (exact over the vocabulary) in the loss; null takes k1 in
             the reward and k3 in the loss.
-        kl_target: nats a token at which an adaptive coefficient holds the divergence; null for a fixed coefficient.
+        kl_target: KL to the reference, in nats per token, that an adaptive coefficient aims at; null: it is constant.
         kl_horizon: episodes over which the coefficient adapts.
-        stop_kl: stop an update once a minibatch is this far from the old policy, nats a token.
+        stop_kl: end an update early when the KL to the old policy of a minibatch exceeds this, in nats per token.
         correction: importance weights of the policy loss for the difference between engine and trainer: `truncate`,
             `mask`, or `none`.
-        correction_level: weights of each `token`, of a `sequence` by its geometric mean, or of a whole `trajectory`.
-        correction_cap: the greatest weight; null takes 2.
-        temperature: tokens are sampled at it, and all probabilities are computed at it.
+        correction_level: one weight per `token`, per `sequence` (the geometric mean of its tokens), or per
+            `trajectory` (the product).
+        correction_cap: the largest weight; null: 2.
+        temperature: temperature of sampling, and of all probabilities in the update.
         aggregation: how tokens are averaged: every `token`, `sequence` or `prompt` counts the same, or `constant`.
-        aggregation_length: tokens that `constant` divides by, in addition to the number of episodes.
-        gradient_noise_every: updates between measurements of the gradient's noise (`gradient_noise/scale`), each of
-            which costs a pass over the batch; 0 for none.
-        conversation_sharing: how conversations of one episode of an agent program share its advantages: every `token`
-            or every `conversation` counts the same, or only that of the episode's `last` action.
+        aggregation_length: number of tokens that `constant` divides by, in addition to the number of episodes.
+        gradient_noise_every: updates between measurements of the gradient noise scale (`gradient_noise/scale`), each
+            of which costs a pass over the batch; 0: never.
+        conversation_sharing: how the conversations of an episode of an agent program share its advantage: every `token`
+            or every `conversation` counts the same, or only the conversation with the `last` action.
     """
 
     epochs: int = 2
@@ -172,18 +174,18 @@ class PolicyGradient(Algorithm):
     def policy_loss(
         self, policy_logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, sequence_of_token: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The surrogate of the expected return: by default the plain score function, which nothing clips.
+        """The surrogate of the expected return; by default the score-function estimator, without clipping.
 
         Args:
             policy_logprobs, old_logprobs, advantages: (A,) float32. sequence_of_token: (A,) int64, on the CPU.
         Returns:
-            The loss a token (A,), and where clipping cut the gradient off, (A,) bool.
+            The loss of each token (A,), and where clipping stopped its gradient, (A,) bool.
         """
         del old_logprobs, sequence_of_token
         return score_function_loss(policy_logprobs, advantages), torch.zeros_like(advantages, dtype=torch.bool)
 
     def minibatch_advantages(self, advantages: Tensor, batch: Batch, sequences: Tensor) -> Tensor:
-        """The advantages as one minibatch is trained on them; by default as they are.
+        """The advantages for one minibatch; by default unchanged.
 
         Args:
             advantages: (N,) float32, of the whole batch.
@@ -196,7 +198,7 @@ class PolicyGradient(Algorithm):
         return advantages
 
     def critic_loss(self, tokens: ActionTokens, experience: Experience) -> tuple[Tensor, float] | None:
-        """The critic's loss a token (A,) and its coefficient; None without a critic."""
+        """The critic's loss of each token (A,), and its coefficient; None without a critic."""
         del tokens, experience
         return None
 
@@ -206,14 +208,14 @@ class PolicyGradient(Algorithm):
         return None
 
     def measure(self, experience: Experience) -> dict[str, float]:
-        """Metrics of this algorithm alone."""
+        """Further metrics of this algorithm."""
         del experience
         return {}
 
     def update(self, learner: Learner, episodes: Sequence[Trajectory] | Batch) -> dict[str, float]:
         """Observe episodes, compute advantages, and take a few epochs of steps; see `Algorithm.update`.
 
-        The loss a token is: policy loss − entropy bonus (+ divergence from the reference) (+ critic loss).
+        The loss of a token is: policy loss − entropy bonus (+ KL to the reference) (+ critic loss).
         """
         experience = self.observe(learner, episodes)
         advantages = self.advantages(experience)
@@ -281,14 +283,14 @@ class PolicyGradient(Algorithm):
         return metrics | self.measure(experience)
 
     def observe(self, learner: Learner, episodes: Sequence[Trajectory] | Batch) -> Experience:
-        """Look at episodes with the policy as it is before the update, and with the reference.
+        """Compute log-probabilities and values of episodes under the policy before the update and the reference.
 
         The old log-probabilities need no pass of their own where the first step of the update is on the whole batch:
         its forward pass computes them.
 
         Args:
-            learner: whose policy played them.
-            episodes: those that are invalid, or without an action, are excluded and counted.
+            learner: its policy played them.
+            episodes: invalid episodes, and those without an action, are excluded and counted.
         Raises:
             TrainerError: none of the episodes can be trained on.
         """
@@ -350,7 +352,7 @@ class PolicyGradient(Algorithm):
         )
 
     def _learnt_rewards(self, learner: Learner, batch: Batch) -> Tensor:
-        """The environment's rewards as they are trained on, (N,) float32: clipped, and scaled or normalised.
+        """The environment's rewards for training, (N,) float32: clipped, and scaled or normalised.
 
         Normalising counts the batch's returns in `learner.returns` first, so that the first update is normalised too.
         """
@@ -365,7 +367,7 @@ class PolicyGradient(Algorithm):
         return rewards / learner.returns.deviation
 
     def _shares(self, batch: Batch) -> Tensor:
-        """(N,) float32, what conversations get of their episode's advantages."""
+        """(N,) float32, the share of each conversation in the advantage of its episode."""
         if batch.conversation is None:
             return batch.action_mask.float()
         return conversation_shares(
@@ -373,7 +375,7 @@ class PolicyGradient(Algorithm):
         )
 
     def _gradient_noise(self, learner: Learner, experience: Experience, objective: Objective) -> dict[str, float]:
-        """Metrics of the gradient's noise where this update measures it."""
+        """Metrics of the gradient noise, if this update measures it."""
         if not self.gradient_noise_every or learner.updates % self.gradient_noise_every:
             return {}
         chosen = self.trained_sequences(experience.batch)
@@ -396,12 +398,12 @@ class PolicyGradient(Algorithm):
         )
 
     def token_loss(self, tokens: ActionTokens, experience: Experience, kl_coefficient: float) -> TokenLoss:
-        """The loss of some action tokens, with what is reported of them.
+        """The loss of some action tokens, and their metrics.
 
         Args:
-            tokens: what the policy computes for A tokens at present.
+            tokens: log-probabilities, entropies and values of A tokens under the current policy.
             experience: of the update.
-            kl_coefficient: of the divergence from the reference.
+            kl_coefficient: coefficient of the KL to the reference.
         """
         at, device = tokens.index, tokens.logprobs.device
         old_logprobs = experience.old.logprobs_at(at, tokens.logprobs)
@@ -437,7 +439,7 @@ class PolicyGradient(Algorithm):
 
     @property
     def estimator(self) -> KLEstimator:
-        """The estimator of the divergence from the reference."""
+        """The estimator of the KL to the reference."""
         return self.kl_estimator or ("k1" if self.kl_placement == "reward" else "k3")
 
     @property

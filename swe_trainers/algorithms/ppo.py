@@ -28,21 +28,21 @@ __all__ = ["PPO"]
 
 @dataclass(frozen=True)
 class PPO(Clipped):
-    """PPO (Schulman et al. 2017), with a critic; the defaults are for a language model of some size.
+    """PPO (Schulman et al. 2017), with a critic. The defaults are for pretrained language models.
 
     Attributes:
         gamma: discount per action token.
-        lam: of generalised advantage estimation.
-        whiten_advantages: normalise advantages to mean 0 and variance 1; where all episodes have the same return, to a
+        lam: lambda of generalised advantage estimation.
+        whiten_advantages: normalise advantages to mean 0 and variance 1; if all episodes have the same return, to a
             variance of at most 1.
-        whiten_over: what they are normalised over: the `batch`, or each `minibatch` by itself as in Stable-Baselines3.
-        critic: a value head on the policy's trunk (`shared`), or a model of its own (`separate`).
-        critic_learning_rate: of a separate critic, or of a shared critic's value head, which starts at 0 and moves by
-            steps of this size whatever `value_coefficient` is; null takes the policy's.
-        value_coefficient: of the critic's loss.
-        value_clip: how far a value may move in one update; null for no limit.
-        value_start: what the critic predicts at first: what its head's weights say (`model`; 0 for a new head), or that
-            and a constant by which the mean of the first batch's returns is met (`mean_return`).
+        whiten_over: normalise over the `batch`, or over each `minibatch` as Stable-Baselines3 does.
+        critic: a value head on the policy's trunk (`shared`), or a separate model (`separate`).
+        critic_learning_rate: learning rate of a separate critic, or of the value head of a shared one. The head starts
+            at 0, and AdamW's steps have this size whatever `value_coefficient` is. null: `learning_rate`.
+        value_coefficient: coefficient of the critic's loss.
+        value_clip: how far a value may move in one update; null: no limit.
+        value_start: first predictions of the critic: those of its weights (`model`; 0 for a new head), or shifted so
+            that their mean is the mean return of the first batch (`mean_return`).
     """
 
     gamma: float = ranged(1.0, FRACTION)
@@ -94,7 +94,7 @@ class PPO(Clipped):
         return whiten(advantages, batch.action_mask, returns=batch.total(batch.rewards))
 
     def minibatch_advantages(self, advantages: Tensor, batch: Batch, sequences: Tensor) -> Tensor:
-        """Whitened over the action tokens of the minibatch, where each is by itself."""
+        """Whitened over the action tokens of the minibatch, if `whiten_over` is "minibatch"."""
         if self.whiten_over == "batch":
             return advantages
         here = torch.isin(batch.sequence_of_token, sequences)

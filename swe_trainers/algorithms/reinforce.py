@@ -23,7 +23,7 @@ __all__ = ["REINFORCE", "REINFORCEPlusPlus"]
 
 @dataclass(frozen=True)
 class REINFORCE(PolicyGradient):
-    """The policy gradient itself: one step a batch, on the sum over an episode's tokens.
+    """REINFORCE (Williams 1992): one step per batch, on the sum over the tokens of each episode.
 
     Attributes:
         gamma: discount per action token.
@@ -65,12 +65,12 @@ class REINFORCE(PolicyGradient):
 
 @dataclass(frozen=True)
 class REINFORCEPlusPlus(Clipped):
-    """Clipped steps on advantages that are whitened over the whole batch, with the divergence in the reward.
+    """REINFORCE++ (Hu et al. 2025): clipped steps on advantages whitened over the batch, KL penalty in the reward.
 
     Attributes:
         gamma: discount per action token.
         group_size: episodes from the same start; above 1 an episode is first compared with the mean of its group
-            (REINFORCE++-baseline), and its return counts for all of its tokens alike.
+            (REINFORCE++-baseline), and all its tokens have the same advantage.
     """
 
     gamma: float = ranged(1.0, FRACTION)

@@ -1,9 +1,9 @@
-"""A learned reward: the value head scores episodes, or each of their turns, and PPO may use the scores as rewards.
+"""A learned reward: the value head scores episodes or turns, and another run can train on the scores as rewards.
 
-pairwise    of two episodes from the same start the one with the higher return gets the higher score
+pairwise    of two episodes from the same start, the one with the higher return gets the higher score
 regression  the score after an episode's last action predicts its return
-process     the score after every turn predicts the return of the whole episode: the reward of a turn is by how much it
-            raised the score
+process     the score after every turn predicts the return of the whole episode: the reward of a turn is the increase of
+            the score
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class RewardModel(Supervised):
 
     Attributes:
         kind: `pairwise`, `regression` or `process`.
-        minibatch_episodes: episodes an optimizer step; two of them make a pair.
-        center: coefficient of the squared sum of a pair's scores, which keeps them around 0; only `pairwise`.
+        minibatch_episodes: episodes of an optimizer step; a pair is two episodes.
+        center: coefficient of the squared sum of the scores of a pair, which keeps scores near 0; only for `pairwise`.
     """
 
     learning_rate: float = 1e-4
@@ -51,7 +51,7 @@ class RewardModel(Supervised):
                 f"minibatch_episodes: got {self.minibatch_episodes}, expected pairs: an even number"
             )
         if self.kind != "pairwise" and self.center:
-            raise ConfigurationError(f"center: has no effect on {self.kind}, whose scores are not free")
+            raise ConfigurationError(f"center: has no effect with kind {self.kind}, whose scores have a fixed scale")
 
     def examples(self, batch: Batch) -> Tensor:
         """Pairs (E, 2) or episodes (E,), int64; see `Supervised.examples`."""

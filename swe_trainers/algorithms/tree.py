@@ -1,8 +1,9 @@
-"""Trees of episodes: the value of a step is measured by playing on from it several times, without a critic.
+"""Trees of episodes: the value of a step is estimated by several rollouts from it, without a critic.
 
-fork before chosen turns → play every branch to its end → branch less the other branches → a few epochs of clipped steps
+fork before chosen turns → play every branch to its end → branch − mean of the others → a few epochs of clipped steps
 
-Kazemnejad et al. (2024, VinePPO) estimate values so; here the episodes that measure a step are trained on as well.
+This is the value estimate of VinePPO (Kazemnejad et al. 2024); here the rollouts that estimate a value are trained on
+too.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class MonteCarloTree(Clipped):
     that is not part of a tree has no advantage.
 
     Attributes:
-        branching: branches of a fork.
-        max_depth: forks on the way from the start to an end.
+        branching: number of branches of a fork.
+        max_depth: number of forks between the start and the end of an episode.
         fork_every: turns between forks; the first is before the first action.
     """
 

@@ -59,14 +59,16 @@ _OF_FOLDERS = ("max_tokens", "dtype", "device", "threads")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add all options except `--env.KEY` and `--request.KEY`."""
     model = parser.add_argument_group("the model")
-    model.add_argument("--model", required=True, help="name on the server; without --base-url a folder")
+    model.add_argument("--model", required=True, help="name of the model on the server; without --base-url its folder")
     model.add_argument("--base-url", metavar="URL", help="URL of a server with OpenAI's chat API, usually …/v1")
     model.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key (OPENAI_API_KEY)")
     model.add_argument("--temperature", type=_not_negative, help="sampling temperature (the server's; folder: 1)")
-    model.add_argument("--max-new-tokens", type=positive, metavar="N", help="tokens of one answer (folder: 1024)")
+    model.add_argument(
+        "--max-new-tokens", type=positive, metavar="N", help="maximum tokens of an answer (folder: 1024)"
+    )
     model.add_argument("--requests-per-minute", type=_above_zero, metavar="N", help="rate limit, evenly spaced")
-    model.add_argument("--timeout", type=_above_zero, metavar="SECONDS", help="timeout of one request (600)")
-    model.add_argument("--retries", type=positive, metavar="N", help="tries of one request (8)")
+    model.add_argument("--timeout", type=_above_zero, metavar="SECONDS", help="timeout of one request in seconds (600)")
+    model.add_argument("--retries", type=positive, metavar="N", help="maximum number of attempts of a request (8)")
     preflight = "do not ask the server for its models first"
     model.add_argument("--no-preflight", action="store_true", default=None, help=preflight)
     limit = "folder: tokens of one conversation (the model's limit, at most 32768)"
@@ -93,8 +95,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--samples", type=positive, default=1, metavar="K", help=samples)
     seed = "seed of environments, and of a folder's sampling (%(default)s)"
     tasks.add_argument("--seed", type=_whole, default=0, help=seed)
-    tasks.add_argument("--max-turns", type=positive, metavar="N", help="turns of an episode")
-    tasks.add_argument("--time-limit", type=_above_zero, metavar="SECONDS", help="seconds of an episode")
+    tasks.add_argument("--max-turns", type=positive, metavar="N", help="maximum turns of an episode")
+    tasks.add_argument("--time-limit", type=_above_zero, metavar="SECONDS", help="maximum seconds of an episode")
     step = "seconds after which a step of the environment makes the episode invalid (3600)"
     tasks.add_argument("--step-timeout", type=_above_zero, metavar="SECONDS", help=step)
     reset = "the same for a reset (7200)"
@@ -105,14 +107,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--success-above", type=float, metavar="RETURN", help=success)
 
     output = parser.add_argument_group("execution and output")
-    output.add_argument("--n-parallel", type=positive, default=4, metavar="N", help="episodes at once (%(default)s)")
+    output.add_argument(
+        "--n-parallel", type=positive, default=4, metavar="N", help="number of parallel episodes (%(default)s)"
+    )
     output.add_argument("--output", type=Path, metavar="DIR", help="folder of the results (runs/eval/MODEL/DATASET)")
     invalid = "stop where more of the planned episodes are invalid; 1: never (%(default)s)"
     output.add_argument("--max-invalid-fraction", type=_fraction, default=0.5, metavar="F", help=invalid)
     resume = "continue the evaluation in the folder; valid episodes are not repeated"
     output.add_argument("--resume", action="store_true", help=resume)
-    output.add_argument("--price-in", type=_not_negative, metavar="DOLLARS", help="per million tokens read")
-    output.add_argument("--price-out", type=_not_negative, metavar="DOLLARS", help="per million tokens generated")
+    output.add_argument("--price-in", type=_not_negative, metavar="DOLLARS", help="price per million prompt tokens")
+    output.add_argument("--price-out", type=_not_negative, metavar="DOLLARS", help="price per million generated tokens")
     cached = "per million tokens read from the server's cache"
     output.add_argument("--price-cached", type=_not_negative, metavar="DOLLARS", help=cached)
     output.add_argument("--prices", type=Path, metavar="FILE", help="YAML table of prices by model")

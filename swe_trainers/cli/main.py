@@ -81,12 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", help="a YAML file with the sections environment, model, trainer, evaluation")
     parser.add_argument(
-        "--print-config", action="store_true", help="print the resolved configuration with its explanations, and stop"
+        "--print-config",
+        action="store_true",
+        help="print the resolved configuration with a description of each setting, and exit",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print what the run would need, and what would stop it: then the exit code is 1",
+        help="print what the run would need, and problems that would stop it (exit code 1), and exit",
     )
     parser.add_argument("--json", action="store_true", help="print the dry run's plan as JSON")
     parser.add_argument("--quiet", action="store_true", help="write to the output directory only, not to the terminal")
@@ -96,10 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     former.add_argument(
         "--resume-with-changes",
         action="store_true",
-        help="resume the run in output_dir with other settings, and record in changes.jsonl from which update on",
+        help="resume the run in output_dir with changed settings, which are recorded in changes.jsonl",
     )
     former.add_argument(
-        "--restart", action="store_true", help="move the run in output_dir to output_dir/replaced-N, and begin anew"
+        "--restart",
+        action="store_true",
+        help="move the run in output_dir to output_dir/replaced-N, and start a new run",
     )
     add_print_completion(parser, _settings, words=[*_COMMANDS])
     options, overrides = parser.parse_known_args(given)
@@ -202,8 +206,8 @@ def _measure_run(arguments: Sequence[str]) -> int:
         epilog=_EVAL_EXAMPLE,
     )
     parser.add_argument("run", help="the output directory of swe-train, or a YAML file whose model.path names a model")
-    parser.add_argument("--episodes", type=positive, help="how many; by default evaluation.episodes, or 100")
-    parser.add_argument("--output", type=Path, help="where the results go; by default RUN/evaluation, or evaluation")
+    parser.add_argument("--episodes", type=positive, help="number of episodes (default evaluation.episodes, or 100)")
+    parser.add_argument("--output", type=Path, help="folder of the results (default RUN/evaluation, or evaluation)")
     parser.add_argument("--resume", action="store_true", help="continue the evaluation in the output directory")
     parser.add_argument("--json", action="store_true", help="one JSON object per episode, then the summary")
     parser.add_argument("--json-logs", action="store_true", help=JSON_LOGS)
@@ -260,13 +264,19 @@ def _run_values(run: Path, overrides: Sequence[str]) -> dict[str, Any]:
 def _check_env(arguments: Sequence[str]) -> int:
     """`swe-train check-env`; 1 where the environment does not keep what it promises."""
     parser = _command("check-env", "Try out what the trainer relies on in a text environment.")
-    parser.add_argument("id", help="of Gymnasium; module:Id where importing a module registers it")
-    parser.add_argument("--kwargs", type=_object, default={}, help="given to gymnasium.make, as JSON")
-    parser.add_argument("--adapter", choices=["none", "text"], default="none", help="text: put number spaces in words")
-    parser.add_argument("--adapter-kwargs", type=_object, default={}, help="given to the adapter, as JSON")
-    parser.add_argument("--actions", default="", help="played in turn, with commas between; by default legal ones")
+    parser.add_argument("id", help="Gymnasium id; module:Id if a module must be imported to register it")
+    parser.add_argument("--kwargs", type=_object, default={}, help="keyword arguments of gymnasium.make, as JSON")
+    parser.add_argument(
+        "--adapter", choices=["none", "text"], default="none", help="text: describe spaces of numbers in words"
+    )
+    parser.add_argument("--adapter-kwargs", type=_object, default={}, help="keyword arguments of the adapter, as JSON")
+    parser.add_argument(
+        "--actions", default="", help="actions that are played in turn, separated by commas (default: legal actions)"
+    )
     parser.add_argument("--max-steps", type=positive, help="of an episode; by default its own limit, 100 at most")
-    parser.add_argument("--timeout", type=positive, default=60, help="seconds for one call of it (default 60)")
+    parser.add_argument(
+        "--timeout", type=positive, default=60, help="maximum seconds of one call of the environment (default 60)"
+    )
     options = parser.parse_args(arguments)
     failed = False
 
@@ -304,7 +314,9 @@ def _doctor(arguments: Sequence[str]) -> int:
     """`swe-train doctor`; 1 where engine and trainer differ by more than rounding."""
     parser = _command("doctor", "Compare the engine's log-probabilities with the trainer's, token by token.")
     parser.add_argument("run", type=Path, help="the output directory of swe-train")
-    parser.add_argument("--episodes", type=positive, default=16, help="to play, where no batch is given")
+    parser.add_argument(
+        "--episodes", type=positive, default=16, help="number of episodes to play, if no batch is given"
+    )
     parser.add_argument("--batch", type=Path, help="a saved batch of the same weights instead of new episodes")
     options = parser.parse_args(arguments)
     sick = False
@@ -323,9 +335,11 @@ def _doctor(arguments: Sequence[str]) -> int:
 def _replay_batch(arguments: Sequence[str]) -> int:
     """`swe-train replay-batch`."""
     parser = _command("replay-batch", "Learn from a saved batch by several losses, and compare them.")
-    parser.add_argument("file", type=Path, help="episodes, one a line")
-    parser.add_argument("--run", type=Path, required=True, help="whose model, and whose settings where they fit")
-    parser.add_argument("--loss", required=True, help="algorithms, with commas between")
+    parser.add_argument("file", type=Path, help="file of episodes, one per line")
+    parser.add_argument(
+        "--run", type=Path, required=True, help="run whose model is used, and whose settings if they apply"
+    )
+    parser.add_argument("--loss", required=True, help="names of algorithms, separated by commas")
     options = parser.parse_args(arguments)
 
     def replay() -> None:
@@ -341,7 +355,9 @@ def _report(arguments: Sequence[str]) -> int:
     """`swe-train report`."""
     parser = _command("report", "Write one page of HTML of a run, or of several that differ in their seed.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the output directory of swe-train")
-    parser.add_argument("--output", type=Path, help="by default RUN/report.html, or report.html for several runs")
+    parser.add_argument(
+        "--output", type=Path, help="file of the report (default RUN/report.html; report.html for several runs)"
+    )
     options = parser.parse_args(arguments)
 
     def report() -> None:
@@ -364,7 +380,7 @@ def _export(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--push", metavar="OWNER/NAME", help=hub)
     parser.add_argument("--private", action="store_true", help="make the repository private, or refuse a public one")
-    parser.add_argument("--message", metavar="TEXT", help="of the commit")
+    parser.add_argument("--message", metavar="TEXT", help="message of the commit")
     options = parser.parse_args(arguments)
     if options.output is None and options.push is None:
         parser.error("expected --output DIR, --push OWNER/NAME, or both")

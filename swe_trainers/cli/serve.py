@@ -38,9 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", help="folder of the model, e.g. RUN/model")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s: this machine only)")
-    parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s); 0 takes a free one")
-    parser.add_argument("--slots", type=int, default=16, help="requests generated at once (%(default)s)")
-    parser.add_argument("--max-tokens", type=int, help="longest sequence in tokens; default: the model's limit")
+    parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s); 0: any free port")
+    parser.add_argument(
+        "--slots", type=int, default=16, help="number of requests that are generated at the same time (%(default)s)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, help="maximum length of a sequence in tokens (default: the model's limit)"
+    )
     parser.add_argument("--threads", type=int, help="CPU threads of PyTorch; default: PyTorch's choice")
     parser.add_argument(
         "--tinker", action="store_true", help="serve Tinker's API instead: clients train copies of the model"

@@ -47,24 +47,24 @@ class EngineConfig:
     """What generates actions.
 
     Attributes:
-        kind: `embedded` for this process; `vllm` for a server with OpenAI's completions and vLLM's extensions, such as
-            `swe-serve`; `sglang` for one with SGLang's `/generate`.
-        url: of the server.
-        model: name of the model on the server; null takes the first that the server names.
-        weights: the folder that the server was started with, to which new weights are written; null for
+        kind: `embedded`: this process; `vllm`: a server with OpenAI's completions API and vLLM's extensions, such as
+            `swe-serve`; `sglang`: a server with SGLang's `/generate`.
+        url: address of the server.
+        model: name of the model on the server; null: the first in the server's list.
+        weights: the model folder that the server was started with, to which new weights are written; null:
             OUTPUT_DIR/serving.
         transport: how new weights reach the server: `files` through that folder, `nccl` from GPU to GPU (vLLM started
             with `--weight-transfer-config '{"backend": "nccl"}'`), `gloo` from memory to memory (`swe-serve`).
         command: starts the server, which ends with the run and is restarted if it dies; `{weights}` and `{port}` are
             replaced by the folder and the url's port. Empty for a server that is running.
-        gpus: that the started server sees, as in CUDA_VISIBLE_DEVICES; null for all.
-        api_key_env: the environment variable with the server's key.
-        timeout_s: of one try of one request.
-        start_timeout_s: until a started server must respond.
-        device: where an embedded engine generates with its own copy of the weights, updated after each update; null for
-            the policy's device. Only with `rollout.max_staleness`; otherwise the engine reads the policy's weights.
+        gpus: GPUs that the started server sees, as in CUDA_VISIBLE_DEVICES; null: all.
+        api_key_env: name of the environment variable with the API key of the server.
+        timeout_s: seconds for one attempt of a request.
+        start_timeout_s: seconds after which a started server must respond.
+        device: device of an embedded engine with its own copy of the weights, which is synchronised after each update;
+            null: the policy's device. Only with `rollout.max_staleness`; else the engine uses the policy's weights.
         probe_tolerance: the largest mean difference in nats between the log-probabilities of the server and the policy,
-            checked after every change of weights; null takes 0.001 for float32 and 0.1 for bfloat16.
+            checked after each synchronisation of weights; null: 0.001 for float32 and 0.1 for bfloat16.
     """
 
     kind: EngineKind = _EMBEDDED
@@ -92,7 +92,7 @@ class EngineConfig:
         of_servers = [f for f in fields(self) if f.name not in ("kind", "device")]
         if self.in_process:
             if any(getattr(self, f.name) != f.default for f in of_servers):
-                raise ConfigurationError("engine: its other settings have no effect on kind embedded. Try: kind vllm")
+                raise ConfigurationError("engine: its other settings have no effect with kind embedded. Try: kind vllm")
             return
         if self.device is not None:
             raise ConfigurationError("engine.device: a server has its own. Try: engine.gpus, or kind embedded")
@@ -190,7 +190,7 @@ def connect(
     max_tokens: int,
     folder: Path,
     training: bool,
-    leads: bool = True,
+    is_leader: bool = True,
     ahead: bool = False,
 ) -> Generation:
     """Create the engine of a run.
@@ -202,7 +202,7 @@ def connect(
         n_slots, max_tokens: of the engine.
         folder: for weights and the server's log, if the configuration names none.
         training: the weights will change; else a server must have the policy's weights already.
-        leads: start the server and send it weights; of several processes that share a server, only one does.
+        is_leader: start the server and send it weights; of several processes that share a server, only one does.
         ahead: the engine generates during updates: an embedded engine then has its own copy of the weights.
     Raises:
         ConfigurationError: the engine cannot be created, or cannot be used for training.
@@ -221,7 +221,7 @@ def connect(
         )
     weights = (config.weights or folder).absolute()
     process = None
-    if config.command and leads:
+    if config.command and is_leader:
         port = str(urlsplit(config.url).port or 80)
         # A server that dies loses weights that are in no folder. With asynchronous rollouts the policy has newer ones
         # by then, so all weights that are sent are also kept in the folder.
@@ -242,7 +242,7 @@ def connect(
     if tolerance is None:
         tolerance = 1e-3 if next(model.parameters()).element_size() == 4 else 0.1
     transfer = None
-    if config.transport != "files" and training and leads:
+    if config.transport != "files" and training and is_leader:
         transfer = WeightTransfer(engine.client, config.transport, timeout_s=config.timeout_s)
         stack.callback(transfer.close)
     keep = ahead and process is not None
@@ -250,7 +250,7 @@ def connect(
     if process is not None:
         client = JsonClient(config.url, api_key=api_key(config), timeout_s=config.timeout_s, tries=2)
         process.prove = partial(sync.prove, client)
-    return _Served(engine, sync, sends=leads if training else None)
+    return _Served(engine, sync, sends=is_leader if training else None)
 
 
 def served_engine(

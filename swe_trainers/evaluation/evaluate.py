@@ -31,7 +31,8 @@ from swe_trainers.evaluation.records import EvaluationFolder, write_output
 from swe_trainers.evaluation.report import render_report
 from swe_trainers.evaluation.summary import summarise
 from swe_trainers.evaluation.table import Tally, evaluation_title, showing
-from swe_trainers.experiment import make_chat, make_env, make_model
+from swe_trainers.experiment import make_env, make_model
+from swe_trainers.model.chat import chat_format
 from swe_trainers.rollout.environments import EnvPool
 from swe_trainers.rollout.failures import Failures
 from swe_trainers.rollout.play import iter_episodes
@@ -233,7 +234,7 @@ def evaluate_run(
         envs = EnvPool([first], make, size=environment.parallel)
         stack.callback(envs.close)
         model = make_model(config.model, first, seed=config.seed, training=False)
-        chat = make_chat(config.model, model.tokenizer)
+        chat = chat_format(model.tokenizer, config.model.chat)
         generation = connect(
             config.engine,
             model,

@@ -13,9 +13,8 @@ from swe_trainers.engines.protocol import Engine, MessageEngine
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.evaluation.usage import Prices
-from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
+from swe_trainers.model.chat import ChatFormat, TemplateChat, chat_format
 from swe_trainers.model.language_model import LanguageModel
-from swe_trainers.model.tokenizers import HuggingFaceTokenizer
 from swe_trainers.rollout.settings import EpisodeSettings, Limits
 from swe_trainers.run_config import ModelConfig, of_trained_weights
 
@@ -83,16 +82,12 @@ def open_folder(
         raise ConfigurationError(f"--device {config.device}: {str(error).splitlines()[0]}") from error
     if max_tokens is not None and model.max_positions is not None and max_tokens > model.max_positions:
         raise ConfigurationError(f"--max-tokens {max_tokens}: the model has {model.max_positions} positions")
-    tokenizer, template = model.tokenizer, None
-    talk: ChatFormat
-    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.inner.chat_template and config.chat != "compact":
-        talk, template = TemplateChat(tokenizer), tokenizer.inner.chat_template
-    else:
-        talk = CompactChat(tokenizer)
+    chat_of_model = chat_format(model.tokenizer, config.chat)
+    template = chat_of_model.tokenizer.inner.chat_template if isinstance(chat_of_model, TemplateChat) else None
     limit = max_tokens or min(model.max_positions or _MAX_TOKENS, _MAX_TOKENS)
     return Policy(
         EmbeddedEngine(model, n_slots=n_parallel, max_tokens=limit),
-        talk,
+        chat_of_model,
         EpisodeSettings(Limits(max_new_tokens), Sampling(temperature=temperature), grade_when_full=True),
         template=template if isinstance(template, str) else None,
     )

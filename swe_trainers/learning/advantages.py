@@ -31,7 +31,7 @@ Sharing = Literal["token", "conversation", "last"]
 def conversation_shares(
     action_mask: Tensor, sequence_of_token: Tensor, conversation: Tensor, *, sharing: Sharing
 ) -> Tensor:
-    """What the conversations of an episode get of its advantages: a factor for each token.
+    """The share of each conversation in the advantages of its episode: a factor for each token.
 
     Rewards, values and baselines are those of the whole episode, in the order of time; only the weight of a token in
     the policy's gradient changes.
@@ -106,7 +106,7 @@ def generalized_advantages(
 
 
 def returns_to_go(rewards: Tensor, action_mask: Tensor, *, gamma: float) -> Tensor:
-    """What is still to be earned from each action token on, discounted a token of the policy.
+    """Discounted return from each action token on; gamma applies per action token.
 
     Args:
         rewards: (B, T) float32, placed on action tokens.
@@ -122,7 +122,7 @@ def returns_to_go(rewards: Tensor, action_mask: Tensor, *, gamma: float) -> Tens
 def group_advantages(
     returns: Tensor, group: Tensor, *, baseline: GroupBaseline = "mean", scale: GroupScale, epsilon: float = 1e-6
 ) -> Tensor:
-    """How much better an episode was than its group: (R − baseline) / (deviation + ε) (Shao et al. 2024, 4.1.2).
+    """Advantage of an episode over its group: (R − baseline) / (deviation + ε) (Shao et al. 2024, 4.1.2).
 
     Args:
         returns: (S,) float32, of whole episodes.
@@ -147,12 +147,12 @@ def group_advantages(
 
 
 def tree_advantages(rewards: Tensor, action_mask: Tensor, offsets: Tensor, group: Tensor, forks: Tensor) -> Tensor:
-    """How much better each branch of a tree turned out than the other branches of its fork.
+    """Advantage of each branch of a tree over the other branches of its fork.
 
-    A branch is worth the mean, over all episodes that went through it, of what was earned from its fork on (Monte Carlo
-    values of steps: Kazemnejad et al. 2024, 4.1); compared with the other branches and not with the mean of all, it is
-    an unbiased estimate, for the baseline does not depend on the action. It counts for all action tokens up to the next
-    fork. Where only one branch of a fork is left, it is 0.
+    The value of a branch is the mean return from its fork on, over all episodes through the branch (Monte Carlo values
+    of steps: Kazemnejad et al. 2024, 4.1). Its baseline is the mean of the other branches, which does not depend on the
+    action, so the estimate is unbiased. The advantage is that of all action tokens up to the next fork. If only one
+    branch of a fork is left, it is 0.
 
     Args:
         rewards: (N,) float32, placed on action tokens.
@@ -161,7 +161,7 @@ def tree_advantages(rewards: Tensor, action_mask: Tensor, offsets: Tensor, group
         group: (S,) int64, the tree that each belongs to.
         forks: (F, 3) int64: trajectory, first token of the turn that differs, number of the fork within its tree.
     Returns:
-        (N,) float32; 0 before the first fork and off the actions.
+        (N,) float32; 0 before the first fork and where `action_mask` is False.
     """
     earned = torch.cat([torch.zeros(1), rewards.where(action_mask, 0.0).cumsum(0)])
     advantages = torch.zeros_like(rewards)
@@ -192,7 +192,7 @@ def tree_advantages(rewards: Tensor, action_mask: Tensor, offsets: Tensor, group
 
 
 def groups_with_signal(returns: Tensor, group: Tensor) -> Tensor:
-    """The groups whose episodes did not all earn the same; the others teach nothing (Yu et al. 2025, 3.2).
+    """The groups whose episodes have different returns; the others have no gradient (Yu et al. 2025, 3.2).
 
     Args:
         returns: (S,) float32. group: (S,) int64.
@@ -211,14 +211,14 @@ def groups_with_signal(returns: Tensor, group: Tensor) -> Tensor:
 def whiten(x: Tensor, mask: Tensor, *, returns: Tensor) -> Tensor:
     """Mean 0 and variance 1 over the entries where `mask` is True; 0 elsewhere. A constant becomes 0.
 
-    Where all episodes ended alike, as they do for long where rewards are rare, `x` holds nothing but errors of the
-    critic or penalties: divided by their own deviation they would be as large as any signal, and the policy would
-    settle on whatever they say before it has met a reward. Then a deviation below 1 is not brought to 1.
+    If all episodes have the same return, as is common while rewards are rare, `x` contains only errors of the critic or
+    penalties. Divided by their deviation they would be as large as a real signal, and the policy would converge on them
+    before it has seen a reward. Therefore a deviation below 1 is not scaled to 1 in this case.
 
     Args:
         x: (...) float32.
         mask: (...) bool.
-        returns: (S,) float32 of the episodes that the entries are from.
+        returns: (S,) float32, of the episodes of the entries.
     """
     kept = x[mask].double()  # the mean of equal numbers is that number
     result = torch.zeros_like(x)
@@ -230,7 +230,7 @@ def whiten(x: Tensor, mask: Tensor, *, returns: Tensor) -> Tensor:
 
 
 def _differ(returns: Tensor) -> bool:
-    """Whether they do by more than what the order of a sum changes in float32."""
+    """Whether they differ by more than the rounding of a float32 sum."""
     if not returns.numel():
         return False
     spread, largest = returns.max() - returns.min(), returns.abs().max()

@@ -1,8 +1,8 @@
-"""Trajectories as tensors: laid end to end in a batch, and from there into rows that a model can read.
+"""Trajectories as tensors: concatenated in a batch, and laid out in rows for a model.
 
-A batch of N tokens keeps every quantity flat, one entry a token, indexed by the token it speaks of: entry t of the
-log-probabilities is log p(token t | tokens < t), predicted from position t − 1. `Rows` says where each token sits in a
-(B, T) matrix, padded or packed, so that how a batch is cut never touches what is computed on it.
+A batch of N tokens stores every quantity flat, with one entry per token: entry t of the log-probabilities is log
+p(token t | tokens < t), predicted from position t − 1. `Rows` maps tokens to positions in a (B, T) matrix, padded or
+packed, so that the division into micro-batches does not affect the results.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ __all__ = ["Batch", "Rows", "balanced", "lay_out"]
 
 @dataclass(frozen=True)
 class Batch:
-    """S trajectories of N tokens in all, end to end, on the CPU.
+    """S trajectories with N tokens in total, concatenated, on the CPU.
 
     Attributes:
         token_ids: (N,) int64.
         action_mask: (N,) bool, True where the policy chose the token; never at a trajectory's first token.
-        rollout_logprobs: (N,) float32, of the distribution sampled from.
+        rollout_logprobs: (N,) float32, under the distribution that was sampled from.
         rewards: (N,) float32, 0 where `action_mask` is False.
-        offsets: (S + 1,) int64, trajectory s holds the tokens offsets[s] to offsets[s + 1].
-        terminated: (S,) bool, True where nothing follows: no bootstrap.
-        truncated: (S,) bool, True where a limit ended it.
+        offsets: (S + 1,) int64, trajectory s has the tokens offsets[s] to offsets[s + 1].
+        terminated: (S,) bool, True if the environment ended it: no bootstrap.
+        truncated: (S,) bool, True if a limit ended it.
         group: (S,) int64, equal where episodes started from the same state.
-        sample_starts: (N,) bool, True at the first token of each sample: of each trajectory, and wherever a history was
-            shortened and a context began anew. No token sees another sample's.
-        allowed: (N,) int64, which of `allowed_sets` each token was sampled from; −1 for the whole vocabulary, and where
-            no action is. None if no token was restricted.
+        sample_starts: (N,) bool, True at the first token of each sample: of each trajectory, and of each new context
+            after a history was shortened. Tokens do not attend to other samples.
+        allowed: (N,) int64, index in `allowed_sets` of the set that each token was sampled from; −1 for the whole
+            vocabulary, and for other tokens than actions. None if no token was restricted.
         allowed_sets: the different sets of token ids, each ascending.
         conversation: (N,) int64, the conversation of its trajectory that each token belongs to; None where every
             trajectory is one.
         forks: (F, 3) int64, of trees: trajectory, first token of the turn that differs, number of the fork in the
             group; in the order of trajectories and tokens.
-        episodes: all trajectories that the batch was made of; those that are invalid, or without an action, are
-            excluded from it.
+        episodes: all given trajectories; the invalid ones, and those without an action, are not in the batch.
     """
 
     token_ids: Tensor
@@ -127,7 +126,7 @@ class Batch:
 
     @cached_property
     def prefixes(self) -> Prefixes:
-        """What the samples' beginnings have in common."""
+        """The common prefixes of the samples."""
         return Prefixes.of(self.token_ids, self.sample_starts.nonzero().squeeze(1), self.offsets)
 
     @cached_property
@@ -157,12 +156,12 @@ class Batch:
         )
 
     def total(self, flat: Tensor) -> Tensor:
-        """(N,) to (S,): what each trajectory's action tokens add up to."""
+        """(N,) to (S,): the sum over the action tokens of each trajectory."""
         kept = flat.where(self.action_mask, 0.0)
         return torch.zeros(self.n_sequences, dtype=flat.dtype).index_add(0, self.sequence_of_token, kept)
 
     def spread(self, per_sequence: Tensor) -> Tensor:
-        """(S,) to (N,): every action token is given its trajectory's entry; 0 elsewhere."""
+        """(S,) to (N,): the entry of its trajectory for each action token; 0 elsewhere."""
         return per_sequence[self.sequence_of_token].where(self.action_mask, 0.0)
 
     def pad(self, flat: Tensor) -> Tensor:
@@ -197,15 +196,15 @@ class RestrictedTokens:
 class Rows:
     """Some trajectories of a batch as a (B, T) matrix for the model, padded or packed.
 
-    Where samples share a beginning, its tokens may be in the matrix once: each of them then has one place there, and as
-    many action tokens of the batch as there are samples that it belongs to.
+    A common prefix of several samples may be in the matrix once: each of its tokens then has one place there, and one
+    action token of the batch for each of these samples.
 
     Attributes:
         input_ids: (B, T) int64, 0 at padding.
         position_ids: (B, T) int64, from 0 in every sample.
         segment_ids: (B, T) int64, the same number from 1 within one segment of a row (a sample, or a part of one that
             begins or ends where samples part); 0 at padding.
-        layout: of the segments, with what each of them continues; on the CPU.
+        layout: layout of the segments, with the segment that each of them continues; on the CPU.
         action_index: (A,) int64, the action tokens here, as positions in the batch; on the CPU.
         places: (U,) int64, where the different action tokens sit in the flattened (B · T).
         predictor: (U,) int64, where the state that predicts each of them sits.
@@ -255,22 +254,22 @@ def lay_out(
     share: bool = False,
     attention_tokens: int = 12_288,
 ) -> list[Rows]:
-    """Cut trajectories into micro-batches of at most `max_tokens` entries, padding counted.
+    """Divide trajectories into micro-batches of at most `max_tokens` entries, padding included.
 
-    Without packing, longest first, so that rows of one micro-batch are of nearly one length. Packed, a micro-batch is a
-    single row of whole trajectories without any padding, and the rows cost nearly the same: by floating point
-    operations, of which attention needs more in a row of one long trajectory than in one of many short. A trajectory
-    longer than `max_tokens` makes a micro-batch of its own.
+    Without packing, trajectories are sorted by length, so that the rows of a micro-batch have similar lengths. With
+    packing, a micro-batch is a single row of whole trajectories without padding, and all rows have a similar cost in
+    floating point operations: attention costs more in a row of one long trajectory than in one of many short ones. A
+    trajectory longer than `max_tokens` is a micro-batch of its own.
 
     Args:
-        batch: where the trajectories are.
-        sequences: (R,) int64, all different: which trajectories.
+        batch: batch of the trajectories.
+        sequences: (R,) int64, indices of the trajectories, without repetition.
         max_tokens: B · T of a micro-batch.
-        pack: put trajectories end to end into one row, instead of padding each.
-        share: put what trajectories begin with alike into a row once, where that saves much; what stood for one
-            trajectory above then stands for a tree of them.
-        attention_tokens: the length at which causal attention costs as much as all the rest of a layer: 12 times the
-            hidden size (2 T D of 24 D² + 2 T D operations a token).
+        pack: concatenate trajectories in one row, instead of padding each.
+        share: put a common prefix of trajectories into a row once, if that saves much; a tree of trajectories then
+            takes the place of one trajectory above.
+        attention_tokens: length at which causal attention costs as much as the rest of a layer: 12 times the hidden
+            size (2 T D of 24 D² + 2 T D operations per token).
     """
     trees = batch.prefixes.trees(sequences.tolist(), max_tokens) if share else None
     if trees is not None:
@@ -303,16 +302,16 @@ def lay_out(
 
 
 def balanced(costs: Sequence[float], parts: int, *, most: int) -> list[list[int]]:
-    """Divide things into parts of nearly equal cost: the dearest first, each to the part that is cheapest so far.
+    """Divide items into parts of similar cost: the most expensive first, each to the cheapest part so far.
 
-    No part is then dearer than 4/3 of the best division's dearest one, where `most` holds nothing up (Graham 1969).
+    If `most` does not interfere, the cost of the largest part is at most 4/3 of the optimum (Graham 1969).
 
     Args:
-        costs: of each thing.
-        parts: how many; at least len(costs) / most.
-        most: things in one part.
+        costs: cost of each item.
+        parts: number of parts; at least len(costs) / most.
+        most: maximum number of items in a part.
     Returns:
-        For each part the numbers of its things, ascending.
+        For each part the indices of its items, ascending.
     """
     chosen: list[list[int]] = [[] for _ in range(parts)]
     spent = [0.0] * parts

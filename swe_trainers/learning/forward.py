@@ -1,4 +1,4 @@
-"""What a policy says about the action tokens of a batch; all other tokens never meet the vocabulary."""
+"""Log-probabilities, entropies and values of action tokens; other tokens never reach the vocabulary projection."""
 
 from __future__ import annotations
 
@@ -40,15 +40,14 @@ __all__ = [
 
 
 class Policy(Protocol):
-    """What learning needs of a model; `swe_trainers.model.LanguageModel` has it, and any module may.
+    """The interface of a model that learning needs; `swe_trainers.model.LanguageModel` implements it.
 
-    It has no dropout: the ratio to the old policy would compare two different networks. One whose rows are divided over
-    processes says so in an attribute `sequence_group`, and its `trunk_hidden` gives this process's columns. One whose
-    logits are float32 although its states are not says so in an attribute `float32_logits`; one whose logits are capped
-    (cap · tanh(logit / cap)) or scaled, in `soft_cap` and `logit_scale`. One that can compute a
-    beginning that several samples share once says so in an attribute `shares_prefixes`, and its `trunk_hidden` takes
-    the rows' `SegmentLayout` as a fourth argument. One that computes the states of some tokens alone says so in an
-    attribute `computes_states_at`, and has `hidden_at`.
+    It must have no dropout: otherwise the ratio to the old policy would compare two different networks. Optional
+    attributes: `sequence_group`, the processes over which its rows are divided (`trunk_hidden` then returns the columns
+    of this process); `float32_logits`, if its logits are float32 and its states are not; `soft_cap` and `logit_scale`,
+    if logits are capped (cap · tanh(logit / cap)) or scaled; `shares_prefixes`, if it can compute a common prefix of
+    several samples once (`trunk_hidden` then takes the rows' `SegmentLayout` as a fourth argument);
+    `computes_states_at`, if it can compute the states of some tokens alone, by `hidden_at`.
     """
 
     def trunk_hidden(self, input_ids: Tensor, position_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -73,7 +72,7 @@ class Policy(Protocol):
         ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """Take them back."""
+        """Load them."""
         ...
 
 
@@ -81,7 +80,7 @@ class Policy(Protocol):
 class HostedPolicy(Protocol):
     """A policy whose weights are on a server: it has no hidden states here, and no distributions.
 
-    `forward` then gives entropies as −log p of the action, the values are 0, and there is no divergence.
+    `forward` then estimates entropies as −log p of the action, values are 0, and there is no KL.
     """
 
     def action_logprobs(self, rows: Rows, temperature: float | Tensor) -> Tensor:
@@ -122,9 +121,9 @@ class ActionTokens:
         index: (A,) int64, their positions in the batch; on the CPU.
         logprobs: (A,) float32, at the sampling temperature.
         entropy: (A,) float32, of the distributions they were chosen from.
-        values: (A,) float32, of the states they were chosen in.
+        values: (A,) float32, of the states in which they were chosen.
         final_values: (R,) float32, of the state after each trajectory's last token.
-        kl: (A,) float32, the divergence from the reference over the whole vocabulary; None without a reference.
+        kl: (A,) float32, exact KL to the reference over the vocabulary; None without a reference.
     """
 
     index: Tensor
@@ -140,8 +139,8 @@ class Snapshot:
     """What a policy computes for a whole batch, without gradients.
 
     Attributes:
-        logprobs: (N,) float32, 0 where no action is; NaN where they are pending.
-        values: (N,) float32, 0 where no action is.
+        logprobs: (N,) float32, 0 except for actions; NaN while they are pending.
+        values: (N,) float32, 0 except for actions.
         final_values: (S,) float32, of the state after each trajectory's last token.
     """
 
@@ -157,9 +156,9 @@ class Snapshot:
         return cls(unknown, torch.zeros(len(batch.token_ids)), torch.zeros(batch.n_sequences))
 
     def logprobs_at(self, index: Tensor, now: Tensor) -> Tensor:
-        """Log-probabilities of some action tokens; where they are pending, those of now are recorded.
+        """Log-probabilities of some action tokens; while they are pending, `now` is recorded and returned.
 
-        Those of a GPU stay there until `settle`, so that nothing waits for them.
+        Tensors of a GPU stay there until `settle`, so that nothing waits for them.
 
         Args:
             index: (A,) int64, on the CPU.
@@ -175,7 +174,7 @@ class Snapshot:
         return to_device(known, now.device)
 
     def settle(self) -> Snapshot:
-        """Take over the log-probabilities that were recorded; waits for the device that computed them."""
+        """Store the recorded log-probabilities; waits for the device that computed them."""
         for index, logprobs in self._seen:
             self.logprobs[index] = logprobs.cpu()
         self._seen.clear()
@@ -183,18 +182,18 @@ class Snapshot:
 
 
 def sequence_group_of(model: Policy) -> SequenceGroup | None:
-    """The processes among which the columns of a model's rows are divided; None where each row has one."""
+    """The processes over which the columns of a model's rows are divided; None if they are not."""
     group: SequenceGroup | None = getattr(model, "sequence_group", None)
     return group
 
 
 def shares_prefixes(*models: Policy | None) -> bool:
-    """Whether all of these models can compute a beginning that several samples share once."""
+    """Whether all of these models can compute a common prefix of several samples once."""
     return all(model is None or getattr(model, "shares_prefixes", False) for model in models)
 
 
 def logit_options(model: Policy, temperature: float | Tensor = 1.0) -> dict[str, Any]:
-    """The arguments of `kernels.token_logprobs` that say how a model's logits are made."""
+    """The arguments of `kernels.token_logprobs` that describe how a model computes its logits."""
     wide = torch.float32 if getattr(model, "float32_logits", False) else None
     cap, scale = getattr(model, "soft_cap", None), getattr(model, "logit_scale", 1.0)
     return {"temperature": temperature / scale, "soft_cap": cap, "logits_dtype": wide}
@@ -226,16 +225,16 @@ def forward(
     critic: Policy | None = None,
     reference: Policy | None = None,
 ) -> ActionTokens:
-    """Run the trunk over some rows, and the two heads over the states that predict an action.
+    """Run the trunk on some rows, and both heads on the states that predict an action.
 
-    Where columns are divided among processes, each runs the heads over its own states; all get the results of all.
+    If columns are divided over processes, each runs the heads on its own states, and all get all results.
 
     Args:
         model: the policy.
-        rows: where the tokens are.
+        rows: rows with the tokens.
         temperature: that the tokens were sampled at.
-        critic: whose trunk and value head compute the values; None takes the policy's own.
-        reference: from whose distributions the divergence is computed, over the whole vocabulary; None for none.
+        critic: model whose trunk and value head compute the values; None: the policy.
+        reference: model for the exact KL over the vocabulary; None: it is not computed.
     """
     if isinstance(model, HostedPolicy):
         logprobs = model.action_logprobs(rows, temperature)
@@ -349,10 +348,10 @@ def take_snapshot(
 def take_values(
     model: Policy, batch: Batch, *, microbatch_tokens: int, pack: bool = False, share: bool = False
 ) -> Snapshot:
-    """The values alone, of a model on this process alone; the log-probabilities stay pending, and no logits are made.
+    """Only the values, of a model in one process; log-probabilities stay pending, and no logits are computed.
 
     Args:
-        model: the critic, or the policy where its trunk values states.
+        model: the critic, or the policy with a shared critic.
         batch, microbatch_tokens, pack, share: as in `take_snapshot`.
     """
     device, seen = next(iter(model.parameters())).device, Snapshot.pending(batch)
@@ -382,7 +381,7 @@ def take_scores(
     """Scores of the states after some action tokens.
 
     Args:
-        model: whose value head is asked.
+        model: model whose value head computes the scores.
         batch: S trajectories, N tokens.
         marked: (N,) bool, True at action tokens only.
         sequences: (R,) int64, the trajectories to score; None for all.
@@ -390,7 +389,7 @@ def take_scores(
         pack: pack rows instead of padding them.
         share: compute shared beginnings once, if the model can.
     Returns:
-        (N,) float32, 0 where nothing is marked.
+        (N,) float32, 0 where `marked` is False.
     """
     device = next(iter(model.parameters())).device
     scores = torch.zeros(len(batch.token_ids))

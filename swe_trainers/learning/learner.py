@@ -1,4 +1,4 @@
-"""Everything that changes while a policy is trained, in one place, so that it can be saved and resumed."""
+"""The state of training: everything that changes, in one place, so that it can be saved and resumed."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ Moments = Literal["float32", "8bit"]
 
 @dataclass
 class Learner:
-    """A policy in the course of its training.
+    """A policy with everything that changes during training.
 
     Attributes:
         model: the policy.
-        optimizer: of its parameters.
-        generator: of every shuffling.
-        reference: the policy that divergence is measured from; None where none is penalised.
-        critic: a model of its own that values states; None where the policy does, or nothing is valued.
-        kl: the coefficient of that penalty.
-        returns: mean and variance of the discounted returns so far; counted only where rewards are normalised by them.
-        updates: done so far.
-        episodes: learnt from so far, the ones left out not counted.
-        seconds: spent so far, over all starts of the run.
+        optimizer: optimizer of its parameters.
+        generator: random generator of all shuffling.
+        reference: the frozen reference policy; None if there is no KL penalty.
+        critic: a separate critic; None if the critic is shared, or there is none.
+        kl: coefficient of the KL penalty.
+        returns: mean and variance of the discounted returns so far; updated only if rewards are normalised.
+        updates: number of updates so far.
+        episodes: number of episodes trained on so far, without excluded ones.
+        seconds: seconds of training so far, over all starts of the run.
     """
 
     model: Policy
@@ -66,7 +66,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+        """Load the result of `state_dict`.
 
         Raises:
             RuntimeError: a parameter is missing, or of another shape (from torch).
@@ -101,21 +101,21 @@ def adamw(
 ) -> torch.optim.Optimizer:
     """AdamW over the trainable parameters; only matrices decay, never gains and biases.
 
-    Where parameters are bfloat16, float32 copies of them are stepped (`master_weights`).
+    For bfloat16 parameters the optimizer updates float32 copies (`master_weights`).
 
     Args:
         model: the policy.
-        learning_rate: a step.
+        learning_rate: learning rate of the policy.
         weight_decay: of matrices.
-        betas: decay of the first and second moments, a step.
+        betas: decay of the first and second moments per step.
         epsilon: added to the root of the second moment.
-        critic: whose parameters are stepped as well.
-        critic_learning_rate: of those, or without a critic of the policy's value head; None is the policy's. Whatever
-            the course of the one, the other keeps its share.
+        critic: a separate critic, whose parameters are trained too.
+        critic_learning_rate: learning rate of the critic, or of the value head without a separate critic; None: the
+            policy's. A schedule scales both in the same way.
         moments: `float32`, or `8bit` (`eight_bit`).
 
     Raises:
-        ConfigurationError: a learning rate of its own is wanted for a value head that the policy does not have.
+        ConfigurationError: `critic_learning_rate` is given, and the policy has no value head.
     """
     valuing = [] if critic is None else list(critic.parameters())
     if critic is None and critic_learning_rate is not None:
@@ -154,10 +154,10 @@ def scheduled(update: int, *, peak: float, warmup: int, decay: Decay, total: int
 
     Args:
         update: from 0.
-        peak: reached after the warm-up.
-        warmup: updates of linear rise.
-        decay: what follows: no change, or a fall to 0 over the updates up to `total`.
-        total: updates in all.
+        peak: value after the warm-up.
+        warmup: number of updates of the linear warm-up.
+        decay: schedule after the warm-up: constant, or to 0 at update `total`.
+        total: number of updates of the run.
     """
     if update < warmup:
         return peak * (update + 1) / warmup

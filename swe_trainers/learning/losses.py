@@ -1,6 +1,6 @@
-"""One function a formula: losses, probability ratios and divergences, each one number a token.
+"""Losses, probability ratios and KL estimators: one function per formula, with one number per token.
 
-`loss_weights` says how tokens are averaged.
+`loss_weights` computes how tokens are averaged.
 
 For tokens sampled from the policy, three estimators of KL(policy ‖ reference) are in use (Schulman, "Approximating KL
 divergence", 2020), and `full` is the divergence itself, summed over the vocabulary at every state. What counts is the
@@ -65,7 +65,7 @@ def clipped_policy_loss(
         dual_clip: where the advantage is negative the loss is at most dual_clip · |advantage| (Ye et al. 2020, eq. 5);
             None leaves it unbounded.
     Returns:
-        The loss a token (A,), and where the clipping cut the gradient off, (A,) bool.
+        The loss of each token (A,), and where clipping stopped its gradient, (A,) bool.
     """
     ratio = log_ratio.exp()
     free = -advantages * ratio
@@ -110,7 +110,7 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, c
         values: (A,) float32, of the critic being updated.
         old_values: (A,) float32, of the critic at the start of the update.
         returns: (A,) float32, the target.
-        clip: how far a prediction may move from the old one before it stops to count; None for the plain error.
+        clip: how far a prediction may move from the old one before its gradient stops; None for the plain error.
     Returns:
         (A,) float32.
     """
@@ -122,17 +122,18 @@ def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, c
 
 
 def loss_weights(batch: Batch, sequences: Tensor, mode: Aggregation, *, length: int | None = None) -> Tensor:
-    """What each action token of a minibatch weighs in its loss; but for `constant`, the weights add up to 1.
+    """The weight of each action token of a minibatch in its loss; except for `constant`, the weights sum to 1.
 
-    The denominators are those of the whole minibatch, so that cutting it into micro-batches changes nothing.
+    The denominators are those of the whole minibatch, so that the division into micro-batches changes nothing.
 
     Args:
         batch: where the trajectories are.
         sequences: (R,) int64, the trajectories of the minibatch, all different.
-        mode: `token`: every token alike; `sequence`: every trajectory alike; `prompt`: every group alike, and every
-            token of a group; `constant`: the sum over tokens by the number of trajectories times `length`, so that a
-            trajectory's length has no part in what its tokens weigh (Dr. GRPO: Liu et al. 2025, 3.1).
-        length: of the mode `constant`, in tokens.
+        mode: `token`: equal weight for every token; `sequence`: for every trajectory; `prompt`: for every group, and
+            for every token of a group; `constant`: the sum over tokens divided by the number of trajectories times
+            `length`, so that the weight of a token does not depend on the length of its trajectory (Dr. GRPO: Liu et
+            al. 2025, 3.1).
+        length: length of the mode `constant` in tokens.
     Returns:
         (S,) float32: the weight of each single action token of a trajectory, 0 outside the minibatch.
     Raises:
@@ -161,7 +162,7 @@ def loss_weights(batch: Batch, sequences: Tensor, mode: Aggregation, *, length: 
 def policy_log_ratio(
     policy_logprobs: Tensor, old_logprobs: Tensor, sequence_of_token: Tensor, level: RatioLevel
 ) -> Tensor:
-    """log(policy / old policy) as a surrogate takes it, one number a token.
+    """log(policy / old policy) for a surrogate loss, one number per token.
 
     Args:
         policy_logprobs, old_logprobs: (A,) float32, of all action tokens of some whole trajectories.
@@ -191,11 +192,11 @@ def rollout_weights(
     level: RatioLevel,
     cap: float,
 ) -> Tensor:
-    """Importance weights for tokens that an engine sampled from slightly other probabilities than the trainer computes.
+    """Importance weights for the difference between the probabilities of the engine and of the trainer.
 
     Args:
         old_logprobs: (A,) float32, the trainer's, of the policy that the engine was given.
-        rollout_logprobs: (A,) float32, the engine's, of the distribution it sampled from.
+        rollout_logprobs: (A,) float32, the engine's, of the distribution that it sampled from.
         sequence_of_token: (A,) int64, the trajectory of each; on the CPU, so that a GPU is not waited for.
         kind: `none`: 1 everywhere; `truncate`: the ratio, at most `cap` (truncated importance sampling: Ionides 2008);
             `mask`: the ratio, or 0 where it is outside 1/cap to cap.
@@ -251,12 +252,12 @@ def kl_estimate(policy_logprobs: Tensor, reference_logprobs: Tensor, kind: KLEst
 
 @dataclass
 class AdaptiveKL:
-    """A coefficient that rises while the divergence is above its target and falls below it (Ziegler et al. 2019, 2.2).
+    """A KL coefficient that rises while the KL is above its target, and falls below it (Ziegler et al. 2019, 2.2).
 
     Attributes:
         coefficient: the current one.
-        target: the divergence wanted, nats a token; None keeps the coefficient as it is.
-        horizon: episodes over which the coefficient changes by its full step of 20 %, the most that it changes at once.
+        target: target KL in nats per token; None: the coefficient is constant.
+        horizon: number of episodes over which the coefficient changes by its maximum step of 20 %.
     """
 
     coefficient: float
@@ -264,7 +265,7 @@ class AdaptiveKL:
     horizon: int = 1000
 
     def observe(self, divergence: float, episodes: int) -> None:
-        """Move the coefficient after an update that measured `divergence` on `episodes` episodes."""
+        """Adapt the coefficient after an update that measured `divergence` on `episodes` episodes."""
         if self.target is not None:
             error = min(0.2, max(-0.2, divergence / self.target - 1))
             self.coefficient *= 1 + error * min(1.0, episodes / self.horizon)

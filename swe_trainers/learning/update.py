@@ -1,4 +1,4 @@
-"""Epochs over a batch: minibatches, micro-batches, one optimiser step a minibatch; the loss is the caller's."""
+"""Epochs over a batch: minibatches, micro-batches, one optimizer step per minibatch; the caller gives the loss."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """The loss of some action tokens, and what is worth knowing about them.
+    """The loss of some action tokens, and their metrics.
 
     Attributes:
-        loss: (A,) float32, differentiable; the update adds it up with the weights of `loss_weights`.
+        loss: (A,) float32, differentiable; the update sums it with the weights of `loss_weights`.
         means: (A,) tensors, reported as their mean under the weights of the loss.
         maxima: (A,) tensors, reported as their maximum.
     """

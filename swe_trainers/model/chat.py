@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from swe_trainers.errors import ConfigurationError, TemplateError
 from swe_trainers.model.calls import CallFormat
-from swe_trainers.model.tokenizers import HuggingFaceTokenizer, Tokenizer
+from swe_trainers.model.tokenizers import SPECIAL_TOKENS, HuggingFaceTokenizer, Tokenizer
 
 __all__ = ["ChatFormat", "CompactChat", "TemplateChat", "chat_format"]
 
@@ -534,8 +534,22 @@ def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
-def chat_format(tokenizer: Tokenizer) -> ChatFormat:
-    """The chat format of a tokenizer: its own template where it has one, else `CompactChat`."""
-    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.inner.chat_template:
-        return TemplateChat(tokenizer)
-    return CompactChat(tokenizer)
+def chat_format(tokenizer: Tokenizer, kind: Literal["compact", "template"] | None = None) -> ChatFormat:
+    """The chat format of a tokenizer.
+
+    Args:
+        tokenizer: of the model.
+        kind: "template" for the tokenizer's chat template, "compact" for `CompactChat`; None for the template if there
+            is one, else `CompactChat` if the tokenizer has its special tokens.
+    Raises:
+        TemplateError: there is no chat template, or it cannot be used for training; see `TemplateChat`.
+        ConfigurationError: the tokenizer lacks the special tokens of `CompactChat`, or can have no chat template.
+    """
+    if not isinstance(tokenizer, HuggingFaceTokenizer):
+        if kind == "template":
+            raise ConfigurationError("model.chat: template needs a Hugging Face tokenizer. Try: compact")
+        return CompactChat(tokenizer)
+    has_special_tokens = tokenizer.inner.get_vocab().keys() >= set(SPECIAL_TOKENS)
+    if kind == "compact" or (kind is None and not tokenizer.inner.chat_template and has_special_tokens):
+        return CompactChat(tokenizer)
+    return TemplateChat(tokenizer)

@@ -22,12 +22,12 @@ __all__ = ["LoRA", "add_lora", "lora_is_neutral", "merged_weights", "read_adapte
 
 @dataclass(frozen=True)
 class LoRA:
-    """Settings of the adapters.
+    """Settings of low-rank adapters (LoRA).
 
     Attributes:
-        rank: of the product that is added to a weight.
+        rank: rank of the product of two matrices that is added to a weight.
         alpha: the product is multiplied by alpha / rank.
-        targets: names of the adapted modules, e.g. `q_proj`; empty for every linear layer except the unembedding.
+        targets: names of the adapted modules, e.g. `q_proj`; empty: every linear layer except the unembedding.
     """
 
     rank: int = 16

@@ -158,9 +158,10 @@ def _counted(keys: Mapping[str, Any], source: Source) -> Architecture:
     from torch import nn
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    given = {name: value for name, value in keys.items() if name not in ("model_type", "quantization_config")}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # defaults may lie beyond a small vocabulary
+    given = {name: value for name, value in keys.items() if name not in ("model_type", "quantization_config", *ends)}
     try:
-        config = AutoConfig.for_model(keys.get("model_type", ""), **given)
+        config = AutoConfig.for_model(keys.get("model_type", ""), **ends, **given)
         with torch.device("meta"):
             build: Any = AutoModelForCausalLM.from_config
             model: nn.Module = build(config)

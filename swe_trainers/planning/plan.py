@@ -28,7 +28,7 @@ def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = N
         vocabulary: size of a word tokenizer's vocabulary, if it is known.
     Returns:
         Values for JSON: `model`, `memory` (bytes by part, for several numbers of GPUs if sharded), `episodes`,
-        `sandboxes`, `disk`, `fetched` (downloads), and `problems`: those that prevent the run on this machine, one
+        `environments`, `disk`, `fetched` (downloads), and `problems`: those that prevent the run on this machine, one
         line each.
     """
     found_problems = [*([problem] if problem else []), *problems(config)]
@@ -44,7 +44,7 @@ def plan_run(config: RunConfig, *, problem: str = "", vocabulary: int | None = N
         "memory": None if model is None else _memory(config, model),
         "episodes": _episodes(config),
         "demonstrations": None if config.demonstrations is None else str(config.demonstrations),
-        "sandboxes": _sandboxes(config),
+        "environments": _environments(config),
         "disk": _disk(config, model),
         "fetched": _fetched(config, model),
         "problems": [*dict.fromkeys(found_problems)],
@@ -55,16 +55,17 @@ def plan_text(plan: Mapping[str, Any]) -> str:
     """A plan as text."""
     lines = [f"algorithm   {plan['algorithm']}", *_model_lines(plan["model"])]
     lines += _memory_lines(plan["memory"])
-    episodes, sandboxes, disk = plan["episodes"], plan["sandboxes"], plan["disk"]
+    episodes, environments, disk = plan["episodes"], plan["environments"], plan["disk"]
     if episodes is not None:
         lines.append(
             f"episodes    {episodes['per_update']:,} per update, of at most {episodes['tokens_per_update']:,} tokens, "
             f"{episodes['total']:,} in {episodes['updates']:,} updates"
         )
-        held = f", {_bytes(sandboxes['memory_bytes'])} of memory at their limits" if sandboxes["memory_bytes"] else ""
+        memory = environments["memory_bytes"]
+        held = "" if memory is None else f", {_bytes(memory)} of memory at their limits"
         lines.append(
-            f"sandboxes   {sandboxes['parallel']} at once{held}; this machine: {sandboxes['cores']} cores, "
-            f"{_bytes(sandboxes['machine_memory_bytes'])}"
+            f"parallel    {environments['parallel']} environments{held}; this machine: {environments['cores']} cores, "
+            f"{_bytes(environments['machine_memory_bytes'])}"
         )
     else:
         lines.append(f"episodes    none: trained on {plan['demonstrations']}")
@@ -153,7 +154,7 @@ def _episodes(config: RunConfig) -> dict[str, int] | None:
     }
 
 
-def _sandboxes(config: RunConfig) -> dict[str, Any]:
+def _environments(config: RunConfig) -> dict[str, Any]:
     """The number of parallel environments, and their memory limit if the configuration has one."""
     limits = config.environment.kwargs.get("limits")
     each = limits.get("memory_bytes") if isinstance(limits, Mapping) else None

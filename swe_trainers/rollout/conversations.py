@@ -61,14 +61,14 @@ class _Known:
 
     Attributes:
         tools: of the request.
-        asked: what each of its messages means.
+        request: the normalised messages of its last request.
         answer: the message that answered it; None before that.
         closed: the answer ends with a stop token.
-        start, end: the tokens of all that, in the episode.
+        start, end: the span of its tokens in the episode.
     """
 
     tools: str
-    asked: tuple[str, ...]
+    request: tuple[str, ...]
     answer: Mapping[str, Any] | None = None
     closed: bool = False
     start: int = 0
@@ -97,7 +97,7 @@ class Conversations:
         return other
 
     def place(self, info: Mapping[str, Any], token_ids: Sequence[int]) -> Placed:
-        """Place a request, of which the answer is asked for next.
+        """Place a request in one of the conversations, before its answer is sampled.
 
         Args:
             info: of the environment: `messages` and `tools` in the form of chat completions. Where `continues` is true,
@@ -112,26 +112,26 @@ class Conversations:
         vouched = info.get("continues") is True
         found = -1
         for number, known in enumerate(self._known):
-            n = len(known.asked)
+            n = len(known.request)
             answered = known.answer is not None and len(meanings) > n + 1 and messages[n]["role"] == "assistant"
-            if known.tools != offered or not answered or meanings[:n] != known.asked:
+            if known.tools != offered or not answered or meanings[:n] != known.request:
                 continue
             same = vouched or meanings[n] == _meaning(known.answer or {}) or _added(known.answer or {}, messages[n])
-            if same and (found < 0 or n >= len(self._known[found].asked)):
+            if same and (found < 0 or n >= len(self._known[found].request)):
                 found = number
         self.tools = tools
-        asked = _Known(offered, meanings)
+        request = _Known(offered, meanings)
         ids: list[int] = []
-        said: Mapping[str, Any] = {}
+        last_answer: Mapping[str, Any] = {}
         added = ""
         if found >= 0:
             known = self._known[found]
             assert known.answer is not None
-            said, written = known.answer, messages[len(known.asked)]
-            new, added = messages[len(known.asked) + 1 :], _added(said, written)
+            last_answer, written = known.answer, messages[len(known.request)]
+            new, added = messages[len(known.request) + 1 :], _added(last_answer, written)
             more = [{"role": "assistant", "content": added}] if added else []
             try:
-                ids = self._chat.follow([*more, *new], tools, answer=said, closed=known.closed)
+                ids = self._chat.follow([*more, *new], tools, answer=last_answer, closed=known.closed)
             except TemplateError:
                 if not more:
                     raise
@@ -142,15 +142,15 @@ class Conversations:
                 i: held for i, each in enumerate(meanings) if (held := self._sampled.get(each)) is not None
             }
             self._current = len(self._known)
-            self._known.append(asked)
+            self._known.append(request)
             return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
-        if (answer := self._sampled.get(_meaning(said))) is not None:  # as the agent writes it
-            self._sampled[meanings[len(known.asked)]] = [
+        if (answer := self._sampled.get(_meaning(last_answer))) is not None:  # as the agent writes it
+            self._sampled[meanings[len(known.request)]] = [
                 *answer,
                 *(self._chat.tokenizer.encode(added) if added else ()),
             ]
         back = found != self._current
-        self._current, self._known[found] = found, asked
+        self._current, self._known[found] = found, request
         if back:
             return Placed([*token_ids[known.start : known.end], *ids], found, "return")
         return Placed(ids, found, "")
@@ -163,24 +163,24 @@ class Conversations:
             ids: as sampled. closed: whether they end with a stop token.
             start, end: the context and the answer are the episode's tokens [start, end).
         """
-        asked = self._known[self._current]
-        self._known[self._current] = _Known(asked.tools, asked.asked, answer, closed, start, end)
+        current = self._known[self._current]
+        self._known[self._current] = _Known(current.tools, current.request, answer, closed, start, end)
         self._sampled[_meaning(answer)] = list(ids[:-1] if closed else ids)
 
     def _cause(self, meanings: Sequence[str], offered: str) -> str:
         """Why a request continues no conversation, from the one with which it has most in common."""
         if not self._known:
             return "first"
-        common = [_common(known.asked, meanings) for known in self._known]
+        common = [_common(known.request, meanings) for known in self._known]
         nearest = max(range(len(common)), key=lambda number: (common[number], number))
         known, shared = self._known[nearest], common[nearest]
         if shared == 0 or all(each.startswith("system:") for each in meanings[:shared]):
             return "conversation"
         if known.tools != offered:
             return "tools"
-        if shared == len(known.asked):
+        if shared == len(known.request):
             return "repeated" if len(meanings) == shared else "answer"
-        return "shortened" if len(meanings) < len(known.asked) + 2 else "history"
+        return "shortened" if len(meanings) < len(known.request) + 2 else "history"
 
 
 def checked_messages(info: Mapping[str, Any]) -> tuple[_Messages, _Messages]:

@@ -49,15 +49,15 @@ class Exchange:
 
 @dataclass(frozen=True)
 class HeadTail:
-    """Omit the middle of a history: its first turns stay, and as many of the last ones as fit.
+    """Omit the middle of a history: keep the first turns, and as many of the last turns as fit.
 
     A shortened context is a separate sample in training, which holds exactly what the policy read. To avoid a new
     sample in every turn, a cut leaves room for later turns.
 
     Attributes:
-        head: fraction of the shortened context for the prompt and the first turns; the prompt always stays.
-        keep: fraction of the context that a cut fills; with 1 nearly every later turn needs another cut.
-        note: replaces the omitted turns, between empty lines; `{n}` is their number. Where it is empty, a space does.
+        head: fraction of the shortened context for the prompt and the first turns; the prompt is always kept.
+        keep: fraction of the context that is left after a cut; with 1 nearly every later turn needs another cut.
+        note: text in the place of the omitted turns, between empty lines; `{n}` is their number. Empty: a space.
     """
 
     head: float = 0.3

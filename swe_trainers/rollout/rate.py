@@ -1,4 +1,4 @@
-"""How many episodes are played a second, and what limits them: the model, the sandboxes, or the tests."""
+"""How many episodes are played a second, and what limits them: the model, the environment, or the tests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Rate:
         episodes: that have ended.
         seconds: of wall clock in which an episode was under way.
         model_s: summed over the episodes: from the return of an environment to the next call of it.
-        sandboxes_s: likewise, in `reset` and `step`, less grading.
+        environment_s: likewise, in `reset` and `step`, less grading.
         tests_s: likewise, of grading, as `grading_s` in `info["timing"]` of a step says; 0 where nothing says it.
     """
 
     episodes: int = 0
     seconds: float = 0.0
     model_s: float = 0.0
-    sandboxes_s: float = 0.0
+    environment_s: float = 0.0
     tests_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Rate:
         grading_s = timing.get("grading_s") if isinstance(timing, Mapping) else getattr(timing, "grading_s", None)
         graded = min(max(float(grading_s), 0.0), seconds) if isinstance(grading_s, (int, float)) else 0.0
         self.tests_s += graded
-        self.sandboxes_s += seconds - graded
+        self.environment_s += seconds - graded
 
     def until_now(self) -> Rate:
         """A copy, with the seconds of episodes that are under way."""
@@ -67,7 +67,7 @@ class Rate:
 
     def metrics(self) -> dict[str, float]:
         """`episodes_per_second`, and the share of each station as `episode_time/STATION`; empty before any call."""
-        spent = {"model": self.model_s, "sandboxes": self.sandboxes_s, "tests": self.tests_s}
+        spent = {"model": self.model_s, "environment": self.environment_s, "tests": self.tests_s}
         total, seconds = sum(spent.values()), self._elapsed()
         if total <= 0 or seconds <= 0:
             return {}
@@ -79,16 +79,17 @@ class Rate:
 
 
 def pace(metrics: Mapping[str, Any]) -> str:
-    """A line of `Rate.metrics`: `14.2 episodes/s, limited by sandboxes (61 % of an episode; model 24 %, tests 15 %)`.
+    """A line: `14.2 episodes/s, limited by the environment (61 % of an episode; model 24 %, tests 15 %)`.
 
     Args:
-        metrics: also with others; "" where these are not among them.
+        metrics: those of `Rate.metrics`, also with others; "" where these are not among them. What took no time is
+            left out: most environments have no tests.
     """
     prefix = "episode_time/"
     shares = [(value, name.removeprefix(prefix)) for name, value in metrics.items() if name.startswith(prefix)]
     if not shares or "episodes_per_second" not in metrics:
         return ""
     (most, first), *others = sorted(shares, key=lambda pair: -pair[0])
-    rest = ", ".join(f"{station} {share * 100:.0f} %" for share, station in others)
-    per_second = metrics["episodes_per_second"]
-    return f"{per_second:.1f} episodes/s, limited by {first} ({most * 100:.0f} % of an episode; {rest})"
+    rest = ", ".join(f"{station} {share * 100:.0f} %" for share, station in others if share)
+    of_episode = f"{most * 100:.0f} % of an episode" + (f"; {rest}" if rest else "")
+    return f"{metrics['episodes_per_second']:.1f} episodes/s, limited by the {first} ({of_episode})"

@@ -36,19 +36,20 @@ __all__ = ["ScaleConfig", "check_model", "joined_ranks", "reference", "refresh",
 
 @dataclass(frozen=True)
 class ScaleConfig:
-    """What is spread over several processes.
+    """Training and rollouts over several processes and machines.
 
     Attributes:
-        fsdp: shard parameters, gradients and optimiser over the ranks that torchrun starts (one without it). Every rank
+        fsdp: shard parameters, gradients and optimizer states (FSDP2) over the ranks that torchrun starts. Every rank
             plays its share of the episodes with a whole copy of the policy, or through a server.
-        accelerate: spread over the ranks by Accelerate instead: a whole copy on each (`ddp`), or with DeepSpeed the
-            optimiser (`zero1`) and the gradients (`zero2`) sharded.
-        sequence_parallel: so many neighbouring ranks compute every micro-batch together, each with its share of the
-            columns (Ulysses): for contexts whose activations are too much for one. It divides the ranks, and the heads.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them.
-        cpu_offload: keep parameters and optimiser in the host's memory between their uses.
-        ray: workers of a Ray cluster that play the episodes; null plays them here.
-        timeout_s: a rank that waits longer for another gives up; more than the longest rollout.
+        accelerate: use Accelerate instead: a whole copy on each rank (`ddp`), or DeepSpeed, which shards the optimizer
+            states (`zero1`), or those and the gradients (`zero2`).
+        sequence_parallel: number of neighbouring ranks that compute every micro-batch together, each with its part of
+            the sequence (Ulysses): for contexts whose activations do not fit on one GPU. It must divide the number of
+            ranks and the number of attention heads.
+        activation_checkpointing: compute activations again in the backward pass instead of storing them.
+        cpu_offload: keep parameters and optimizer states in the host's memory while they are not used.
+        ray: workers of a Ray cluster that play the episodes; null: they are played in this process.
+        timeout_s: seconds after which a rank that waits for another fails; set it above the longest rollout.
         meeting_timeout_s: the same at the start, before episodes are played: ranks that are restarted after a failure
             may deadlock (with gloo each of two waited for the other's connection), and are restarted once more.
     """
@@ -68,7 +69,7 @@ class ScaleConfig:
                 "scale: sequence_parallel, activation_checkpointing and cpu_offload have no effect without fsdp"
             )
         if self.fsdp and self.accelerate is not None:
-            raise ConfigurationError("scale.accelerate: instead of fsdp, not beside it")
+            raise ConfigurationError("scale.accelerate: cannot be combined with fsdp. Try: one of the two")
         if self.sequence_parallel < 1:
             raise ConfigurationError(f"scale.sequence_parallel: got {self.sequence_parallel}, expected at least 1")
         for name in ("timeout_s", "meeting_timeout_s"):

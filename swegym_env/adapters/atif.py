@@ -44,8 +44,8 @@ def to_atif(record: Record) -> dict[str, Any]:
     }
     steps: list[dict[str, Any]] = []
     if record.system_prompt:
-        steps.append({"source": "system", **_said("message", record.system_prompt)})
-    steps.append({"source": "user", **_said("message", record.prompt)})
+        steps.append({"source": "system", **_text_field("message", record.system_prompt)})
+    steps.append({"source": "user", **_text_field("message", record.prompt)})
     elapsed_s, before = 0.0, ""
     for number, turn in enumerate(record.turns, start=1):
         elapsed_s += turn.seconds
@@ -85,7 +85,7 @@ def _agent_step(record: Record, turn: RecordedTurn, call_id: str, timestamp: str
         "timestamp": timestamp,
         "tool_calls": calls or None,
         "observation": {
-            "results": [{"source_call_id": call_id if calls else None, **_said("content", turn.observation)}]
+            "results": [{"source_call_id": call_id if calls else None, **_text_field("content", turn.observation)}]
         },
         "extra": {_OWN: own},
     }
@@ -128,7 +128,7 @@ def _bytes(key: str, text: str) -> dict[str, str]:
     return {f"{key}_base64": base64.b64encode(text.encode("utf-8", "surrogateescape")).decode()}
 
 
-def _said(key: str, text: str) -> dict[str, Any]:
+def _text_field(key: str, text: str) -> dict[str, Any]:
     """A text under its key, as the format has it, and its exact bytes in `extra` where they are not UTF-8."""
     exact = _bytes(key, text)
     return {key: _readable(text), **({"extra": {_OWN: exact}} if exact else {})}

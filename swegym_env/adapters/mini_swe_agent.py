@@ -16,6 +16,7 @@ When the agent submits, the verdict goes into its trajectory, as `info.swegym`.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from typing import Any
 
 from swegym_env.adapters.workbench import Workbench, broken_by_agent
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
+from swegym_env.long_work import LOG
 from swegym_env.tasks.datasets import load_tasks
 
 __all__ = ["SwegymEnvironment", "SwegymEnvironmentConfig"]
@@ -66,6 +68,16 @@ class SwegymEnvironmentConfig:
             raise ConfigurationError(f"environment: interpreter: expected bash, got {self.interpreter!r}")
 
 
+class _InItsLog(logging.Handler):
+    """Passes messages on to the log that mini-swe-agent shows, which has those of its own loggers alone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logging.getLogger("minisweagent.swegym").log(record.levelno, "%s", record.getMessage())
+
+
+_LONG_WORK = _InItsLog()
+
+
 class SwegymEnvironment:
     """A task's sandbox as an environment of mini-swe-agent.
 
@@ -79,6 +91,9 @@ class SwegymEnvironment:
         for name in config.keys() - known:
             raise ConfigurationError(f"environment: unknown key {name!r}; there are {', '.join(sorted(known))}")
         self.config = SwegymEnvironmentConfig(**config)
+        if _LONG_WORK not in LOG.handlers:
+            LOG.addHandler(_LONG_WORK)
+            LOG.setLevel(logging.INFO)
         self.outcome: dict[str, Any] | None = None
         self._tasks = load_tasks(self.config.dataset, split=self.config.split, on_bad_row="skip")
         self._bench: Workbench | None = None

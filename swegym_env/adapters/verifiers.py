@@ -189,10 +189,11 @@ class SwegymHarness(vf.Harness[SwegymHarnessConfig]):
         tools = tool_set(self.config.tools)
         system, prompt = self.resolve_text_prompt(data)
         given = {"system": system or _SYSTEM_PROMPT, "user": prompt}
+        schemas: Any = tools.schemas  # the client's own types of them differ by its version
         messages: list[Any] = [{"role": role, "content": content} for role, content in given.items()]
         async with AsyncOpenAI(base_url=endpoint, api_key=secret) as client:
             while True:
-                asked = client.chat.completions.create(model=ctx.model, messages=messages, tools=tools.schemas)
+                asked = client.chat.completions.create(model=ctx.model, messages=messages, tools=schemas)
                 answer = (await asked).choices[0].message
                 messages.append(answer.model_dump(exclude_none=True))
                 for call in answer.tool_calls or ():

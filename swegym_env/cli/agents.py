@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "swegym agents check my-agent",
     )
     check.add_argument("path", help="a folder with agent.yaml, or the name of an agent")
-    check.add_argument("--answer", default="I have no more to say.", help="what the model answers")
+    check.add_argument("--answer", default="I have no more to say.", help="answer of the model")
     add_sandbox(check)
     add_json(check, "")
 

@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     add_dataset_arguments(parser)
     add_instances(parser)
-    parser.add_argument("--mutants", type=int, default=20, help="largest number of mutants of each task (default 20)")
+    parser.add_argument("--mutants", type=int, default=20, help="maximum number of mutants per task (default 20)")
     add_jobs(parser)
     add_repos(parser)
     add_sandbox(parser)

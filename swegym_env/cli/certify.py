@@ -44,7 +44,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     add_dataset_arguments(parser)
     add_instances(parser)
-    parser.add_argument("-n", "--trials", type=int, default=3, help="how often each patch is graded (default 3)")
+    parser.add_argument(
+        "-n", "--trials", type=int, default=3, help="number of times that each patch is graded (default 3)"
+    )
     add_jobs(parser)
     add_repos(parser)
     add_sandbox(parser)

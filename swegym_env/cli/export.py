@@ -43,7 +43,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("dataset", help=f"{DATASETS}; with --trajectories a folder of episodes, or a file in ATIF")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the folder to write into")
-    parser.add_argument("--format", choices=FORMATS, default="swe-bench", help="of the tasks (default swe-bench)")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="swe-bench", help="format of the tasks (default swe-bench)"
+    )
     add_repos(parser)
     parser.add_argument(
         "--predictions",

@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
         "--max-forgery-chance",
         type=float,
         metavar="P",
-        help="under the policy strict, reject patches with means of forgery above this chance (default: 0.001)",
+        help="strict: reject patches with means of forgery if forgery_chance is above this (default: 0.001)",
     )
     add_test_timeout(parser)
     parser.add_argument(

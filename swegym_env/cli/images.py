@@ -86,7 +86,7 @@ def add_parser(commands: Any) -> None:
         "swegym images prune --budget 50G",
     )
     prune.add_argument("images", nargs="*", metavar="IMAGE", help="only the images with these names")
-    prune.add_argument("--budget", metavar="SIZE", help="until the remaining images fit into this, such as 50G")
+    prune.add_argument("--budget", metavar="SIZE", help="remove images until the rest fit into this size, such as 50G")
     prune.add_argument("--unused-for", type=float, metavar="DAYS", help="only images not used for this many days")
     prune.add_argument("--all", action="store_true", help="all images")
     prune.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")

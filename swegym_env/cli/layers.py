@@ -53,12 +53,16 @@ def add_parser(commands: Any) -> None:
     for name, (purpose, example) in sending.items():
         parser = add_command(actions, name, _send, purpose, example)
         _add_layers(parser, "layers of this machine")
-        parser.add_argument("--for", dest="dataset", metavar="DATASET", help="those of these tasks; missing are built")
+        parser.add_argument(
+            "--for", dest="dataset", metavar="DATASET", help="the layers of these tasks; missing ones are built"
+        )
         _add_tasks(parser)
     for name, (purpose, example) in taking.items():
         parser = add_command(actions, name, _take, purpose, example)
         _add_layers(parser, "layers of the store for this system")
-        parser.add_argument("--for", dest="dataset", metavar="DATASET", help="those of these tasks; nothing is built")
+        parser.add_argument(
+            "--for", dest="dataset", metavar="DATASET", help="the layers of these tasks; nothing is built"
+        )
         _add_tasks(parser)
 
 

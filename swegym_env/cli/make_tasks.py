@@ -28,14 +28,19 @@ def add_parser(commands: Any) -> None:
         "only. An interrupted run continues where it stopped.",
     )
     parser.add_argument("source", help="a source archive, a directory, a git repository, or a URL that git can clone")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="where tasks.jsonl is written")
-    parser.add_argument("--count", type=int, default=50, help="how many tasks (default 50)")
-    parser.add_argument("--seed", type=int, default=0, help="decides which bugs are tried first (default 0)")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="folder in which tasks.jsonl is written"
+    )
+    parser.add_argument("--count", type=int, default=50, help="number of tasks (default 50)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the order in which bugs are tried (default 0)")
     parser.add_argument(
         "--kind", action="append", default=[], metavar="KIND", help="only this kind of mistake; repeatable"
     )
     parser.add_argument(
-        "--history", type=int, default=200, help="latest commits to read, for some to revert (default 200)"
+        "--history",
+        type=int,
+        default=200,
+        help="number of latest commits in which to look for changes to revert (default 200)",
     )
     parser.add_argument("--tests", action="append", default=[], metavar="PATH", help="only these tests; repeatable")
     parser.add_argument(
@@ -50,7 +55,7 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="COMMAND",
-        help="instead of `pip install -e .`, or `npm install` in JavaScript; repeatable",
+        help="command that installs the project (default `pip install -e .`; JavaScript: `npm install`); repeatable",
     )
     parser.add_argument(
         "--test-command",
@@ -64,7 +69,7 @@ def add_parser(commands: Any) -> None:
         type=float,
         default=20.0,
         metavar="SECONDS",
-        help="longest time of the tests of one bug (default 20)",
+        help="maximum seconds of the tests of one bug (default 20)",
     )
     parser.add_argument("--rewrite-url", metavar="URL", help="OpenAI-compatible server that rewrites the issues")
     parser.add_argument("--rewrite-model", metavar="NAME", default="default", help="the model's name on that server")

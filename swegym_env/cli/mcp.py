@@ -39,12 +39,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--split", help=SPLIT)
     add_strict_rows(parser)
     parser.add_argument("--instance", help="id of the task; by default the seed chooses it")
-    parser.add_argument("--seed", type=int, default=0, help="chooses the task (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed that chooses the task (default 0)")
     add_sandbox(parser)
     parser.add_argument(
         "--tools", default="default", help="tools, separated by commas (default default); see: tools list"
     )
-    parser.add_argument("--max-turns", type=int, help="calls of tools until the work is graded (default: no limit)")
+    parser.add_argument(
+        "--max-turns", type=int, help="maximum number of tool calls before the work is graded (default: no limit)"
+    )
     add_repos(parser)
     parser.add_argument("--record", metavar="DIR", help="record the episode in a folder in DIR, for replay and view")
     parser.add_argument(

@@ -101,7 +101,10 @@ def require_repos(options: argparse.Namespace) -> None:
 def add_test_timeout(parser: argparse.ArgumentParser) -> None:
     """Add --timeout, for the tests of one instance."""
     parser.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="for the tests of one instance (default: the task's own)"
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="seconds for the tests of one instance (default: those of the task)",
     )
 
 

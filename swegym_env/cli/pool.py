@@ -25,7 +25,9 @@ def add_parser(commands: Any) -> None:
     )
     add_listening(parser)
     parser.add_argument("--nodes", required=True, metavar="URL,URL", help="the addresses of the servers")
-    parser.add_argument("--state", type=Path, metavar="FILE", help="file that keeps the leases over a restart")
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="file that stores the leases, so that a restart keeps them"
+    )
     parser.add_argument(
         "--node-capacity", type=int, metavar="N", help="maximum number of containers per server, if below its own"
     )

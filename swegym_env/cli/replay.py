@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
         more=", action by action. Exit code 0: every episode went as recorded; 1: one diverged.",
     )
     parser.add_argument("place", metavar="DIR", help="a recorded episode, or a directory of them")
-    parser.add_argument("--exact", action="store_true", help="durations and addresses in the text must agree too")
+    parser.add_argument("--exact", action="store_true", help="compare durations and addresses in the text too")
     parser.add_argument("--sandbox", help=f"a back end other than the recorded one: {', '.join(BACKENDS)}")
     add_repos(parser)
     add_json(parser, "episode")

@@ -53,16 +53,18 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--split", help=SPLIT)
     add_strict_rows(parser)
     parser.add_argument("--instance", help="id of the task; by default the seed chooses it")
-    parser.add_argument("--seed", type=int, default=0, help="chooses the task (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed that chooses the task (default 0)")
     add_sandbox(parser)
     parser.add_argument("--tools", default="bash", help="tools, separated by commas (default bash); see: tools list")
     parser.add_argument(
         "--agent", metavar="NAME", help="an agent program or its folder plays; lines of standard input are its model's"
     )
     parser.add_argument(
-        "--model", metavar="URL", help="with --agent: chat completions that answer, http://host:8000/v1"
+        "--model",
+        metavar="URL",
+        help="with --agent: address of a chat completions server that answers, http://host:8000/v1",
     )
-    parser.add_argument("--model-name", help="of the model at --model (default: the first that it lists)")
+    parser.add_argument("--model-name", help="name of the model at --model (default: the first that the server lists)")
     add_repos(parser)
     parser.add_argument("--record", metavar="DIR", help="record the episode in a folder in DIR, for replay and view")
     parser.add_argument(
@@ -132,11 +134,12 @@ def _environment(options: argparse.Namespace, tasks: TaskSet[Task]) -> gymnasium
         "sandbox": options.sandbox,
         "repos": options.repos,
         "deterministic": options.deterministic,
+        "pool": 0,  # there is no other episode to start ahead for
     }
     if options.agent:
         from swegym_env.programs.env import SWEAgentEnv
 
-        return SWEAgentEnv(options.dataset, agent=options.agent, pool=0, **given)
+        return SWEAgentEnv(options.dataset, agent=options.agent, **given)
     from swegym_env.env import SWEBenchEnv
 
     return SWEBenchEnv(options.dataset, action_format="raw", tools=options.tools.split(","), max_turns=None, **given)

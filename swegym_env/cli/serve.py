@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="the most that a request may ask for: memory=8G, disk, processes, files, descriptors, cpus, output, "
+        help="maximum that a request may ask for: memory=8G, disk, processes, files, descriptors, cpus, output, "
         "timeout=1800, or of what the server spends on an agent's files patch-files, patch-bytes, patch-depth and "
         "patch-cpu=5; may be repeated (default: what this machine has, and one hour)",
     )
@@ -57,8 +57,7 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--body-total",
         metavar="SIZE",
-        help="maximum size of all requests in progress together; others are to be repeated (default: an eighth of the "
-        "memory)",
+        help="maximum size of all requests in progress together; others get 503 (default: an eighth of the memory)",
     )
     parser.add_argument(
         "--connections",
@@ -71,7 +70,7 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=10.0,
         metavar="S",
-        help="seconds until a connection has sent the headers of a request, or goes on with the rest (default 10)",
+        help="seconds for the headers of a request, and until the rate of its body is checked (default 10)",
     )
     parser.add_argument(
         "--drain", type=float, default=600.0, metavar="S", help="seconds to wait for running requests at the end"

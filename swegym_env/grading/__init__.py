@@ -1,1 +1,1 @@
-"""What a patch is worth: taking it from a sandbox, grading it on a fresh one, reading the tests' log."""
+"""Grading: running a task's tests on a patch in a fresh sandbox, and proving the verdict."""

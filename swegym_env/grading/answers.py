@@ -1,8 +1,8 @@
-"""How many answers stand in a value that is searched.
+"""Counts the answers in a value that is searched.
 
-A text that says "line 8; line 9; line 10" holds "line 9" for certain, and a list of all numbers holds the right one:
-whoever wrote them need not know which it is. As long as what a patch sends holds no more answers than what the gold
-patch sends, it is no list of guesses.
+The text "line 8; line 9; line 10" contains "line 9", and a list of all numbers contains the right one, but neither
+shows that the patch knows which one is right. If what a patch sends has no more answers than what the gold patch sends,
+it is not a list of guesses.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def answers(kind: str, expected: Any, actual: Any) -> tuple[int, ...]:
     """Count the answers in what is searched for `expected`.
 
     Returns:
-        How many items a container has that is no text; how many numbers are near an expected one that has no text
-        around it; and how many different fillings there are for each number and each word of what is expected, and for
-        all its numbers at once. Empty if they cannot be counted.
+        The number of items of a container; the number of numbers near an expected number without text around it; and
+        the number of different fillings for each number and each word of what is expected, and for all its numbers at
+        once. Empty if they cannot be counted.
     """
     actual = plain_value(actual)
     is_text = isinstance(actual, str | bytes)
@@ -72,7 +72,7 @@ def answers(kind: str, expected: Any, actual: Any) -> tuple[int, ...]:
 
 
 def more_answers(found: Sequence[int], most: Sequence[int]) -> int:
-    """How many more answers there are than in what the gold patch sends; a few items more than there count as one."""
+    """How many more answers there are than in what the gold patch sends; a few additional items count as one."""
     if len(found) != len(most) or not found:
         return 0
     few = found[0] <= 2 * most[0] + 2
@@ -98,10 +98,10 @@ def _sources(kind: str, expected: Any) -> list[str]:
 
 
 def _templates(kind: str, source: str) -> Iterator[tuple[str | int, str, str]]:
-    """Patterns of what is searched for, each with a number or a word left open, or with all numbers.
+    """Patterns of what is searched for, each with one number or word, or all numbers, left open.
 
-    Of a number without words around it, the number itself. With the number or word that it begins and ends with, if
-    that is left open.
+    For a number without words around it, the number itself. Each with the number or word at its beginning and end that
+    is left open, if any.
     """
     if kind == "search" and re.search(r"\\[1-9]|\(\?P[<=]", source):
         return  # groups are counted there
@@ -132,9 +132,10 @@ def _templates(kind: str, source: str) -> Iterator[tuple[str | int, str, str]]:
 
 
 def _fillings(template: str, ends: Sequence[str], texts: list[str], *, whole: bool) -> set[tuple[str, ...]]:
-    """What stands in the open places of a pattern, wherever it begins in a text, or where it matches one `whole`.
+    """The fillings of the open places of a pattern, for each match in a text, or for a match of a `whole` text.
 
-    What is expected may begin or end within a word of the text: what holds one of its `ends` there is that one.
+    What is expected may begin or end within a word of the text: a filling that contains one of its `ends` there counts
+    as it.
     """
     flags = _FLAGS.match(template)
     prefix = flags[0] if flags else ""

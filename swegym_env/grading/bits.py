@@ -1,6 +1,6 @@
-"""How much a blind comparison proves: the bits of an expected value that somebody would have to guess.
+"""How much a blind comparison proves: the bits of an expected value that a guess would need.
 
-A value holds as many bits as it takes to write it for a reader who knows the issue, the repository at the base commit
+The bits of a value are what it takes to write it for somebody who knows the issue, the repository at the base commit
 and the tests as they are inside the sandbox. The formula is deliberately low:
 
 True, False, None             1
@@ -78,7 +78,7 @@ _parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) el
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """The values in nested containers that are no containers, keys of dictionaries included."""
+    """The values in nested containers that are not containers themselves, keys of dictionaries included."""
     waiting, count = [value], 0
     for item in waiting:  # grows during the iteration
         if isinstance(item, dict):
@@ -94,7 +94,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def _numbers_of(item: Any) -> Sequence[Any]:
-    """The builtin values that a value of the standard library has its bits of, else the value itself."""
+    """The builtin values that represent a value of the standard library in the count of bits; else the value itself."""
     if isinstance(item, Decimal | Fraction):
         return (_as_number(item),)
     if isinstance(item, datetime.timedelta):
@@ -107,7 +107,7 @@ def _numbers_of(item: Any) -> Sequence[Any]:
 
 
 def _as_number(value: Decimal | Fraction) -> float:
-    """The builtin number that a number of the standard library has its bits of."""
+    """The builtin number that represents a number of the standard library in the count of bits."""
     try:
         near = float(value)
     except (OverflowError, ValueError):  # too large; a signalling NaN
@@ -124,11 +124,11 @@ def _words(text: str) -> list[bytes]:
 
 
 class Knowledge:
-    """What a reader without the expected values knows.
+    """What somebody without the expected values knows.
 
     Args:
-        values: the expected values, of builtin types; nothing is kept of what has no bearing on them.
-        near: texts that lie at hand: the issue, the tests as they are inside.
+        values: the expected values, of builtin types; texts that have nothing in common with them are not kept.
+        near: the issue, and the tests as they are inside the sandbox.
         far: contents of the files of the repository.
     """
 
@@ -167,7 +167,7 @@ class Knowledge:
                 break
 
     def with_sent(self, sent: Collection[Any]) -> Knowledge:
-        """The same of a reader who also knows these leaves, which the base commit sends."""
+        """The same knowledge, with these leaves, which the base commit sends."""
         texts = [text for leaf in sent for text in _texts(leaf)]
         near = b"\n".join([self._near, *map(_folded, texts)])
         listed = _WORDS.findall(near)
@@ -184,8 +184,8 @@ class Knowledge:
         """The bits of one value as a change of each of those that the base commit sends in its place.
 
         Args:
-            answers: these, without containers.
-            given: matches what the test gives the code under test: that costs nothing here.
+            answers: the values that the base commit sends, without containers.
+            given: matches what the test gives the code under test, which costs nothing here.
         """
         if isinstance(leaf, int | float) and not isinstance(leaf, bool):
             numbers = dict.fromkeys(
@@ -198,7 +198,7 @@ class Knowledge:
             yield from (self._change(other, text, given) for other in _most_alike(text, known))
 
     def _change(self, before: str, after: str, given: re.Pattern[str] | None) -> float:
-        """The bits of a text as another one with some parts left out or new."""
+        """The bits of a text as a change of another text: parts left out and new parts."""
         if any(_spelled(spelling, before) == after for spelling in _SPELLINGS):
             return _SPELLED
         old, new = _parts_of_text(before), _parts_of_text(after)
@@ -222,12 +222,12 @@ class Knowledge:
         return sum(costs.values()) if given is not None else max(1.0, sum(costs.values()))
 
     def bits_beside(self, text: str, given: re.Pattern[str]) -> float | None:
-        """The bits of a text without the given ones that stand in it; None if none does."""
+        """The bits of a text without the given texts in it; None if it contains none."""
         rest = given.split(text)
         return sum(self._text_bits(part) for part in rest if part) if len(rest) > 1 else None
 
     def bits(self, leaf: Any, tolerance: float = 0.0) -> float:
-        """The bits of one value that is no container; a number counts if it differs by more than `tolerance`."""
+        """The bits of a value that is not a container; numbers within `tolerance` are equal."""
         if leaf is None or isinstance(leaf, bool):
             return 1.0
         if isinstance(leaf, int | float | complex):
@@ -245,7 +245,7 @@ class Knowledge:
         return min(own, _NEAR_TEXT if digits > 1 and self._holds_number(repr(number).lstrip("-")) else 40.0)
 
     def _distance_bits(self, number: int) -> float:
-        """Of which number it is near to, and how far from that."""
+        """The bits to say which known number it is near to, and how far from it."""
         if not self._numbers:
             return math.inf
         distance = min(abs(number - known) for known in self._numbers)
@@ -262,7 +262,7 @@ class Knowledge:
         return min(own, _FAR_TEXT) if whole in self._far_texts else own
 
     def _cost(self, text: str) -> float:
-        """The least bits of a text that is written word by word, or as runs that stand in the issue or the tests."""
+        """The smallest number of bits of a text, written word by word or as sequences of the issue or the tests."""
         tokens = [_folded(token) for token in _TOKEN.findall(text)[:_MAX_TOKENS]]
         single: list[float] = []
         before = b""
@@ -300,7 +300,7 @@ class Knowledge:
 
 
 def _as_whole(text: str) -> str:
-    """A pattern of a text that is no part of a longer word."""
+    """A pattern that matches a text that is not part of a longer word."""
     begin, end = (r"(?<![^\W_])" if text[:1].isalnum() else "", r"(?![^\W_])" if text[-1:].isalnum() else "")
     return f"{begin}{re.escape(text)}{end}"
 
@@ -310,7 +310,7 @@ def _parts_of_text(text: str) -> list[str]:
 
 
 def _most_alike(text: str, others: Iterable[str]) -> list[str]:
-    """Those of other texts that have most parts in common with a text; of long ones, the lines that do."""
+    """The texts that have most parts in common with a text; of long ones, only such lines."""
     wanted = Counter(part.lower() for part in _parts_of_text(text))
     lines = dict.fromkeys(
         line for other in others for line in [other, *(other.splitlines() if len(other) > len(text) else ())]
@@ -331,7 +331,7 @@ def _spelled(spelling: Callable[[str], str], text: str) -> str:
 
 
 def _change_of_number(number: float, before: float, choices: int) -> float:
-    """The bits of a number as one of so many others, with another sign or a whole number more or less."""
+    """The bits of a number as a change of one of these numbers: another sign, or a whole number more or less."""
     if not (math.isfinite(number) and math.isfinite(before)):
         return math.inf
     least = math.inf
@@ -354,10 +354,10 @@ def _texts(leaf: Any) -> list[str]:
 
 
 class Given:
-    """What a test gives the code under test, and the bits that are left of the rule that this returns it.
+    """What a test gives the code under test, and the remaining bits of the rule that the code returns it.
 
     Args:
-        values: the leaves that it gives.
+        values: the leaves that the test gives.
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
@@ -371,13 +371,13 @@ class Given:
 
 @dataclass(frozen=True)
 class _Reader:
-    """What is known of one comparison.
+    """What is known about one comparison.
 
     Attributes:
-        knowledge: of the task.
-        sent: the same with all that the base commit sends.
+        knowledge: knowledge about the task.
+        sent: the same, with everything that the base commit sends.
         answers: the leaves that the base commit sends there.
-        given: by the test.
+        given: what the test gives.
     """
 
     knowledge: Knowledge
@@ -386,7 +386,7 @@ class _Reader:
     given: Given
 
     def bits(self, leaf: Any, tolerance: float, limit: float) -> float:
-        """The bits of a leaf, at most `limit`; what is given costs its bits where it is used first."""
+        """The bits of a leaf, at most `limit`; given values cost their bits where they are used first."""
         own = [min(limit, self.knowledge.bits(leaf, tolerance)), *self.sent.changed_bits(leaf, self.answers)]
         given = [0.0] if _key(leaf) in self.given.values else []
         if self.given.texts is not None:
@@ -404,10 +404,10 @@ class Ledger:
     """The bits of the comparisons of one task, each different leaf counted once.
 
     Args:
-        knowledge: what a reader knows.
+        knowledge: what somebody without the expected values knows.
         sent: the leaves that the base commit sends.
-        readable: values that the tests inside still hold.
-        searching: what a reader knows of what is searched; by default, `knowledge` with `sent`.
+        readable: values that the tests inside still contain.
+        searching: knowledge for searches; by default `knowledge` with `sent`.
     """
 
     def __init__(
@@ -430,11 +430,11 @@ class Ledger:
         answers: Collection[Any] = (),
         given: Given | None = None,
     ) -> float:
-        """The bits that a comparison adds; see the module.
+        """The bits that a comparison adds; see the module's docstring.
 
         Args:
             kind: of the comparison.
-            value: the expected one.
+            value: the expected value.
             options: tolerances, by name.
             answers: the leaves that the base commit sends there.
             given: what the test gives the code under test.
@@ -507,7 +507,7 @@ class Ledger:
 
 
 def pieces(kind: str, value: Any) -> int:
-    """How many pieces of an expected text each may stand anywhere in the text that is searched."""
+    """How many pieces of an expected text may be anywhere in the searched text, independently."""
     if kind == "lines":
         return max(1, len(_parts(value)))
     return max(1, _runs(_parsed(value))) if kind == "search" else 1
@@ -555,7 +555,7 @@ def _in_steps(found: Sequence[Any]) -> bool:
 
 
 def _tolerance(kind: str, expected: Any, options: Mapping[str, float]) -> float:
-    """How far a number may be from the expected one."""
+    """How far a number may be from the expected number."""
     if isinstance(expected, bool) or not isinstance(expected, int | float | complex):
         return 0.0
     size = abs(expected)

@@ -1,28 +1,27 @@
-"""Blind runs: the tests with their expected values outside of the sandbox, and what such a run proves.
+"""Blind runs: tests whose expected values are outside of the sandbox, and what such a run proves.
 
 `Language.make_blind` rewrites the tests so that they send the values that they compare. A blind run puts the rewritten
 tests into a fresh sandbox in place of the task's own, which never enter it: neither files nor the test patch. After the
-run, this process compares what was sent with the expected values. A test whose comparison does not hold, or was never
-sent, has failed. The tests themselves go on after a comparison as if it held.
+run, this process compares what was sent with the expected values. A test fails if one of its comparisons does not hold
+or was not sent. Inside the sandbox, a test continues after a comparison as if it held.
 
-Whether the rewritten tests behave as the originals is measured once per task and kept (`calibrate`): with the gold
-patch all of them pass and every comparison holds; comparisons for which that is not so are left as they were. With the
-empty patch the tests of FAIL_TO_PASS fail. A comparison counts only if the empty patch does not send the expected
-value; its bits are those of `grading.bits`.
+Whether the rewritten tests behave like the original ones is measured once per task and stored (`calibrate`): with the
+gold patch all of them must pass and every comparison must hold; other comparisons are not rewritten. With the empty
+patch the tests of FAIL_TO_PASS must fail. A comparison counts only if the empty patch does not send the expected value;
+`grading.bits` computes its bits.
 
-Where negative controls leave a patch unproven, the tests run blind once more, with every condition of computed values
-rewritten and no longer in the test (`computed`). What these expect is what the gold patch sends, in the canonical form
-of known types, the same in two runs. A repair may well send something else there; then nothing is proved by it, and
-nothing is rejected.
+If negative controls leave a patch unproven, the tests run blind once more, and conditions of computed values are
+rewritten too (`computed`). Their expected value is what the gold patch sends, in the canonical form of known types, if
+it is the same in two runs. A repair may send something else there; then nothing is proved, and nothing is rejected.
 
-Else such conditions, and errors of other classes than builtin ones, stay in the tests, which send what they compare
-beside that (`Pair.is_beside`). If the patch sends there what the gold patch sends, a control could tell no more; if
-not, controls examine the test. This is no proof by bits: the test holds what it expects.
+Otherwise such conditions, and errors that are not builtin, stay in the tests, which send what they compare in addition
+(`Pair.is_beside`). If the patch sends the same as the gold patch, controls could show nothing more; if not, controls
+examine the test. This is not a proof by bits: the test contains what it expects.
 
-A verdict has the proof "blind" if the counted comparisons hold at least 20 bits, and each test of FAIL_TO_PASS has one
+A verdict has the proof "blind" if the counted comparisons have at least 20 bits, and each test of FAIL_TO_PASS has one
 that the empty patch fails, or one of at least 8 bits that it does not reach. A comparison counts in a run if it holds,
-each of its tests reached it as often as with the gold patch, and a text that is searched is not much longer than
-there; a test in which one of them is not so is not covered.
+if each of its tests reached it as often as with the gold patch, and if a searched text is not much longer than with the
+gold patch. A test with a comparison that does not count is not covered.
 """
 
 from __future__ import annotations
@@ -89,33 +88,32 @@ class Pair:
     """A comparison and one of its expected values, as the gold patch and the empty patch showed them.
 
     Attributes:
-        names: the task's tests that reach it with the gold patch.
-        kind: of the comparison.
-        bits: of the expected value; 0 if the empty patch sends it, or if another pair holds them already.
-        shows: whether it shows the repair: the empty patch sends another value, or none where the expected one has at
-            least 8 bits.
-        forms: `canonical` of what the gold patch sends where that is no builtin value; see `holds`.
-        counts: test → how often it reaches the comparison with the gold patch; the tests that are known by name.
-        length: of the longest text that the gold patch sends.
-        own_bits: `bits`, if no other pair held any.
-        pieces: of a text that is searched, see `grading.bits`.
+        names: the tests that reach it with the gold patch.
+        kind: kind of the comparison.
+        bits: bits of the expected value; 0 if the empty patch sends it, or if another pair has counted them.
+        shows: whether it shows the repair: the empty patch sends another value, or it sends none and the expected value
+            has at least 8 bits.
+        forms: `canonical` of what the gold patch sends, if it is not a builtin value; see `holds`.
+        counts: test → how often it reaches the comparison with the gold patch, for tests with a known name.
+        length: length of the longest text that the gold patch sends.
+        own_bits: `bits` as if there were no other pair.
+        pieces: pieces of a searched text, see `grading.bits`.
         decides: whether the empty patch sends another value, or none.
-        is_strict: whether a control could tell no more: it holds for one value only, of what the test computes, or
-            searches for more than a guess finds; and the patch is not given what is expected.
-        is_beside: whether the test itself checks it too: it says nothing against a patch, and is no proof.
-        is_loose: whether more than one value may pass, of which the test asks one.
-        asks_objects: of a value that a condition asks for something: whether the gold patch sends an object that may
-            decide itself what it answers.
-        is_keyed: whether what is sent has a key under which a value is expected.
-        most_alike: how many keys, this one too, have the same value with the gold patch.
-        companions: of a search for a name, others that stand in tables with it, or are what other tests search for.
+        is_strict: whether a control could show nothing more: only one value passes, or the search needs more than a
+            guess; and the test does not give the patch what it expects.
+        is_beside: whether the test itself checks it too; it then neither rejects nor proves a patch.
+        is_loose: whether more than one value may pass, and the test asks for one of them.
+        asks_objects: for a question: whether the gold patch sends an object that may decide its own answers.
+        is_keyed: whether the sent value has a key under which a value is expected.
+        most_alike: how many keys, this one included, have the same value with the gold patch.
+        companions: for a search for a name: other names in the same tables, or that other tests search for.
         most_companions: how many of them the gold patch sends.
-        expected_part: which part of what is sent is the expected side of a condition of two computed values: the gold
-            patch leaves it as it is at the base commit, and repairs the other one; -1 if there is none.
-        expected_forms: `canonical` of that value, with lists in the place of tuples.
-        expects_object: whether it holds an object.
-        answers: of a search, the most of each that the gold patch sends, see `grading.answers`.
-        comparing: the classes that define how the objects compare which the gold patch sends.
+        expected_part: index of the expected side of a condition of two computed values: the gold patch leaves it as it
+            is at the base commit, and repairs the other side; -1 if there is none.
+        expected_forms: `canonical` of that side, with tuples as lists.
+        expects_object: whether that side contains an object.
+        answers: for a search: the largest numbers of answers that the gold patch sends, see `grading.answers`.
+        comparing: classes that define how the objects compare that the gold patch sends.
     """
 
     names: tuple[str, ...]
@@ -144,12 +142,12 @@ class Pair:
 
     @property
     def sure_bits(self) -> float:
-        """`bits` without what the longest text that counts may contain by chance, each piece anywhere in it."""
+        """`bits`, less what the longest text that counts may contain by accident, with each piece anywhere in it."""
         return self._sure(self.bits)
 
     @property
     def own_sure_bits(self) -> float:
-        """The same of `own_bits`."""
+        """The same for `own_bits`."""
         return self._sure(self.own_bits)
 
     def _sure(self, bits: float) -> float:
@@ -157,44 +155,44 @@ class Pair:
 
     @property
     def is_sure(self) -> bool:
-        """Whether it decides a test, and no control could tell more of what it compares."""
+        """Whether it decides a test, and no control could show more about it."""
         return self.is_strict and self.decides and not self.is_beside and self.own_sure_bits >= 1
 
     def changes_what_is_expected(self, sent: Iterable[_Sent]) -> bool:
-        """Whether another value is sent of the side that the repair leaves as it is."""
+        """Whether another value is sent for the expected side of a condition of two computed values."""
         parts = [_sides_of(one) for one in sent] if self.expected_part >= 0 else []
         values = [each[self.expected_part] for each in parts if len(each) > self.expected_part]
         return any(_contradicts(value, self.expected_forms, is_object=self.expects_object) for value in values)
 
     def asks_others(self, sent: Iterable[_Sent]) -> bool:
-        """Whether a condition asks an object that decides itself what it answers, and not so with the gold patch."""
+        """Whether a question asks an object that may decide its own answers, unlike with the gold patch."""
         is_question = self.kind == "asked" and not self.is_keyed
         return is_question and not self.asks_objects and any(one.record.foreign for one in sent)
 
     def has_one_key(self, sent: Iterable[_Sent]) -> bool:
-        """Whether the expected value is under no more keys than with the gold patch, where it is under a key."""
+        """Whether the expected value is under no more keys than with the gold patch, if it is under a key."""
         if not self.is_keyed or {canonical(one.record.value) for one in sent} <= {*self.forms}:
             return True
         return all(0 < _alike(one) <= self.most_alike for one in sent)
 
     @property
     def longest_text(self) -> int:
-        """Characters of the longest text in which a search counts: a repair may say more than the gold patch."""
+        """Characters of the longest text in which a search counts; a repair may return more than the gold patch."""
         return _MOST_LONGER * self.length + _MOST_CHARS
 
     def more_answers(self, sent: Iterable[_Sent]) -> int:
-        """How many more answers than the gold patch sends stand in what is searched."""
+        """How many more answers than with the gold patch are in what is searched."""
         if self.kind not in SEARCHES:
             return 0
         found = (answers(self.kind, one.expected, one.record.value) for one in sent)
         return max((more_answers(counts, self.answers) for counts in found), default=0)
 
     def guessed(self, sent: Iterable[_Sent]) -> float:
-        """The chance that a text with the answers that were sent holds the right one, if these are more than gold's.
+        """The chance that the sent answers include the right one, if there are more than with the gold patch.
 
-        Of some names of a table, or of those that several tests search for, it is the share that they are. An object
-        that is asked, and holds something else than that of the gold patch, may find out whether what it is asked for
-        is right: it need not compute that.
+        For names of a table, or names that several tests search for, it is the share of them that was sent. An object
+        that a question asks, with another content than the gold patch's, may check what it is asked for instead of
+        computing it.
         """
         sent = tuple(sent)
         if self.kind == "asked" and self.asks_objects and not self.is_keyed:
@@ -205,21 +203,21 @@ class Pair:
         return max(share, _HALF_A_GUESS if self.more_answers(sent) else 0.0)
 
     def met_by_chance(self, length: int) -> float:
-        """The bits that a search in a text of so many characters loses."""
+        """The bits that a search loses in a text of this length."""
         return self.pieces * math.log2(max(1, length))
 
 
 @dataclass(frozen=True)
 class BlindTests:
-    """How the tests of a task run blind; without pairs they do not.
+    """How the tests of a task run blind; without pairs they cannot.
 
     Attributes:
         files: path → text of the test files as the task has them.
-        left: places that are not rewritten.
-        pairs: name → each comparison with each of its expected values that must be sent.
-        open: those of FAIL_TO_PASS whose tests have assertions that are not compared outside, or in part only.
+        left: places in the tests that are not rewritten.
+        pairs: name → each comparison with one of its expected values, which must be sent.
+        open: tests of FAIL_TO_PASS with assertions that are not, or only partly, compared outside.
         computed: whether conditions of computed values are rewritten too.
-        inside: those of FAIL_TO_PASS in which something decides that is compared inside, or may.
+        inside: tests of FAIL_TO_PASS in which something that is compared inside decides, or may decide.
     """
 
     files: Mapping[str, str]
@@ -230,7 +228,7 @@ class BlindTests:
     inside: frozenset[str] = frozenset()
 
     def rewritten(self, task: Task) -> Blinded:
-        """The tests of the task with other keys and placeholders than ever before."""
+        """The tests of the task with new random keys and placeholders."""
         blinded = _blinded(task, self.files, self.left, computed=self.computed)
         assert blinded is not None, "tests with pairs can be rewritten"
         return blinded
@@ -241,8 +239,8 @@ class BlindTests:
         """Run the tests blind on a patch. Raises as `TaskTests.run`.
 
         Args:
-            blinded: the rewritten tests; None: they are rewritten anew.
-            copies: names of tests in them whose records do not count.
+            blinded: the rewritten tests; None: they are rewritten with new keys.
+            copies: names of tests whose records do not count.
         """
         blinded = blinded or self.rewritten(tests.task)
         tests = _alone(tests) if self.computed else tests
@@ -268,7 +266,7 @@ class BlindTests:
         return max((pair.guessed(seen.get(name, ())) for name, pair in self.pairs.items()), default=0.0)
 
     def beside(self, blinded: Blinded, merged: Merged) -> BlindTests:
-        """These tests where copies stand beside them: a value that a copy holds is no proof."""
+        """These tests for a run with copies: a value that a copy contains is no proof."""
         expected = {each.place: each.value for each in blinded.expectations.values() if each.constant}
         held = {each.place: each.value for each in blinded.placeholders.values()}
         pairs = dict(self.pairs)
@@ -279,7 +277,7 @@ class BlindTests:
         return dataclasses.replace(self, pairs=pairs)
 
     def _judged(self, task: Task, verdict: Verdict, seen: Mapping[str, list[_Sent]]) -> tuple[Verdict, frozenset[str]]:
-        """The verdict, and the tests whose comparisons all count, one of which the base commit does not meet."""
+        """The verdict, and the tests whose comparisons all count and of which the base commit fails at least one."""
         known = (*task.fail_to_pass, *task.pass_to_pass)
         failed: set[str] = set()
         unsent = 0
@@ -359,7 +357,7 @@ class BlindTests:
         return verdict, frozenset(deciding - uncovered)
 
     def _reason(self, seen: Mapping[str, list[_Sent]], unsent: int, wrong: list[_Sent]) -> str:
-        """Why a patch with which the tests pass is not resolved by what they sent, beside values that are wrong."""
+        """Why a patch is not resolved although the tests pass and no sent value is wrong; else empty."""
         if unsent:
             return f"{FORGED}the tests passed without {unsent} of the comparisons that they make"
         if wrong:  # the tests may know that such an object equals the expected value
@@ -389,17 +387,18 @@ class BlindTests:
         return often and {canonical(one.record.value) for one in sent} == {*pair.forms}
 
     def _as_of_gold(self, seen: Mapping[str, list[_Sent]]) -> dict[str, list[_Sent]]:
-        """What was sent, with objects as those of the class that the gold patch sends if theirs is derived from it.
+        """The records, with objects of a subclass of the gold patch's class as objects of that class.
 
-        Where no test holds what is expected, the content is as good in an object that compares otherwise.
+        In a run without expected values, an object that compares differently cannot know what to equal, so its content
+        counts.
         """
         forms = {name: pair.forms for name, pair in self.pairs.items()}
         return {name: [one.as_base(forms.get(name, ())) for one in sent] for name, sent in seen.items()}
 
     def _compares_itself(self, seen: Mapping[str, list[_Sent]]) -> bool:
-        """Whether a condition compares another value than with the gold patch, by methods of a class of its own.
+        """Whether a condition compares another value than with the gold patch, by methods of the patch's classes.
 
-        Such an object may pass without being the right one: as it knows what it is compared with, it can verify that.
+        Such an object may pass without being right: it learns what it is compared with, and can check that.
         """
         known = {name for pair in self.pairs.values() for name in pair.comparing}
         others = [
@@ -410,7 +409,7 @@ class BlindTests:
         return any(one.record.comparing - known for sent in others for one in sent)
 
     def proves(self, verdict: Verdict, names: Iterable[str]) -> bool:
-        """Whether the verdict of a blind run proves each of these tests: nothing else in them decides."""
+        """Whether a blind run proves each of these tests: nothing else in them decides."""
         return verdict.proof == "blind" and all(
             name in verdict.proof_tests
             and sum(pair.sure_bits for pair in self.pairs.values() if name in pair.names) >= PROOF_BITS / 2
@@ -420,9 +419,9 @@ class BlindTests:
     def settled(self, run: Run, verdict: Verdict) -> dict[str, float]:
         """Tests of FAIL_TO_PASS in which a blind run leaves nothing to examine → the chance to guess their values.
 
-        Each comparison outside holds for one value only, of a known type, or searches for 20 bits that the test does
-        not hold: there is no assertion to make lenient. Of what is compared inside, the patch computes the same as the
-        gold patch, before the code under test is given what the test expects. A control could tell no more of it.
+        For each comparison outside, only one value of a known type passes, or 20 bits are searched for that the test
+        does not contain: no assertion can be weakened. What is compared inside, the patch computes as the gold patch
+        does, before the code under test gets what the test expects. A control could show nothing more.
         """
         found: dict[str, float] = {}
         if not verdict.resolved:
@@ -440,9 +439,9 @@ class BlindTests:
         return 2.0 ** -min(bits, 1000.0)
 
     def least_guess(self, name: str) -> float:
-        """The chance to guess what decides the test `name`, if that is compared outside and nothing else does; else 0.
+        """The chance to guess what decides the test `name`, if only comparisons outside decide; else 0.
 
-        Whoever sends that passes all copies, too.
+        A patch that sends these values passes all copies too.
         """
         if not self.hides(name):
             return 0.0
@@ -451,7 +450,7 @@ class BlindTests:
         return 2.0 ** -min(bits, 1000.0)
 
     def differing(self, run: Run, other: Run) -> frozenset[str]:
-        """The tests in which conditions of computed values sent something in `run` that they did not in `other`."""
+        """The tests in which conditions of computed values sent something in `run` and not in `other`."""
         places = {
             place
             for place, contents in run.computed.items()
@@ -466,9 +465,9 @@ class BlindTests:
         return name not in self.open and any(pair.decides for pair in pairs) and all(pair.is_strict for pair in pairs)
 
     def chance(self, name: str) -> float:
-        """The chance to send all that the test `name` compares without the repair, if the verdict is resolved.
+        """The chance to send everything that the test `name` compares without the repair, if the verdict is resolved.
 
-        1 if the base commit sends the same, or if what is not compared outside could be forged.
+        1 if the base commit sends the same, or if something that is not compared outside could be forged.
         """
         if name in self.inside:
             return 1.0
@@ -476,11 +475,11 @@ class BlindTests:
         return 2.0 ** -min(bits, 1000.0)
 
     def asks(self, name: str) -> bool:
-        """Whether the test `name` asks for one of the values that may pass: several of them at once may be forged."""
+        """Whether the test `name` asks for one of several values that may pass: a forgery could give all of them."""
         return any(pair.is_loose for pair in self.pairs.values() if name in pair.names)
 
     def hides(self, name: str) -> bool:
-        """Whether the test `name` decides by expected values that it does not hold, and by nothing else."""
+        """Whether the test `name` decides only by expected values that it does not contain."""
         return name not in self.inside and any(
             name in pair.names and pair.decides and not pair.is_beside for pair in self.pairs.values()
         )
@@ -488,7 +487,7 @@ class BlindTests:
 
 @dataclass(frozen=True)
 class _Sent:
-    """One record and what it is to be compared with."""
+    """A record, and the pair that it belongs to."""
 
     record: Record
     expectation: Expectation
@@ -503,7 +502,7 @@ class _Sent:
 
     @property
     def is_beside(self) -> bool:
-        """Whether it is what a condition of the test compares that is not rewritten."""
+        """Whether it belongs to a condition of the test that is not rewritten."""
         return "beside" in self.expectation.options
 
     def as_base(self, forms: Collection[str]) -> _Sent:
@@ -521,7 +520,7 @@ def _blinded(task: Task, files: Mapping[str, str], left: frozenset[str], *, comp
 
 
 def _alone(tests: TaskTests) -> TaskTests:
-    """Those of FAIL_TO_PASS alone: beside tests without expected values no others run."""
+    """Restricted to FAIL_TO_PASS: in a run without expected values no other tests run."""
     return dataclasses.replace(tests, task=dataclasses.replace(tests.task, pass_to_pass=()))
 
 
@@ -546,15 +545,15 @@ def _sure_bits(pairs: Mapping[str, Pair], seen: Mapping[str, list[_Sent]]) -> di
 
 
 def _stands_in(value: Any, merged: Merged) -> bool:
-    """Whether a copy holds an expected value, or a text that contains it."""
+    """Whether a copy contains an expected value, or a text that contains it."""
     is_text = isinstance(value, str | bytes)
     return repr(value) in merged.readable or (is_text and any(repr(value)[1:-1] in text for text in merged.readable))
 
 
 def _observed(blinded: Blinded, content: bytes, copies: frozenset[str] = frozenset()) -> dict[str, list[_Sent]]:
-    """Name of each pair → what was sent of it; records of unknown keys and placeholders are skipped.
+    """Name of each pair → its records; records with unknown keys and placeholders are skipped.
 
-    Those of `copies` too: they call helpers that send.
+    Records of `copies` are skipped too: copies call helpers that send.
     """
     texts = {name: mark.text for name, mark in blinded.placeholders.items() if mark.text is not None}
     found: dict[str, list[_Sent]] = {}
@@ -582,7 +581,7 @@ def _compared_inside(blinded: Blinded, content: bytes) -> frozenset[str]:
 
 
 def _names_of(record: Record, names: Iterable[str], texts: Mapping[str, str]) -> frozenset[str]:
-    """Those of `names` that a record belongs to, by what it says of its test; none if it says nothing that fits."""
+    """The tests among `names` that a record belongs to, by the test that it names; none if no name fits."""
     test = record.test.rpartition(" (")[0]
     for placeholder, text in texts.items():
         test = test.replace(placeholder, text)
@@ -598,7 +597,7 @@ def _names_of(record: Record, names: Iterable[str], texts: Mapping[str, str]) ->
 
 
 def _dotted(name: str) -> str:
-    """The name of a test as module.Class.function, as far as it says them; empty if it says none."""
+    """The name of a test as module.Class.function, with the parts that it has; empty if it has none."""
     plain = name.partition("[")[0]
     if match := re.fullmatch(r"(\w+) \(([\w.]+)\)", plain):
         return match[2] if match[2].endswith(f".{match[1]}") else f"{match[2]}.{match[1]}"
@@ -640,7 +639,7 @@ def _place(task: Task, store: LayerStore | None, *, computed: bool) -> Path:
 
 
 def known_blind_tests(task: Task, store: LayerStore | None, *, computed: bool = False) -> BlindTests | None:
-    """What `calibrate` has found out about a task on this machine; None if it was not called."""
+    """The stored result of `calibrate` for a task on this machine; None if there is none."""
     place = _place(task, store, computed=computed)
     try:
         return _read(place, place.stat().st_mtime_ns)
@@ -662,9 +661,9 @@ def _read(place: Path, _changed: int) -> BlindTests:
 
 
 def calibrate(tests: TaskTests, gold: str, store: LayerStore | None, *, computed: bool = False) -> BlindTests:
-    """Find out which comparisons of the task's tests can be blind, with runs of the gold patch and the empty patch.
+    """Find out which comparisons of a task can be blind, with runs of the gold patch and the empty patch.
 
-    The result is kept beside the layers, for all processes of this machine.
+    The result is stored beside the layers, for all processes of this machine.
 
     Raises:
         InfrastructureError: the machine failed, or the task's own tests cannot run.
@@ -740,10 +739,10 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
 def _behaving(
     tests: TaskTests, gold: str, files: Mapping[str, str], left: frozenset[str], *, computed: bool
 ) -> tuple[Blinded, dict[str, list[_Sent]], frozenset[str], frozenset[str]] | None:
-    """The tests rewritten so that the gold patch passes them, or None.
+    """The tests, rewritten so that the gold patch passes them; None if that is impossible.
 
     Returns:
-        The tests, what the gold patch sends, the places that are left, and the tests that compare inside too.
+        The tests, what the gold patch sends, the places that are not rewritten, and the tests that compare inside too.
     """
     task = tests.task
     for _ in range(_ROUNDS):
@@ -795,14 +794,14 @@ def _is_of_gold(sent: list[_Sent]) -> bool:
 
 
 def _contents_of(sent: list[_Sent]) -> frozenset[str]:
-    """`canonical` of all values that a condition of computed values compares."""
+    """`canonical` of all values of a condition of computed values."""
     options = sent[0].expectation.options
     is_one = sent[0].expectation.kind == "raised" or "sides" in options or "one" in options
     return frozenset(canonical(part) for one in sent for part in ([one.record.value] if is_one else _parts_of(one)))
 
 
 def _forms(sent: list[_Sent]) -> frozenset[str]:
-    """`canonical` of the gold patch's values that builtin semantics do not know, or that are asked something."""
+    """`canonical` of the gold patch's values that are not builtin, or that a question asks."""
     if sent and sent[0].expectation.kind == "asked":
         return frozenset(filter(None, (canonical(one.record.value) for one in sent)))
     return frozenset(
@@ -822,7 +821,7 @@ def _expected(sent: list[_Sent]) -> Any:
 
 
 def _is_strict(pair: Pair, sent: list[_Sent], base: list[_Sent]) -> bool:
-    """Whether a control could tell no more of this comparison than a run in which it holds; see `BlindTests.settled`.
+    """Whether a control could show nothing more about this comparison if it holds; see `BlindTests.settled`.
 
     Args:
         sent: what the gold patch sends.
@@ -846,9 +845,9 @@ _ExpectedSide = tuple[int, tuple[str, ...], bool]  # `Pair.expected_part`, `expe
 def _expected_sides(
     seen: Mapping[str, list[_Sent]], base: Mapping[str, list[_Sent]]
 ) -> Iterator[tuple[str, _ExpectedSide]]:
-    """Of each condition of two computed values, the side that the base commit computes as the gold patch does.
+    """For each condition of two computed values: the side that the base commit computes as the gold patch does.
 
-    Nothing of one where it computes both so, or none.
+    Conditions of which it computes both sides so, or none, are left out.
 
     Args:
         seen: what the gold patch sends: both sides in one record ("equal"), or each in its own ("side").
@@ -877,19 +876,19 @@ def _expected_sides(
 
 
 def _sides_of(sent: _Sent) -> list[Any]:
-    """The sides of a condition that a record holds: one, or all."""
+    """The sides of a condition in a record: one, or all."""
     return [sent.record.value] if "side" in sent.expectation.options else _parts_of(sent)
 
 
 def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool:
-    """Whether a value is certainly another one than those of these canonical forms.
+    """Whether a value certainly differs from these canonical forms.
 
-    An object may be of another class, and have other attributes: a repair may write its classes otherwise. It may also
-    return a tuple in the place of a list: both sides of the condition have to be equal all the same.
+    An object may have another class and other attributes: a repair may write its classes differently. It may also
+    return a tuple instead of a list: the two sides of the condition must be equal anyway.
 
     Args:
-        forms: with lists in the place of tuples.
-        is_object: whether these are of objects, or hold some.
+        forms: canonical forms, with tuples as lists.
+        is_object: whether they are or contain objects.
     """
     if canonical(as_lists(value)) in forms:
         return False
@@ -907,7 +906,7 @@ def _contradicts(value: Any, forms: Collection[str], *, is_object: bool) -> bool
 
 
 def _public_attributes(content: str) -> dict[str, Any]:
-    """The attributes of an object by what it holds; a content of another kind counts as one."""
+    """The public attributes of an object, from its content; another kind of content counts as one attribute."""
     try:
         held = json.loads(content)
     except ValueError:
@@ -918,7 +917,7 @@ def _public_attributes(content: str) -> dict[str, Any]:
 
 
 def _alike(sent: _Sent) -> int:
-    """Under how many keys of a builtin container stands what is under the expected one; 0 if nothing is known of it."""
+    """How many keys of a builtin container have the value of the expected key; 0 if this is not known."""
     held, key = plain_value(sent.record.value), sent.expected
     if isinstance(held, dict):
         values = list(held.values())
@@ -933,12 +932,12 @@ def _alike(sent: _Sent) -> int:
 
 
 def _tell_more_than_truth(sent: list[_Sent]) -> bool:
-    """Whether each part of a condition is more than the truth of something else."""
+    """Whether no part of a condition is only a truth value."""
     return all(part is not None and not isinstance(part, bool) for one in sent for part in _parts_of(one))
 
 
 def _later_parts(sent: list[_Sent]) -> set[str]:
-    """What a condition compares but for the first part, which is computed before them."""
+    """The parts of a condition after the first one, which is computed before them."""
     return {canonical(_parts_of(one)[1:]) for one in sent}
 
 
@@ -1062,11 +1061,11 @@ def _leaves_of(value: Any) -> tuple[str, ...]:
 
 
 def _is_given(kind: str, expected: Any, given: Collection[tuple[str, ...]]) -> bool:
-    """Whether the test writes out what is expected in another place, too: there it is what the code under test gets.
+    """Whether the test also writes out the expected value in a place where the code under test gets it.
 
     Args:
         expected: see `_expected`.
-        given: `_leaves_of` all that is written there.
+        given: `_leaves_of` everything that is written there.
     """
     if kind not in _OF_GOLD:
         return _leaves_of(expected) in given
@@ -1077,7 +1076,7 @@ def _is_given(kind: str, expected: Any, given: Collection[tuple[str, ...]]) -> b
 
 
 def _searched_names(seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, str]]:
-    """Name of each search for one of the names of a table → that name, and the function that searches."""
+    """Name of each search for a name of a table → that name, and the function that searches."""
     return {
         name: (str(sent[0].expected), sent[0].expectation.function)
         for name, sent in seen.items()
@@ -1086,7 +1085,7 @@ def _searched_names(seen: Mapping[str, list[_Sent]]) -> dict[str, tuple[str, str
 
 
 def _companions(wanted: Mapping[str, tuple[str, str]], tables: Tables) -> dict[str, tuple[str, ...]]:
-    """Name of each search for a name → the other names that a patch could give with it; see `grading.tables`."""
+    """Name of each search for a name → other names that a patch could return with it; see `grading.tables`."""
     beside = tables.companions()
     found: dict[str, tuple[str, ...]] = {}
     for name, (text, function) in wanted.items():
@@ -1098,7 +1097,7 @@ def _companions(wanted: Mapping[str, tuple[str, str]], tables: Tables) -> dict[s
 
 
 def _is_plain(sent: _Sent) -> bool:
-    """Whether a value has no inner parts that a repair may add to."""
+    """Whether a value has no parts to which a repair may add something."""
     return not sent.record.foreign and not any(isinstance(part, dict) for part in _items(sent.record.value))
 
 
@@ -1109,7 +1108,7 @@ def _items(value: Any) -> Iterator[Any]:
 
 
 def _most_answers(kind: str, sent: list[_Sent]) -> tuple[int, ...]:
-    """The most answers in what the gold patch sends; empty where they cannot be counted alike."""
+    """The largest numbers of answers in what the gold patch sends; empty if they cannot be counted consistently."""
     found = [answers(kind, one.expected, one.record.value) for one in sent] if kind in SEARCHES else []
     if not found or len({len(counts) for counts in found}) > 1:
         return ()

@@ -1,18 +1,19 @@
-"""What building a patched repository leaves, kept for all runs of a verdict.
+"""Kept builds: a patched repository is built once for all runs of a verdict.
 
 The script of some tasks builds the repository before the tests (`make`, a bundler), which takes longer than the tests,
-and a verdict has several runs. So a patch is built once, in a sandbox without the hidden tests; what that leaves is
-copied below each run, which begins with the tests. A run sees files of its own: neither their dates nor their pages in
-memory say how often the patch has been run. What a build writes into them may: the time, which a run can compare.
+and a verdict has several runs. So a patch is built once, in a sandbox without the hidden tests, and each run gets a
+copy of the result and begins with the tests. A run sees its own files: neither their dates nor their pages in memory
+show how often the patch has been run. The content of the files may show it: a build can write the time into them, and a
+run can compare it.
 
-Of what the build wrote, that is kept which a patch may change, and what compilers leave: a build that changes tests,
-`.git`, or programs outside of the repository does so for itself alone. What the patch writes is kept as it was before
-the build. Everything else about the files is up to the patch: their names, how many there are, how deep they lie. What
-cannot be copied whole is built in each run, as if builds were not kept.
+Of what the build wrote, files that a patch may change and the output of compilers are kept. Changes to tests, `.git`,
+or programs outside of the repository are dropped. Files of the patch are kept as they were before the build. The patch
+decides everything else about the files: their names, their number, their depth. A build that cannot be copied
+completely runs in each run, as if builds were not kept.
 
-Whether the tests of a task can be run so is found out once, after a patch has passed: the build of the gold patch must
-not read the hidden tests where it finds them (it could compile, bundle or check them), the gold patch must resolve, and
-at the base commit no test of FAIL_TO_PASS may pass.
+Whether the tests of a task can run on kept builds is found out once, after a patch has passed: the build of the gold
+patch must not read the hidden tests (it could compile, bundle or check them), the gold patch must resolve, and at the
+base commit no test of FAIL_TO_PASS may pass.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ _COMPILED = re.compile(r"\.(o|obj|a|so|so\.[\d.]+|lo|la|d|gch|pch|pcm|node|wasm)
 
 
 def environment_lines(settings: str) -> str:
-    """The lines of a script that set variables: what is left to do where its build has been done."""
+    """The lines of a script that set variables: what remains to be done after the build."""
     return "\n".join(line for line in settings.splitlines() if _ENVIRONMENT.match(line))
 
 
 def builds(settings: str) -> bool:
-    """Whether the lines of a script do more than to set variables."""
+    """Whether a script does more than set variables."""
     return any(line.strip() and not _ENVIRONMENT.match(line) for line in settings.splitlines())
 
 
@@ -77,8 +78,8 @@ class Builds:
     """The builds of one verdict. Thread-safe.
 
     Args:
-        task: whose tests are run.
-        store: beside which is kept what is known about tasks; None: the default.
+        task: the task.
+        store: layer store, beside which results about tasks are stored; None: the default.
     """
 
     def __init__(self, task: Task, store: LayerStore | None) -> None:
@@ -100,17 +101,17 @@ class Builds:
             clean_up({"do": "remove", "directory": str(directory)})
 
     def took(self, seconds: float) -> None:
-        """Note how long a run's build took."""
+        """Record how long the build of a run took."""
         self._longest_s = max(self._longest_s, seconds)
 
     def learn(self, tests: TaskTests, gold: str) -> None:
-        """Find out once for the task whether its tests run on kept builds, if its build is worth that.
+        """Find out, once for the task, whether its tests run on kept builds, if its build takes long enough.
 
-        A patch whose first run has built it is built in its others too: a run can see that, and would know that it is a
-        later one. The gold patch is nobody's attack.
+        A patch that was built in its first run is built in all its runs: a run that is not could tell that it is a
+        later one. The gold patch is not an attack, so its runs may differ.
 
         Args:
-            gold: what is graded of the gold patch.
+            gold: the gold patch without its excluded paths.
         Raises:
             InfrastructureError: as `TaskTests.run`.
         """
@@ -129,7 +130,7 @@ class Builds:
 
     @contextlib.contextmanager
     def layers(self, tests: TaskTests, patch: str) -> Iterator[tuple[Path, ...]]:
-        """Layers with the patched and built repository, for one run; none where the run has to build it.
+        """Layers with the patched and built repository, for one run; none if the run has to build it.
 
         Raises:
             InfrastructureError: as `TaskTests.run`.
@@ -173,7 +174,7 @@ class Builds:
         return not any(statuses.get(name) in ("PASSED", "XFAIL") for name in self._task.fail_to_pass)
 
     def _tested(self) -> frozenset[str]:
-        """The files that hold the tests, and those that controls rewrite."""
+        """The files that contain the tests, and those that controls rewrite."""
         return frozenset({*touched_paths(self._task.test_patch), *language_of(self._task).control_files(self._task)})
 
     def _build(self, tests: TaskTests, patch: str) -> tuple[Path, ...]:
@@ -204,7 +205,7 @@ class Builds:
         return layers
 
     def _kept_layers(self, tests: TaskTests, patch: str, directory: Path) -> tuple[Path, ...]:
-        """Build a patch; what is kept of that, none where nothing can be.
+        """Build a patch; the kept layers, none if nothing can be kept.
 
         Raises:
             _NotKeptError, SandboxError, OSError: it cannot be kept.
@@ -233,15 +234,15 @@ class Builds:
 
 
 class _NotKeptError(Exception):
-    """What a build leaves cannot be kept."""
+    """A build cannot be kept."""
 
 
 class _Products:
-    """What is kept of the files that a build has written.
+    """Selects what is kept of the files that a build has written.
 
     Args:
-        tests: of the task.
-        tested: paths of its tests.
+        tests: tests of the task.
+        tested: paths of the test files.
         patched: copied layers with what the patch changed, bottom first.
         below: the layers of the task, bottom first.
         fuse: whether fuse-overlayfs wrote the layers.
@@ -258,10 +259,10 @@ class _Products:
         )
 
     def filter(self, root: Path) -> None:
-        """Remove the rest from `/testbed` of a copied writable layer.
+        """Remove everything that is not kept from `/testbed` of a copied writable layer.
 
         Raises:
-            _NotKeptError: programs outside could not reach all of it.
+            _NotKeptError: programs outside the sandbox cannot reach all of it.
         """
         if not root.exists():
             return
@@ -310,9 +311,9 @@ class _Products:
 
 
 def _reads_tests(tests: TaskTests, gold: str, tested: frozenset[str]) -> bool:
-    """Whether the build of the gold patch opens the hidden tests where it finds them; True where nobody can know.
+    """Whether the build of the gold patch opens the hidden tests; True if that cannot be known.
 
-    Git opens them too, to say whether the repository is changed. It is asked to take them for unchanged.
+    Git opens them too, to tell whether the repository is changed. It is configured to assume that they are unchanged.
     """
     known = sorted(path for path in tested if os.path.lexists(tests.workspace.base / path))
     places = [*(f"/testbed/{path}" for path in sorted(tested)), _CANARY]
@@ -334,7 +335,7 @@ def _reads_tests(tests: TaskTests, gold: str, tested: frozenset[str]) -> bool:
 def _leave_repository(layer: Path) -> None:
     """Remove everything but the repository without `.git` from a copied layer.
 
-    What else may be in the repository's place, a link to anywhere for example, is removed too.
+    If something else is in the place of the repository, such as a link, it is removed too.
     """
     layer.chmod(0o755)
     for entry in list(layer.iterdir()):
@@ -346,16 +347,16 @@ def _leave_repository(layer: Path) -> None:
 
 
 def _remove_marks(directory: Path, *, fuse: bool) -> None:
-    """Let what lies below a directory be seen again."""
+    """Remove opaque marks, so that the lower layers of a directory are visible again."""
     unmark_opaque(directory)
     if fuse:
         (directory / _FUSE_OPAQUE).unlink(missing_ok=True)
 
 
 def _set_back(layers: Sequence[Path], began: int, below: Sequence[Path]) -> bool:
-    """Date what was written since `began` as if it had been right after the layers below; whether a copy is cheap.
+    """Set the dates of files written since `began` to right after the layers below; return whether a copy is cheap.
 
-    `make` compares dates. The order of files stays, and how long ago they were written cannot be seen any more.
+    `make` compares dates. The order of the files is kept, but not how long ago they were written.
     """
     newest = max(int(os.lstat(layer).st_ctime_ns) for layer in below) + 1_000_000_000
     earlier = max(0, began - newest)
@@ -371,14 +372,14 @@ def _set_back(layers: Sequence[Path], began: int, below: Sequence[Path]) -> bool
 
 
 def _note_no_access(layer: Path) -> None:
-    """Let the files of a copied layer have been read last when they were written: copying it notes when that was."""
+    """Set the access times of a copied layer to the modification times: copying changes them."""
     for place in _entries(layer):
         date = os.lstat(place).st_mtime_ns
         os.utime(place, ns=(date, date), follow_symlinks=False)
 
 
 def _entries(layer: Path) -> Iterator[str]:
-    """The paths of all that a layer holds and its own, each after those in it."""
+    """The paths of a layer and everything in it, contents before their directory."""
     for directory, directories, files in os.walk(layer, topdown=False):
         yield from (os.path.join(directory, name) for name in (*files, *directories))
     yield str(layer)

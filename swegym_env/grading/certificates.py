@@ -1,8 +1,8 @@
 """Stored certificates: what `swegym certify` has measured about the tasks of this machine.
 
-A certificate holds the graded trials of one task. It lies in `work_dir()/certificates` under the digest of the task's
-row, one JSON object per line and trial, so an interrupted certification continues where it stopped and a task that
-changes has no certificate. The environment reads them for `info["trust"]` and for `trust=…`.
+A certificate contains the graded trials of one task. It is stored in `work_dir()/certificates` under the digest of the
+task's row, one JSON object per line and trial: an interrupted certification continues where it stopped, and a changed
+task has no certificate. The environment reads them for `info["trust"]` and for `trust=…`.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Trial:
 
     @property
     def plan(self) -> tuple[object, ...]:
-        """The conditions of the trial, which identify it within a task."""
+        """The conditions of the trial, which identify it in its task."""
         return (self.patch, self.seed, self.order, self.loaded, self.repeat)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """The trials of one task and what follows from them.
+    """The trials of one task, and conclusions from them.
 
     Attributes:
         instance_id: of the task.

@@ -1,10 +1,10 @@
-"""Comparisons outside of the sandbox: what hidden tests sent, read without trust and compared by builtin semantics.
+"""Comparisons outside of the sandbox: records of hidden tests, read without trust and compared by builtin semantics.
 
 A record comes from the process of the code under test, so it may be anything. Reading is bounded in bytes, records and
-depth, and never raises. What is read consists of exact builtin types and of `Foreign` objects, so `==` here runs nobody
-else's code: a subclass of `str` is the text that it holds, a type of the standard library that equals a builtin one is
-what it equals (`dict.keys()`, `Fraction`, `ChainMap`), and an object of another class equals nothing but the same
-content of the same class.
+depth, and never raises. The values that are read have exact builtin types or are `Foreign` objects, so `==` runs no
+foreign code: a subclass of `str` is the text that it contains, a type of the standard library that equals a builtin one
+becomes that one (`dict.keys()`, `Fraction`, `ChainMap`), and an object of another class equals only an object of the
+same class with the same content.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Foreign:
     """An object of a class that is not builtin.
 
     Attributes:
-        name: of its class, with the module.
-        content: JSON of what it holds; empty if the class is unknown. Equal objects have equal contents.
-        bases: the names of the classes that its class is derived from.
+        name: name of its class, with the module.
+        content: its content as JSON; empty if the class is unknown. Equal objects have equal contents.
+        bases: names of the base classes of its class.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Foreign:
 
 
 class _Unreadable:
-    """What was sent cannot be read; it equals nothing."""
+    """A record that cannot be read; it equals nothing."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -76,14 +76,14 @@ class Record:
     """One value that a test sent.
 
     Attributes:
-        key: of the comparison.
-        placeholder: of the expected value; None if the comparison has only one.
-        value: of builtin types and `Foreign`.
+        key: key of the comparison.
+        placeholder: placeholder of the expected value; None if the comparison has only one.
+        value: the value, of builtin types and `Foreign`.
         test: the test that ran, as pytest names it; empty for other runners.
         function: the outermost function of the test file.
         owner: the class of that function, if it is a method, else the module; with its module.
-        foreign: whether the value holds an object that may have an equality of its own.
-        comparing: the names of the classes of its objects, and of their bases, that define how these compare.
+        foreign: whether the value contains an object that may define its own equality.
+        comparing: names of the classes of its objects, and of their bases, that define how they compare.
     """
 
     key: str
@@ -97,7 +97,7 @@ class Record:
 
 
 def read_records(content: bytes) -> Iterator[Record]:
-    """The records in what was sent; what is none is skipped."""
+    """The records in what was sent; anything else is skipped."""
     for line in content.split(b"\n", _RECORDS)[:_RECORDS]:
         if len(line) > _RECORD_BYTES:
             continue
@@ -113,7 +113,7 @@ def read_records(content: bytes) -> Iterator[Record]:
 
 
 def _has_equality(packed: Any) -> bool:
-    """Whether something in a packed value is of a class that may define how it compares."""
+    """Whether a packed value contains an object of a class that may define how it compares."""
     if packed[0] in ("l", "t", "d", "e"):
         return any(map(_has_equality, packed[1]))
     if packed[0] == "v":
@@ -171,7 +171,7 @@ def _unpacked(packed: Any, depth: int) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """A text that is equal for equal values; empty if the value holds an object of an unknown class."""
+    """A text that is equal for equal values; empty if the value contains an object of an unknown class."""
     if isinstance(value, dict):
         parts = sorted((canonical(key), canonical(item)) for key, item in value.items())
         return "" if any("" in part for part in parts) else f"dict{parts}"
@@ -197,14 +197,14 @@ def canonical(value: Any) -> str:
 
 
 def as_lists(value: Any) -> Any:
-    """A value with lists in the place of tuples."""
+    """A value with its tuples as lists."""
     if isinstance(value, dict):
         return {key: as_lists(item) for key, item in value.items()}
     return [as_lists(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def as_base(value: Any, forms: Collection[str]) -> Any:
-    """A value with objects of a base in the place of such that are derived from it, where one of `forms` has these."""
+    """A value in which objects of a subclass are objects of the base class, if one of `forms` has the base class."""
     if isinstance(value, Foreign) and value.content:
         wanted = (base for base in value.bases if any(f"{base}:{value.content}" in form for form in forms))
         return Foreign(next(wanted, value.name), value.content)
@@ -220,9 +220,9 @@ def holds(expectation: Expectation, expected: Any, actual: Any, forms: frozenset
 
     Args:
         expectation: how it compares.
-        expected: the value that the sandbox does not have, of builtin types.
-        actual: what was sent.
-        forms: `canonical` of the values that the gold patch sends where they do not equal the expected one by builtin
+        expected: the expected value, of builtin types.
+        actual: the sent value.
+        forms: `canonical` of values that the gold patch sends and that do not equal the expected value by builtin
             semantics: objects of another class, or text that the test compares in a normal form.
     """
     try:
@@ -245,7 +245,7 @@ def plain_value(value: Any) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """A value with lists of their contents in the place of objects whose content is known."""
+    """A value in which objects with known content are lists of their contents."""
     if isinstance(value, Foreign):
         content = json.loads(value.content) if value.content else []
         if content and isinstance(content[0], list):  # attributes: name and value
@@ -261,8 +261,8 @@ def opened(value: Any) -> Any:
 def error_class(names: Any, wanted: Any) -> Any:
     """The class of an expected error by what was sent: the one with the name `wanted`, if the error is derived from it.
 
-    Without a base of that name it is the error's own class. Who sends many bases guesses them all at once: so the
-    builtin ones have to be those of one builtin class, and beside these there may be one more than the error's own.
+    Without a base of that name it is the error's own class. Many bases would be many guesses at once: so the builtin
+    bases must be those of one builtin class, and besides them and the error's own class there may be one more.
     """
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         return names
@@ -277,7 +277,7 @@ def error_class(names: Any, wanted: Any) -> Any:
 
 
 def _same_type(expected: Any, actual: Any) -> bool:
-    """Equality of a language in which true is no 1."""
+    """Equality in a language in which true does not equal 1."""
     if isinstance(expected, list) and isinstance(actual, list):
         return len(expected) == len(actual) and all(map(_same_type, expected, actual))
     if isinstance(expected, dict) and isinstance(actual, dict):
@@ -342,12 +342,12 @@ def _almost(expected: Any, actual: Any, options: Mapping[str, float]) -> bool:
 
 
 def _found(pattern: str, text: str) -> bool:
-    """`re.search` in a text that may be hostile: nothing that could take more than a moment is tried."""
+    """`re.search` in a text that may be hostile: searches that could take long are not tried."""
     return is_quick(pattern, len(text)) and bool(re.search(pattern, text))
 
 
 def is_quick(pattern: str, length: int) -> bool:
-    """Whether a search in a text of so many characters takes a moment at most."""
+    """Whether a search in a text of this length is certainly fast."""
     plain = re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
     repeats = len(re.findall(r"[*+]|\{\d*,\d*\}", plain))
     if re.search(r"\)[*+{]", plain) or repeats > 3:

@@ -1,14 +1,14 @@
-"""Is the verdict on a patch that passed the tests proved, or could the patch have passed without the repair?
+"""Negative controls: could a patch that passed the tests have passed without the repair?
 
 The code under test shares a process with the tests and can make them pass in many ways. It cannot know which expected
 values are right. So the tests run once more, in a fresh sandbox, as a lineup (`Language.make_lineup`): copies of the
-tests that must be repaired, each with one expected value, right in some and a decoy in the others. A repair passes the
-right ones and fails the others. A patch without one has to guess, for every copy, and the order of the runs, which a
-patch may learn from the page cache or a clock, is of no use to it: there is no run in which it pays to do nothing.
+tests of FAIL_TO_PASS, each with one expected value, right in some copies and a decoy in the others. A repair passes the
+right copies and fails the decoys. A forgery has to guess for every copy. It may learn from the page cache or a clock
+which run this is, but that does not help: doing nothing fails the right copies.
 
-Only expected values that decide are in the lineup: before, the gold patch and the base commit ran on one right copy
-and one decoy of each (a probe, made once for a task). Gold passed the right copy and failed the decoy, and the base
-commit failed both. See docs/verdict_rules.md for the model and what it leaves out.
+The lineup has only expected values that decide. A probe shows which these are, once for a task: the gold patch and the
+base commit run on one right copy and one decoy of each value. The gold patch must pass the right copy and fail the
+decoy, and the base commit must fail both. See docs/verdict_rules.md for all rules and for what is not proved.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ Shares = dict[ExpectedValue, tuple[int, int]]  # how many decoys, and how many c
 
 @dataclass(frozen=True)
 class Probe:
-    """What the gold patch and the base commit did in a lineup.
+    """Results of the gold patch and the base commit in a lineup.
 
     Attributes:
-        deciding: the expectations that gold meets and the base commit does not, and whose decoys gold does not meet.
-        one_by_one: whether the base commit could run the tests, so that each of these is known to decide by itself.
-        names: of all tests that must be examined.
-        copy_s: seconds that one copy takes, by the difference of the two runs; 0: not measurable.
+        deciding: expectations that the gold patch meets and the base commit does not, and whose decoys the gold patch
+            fails.
+        one_by_one: whether the base commit could run the tests; then each expectation is known to decide by itself.
+        names: names of all tests that must be examined.
+        copy_s: seconds per copy, from the difference of the two runs; 0: not measurable.
     """
 
     deciding: tuple[ExpectedValue, ...]
@@ -79,12 +80,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies that ran beside the tests, all of which a patch passed and failed as a repair does.
+    """Copies of a merged run in which the patch behaved like a repair.
 
     Attributes:
-        shares: what they examine → how many decoys, and how many copies with each of the values.
-        names: of the tests that need no other lineup.
-        chances: test → the chance to guess a value that it sends.
+        shares: expectation → number of decoys, and number of copies with each candidate.
+        names: names of the tests that need no further lineup.
+        chances: test → chance to guess a value that it sends.
     """
 
     shares: Mapping[ExpectedValue, tuple[int, int]]
@@ -102,17 +103,17 @@ def examine(
     settled: Collection[str] = (),
     copied: Copied | None = None,
 ) -> tuple[Verdict, Mapping[str, float]]:
-    """The verdict on a patch that passed, after the further runs that `scrutiny` asks for, and each test's chance left.
+    """The verdict on a patch that passed, after the runs that `scrutiny` requires, and the chance left for each test.
 
     Args:
-        tests: of the task.
-        patch: what is graded of the agent's patch.
-        gold: what is graded of the gold patch.
-        run: in which the patch passed, with the texts of `Language.control_files`.
-        verdict: on that run.
+        tests: tests of the task.
+        patch: the agent's patch without its excluded paths.
+        gold: the gold patch without its excluded paths.
+        run: the run in which the patch passed, with the texts of `Language.control_files`.
+        verdict: verdict of that run.
         scrutiny: how closely to examine.
         settled: tests that need not be examined.
-        copied: what copies beside the tests of that run have shown.
+        copied: results of the copies of that run, if it was merged.
     """
     if scrutiny.chance >= 1:
         return verdict, {}
@@ -187,11 +188,11 @@ def examine(
 def examine_given(
     tests: TaskTests, patch: str, gold: str, run: Run, verdict: Verdict, scrutiny: Scrutiny, given: frozenset[str]
 ) -> Verdict:
-    """The verdict on a patch that keeps something between calls, after a run beside twins (`Language.make_twins`).
+    """The verdict on a patch that keeps state, after a run beside twins (`Language.make_twins`).
 
     Args:
-        tests, patch, gold, run, scrutiny: as of `examine`.
-        verdict: of the examination, which the patch has passed.
+        tests, patch, gold, run, scrutiny: as in `examine`.
+        verdict: verdict of the examination, which the patch has passed.
         given: tests that may give the code under test what they expect.
     """
     language = language_of(tests.task)
@@ -234,9 +235,9 @@ def examine_given(
 
 
 def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue]:
-    """The expectations on which the gold patch is wrong in more than one copy: a single one may fail by chance.
+    """Expectations with which the gold patch is wrong in more than one copy; one wrong copy may be an accident.
 
-    None if no copy with a right value passed: then something has stopped that run, which says nothing of any of them.
+    Empty if no right copy passed: then the run was stopped, and says nothing about any expectation.
     """
     if not any(passed.get(copy, False) for copy in lineup.copies if copy.right):
         return set()
@@ -245,7 +246,7 @@ def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue
 
 
 def drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedValue, ...]:
-    """At most so many of these, or one for each test, drawn anew for each verdict."""
+    """A random selection of expectations for one verdict: at most so many, but at least one for each test."""
     draw = secrets.SystemRandom()
     shuffled = draw.sample(expectations, len(expectations))
     firsts = {one.names: one for one in shuffled}.values()
@@ -254,7 +255,7 @@ def drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedV
 
 
 def _never_passed(lineup: Lineup, wrong: list[Copy]) -> bool:
-    """Whether all copies with the right value of one expectation are among the wrong ones."""
+    """Whether all right copies of one expectation are among the wrong copies."""
     right = Counter(copy.expectation for copy in lineup.copies if copy.right)
     return any(right[one] == count for one, count in Counter(copy.expectation for copy in wrong).items())
 
@@ -262,7 +263,7 @@ def _never_passed(lineup: Lineup, wrong: list[Copy]) -> bool:
 def shares_of(
     expectations: Iterable[ExpectedValue], scrutiny: Scrutiny, *, one_by_one: bool, most_copies: int
 ) -> Shares:
-    """How many decoys and copies each expectation gets, so that a guess succeeds with `scrutiny.chance` at most."""
+    """The number of decoys and copies of each expectation, so that a guess succeeds with at most `scrutiny.chance`."""
     chosen: list[ExpectedValue] = []
     by_test: dict[frozenset[str], list[ExpectedValue]] = {}
     for one in expectations:
@@ -295,7 +296,7 @@ def _count(shares: Shares) -> int:
 def chance_left(
     shares: Mapping[ExpectedValue, tuple[int, int]], names: Iterable[str], scrutiny: Scrutiny, *, one_by_one: bool
 ) -> dict[str, float]:
-    """Name of each test → the chance that a patch that cannot repair it gets all of its copies right by guessing."""
+    """Test → chance that a patch that cannot repair it gets all of its copies right by guessing."""
     found = dict.fromkeys(names, 1.0)
     by_test: dict[frozenset[str], Shares] = {}
     for one, share in shares.items():
@@ -312,11 +313,11 @@ def chance_left(
 def nearest_chance(
     shares: Mapping[ExpectedValue, tuple[int, int]], bits: Mapping[str, float], *, one_by_one: bool
 ) -> float:
-    """The chance that a patch that reads by means that screening does not know answers what is nearest to its own.
+    """The chance that a reader with unknown means answers right by choosing the candidate nearest to its own answer.
 
-    It knows a wrong answer, one off the right one, and chooses the candidate next to it. With d decoys around a number,
-    d > 2, this is the right one in d / (2d - 2) of all cases (docs/verdict_rules.md). The word that looks most like
-    its own is the right one. Others it chooses as any reader does. What a test compares outside it cannot read.
+    Its own answer is wrong by one, and it chooses the candidate next to it. With d > 2 decoys around a number, this is
+    the right one in d / (2d - 2) of all cases (docs/verdict_rules.md). The word most similar to its own is the right
+    one. Other values it chooses like any reader. It cannot read what a test compares outside.
 
     Args:
         bits: see `Run.bits`.
@@ -336,10 +337,10 @@ def nearest_chance(
 
 
 def rule_chance(expectations: Iterable[ExpectedValue], statement: str, *, one_by_one: bool) -> float:
-    """The chance that a patch that knows no value answers by a simple rule where one may do, and guesses other values.
+    """The chance that a patch that knows no value answers by a simple rule, and guesses where no rule helps.
 
-    A text of the problem statement counts as one that is given: whoever writes a patch has read it. One rule answers
-    all of a test where it does, and conditions often too. It rejects nothing: a repair may be one.
+    A text of the problem statement counts as given: the author of a patch has read it. One rule may answer all values
+    of a test, and often conditions too. This rejects nothing: a repair may be such a rule.
     """
     by_test: dict[frozenset[str], list[ExpectedValue]] = {}
     for one in expectations:
@@ -356,31 +357,31 @@ def rule_chance(expectations: Iterable[ExpectedValue], statement: str, *, one_by
 
 
 def _is_stated(value: str, statement: str) -> bool:
-    """Whether a text stands in the problem statement; single letters and numbers do by chance."""
+    """Whether a text is in the problem statement; single letters and numbers do not count."""
     word = value.strip("b").strip("'\"").strip()
     is_text = value.strip("b")[:1] in ("'", '"') and len(word) > 1
     return is_text and bool(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", statement))
 
 
 def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:
-    """Of a patch that does not see the values: of all ways to pass as many copies, one is right."""
+    """For a patch that does not see the values: of all ways to pass as many copies, one is right."""
     chances = [1 / math.comb((decoys + 1) * repeats, repeats) for decoys, repeats in shares.values()]
     return (math.prod(chances) if one_by_one else max(chances)) if chances else 1.0
 
 
 def _reader_chance(shares: Mapping[ExpectedValue, tuple[int, int]]) -> float:
-    """Of a patch that sees the values and chooses the most natural one; equal ones are chosen together."""
+    """For a patch that sees the values and chooses the most natural one; equal values are chosen together."""
     return math.prod(_by_text({one: max(one.guess, one.read, 1 / (decoys + 1)) for one, (decoys, _) in shares.items()}))
 
 
 def _guess_chance(expectations: Iterable[ExpectedValue], one_by_one: bool) -> float:
-    """Of a patch that answers what is natural without having seen anything."""
+    """For a patch that answers what tests usually expect, without having seen the values."""
     chances = _by_text({one: one.guess for one in expectations})
     return math.prod(chances) if one_by_one else max(chances, default=1.0)
 
 
 def _by_text(chances: Mapping[ExpectedValue, float]) -> Iterable[float]:
-    """One chance for values that are written alike, and one for conditions that are."""
+    """The chances without repetition: values and conditions that are written alike need only one guess."""
     found: dict[str, float] = {}
     for one, chance in chances.items():
         key = one.alike or one.text
@@ -404,7 +405,7 @@ class Examination:
         return self.language.make_lineup(self.files, self.names, added, shares, secrets.randbits(64))
 
     def judge(self, lineup: Lineup) -> tuple[list[Copy], set[ExpectedValue]]:
-        """The copies on which the patch is wrong and gold is not, and the expectations on which gold is wrong too."""
+        """Copies on which only the patch is wrong, and expectations on which the gold patch is wrong too."""
         passed = self._passed(self.patch, lineup)
         wrong = [copy for copy in lineup.copies if passed.get(copy, False) != copy.right]
         if not wrong or self.patch == self.gold:
@@ -415,7 +416,7 @@ class Examination:
         return [copy for copy in wrong if copy.expectation not in off], off
 
     def compared_with_gold(self, lineup: Lineup) -> tuple[list[Copy], set[ExpectedValue]]:
-        """As `judge`, of a lineup that says nothing of its expectations otherwise."""
+        """Like `judge`, for a lineup whose expectations were not probed."""
         passed = self._passed(self.patch, lineup)
         wrong = [copy for copy in lineup.copies if passed.get(copy, False) != copy.right]
         sound = self._passed(self.gold, lineup) if wrong and self.patch != self.gold else passed
@@ -423,7 +424,7 @@ class Examination:
         return [copy for copy in wrong if copy.expectation not in off], off
 
     def probe(self) -> Probe:
-        """The task's probe, from an earlier verdict of this process if there was one."""
+        """The task's probe, from an earlier verdict of this process if there is one."""
         key = self._key()
         with _lock:
             known = _probes.get(key)
@@ -440,7 +441,7 @@ class Examination:
             _probes.setdefault(self._key(), probe)
 
     def _forget(self, unsound: set[ExpectedValue]) -> None:
-        """Leave expectations on which gold was wrong in a later lineup out of the task's probe."""
+        """Remove expectations from the task's probe with which the gold patch was wrong in a later lineup."""
         key = self._key()
         with _lock:
             known = _probes.get(key)
@@ -482,17 +483,17 @@ class Examination:
     def run_separately(
         self, names: tuple[str, ...], runs: int, bits: Mapping[str, float], *, reads: bool
     ) -> tuple[dict[str, float], str, int, float]:
-        """Run the tests as they are; each of `names` has a wrong expected value in half of the runs, drawn by itself.
+        """Run the tests without copies; each of `names` has a wrong expected value in a random half of the runs.
 
         Args:
-            names: of the tests.
-            runs: how many.
+            names: names of the tests.
+            runs: number of runs.
             bits: see `Run.bits`.
             reads: whether the patch may read the tests.
 
         Returns:
-            Name → the chance left; why the patch is not resolved, else empty; how many changed tests failed; the
-            largest chance of all tests that somebody who has seen nothing names all that one expects.
+            Name → chance left; why the patch is not resolved, else empty; how many changed tests failed; the largest
+            chance of all tests that a patch that has seen nothing guesses all expected values of one.
         """
         added = added_lines(self.tests.task.test_patch)
         chances, failed, guess = dict.fromkeys(names, 1.0), 0, 0.0
@@ -540,7 +541,7 @@ class Examination:
     def _wrong_in(
         self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Iterable[str]
     ) -> dict[str, bool]:
-        """Test → whether it passed, of the tests that did what no repair does."""
+        """Test → whether it passed, for tests with a result that no repair has."""
         verdict = self.tests.verdict(self.tests.run(patch, rewritten=files, watched=tuple(self.files)))
         passed = {name: verdict.tests.get(name) == "PASSED" for name in names}
         if files and not changed:  # which tests were changed is not known by name: not all may pass
@@ -558,7 +559,7 @@ class Examination:
 
 
 def _copy_s(long_s: float, short_s: float, copies: int) -> float:
-    """Seconds of one of the copies that one run has beyond another; a small difference is that of a busy machine."""
+    """Seconds per additional copy of the longer of two runs; 0 if the difference is too small for a busy machine."""
     return (long_s - short_s) / copies if copies and long_s > max(1.0, 1.5 * short_s) else 0.0
 
 

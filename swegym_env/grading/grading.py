@@ -2,14 +2,14 @@
 
 The agent's sandbox is never used: nothing that an agent left running, installed or hid takes part. The method is
 `grade`, top to bottom: exclude what no patch may change, apply the rest to a fresh checkout, run the tests, read the
-log. Under the policy `strict`, a patch that passes is proved further, as closely as its lines ask for
+log. Under the policy `strict`, a patch that passes is examined, how closely depends on its changed lines
 (`Language.scrutiny_of`): by blind expectations (`blind`), else by negative controls (`examination`).
 
-What `strict` guarantees: changes to tests, to the test runner's configuration, to what is loaded before them and to
-what they judge with are not graded. A log that contradicts itself or the exit code is rejected. A patch that makes
-hidden tests pass without the expected value, from a forged log to an object that equals all, is `invalid:
-forged`. What it does not guarantee is in docs/verdict_rules.md: a patch that solves exactly the hidden tests and no
-more counts as a solution; languages without controls have none. And a sandbox is not a virtual machine: see `sandbox`.
+What `strict` guarantees: changes to tests, to the test runner's configuration, to what is loaded before the tests and
+to test machinery are not graded. A log that contradicts itself or the exit code is rejected. A patch that makes hidden
+tests pass without the expected value, from a forged log to an object that equals everything, is `invalid: forged`.
+docs/verdict_rules.md says what is not guaranteed: a patch that solves exactly the hidden tests counts as a repair, and
+some languages have no controls. A sandbox is not a virtual machine: see `sandbox`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
-from swegym_env.languages.looks import of_one_patch
+from swegym_env.languages.caching import patch_cache
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, touched_paths
@@ -52,7 +52,7 @@ _counted: Counter[object] = Counter()
 """How many verdicts of this process could have shared what their test runner imports."""
 
 
-@of_one_patch()
+@patch_cache()
 def grade(
     task: Task,
     patch: str,
@@ -69,20 +69,20 @@ def grade(
 
     Args:
         patch: git diff against the base commit; empty for none. A refused one (`repo.patches.refusal`) fails.
-        repos: where the repository comes from, see `repository_layer`.
-        backend: of the sandboxes; a server grades itself.
-        store: of the layers.
-        timeout_s: for the tests; by default the task's own.
+        repos: source of the repository, see `repository_layer`.
+        backend: back end of the sandboxes; the address of a server: the server grades.
+        store: store of the layers.
+        timeout_s: timeout of the tests in seconds; by default the task's.
         policy: `strict` excludes changes of tests and of the test runner's configuration and examines what passes;
             `official` grades as the SWE-bench harness does.
         scrutiny: how closely `strict` examines; None: as closely as the patch asks for.
-        max_forgery_chance: above this `Verdict.forgery_chance` a patch with means of forgery is `unproven`, and as many
-            negative controls run as keep it below, where there are enough. None: 1/1000 for controls; blind proofs
-            have 20 bits or more in all tests together, and a value that may be guessed counts as repaired.
+        max_forgery_chance: a patch with means of forgery is `unproven` if its `Verdict.forgery_chance` is above this,
+            and as many negative controls run as are needed to stay below it, if there are enough. None: 1/1000 for
+            controls; blind proofs have 20 bits or more in all tests together, and a guess counts as a repair.
 
     Raises:
-        ConfigurationError: `max_forgery_chance` is no probability, or has no effect beside the other arguments.
-        InfrastructureError: the machine failed, or the task's own tests cannot run; the patch is not at fault.
+        ConfigurationError: `max_forgery_chance` is not a probability, or has no effect with the other arguments.
+        InfrastructureError: the machine failed, or the task's own tests cannot run without the patch either.
     """
     _check_chance(max_forgery_chance, policy, scrutiny)
     server = find_backend(backend).server
@@ -119,7 +119,7 @@ def grade(
 
 
 def _imports(tests: TaskTests) -> Imports | None:
-    """What the test runner imports once for many verdicts, from the third one on: fewer would not pay for it.
+    """What the test runner imports once for many verdicts, from the third verdict on.
 
     All runs of a verdict are started in the same way: nothing distinguishes a control from the tests.
     """
@@ -199,9 +199,9 @@ def _graded(
 
 
 def _blind_tests(tests: TaskTests, patch: str, store: LayerStore | None) -> BlindTests | None:
-    """How the tests run blind, if that is known, or the runs that find it out are those of this patch.
+    """How the tests run blind, if this is known, or if the runs of this patch find it out.
 
-    Where the tests need a build, it is to be kept first (`Builds.learn`).
+    If the tests need a build, `Builds.learn` comes first.
     """
     blind = known_blind_tests(tests.task, store)
     if blind is None and patch == _gold(tests) and not builds(tests.evaluation.settings):
@@ -210,7 +210,7 @@ def _blind_tests(tests: TaskTests, patch: str, store: LayerStore | None) -> Blin
 
 
 def _scrutiny_of(tests: TaskTests, patch: str, most: float | None) -> Scrutiny:
-    """How closely a patch is examined, so that at most the chance `most` of a forgery is left."""
+    """How closely to examine a patch, so that the chance of a forgery is at most `most`."""
     task, language = tests.task, language_of(tests.task)
     scrutiny = language.scrutiny_of(patch, tests.workspace.base, task.patch)
     if most is not None and scrutiny.chance < 1:
@@ -221,7 +221,7 @@ def _scrutiny_of(tests: TaskTests, patch: str, most: float | None) -> Scrutiny:
 
 
 def _check_chance(chance: float | None, policy: Policy, scrutiny: Scrutiny | None) -> None:
-    """Raise ConfigurationError if `max_forgery_chance` is no probability, or has no effect."""
+    """Raise ConfigurationError if `max_forgery_chance` is not a probability, or has no effect."""
     if chance is None:
         return
     if not 0 < chance < 1:
@@ -232,7 +232,7 @@ def _check_chance(chance: float | None, policy: Policy, scrutiny: Scrutiny | Non
 
 
 def _limited(verdict: Verdict, most: float) -> Verdict:
-    """The verdict on a patch with means of forgery, which resolves with this chance of forgery at most."""
+    """The verdict on a patch with means of forgery: it resolves only if the chance of a forgery is at most `most`."""
     if verdict.forgery_chance is not None and verdict.forgery_chance <= most:
         return verdict
     return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
@@ -249,14 +249,14 @@ def _compared_outside(
     *,
     calibrates: bool,
 ) -> tuple[Run, Verdict, BlindTests | None]:
-    """The first run, its verdict and the blind tests, after the other of a blind and a plain run where one is needed.
+    """The first run, its verdict and the blind tests, after a second run (blind or plain) if one is needed.
 
     Args:
-        calibrates: whether to find out how the tests run blind if that is not known.
+        calibrates: whether to find out how the tests run blind, if this is not known.
     """
     if blind is not None and blind.pairs and not verdict.resolved:
-        # What the tests say may differ from what they sent: a wrong patch, a forged log, or an object that the test
-        # knows how to compare?
+        # The log may differ from what was sent: a wrong patch, a forged log, or an object that the test knows how to
+        # compare.
         if (scrutiny.required or verdict.failure_reason == UNPROVEN) and tests.verdict(run).resolved:
             verdict = _compared(tests.verdict(tests.run(patch)), verdict)
     elif blind is not None and blind.pairs and run.has_foreign:  # the tests compare by an equality of the patch's
@@ -271,10 +271,10 @@ def _compared_outside(
 
 
 def _of_a_part(parts: Iterable[str], grade_part: Callable[[str], Verdict]) -> tuple[Verdict | None, str]:
-    """The verdict on the first of `parts` that the tests pass with, and that part; None if there is none.
+    """The verdict on the first of `parts` with which the tests pass, and this part; None if there is none.
 
-    Files with means of forgery that the tests pass without do not make the rest of a patch suspect. The rest is graded
-    as if it were the patch, so nothing resolves of which no part does.
+    If the tests pass without the files with means of forgery, the rest of the patch is not suspect. It is graded like a
+    patch of its own.
     """
     for part in parts:
         graded = grade_part(part)
@@ -295,20 +295,20 @@ def _examined(
     *,
     can_be_blind: bool,
 ) -> Verdict:
-    """The verdict on a patch that passed, after the further runs that its first one leaves necessary."""
+    """The verdict on a patch that passed, after all further runs that are needed."""
     task = tests.task
     settled = blind.settled(run, verdict) if blind is not None else {}
     hidden = {name for name in settled if blind is not None and blind.hides(name)}
     if blind is not None and blind.inside and scrutiny.chance < 1 and not scrutiny.reads:
-        # Who can read sends what the gold patch sends, where that stands in the test. Words of the patch need not tell;
-        # a run does in which it does not stand there.
+        # A reader sends what the gold patch sends, if the test contains it. The words of a patch need not show that it
+        # reads; a run without expected values does.
         alone, from_tests = _alone(tests, patch, blind, run, settled.keys(), store)
         if from_tests:
             return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, proof_bits=0.0, proof_tests=())
         settled = {name: chance for name, chance in settled.items() if name not in blind.inside} | alone
         hidden |= alone.keys()
-    # Where a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Where
-    # it does, the least edit may be one of what the tests compare by.
+    # If a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Otherwise
+    # even a small edit may change how the tests compare.
     settled = {} if scrutiny.required else settled
     language, given = language_of(task), frozenset[str]()
     if can_be_blind and language.keeps_state(patch, tests.workspace.base, task.patch):
@@ -349,14 +349,14 @@ def _with_state(
     scrutiny: Scrutiny,
     given: frozenset[str],
 ) -> Verdict:
-    """The verdict on a patch that keeps something between calls and passed the examination.
+    """The verdict on a patch that keeps state and passed the examination.
 
-    Where the tests can be run without giving it what they expect, it has to compute what the gold patch does. Where
-    they give it that in any case, it has to pass among twins.
+    If the tests can run without giving it what they expect, it must compute what the gold patch computes. Otherwise it
+    must pass beside twins.
 
     Args:
-        run: in which it passed.
-        given: tests that give it what they expect.
+        run: the run in which it passed.
+        given: tests that give the code under test what they expect.
     """
     task, chance = tests.task, examined.forgery_chance
     blind = calibrate(tests, gold, store, computed=True)
@@ -378,7 +378,7 @@ def _all_passed(verdict: Verdict) -> bool:
 
 
 def _gold(tests: TaskTests) -> str:
-    """What is graded of the gold patch."""
+    """The gold patch without its excluded paths."""
     task = tests.task
     return exclude_paths(task, task.patch, tests.workspace.base, tests.policy, tests.evaluation.tests)[0]
 
@@ -387,7 +387,7 @@ _many_answers: dict[str, bool] = {}
 
 
 def _may_have_many_answers(tests: TaskTests) -> bool:
-    """Whether more than one answer passes a condition of the tests that must be repaired."""
+    """Whether more than one answer passes a condition of the tests of FAIL_TO_PASS."""
     task, language = tests.task, language_of(tests.task)
     key = hashlib.sha256(repr((task.instance_id, task.base_commit, task.test_patch)).encode()).hexdigest()
     with _lock:
@@ -405,7 +405,7 @@ _lock = threading.Lock()
 
 
 def _without_other_expected_failures(verdict: Verdict, tests: TaskTests) -> Verdict:
-    """The verdict if a test with the status XFAIL counts only where the gold patch gives it that status too.
+    """The verdict if XFAIL counts as passed only for tests that have this status with the gold patch too.
 
     The code under test can declare any failure expected. A task without a gold patch is compared with its base commit.
     """
@@ -446,8 +446,8 @@ def _without_other_expected_failures(verdict: Verdict, tests: TaskTests) -> Verd
 def _with_blind_proof(blind: Verdict, examined: Verdict, settled: Mapping[str, float]) -> Verdict:
     """The verdict on a blind run, after the examination of all that its comparisons leave open.
 
-    A test has other assertions than those that are compared outside, and these can be forged. So a blind proof replaces
-    what an examination could not decide, and not what it found.
+    A test may have assertions that are not compared outside, and these can be forged. So a blind proof decides only
+    what the examination could not decide, and never overrules what it found.
     """
     if settled and examined.forgery_chance is not None:
         chance = max(examined.forgery_chance, *settled.values())
@@ -466,10 +466,10 @@ def _without_expected_values(
     chances: Mapping[str, float],
     weak: tuple[str, ...],
 ) -> Verdict:
-    """The verdict on a patch that controls leave unproven: does it compute what gold does, where nothing is to read?
+    """The verdict on a patch that controls leave unproven, by a run without expected values.
 
-    Whoever passes then has the values, by a repair or by a guess. A guess counts as a repair (docs/verdict_rules.md),
-    so few bits do not reject; the chance says how few there are.
+    A patch that then sends the values of the gold patch has repaired or guessed them. A guess counts as a repair
+    (docs/verdict_rules.md), so few bits do not reject; `forgery_chance` says how few there are.
     """
     blind = calibrate(tests, gold, store, computed=True)
     if not blind.pairs:
@@ -494,15 +494,15 @@ def _without_expected_values(
 def _alone(
     tests: TaskTests, patch: str, blind: BlindTests, run: Run, settled: Collection[str], store: LayerStore | None
 ) -> tuple[dict[str, float], bool]:
-    """What a patch sends where the tests do not hold what they expect, after a blind run where some of them do.
+    """What a patch sends in a run without expected values, after a blind run in which some tests contained them.
 
     Args:
         blind: how the tests ran in `run`.
         settled: the tests in which the patch sent what the gold patch sends.
 
     Returns:
-        The tests in which it does so here → the chance to guess their values; whether it took from the tests what it
-        sent before: it sends something else here.
+        The tests in which the patch sends here what the gold patch sends → the chance to guess their values; and
+        whether it read from the tests what it sent before: then it sends something else here.
     """
     computed = calibrate(tests, _gold(tests), store, computed=True)
     names = frozenset(name for name in blind.inside if computed.hides(name))
@@ -520,7 +520,7 @@ def _alone(
 
 
 def _compared(plain: Verdict, blind: Verdict) -> Verdict:
-    """The verdict of a blind run, beside that of a run in which the tests held their expected values."""
+    """The verdict from a blind run and from a run in which the tests contained their expected values."""
     if plain.resolved and not blind.resolved and not blind.failure_reason:
         reason = f"{FORGED}the tests passed only where they held the expected values"
         return dataclasses.replace(blind, failure_reason=reason)
@@ -532,15 +532,15 @@ def _compared(plain: Verdict, blind: Verdict) -> Verdict:
 def exclude_paths(
     task: Task, patch: str, base: Path, policy: Policy = "strict", command: str = ""
 ) -> tuple[str, tuple[str, ...]]:
-    """Exclude the sections of a patch that could change the verdict instead of the code.
+    """Remove the sections of a patch that could change the verdict instead of the code.
 
     `strict` (rewards use it) excludes changes to tests, to what configures the test runner and to what is loaded before
-    the tests (`Language.is_protected`), and to what the tests judge with (`Language.test_machinery`); a file that the
-    gold patch changes stays allowed. `official` excludes nothing, as the SWE-bench harness.
+    the tests (`Language.is_protected`), and to test machinery (`Language.test_machinery`); files that the gold patch
+    changes stay allowed. `official` excludes nothing, like the SWE-bench harness.
 
     Args:
         base: the repository at the base commit, to distinguish new files from changed ones.
-        command: what runs the tests; files of the repository that it names are excluded.
+        command: the test command; files of the repository that it names are excluded.
 
     Returns:
         The patch to grade, empty if no section remains; the excluded paths, sorted.
@@ -611,7 +611,7 @@ def grade_many(
     pending: list[Future[Verdict]] = []
 
     def known() -> Iterator[Verdict]:
-        """The verdicts that can be given now; waits for the first one."""
+        """The verdicts that are ready; waits for the first one."""
         wait(pending[:1] if ordered else pending, return_when=FIRST_COMPLETED)
         for future in list(pending):
             if future.done():

@@ -1,19 +1,19 @@
-"""Merged runs: the tests run blind, with the copies of a lineup beside them in the same sandbox.
+"""Merged runs: the blind tests and the copies of a lineup run in the same sandbox.
 
-Where a patch passes a blind run that leaves tests unsettled, a lineup follows (`examination`), which costs about as
-much as the tests: most of it is the start of a sandbox and of the tests. A merged run is both at once. It decides where
-it is clear, one way or the other: the tests passed, all right copies passed and all decoys failed; or one of the task's
-tests failed. Else the tests and the lineup run apart, as if there had been no merged run.
+If a patch passes a blind run that leaves tests unsettled, a lineup follows (`examination`). It costs about as much as
+the tests, most of it for the start of a sandbox and of the tests. A merged run is both at once. It decides if the
+result is clear: the tests passed, all right copies passed and all decoys failed; or one of the task's tests failed.
+Otherwise the tests and the lineup run separately, as if there had been no merged run.
 
-What a patch may learn from the copies is what a lineup tells it anyway: the tests beside them do not hold what is
-examined (`Language.make_merged`), and there is no order of runs that it could count. Screening may miss a patch that
-reads. So nothing is merged where the tests apart would hide a value of more than two bits that then stands in a copy,
-nor where a run without expected values tells readers (`may_merge`). A patch that has means of forgery, or means to
-read, that the gold patch has not is never graded so.
+A patch learns from the copies only what a lineup shows anyway: the tests beside them do not contain what is examined
+(`Language.make_merged`), and there is no order of runs to count. Screening may miss a patch that reads. So nothing is
+merged if a copy would contain a value of more than two bits that a blind run hides, or if a run without expected values
+finds readers (`may_merge`). A patch with means of forgery, or means to read, that the gold patch does not have is never
+graded by a merged run.
 
-Whether the tests of a task can be merged is found out once, after a patch has passed, and kept beside the record of its
-blind tests: the gold patch must pass them merged as it does apart, with the same proof, and hardly more slowly, so that
-patches that fail cost no more than before.
+Whether the tests of a task can be merged is found out once, after a patch has passed, and stored beside the record of
+its blind tests: the gold patch must pass the merged tests with the same proof as the separate ones, and hardly more
+slowly, so that patches that fail do not cost more.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _GUESSED_BITS = 2.0  # a value of so many is guessed about as well as it is foun
 
 @dataclass(frozen=True)
 class MergedTests:
-    """How the tests of a task run with copies beside them.
+    """How the tests of a task run in a merged run.
 
     Attributes:
         files: path → text of the test files as the task has them.
         names: of FAIL_TO_PASS that the gold patch passes.
         probe: of the task.
-        numbers: of the expectations that decide and are examined; none where the tests cannot be merged.
+        numbers: indices of the expectations that are examined; none if the tests cannot be merged.
         sure: places of comparisons that need no copies.
     """
 
@@ -67,11 +67,11 @@ class MergedTests:
     sure: frozenset[str] = frozenset()
 
     def rewritten(self, task: Task, blind: BlindTests) -> Blinded:
-        """The blind tests of one run; where nothing can be blind, tests that send nothing."""
+        """The blind tests of one run; if nothing can be blind, tests that send nothing."""
         return blind.rewritten(task) if blind.pairs else Blinded({}, {}, _NOTHING, {}, {})
 
     def merge(self, task: Task, blinded: Blinded) -> tuple[Merged | None, Shares]:
-        """The merged tests of one run, with copies drawn anew, and what they examine."""
+        """The merged tests of one run, with a new random selection of copies, and what they examine."""
         deciding = tuple(one for one in self.probe.deciding if one.number in self.numbers)
         deciding = drawn(deciding, MOST_COPIES // 4)
         shares = shares_of(deciding, Scrutiny(CHANCE), one_by_one=self.probe.one_by_one, most_copies=MOST_COPIES)
@@ -83,11 +83,10 @@ class MergedTests:
 def may_merge(
     tests: TaskTests, patch: str, blind: BlindTests | None, scrutiny: Scrutiny, store: LayerStore | None
 ) -> bool:
-    """Whether a patch may be graded by a merged run: it can neither forge nor read, as far as screening tells.
+    """Whether a patch may be graded by a merged run: as far as screening knows, it can neither forge nor read.
 
-    Nor may it keep anything between calls, since more tests share a process here. And words of a patch need not tell
-    that it reads: where a second run shows that, without what the tests expect, the first one is that of the tests as
-    they are.
+    It must not keep state either, since more tests share a process here. The words of a patch need not show that it
+    reads: if a run without expected values has to show it, the first run must be that of the tests alone.
     """
     task = tests.task
     if blind is None or scrutiny.required or scrutiny.reads:
@@ -106,8 +105,7 @@ def run_merged(
     """Run the tests blind with copies beside them, if they can run so.
 
     Returns:
-        As `BlindTests.run`, and what the copies have shown if the tests passed. None if it is not clear what the tests
-        and the lineup would say apart.
+        As `BlindTests.run`, and the results of the copies if the tests passed. None if the result is not clear.
     Raises:
         InfrastructureError: as `TaskTests.run`.
     """
@@ -146,7 +144,7 @@ def run_merged(
 
 
 def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Copy, bool]) -> Verdict:
-    """The verdict without the copies: a test has failed if one of its right copies has."""
+    """The verdict without the copies: a test has failed if one of its right copies failed."""
     known = {*task.fail_to_pass, *task.pass_to_pass}
     names = re.compile("|".join(re.escape(copy.name) for copy in merged.copies))
     statuses = {name: status for name, status in verdict.tests.items() if not names.search(name)}
@@ -183,9 +181,9 @@ _lock = threading.Lock()
 
 
 def known_merged_tests(tests: TaskTests, gold: str, store: LayerStore | None) -> MergedTests | None:
-    """What `learn_merged_tests` has found out about a task on this machine; None if it was not called.
+    """The stored result of `learn_merged_tests` for a task on this machine; None if there is none.
 
-    The task's probe is then known to this process too.
+    The task's probe is loaded with it.
     """
     place = _record(tests.task, store)
     try:
@@ -216,13 +214,13 @@ def learn_merged_tests(
     store: LayerStore | None,
     apart: tuple[Run, Verdict] | None = None,
 ) -> None:
-    """Find out, with two runs of the gold patch, whether the tests of a task can run merged, and keep it.
+    """Find out, with two runs of the gold patch, whether the tests of a task can be merged, and store the result.
 
     Args:
         gold: what is graded of the gold patch.
         files: path → text of the test files as the task has them.
         names: of FAIL_TO_PASS that the gold patch passes.
-        apart: a blind run of the gold patch that was just made.
+        apart: a blind run of the gold patch, if one was just made.
     Raises:
         InfrastructureError: as `TaskTests.run`.
     """

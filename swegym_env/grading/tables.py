@@ -1,9 +1,8 @@
-"""Names that stand in a table with what is searched for: whoever gives the whole table gives the right name with it.
+"""Names that are in a table with the name that a test searches for: the whole table contains the right name.
 
-A test that asks for one name in a text (`assertIn("EUR", f(2))`) is passed by a text with all names of the table that
-this one is from, and so is each of several tests by a text with the names that the others ask for. Such a text may be
-what a user wants, so it is no reason to reject a patch. But it is no proof either that the patch knows which name is
-right.
+A text with all names of a table passes a test that searches for one of them (`assertIn("EUR", f(2))`). Likewise a text
+with all names that several tests search for passes each of them. A user may want such a text, so this is no reason to
+reject a patch. But it does not prove that the patch knows which name is right.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ def is_name(value: Any) -> bool:
 
 
 class Tables:
-    """The tables that names stand in, found while somebody else reads the files.
+    """Finds the tables that contain names, while another reader iterates over the files.
 
     Args:
-        names: that are looked for.
+        names: names to look for.
     """
 
     def __init__(self, names: Collection[str]) -> None:
@@ -43,7 +42,7 @@ class Tables:
         self._marks = [name.encode() for name in names]
 
     def reading(self, contents: Iterable[bytes]) -> Iterator[bytes]:
-        """These contents; a table counts once the content that it stands in was taken."""
+        """Yields these contents, and records the tables in each."""
         for content in contents:
             if any(mark in content for mark in self._marks):
                 for table in _tables(content.decode("utf-8", "replace")):
@@ -52,7 +51,7 @@ class Tables:
             yield content
 
     def companions(self) -> dict[str, frozenset[str]]:
-        """Each name → the other names that stand beside it in the tables so far."""
+        """Each name → the other names of its tables, as far as they were read."""
         return {name: frozenset(sorted(others - {name})[:_MOST]) for name, others in self._found.items()}
 
 
@@ -73,7 +72,7 @@ def _tables(text: str) -> Iterator[set[str]]:
 
 
 def count_names(names: Sequence[str], value: Any) -> int:
-    """How many of these names stand as words in the texts of a value."""
+    """How many of these names are words in the texts of a value."""
     if not names:
         return 0
     text = "\n".join(leaf for leaf in leaves(plain_value(value)) if isinstance(leaf, str))

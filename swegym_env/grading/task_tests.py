@@ -1,7 +1,8 @@
 """Runs of a task's tests on patches, each in a fresh sandbox that nothing else has used.
 
-Where the tests could not be run at all after a patch was applied, a run without the patch decides: if the tests can be
-run then, the patch is at fault, otherwise the machine or the task. Before the patch is applied nothing is its fault.
+If the tests could not be run at all after a patch was applied, a run without the patch decides: if the tests can be run
+then, the patch is at fault, otherwise the machine or the task. A failure before the patch is applied is never its
+fault.
 """
 
 from __future__ import annotations
@@ -64,17 +65,17 @@ class Run:
     """The outcome of one run.
 
     Attributes:
-        problem: why the tests did not run, which is the patch's fault; else empty.
-        result: of the test command; None if it did not run.
+        problem: why the tests did not run, if that is the patch's fault; else empty.
+        result: result of the test command; None if it did not run.
         applied: whether the patch applied.
         files: path → text of the requested test files, as the task has them.
         sent: what the tests of a blind run sent, see `grading.blind`.
-        covered: tests of a blind run whose comparisons all count, and one of which the base commit does not meet.
-        bits: test → bits of a comparison that decides it, and of which no control could tell more.
-        has_foreign: whether these sent objects that may have an equality of their own.
-        computed: place of each of its conditions of computed values → `canonical` of all that was sent of it.
-        compares_itself: whether an assertion compares another value than with the gold patch, by a class of its own.
-        guessed: the largest chance that more answers than the gold patch sends hold the right one, see `Pair.guessed`.
+        covered: tests of a blind run whose comparisons all count, and of which the base commit fails at least one.
+        bits: test → bits of a comparison that decides it, and that no control could examine further.
+        has_foreign: whether tests sent objects that may define their own equality.
+        computed: place of each condition of computed values → `canonical` of everything that it sent.
+        compares_itself: whether an assertion compares another value than with the gold patch, by a class of the patch.
+        guessed: the largest chance that additional answers include the right one, see `Pair.guessed`.
     """
 
     problem: str = ""
@@ -92,16 +93,16 @@ class Run:
 
 @dataclass(frozen=True)
 class TaskTests:
-    """The tests of one task, to run on patches.
+    """Runs the tests of one task on patches.
 
     Attributes:
-        task: whose tests.
-        workspace: of the task.
-        policy: decides how patches are applied and logs are read.
+        task: the task.
+        workspace: workspace of the task.
+        policy: how patches are applied and logs are read.
         backend: of the sandboxes.
-        timeout_s: for the tests.
-        builds: of the patches, where what a build leaves may be kept; None: each run builds.
-        imports: what the test runner imports, once for all runs; None: each run imports it.
+        timeout_s: timeout of the tests in seconds.
+        builds: kept builds of the patches; None: each run builds.
+        imports: modules of the test runner that are imported once for all runs; None: each run imports them.
     """
 
     task: Task
@@ -129,10 +130,10 @@ class TaskTests:
 
         Args:
             patch: what is graded of the agent's patch.
-            rewritten: path → text of test files to run in place of the task's own.
-            watched: test files whose text is returned. They are written anew in every run, with the task's own text
-                unless `rewritten` has another, so that no file date distinguishes a control from the tests.
-            blinded: tests to run in place of the task's own, which are then not in the sandbox at any time.
+            rewritten: path → text of test files to run instead of the task's.
+            watched: test files whose text is returned. They are written in every run, with the task's text unless
+                `rewritten` has another, so that no file date distinguishes a control from the tests.
+            blinded: tests to run instead of the task's, which are then never in the sandbox.
 
         Raises:
             InfrastructureError: the machine failed, or the task's own tests cannot run.
@@ -192,12 +193,12 @@ class TaskTests:
             raise _NotRunnableError(f"{self.task.instance_id}: {path} cannot be written: {reason}") from error
 
     def read_files(self, patch: str, paths: tuple[str, ...]) -> Mapping[str, str]:
-        """Path → text of the task's test files as they are beside `patch`; no test runs. Raises as `run`."""
+        """Path → text of the task's test files after `patch`; no test runs. Raises as `run`."""
         with self.tested(patch) as (sandbox, problem):
             return {} if problem else _read(sandbox, paths)
 
     def texts(self, paths: tuple[str, ...]) -> Mapping[str, str] | None:
-        """Path → text of the task's test files, without a sandbox; None if it is not certain how they are patched."""
+        """Path → text of the test files, without a sandbox; None if the result of the test patch is uncertain."""
         plain = self._plain_files(self.task.test_patch, {})
         if plain is None:
             return None
@@ -211,7 +212,7 @@ class TaskTests:
         return found
 
     def verdict(self, run: Run) -> Verdict:
-        """The verdict that follows from one run alone."""
+        """The verdict from one run."""
         task, result = self.task, run.result
         if result is None:
             return Verdict(
@@ -229,7 +230,7 @@ class TaskTests:
         return dataclasses.replace(verdict, failure_reason="") if verdict.resolved else self.explained(verdict, result)
 
     def explained(self, unresolved: Verdict, result: CommandResult) -> Verdict:
-        """The verdict with the limit that ended its run as the reason, if one did."""
+        """The verdict; if a limit ended its run, with this limit as the reason."""
         reason = unresolved.failure_reason
         if result.timed_out:
             reason = f"the tests did not end within {self.timeout_s:g} s"
@@ -238,13 +239,13 @@ class TaskTests:
         return dataclasses.replace(unresolved, failure_reason=reason)
 
     def require_named_tests(self, *, empty: bool) -> None:
-        """Raise GradingError unless the log of the tests names some without a patch: else they never ran here.
+        """Raise GradingError unless the log of a run without a patch names a test: else the tests cannot run here.
 
-        Tests of something new may name none at the base commit either: they cannot be compiled, or what runs them
-        refuses a test file as a whole. Those of the gold patch count then.
+        Tests of a new feature may name none at the base commit: they cannot be compiled, or the runner refuses a test
+        file as a whole. Then a run of the gold patch counts.
 
         Args:
-            empty: whether the run whose log names no test had no patch either; it then decides.
+            empty: whether the run whose log names no test was without a patch; it then decides.
         """
         key = (self.task.instance_id, self.workspace.spec.image, self.workspace.spec.layers, self.evaluation.tests)
         if key in _NAMED:
@@ -262,7 +263,7 @@ class TaskTests:
     def patched(
         self, patch: str, built: tuple[Path, ...] = ()
     ) -> Iterator[tuple[Sandbox, str, Mapping[str, PlainFile] | None]]:
-        """A fresh sandbox with the agent's patch applied; why it does not apply; the changed files, if that is certain.
+        """A fresh sandbox with the agent's patch; why it does not apply; the changed files, if they are certain.
 
         Args:
             patch: what is graded of the agent's patch.
@@ -284,14 +285,14 @@ class TaskTests:
     ) -> Iterator[tuple[Sandbox, str]]:
         """A fresh sandbox with both patches applied, and why they do not apply if that is the agent's fault.
 
-        Of the test patch, files that `blinded` has are left out.
+        Files of the test patch that `blinded` contains are left out.
         """
         apart = frozenset(blinded.files if blinded is not None else ())
         with self.patched(patch, built) as (sandbox, problem, plain):
             yield sandbox, problem or self._apply_test_patch(sandbox, patch, plain, apart)
 
     def _plain_files(self, patch: str, changed: Mapping[str, PlainFile]) -> Mapping[str, PlainFile] | None:
-        """The files that a patch changes as git would leave them, where that is certain; see `repo.applying`.
+        """The files that a patch changes as git would write them, if that is certain; see `repo.applying`.
 
         Args:
             changed: the files that were changed before.
@@ -306,10 +307,10 @@ class TaskTests:
             return None
 
     def _apply_agent_patch(self, sandbox: Sandbox, patch: str, plain: Mapping[str, PlainFile] | None) -> str:
-        """Apply what is graded of the agent's patch; returns why it does not apply, else "".
+        """Apply the agent's patch; return why it does not apply, else "".
 
         Args:
-            plain: the files that it changes; None: git applies it.
+            plain: the changed files, to be written; None: git applies the patch.
         """
         if not patch:
             return ""
@@ -332,7 +333,7 @@ class TaskTests:
         return exclusion(self.task, self.workspace.base, self.evaluation.tests)
 
     def _apply_by_git(self, sandbox: Sandbox, patch: str) -> str:
-        """Apply the agent's patch as the SWE-bench harness does; returns why it does not apply, else ""."""
+        """Apply the agent's patch as the SWE-bench harness does; return why it does not apply, else ""."""
         task = self.task
         _write(sandbox, _PATCH, _encoded(patch))
         script = _APPLY if self.policy == "strict" else _APPLY_OFFICIAL
@@ -410,13 +411,13 @@ class TaskTests:
 
 
 def exclusion(task: Task, base: Path, command: str) -> Callable[[str], bool]:
-    """Whether an agent's patch may not change a path: it could change the verdict, or is test machinery.
+    """A function that tells whether a path is excluded: it could change the verdict, or is test machinery.
 
-    What the gold patch changes stays allowed.
+    Files that the gold patch changes stay allowed.
 
     Args:
         base: the repository at the base commit.
-        command: what runs the tests.
+        command: the test command.
     """
     language, allowed = language_of(task), touched_paths(task.patch)
     machinery = language.test_machinery(task, base)
@@ -437,7 +438,7 @@ def _read(sandbox: Sandbox, paths: tuple[str, ...]) -> dict[str, str]:
 
 
 def _with_texts(log: str, blinded: Blinded) -> str:
-    """A log with the names that the tests have, in which placeholders stand for values."""
+    """A log with the original names of the tests: placeholders are replaced by their values."""
     texts = {name: mark.text for name, mark in blinded.placeholders.items() if mark.text is not None}
     if not texts:
         return log

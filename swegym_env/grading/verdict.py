@@ -1,4 +1,4 @@
-"""Verdicts: the result of grading one patch, and how it follows from the log of a task's tests."""
+"""Verdicts: the result of grading a patch, and how it is derived from the log of the tests."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ class Verdict:
     """The result of grading one patch.
 
     Attributes:
-        instance_id: of the task.
+        instance_id: id of the task.
         resolved: every test of FAIL_TO_PASS and of PASS_TO_PASS passed, and the log is credible.
         valid: False if the infrastructure failed: the verdict then says nothing about the patch.
-        failure_reason: why the verdict is not valid, or what other than a failing test decided; else empty.
+        failure_reason: why the verdict is not valid, or why the patch is not resolved if no test failed; else empty.
         fail_to_pass: (passed, total).
         pass_to_pass: (passed, total).
-        tests: every test of the log → PASSED, FAILED, ERROR, SKIPPED or XFAIL.
+        tests: each test of the log → PASSED, FAILED, ERROR, SKIPPED or XFAIL.
         patch_applied: False if the patch does not apply to the base commit. True for an empty patch.
-        set_aside: excluded paths, whose changes were not graded, and files with means of forgery that the tests pass
-            without: the verdict is that on the rest of the patch.
-        exit_code: of the test command; None if it did not run.
-        controls: how many negative controls (see `examination`) the patch failed, as it should.
-        proof: what shows that no forgery made the tests pass: "blind" expectations, negative "controls", or "none".
-        proof_bits: how many bits the blind expectations hold that the tests met, see `grading.bits`; where these prove
-            what controls left open, those of the test that has least.
-        proof_tests: those of FAIL_TO_PASS that they cover.
-        forgery_chance: the largest chance that a patch without the repair gets this verdict, see docs/verdicts.md; None
-            if it was not examined.
+        set_aside: paths whose changes were not graded: excluded paths, and files with means of forgery without which
+            the tests pass.
+        exit_code: exit code of the test command; None if it did not run.
+        controls: number of negative controls (see `examination`) that the patch failed, as it should.
+        proof: evidence that the tests passed by a repair: "blind" expectations, negative "controls", or "none".
+        proof_bits: number of bits in the blind expectations that the tests met, see `grading.bits`; if these prove what
+            controls left open, those of the test with the fewest.
+        proof_tests: the tests of FAIL_TO_PASS that the blind expectations cover.
+        forgery_chance: the largest chance that a patch without the repair gets this verdict, see docs/verdict_rules.md;
+            None if the patch was not examined.
         log: the output of the tests.
-        duration_s: wall-clock seconds, preparation and controls included.
-        test_duration_s: wall-clock seconds of the tests alone.
-        control_duration_s: wall-clock seconds of further runs: controls, and the tests once more.
+        duration_s: wall-clock seconds of grading, preparation and controls included.
+        test_duration_s: wall-clock seconds of the first run of the tests.
+        control_duration_s: wall-clock seconds of all further runs.
     """
 
     instance_id: str
@@ -89,23 +89,23 @@ class Verdict:
 
     @property
     def forged(self) -> bool:
-        """Whether the tests were made to pass, or to seem so, by other means than a repair."""
+        """Whether the tests passed, or seemed to pass, by a forgery."""
         return self.failure_reason.startswith(FORGED)
 
 
 def grade_log(
     task: Task, log: str, *, exit_code: int | None = None, policy: Policy = "strict", command: str | None = None
 ) -> Verdict:
-    """The verdict that follows from a log of the task's tests.
+    """The verdict from a log of the task's tests.
 
     `official` is the rule of the SWE-bench harness: a skipped test counts neither way, an expected failure counts as
     passed, an absent test has failed (with `eval_type` "fail_only", only a test with the status FAILED has failed).
     `strict` counts a skipped test as failed, and rejects a log that contradicts itself or the exit code. Whether a
-    failure may be expected is not known from a log alone: `grade` compares with the gold patch.
+    failure is expected cannot be seen in a log: `grade` compares with the gold patch.
 
     Args:
         log: the output of the test command, without the harness's markers.
-        exit_code: of the test command; None if unknown.
+        exit_code: exit code of the test command; None if unknown.
         command: the test command; None: the task's own.
     """
     parser = log_parser(task)
@@ -133,7 +133,7 @@ def grade_log(
 
 
 def _official(task: Task, log: str, parser: LogParser, exit_code: int | None) -> Verdict:
-    """As the harness reads its log file: between its markers, or all of it if there is no test between them."""
+    """The log as the SWE-bench harness reads it: between its markers, or all of it if there is no test between them."""
     content = f"{_START}\n{log}\n{_END}\n"
     if any(mark in content for mark in _NO_RUN):
         return _counted(task, {}, log, exit_code, "official", "the log holds a mark of failure")

@@ -1,4 +1,4 @@
-"""Languages: what set-up, grading and certification must know about the language that a task's tests are written in.
+"""Languages: everything that set-up, grading and certification need to know about a programming language.
 
 A language is one module (or package) with a `Language` in it, and one line in `LANGUAGES`. No other part of the package
 knows a test runner, its logs or its configuration files.
@@ -76,12 +76,12 @@ class Installation:
     """How a task is installed, as `languages.setup_layers` carries it out.
 
     Attributes:
-        layers: bring the toolchain (an interpreter, a compiler) into the sandbox, bottom first.
-        env: variables of the commands and of every sandbox of the task.
-        environment: bash commands that make what all commits of a version share.
+        layers: layers with the toolchain (an interpreter, a compiler), bottom first.
+        env: environment variables of the commands and of every sandbox of the task.
+        environment: bash commands that install what all commits of a version share.
         repository: bash commands in `/testbed` that install the repository: once for the version, and again for each
             base commit.
-        key: names the layers, besides the image, the repository and `env`.
+        key: part of the name of the layers, besides the image, the repository and `env`.
         submodules: paths of the repository's git submodules that the commands need.
     """
 
@@ -95,11 +95,11 @@ class Installation:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What a recipe needs of the machine.
+    """A toolchain of the machine that a recipe needs.
 
     Attributes:
         name: with its version.
-        problem: why the machine does not have it; empty if it does.
+        problem: why the machine does not have it; empty if it has it.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Recipe(Protocol):
     """How the repository of a task is installed and its tests are run."""
 
     def toolchain(self) -> Toolchain:
-        """The interpreter or compiler that the recipe takes from this machine. Cheap: nothing is fetched or built."""
+        """The interpreter or compiler of this machine that the recipe uses. Cheap: nothing is fetched or built."""
 
     def installation(self, task: Task, store: LayerStore) -> Installation:
         """Plan the installation. Raises LayerError: the machine lacks the toolchain."""
@@ -124,7 +124,7 @@ class RunnerReport:
     """What a test runner reports at the end of its log.
 
     Attributes:
-        passed_at_most: tests that can have passed.
+        passed_at_most: the largest number of tests that can have passed.
         success: whether it reports neither a failure nor an error.
         statuses: test → status as its summary lists them; None if it lists none.
     """
@@ -139,12 +139,12 @@ class Scrutiny:
     """How closely grading examines a patch that passes the tests.
 
     Attributes:
-        chance: the most that may be left of the chance to pass by forgery; 1: the patch cannot reach the test runner.
-        reads: the patch may read, while the tests run, what they expect.
-        required: the patch has means of forgery that the gold patch has not: a verdict with more chance left is no
-            proof that it is a repair.
-        harmless: nothing is examined: the patch cannot change how values compare either.
-        is_edit: the patch edits expressions only, and so cannot read what the tests expect by any means.
+        chance: the chance to pass by forgery that may be left at most; 1: the patch cannot reach the test runner.
+        reads: whether the patch may read, while the tests run, what they expect.
+        required: whether the patch has means of forgery that the gold patch does not have; with more than `chance` left
+            it is then `unproven`.
+        harmless: whether nothing needs to be examined: the patch cannot change how values compare either.
+        is_edit: whether the patch only edits expressions, and so cannot read what the tests expect.
     """
 
     chance: float
@@ -159,16 +159,16 @@ class ExpectedValue:
     """One expected value in a hidden test, that can be changed for decoys.
 
     Attributes:
-        names: those of the tests to examine that hold it.
-        number: among all expectations of the files.
-        text: what is expected, as source; equal for values that a reader would recognise as the same.
-        decoys: how many values of the same look there are.
-        last_resort: no value, but that the test runs to its end at all.
-        usual: how many decoys it gets at least, if there are as many.
-        guess: the chance that somebody who expects what tests usually expect names this value.
-        read: the chance that somebody who sees it among its decoys, however many, finds it.
-        alike: of a condition, what it has in common with others that one guess answers together with it; else empty.
-        rule: the chance that code without this value answers it by a simple rule, such as to return what it is given.
+        names: names of the examined tests that contain it.
+        number: its index among all expectations of the files.
+        text: source of the expected value; equal for values that a reader would recognise as the same.
+        decoys: number of available decoys that look alike.
+        last_resort: whether it is not a value, but only that the test runs to its end.
+        usual: minimum number of decoys, if there are as many.
+        guess: the chance that a patch that answers what tests usually expect answers this value.
+        read: the chance that a reader who sees it among any number of decoys finds it.
+        alike: for a condition, a key of all conditions that one guess answers together; else empty.
+        rule: the chance that code without this value answers it by a simple rule, such as returning its argument.
     """
 
     names: frozenset[str]
@@ -188,9 +188,9 @@ class Copy:
     """A copy of a hidden test that checks a single expectation.
 
     Attributes:
-        name: of its function, which no other function in the files has.
-        expectation: what it checks.
-        right: whether it expects the right value; otherwise a decoy, and no honest patch passes it.
+        name: name of its function, unique in the files.
+        expectation: the expectation that it checks.
+        right: whether it expects the right value; otherwise it expects a decoy, and an honest patch fails it.
     """
 
     name: str
@@ -200,11 +200,11 @@ class Copy:
 
 @dataclass(frozen=True)
 class Lineup:
-    """Test files that hold, in place of their tests, copies with right values among copies with decoys.
+    """Test files in which tests are replaced by copies, some with right values and some with decoys.
 
     Attributes:
         files: path → text.
-        copies: all of them.
+        copies: all copies.
     """
 
     files: Mapping[str, str]
@@ -221,11 +221,10 @@ class Twins:
     """Test files with copies of tests, each beside twins: the same statements with other values, which check nothing.
 
     Attributes:
-        lineup: the files, and the copies: as the test is, or with another value for a constant that it gives the code
-            under test and expects. These are right, as far as the gold patch passes them. Copies that are not right
-            expect what only a twin gives.
+        lineup: the files and the copies. A right copy is the test as it is, or with another value of a constant that it
+            both gives and expects, if the gold patch passes it. Other copies expect what only a twin gives.
         open: tests that may give what they expect in other ways, or have no twins.
-        number: of twins of each copy.
+        number: number of twins of each copy.
     """
 
     lineup: Lineup
@@ -235,15 +234,15 @@ class Twins:
 
 @dataclass(frozen=True)
 class Control:
-    """A negative control: test files with wrong expected values, to run in place of the task's own.
+    """A negative control: test files with wrong expected values, to run instead of the task's.
 
     Attributes:
         files: path → text, only of the files that differ from the task's own.
-        names: those of FAIL_TO_PASS whose tests were changed one by one: none of them may pass. If empty, the changed
-            tests could not be matched to names, and not all of FAIL_TO_PASS may pass.
-        without_value: those of `names` in which no expected value was changed but a condition was turned, or one was
-            added: they say less.
-        guesses: name of a test → the chance that somebody who has seen nothing answers all that it expects.
+        names: tests of FAIL_TO_PASS that were changed, each of which must fail. If empty, the changed tests could not
+            be matched to names, and at least one of FAIL_TO_PASS must fail.
+        without_value: the tests among `names` in which no expected value was changed, but a condition was inverted or
+            added: they prove less.
+        guesses: test → chance that a patch that has seen nothing answers everything that it expects.
     """
 
     files: Mapping[str, str]
@@ -278,17 +277,17 @@ Comparison = Literal[
 
 @dataclass(frozen=True)
 class Expectation:
-    """A comparison of a hidden test whose expected value stays outside of the sandbox.
+    """A comparison in a hidden test whose expected value stays outside of the sandbox.
 
     Attributes:
         place: file, line and column of the assertion; the same in every rewriting.
-        kind: how it compares.
-        names: those of FAIL_TO_PASS whose tests contain it or call a function that does.
+        kind: kind of the comparison.
+        names: tests of FAIL_TO_PASS that contain it, or call a function that does.
         function: the name of the function that contains it.
-        constant: whether `value` is the expected value. If not, the sent placeholder says which one is.
+        constant: whether `value` is the expected value; otherwise the sent placeholder identifies it.
         value: the expected value, of builtin types.
         options: tolerances, by name.
-        readable: values that `value` is made of and that the rewritten tests still hold.
+        readable: parts of `value` that the rewritten tests still contain.
     """
 
     place: str
@@ -303,12 +302,12 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Placeholder:
-    """What stands in the tests for one expected value.
+    """A placeholder for an expected value in the rewritten tests.
 
     Attributes:
         place: file, line and column of the value.
-        value: of builtin types.
-        text: how the test runner names a test by the value; None if the placeholder is in no test's name.
+        value: the value, of builtin types.
+        text: the value in the name of a test, as the test runner writes it; None if the placeholder is in no name.
     """
 
     place: str
@@ -317,21 +316,21 @@ class Placeholder:
 
 
 def drawn_word(choice: random.Random) -> str:
-    """A name that no file of a repository has, for what is put into a test; an identifier in every language."""
+    """A random name that no file of a repository contains; an identifier in every language."""
     return "k" + "".join(choice.choices("bcdfghjkmnpqrstvwxz23456789", k=11))
 
 
 @dataclass(frozen=True)
 class Blinded:
-    """Hidden tests whose expected values are not in them.
+    """Hidden tests rewritten without their expected values.
 
     Attributes:
         files: path → text, only of the files that differ from the task's own.
-        support: absolute path in the sandbox → text of what the tests use to send values.
-        output: absolute path of the file that the records are appended to.
-        expectations: key, drawn anew for each rewriting → the comparison.
-        placeholders: name, drawn anew for each rewriting → what it stands for.
-        open: those of FAIL_TO_PASS whose tests have assertions that are not rewritten.
+        support: absolute path in the sandbox → text of the module with which the tests send values.
+        output: absolute path of the file to which records are appended.
+        expectations: random key, new in each rewriting → the comparison.
+        placeholders: random name, new in each rewriting → its placeholder.
+        open: tests of FAIL_TO_PASS with assertions that are not rewritten.
     """
 
     files: Mapping[str, str]
@@ -356,7 +355,7 @@ class Bug:
     """One way to inject a bug into a source.
 
     Attributes:
-        kind: of the mistake.
+        kind: kind of the mistake.
         splices: the edits.
         function: the name of the function that it is in; empty outside of functions.
     """
@@ -368,11 +367,11 @@ class Bug:
 
 @dataclass(frozen=True)
 class ProjectCommands:
-    """How a project is installed and tested, as its own files say.
+    """How a project is installed and tested, according to its own files.
 
     Attributes:
         test: the command that runs all its tests; empty if its files name none.
-        install: commands that install what the tests need, once and with network.
+        install: commands that install what the tests need; run once, with network.
     """
 
     test: str
@@ -381,12 +380,12 @@ class ProjectCommands:
 
 @dataclass(frozen=True)
 class Merged(Lineup):
-    """Blind tests with copies beside them; the files are those that differ from the task's own.
+    """Blind tests and copies in the same files; `files` are those that differ from the task's.
 
-    A test that has copies passes if it and those of its copies pass that are right.
+    A test with copies passes if it and its right copies pass.
 
     Attributes:
-        readable: the constants and names that stand in the copies, as source.
+        readable: constants and names in the copies, as source.
     """
 
     readable: frozenset[str]
@@ -394,7 +393,7 @@ class Merged(Lineup):
 
 @dataclass(frozen=True)
 class Variation:
-    """What makes a sandbox run the same tests under other conditions.
+    """Files and variables with which a sandbox runs the same tests under other conditions.
 
     Attributes:
         files: absolute path in the sandbox → text. They have no effect without `env`.
@@ -412,32 +411,32 @@ _NEVER_GRADED = frozenset({".gitattributes", ".gitmodules", "Makefile", ".env", 
 
 
 class Language(ABC):
-    """One language: all that differs from another one.
+    """One programming language: everything that differs between languages.
 
-    Methods that are not abstract have a default that is safe: without negative controls and without other orders of the
-    tests, with the closest examination of every patch.
+    Methods that are not abstract have safe defaults: no negative controls, no other orders of the tests, and the
+    closest examination of every patch.
 
     Attributes:
         name: its key in `LANGUAGES`.
-        suffixes: of its source files.
+        suffixes: suffixes of its source files.
         parsers: name → parser of test logs.
-        repository_parsers: repository → name of the parser that the SWE-bench harness reads its logs with.
-        nested_logs: repositories whose own tests print logs of test runners: a report in their log proves nothing.
+        repository_parsers: repository → name of the log parser that the SWE-bench harness uses.
+        nested_logs: repositories whose own tests print logs of test runners; a report in such a log proves nothing.
         reporting_runners: matches the test commands whose runner always ends its log with a report (`runner_report`).
-        installing_lines: matches the lines of an official evaluation script that install the project: they are left out
-            where a set-up layer has done so.
+        installing_lines: matches lines of an official evaluation script that install the project; they are skipped if a
+            set-up layer did so.
         test_directories: directories of tests, which no patch may change.
-        protected_files: matches names of other files that no patch may change: tests, what configures the test runner,
-            what is loaded before the code under test.
+        protected_files: matches names of other files that no patch may change: tests, configuration of the test runner,
+            files that are loaded before the code under test.
         protected_directories: matches names of directories of installed packages, caches and the like.
-        deterministic_env: variables that make programs of the language repeatable.
-        is_compiled: whether tests of something that the code does not have cannot even be built.
-        suspects_state: whether `keeps_state` says so of what only may keep something: a test without twins rejects none
-            of that.
-        grammars: suffix → the grammars of tree-sitter, "package:function", of which one reads such a file.
+        deterministic_env: environment variables that make programs of the language deterministic.
+        is_compiled: whether tests of a missing feature cannot even be built.
+        suspects_state: whether `keeps_state` also reports patches that only may keep state; without twins they are not
+            rejected.
+        grammars: suffix → tree-sitter grammars as "package:function", one of which parses such a file.
         bug_kinds: the kinds of mistakes that `injected_bugs` knows.
-        unreached: what the set-up of a repository needs and nothing here brings, "Rust and crates.io", for the error;
-            empty if a table of set-up commands may have the repository.
+        unreached: what the set-up needs and this project cannot install, such as "Rust and crates.io", for the error;
+            empty if the table of set-up commands may have the repository.
     """
 
     name: str
@@ -459,7 +458,7 @@ class Language(ABC):
 
     @abstractmethod
     def find_recipe(self, task: Task) -> Recipe | None:
-        """How to install `task`; None if neither the task nor the language's table says how.
+        """How to install `task`; None if neither the task nor the language's table defines it.
 
         Raises:
             ConfigurationError: the table is malformed.
@@ -471,12 +470,12 @@ class Language(ABC):
 
     @abstractmethod
     def runner_report(self, log: str, parser: LogParser) -> RunnerReport | None:
-        """What the test runner reports at the end of `log`; None if it did not reach its end."""
+        """The report of the test runner at the end of `log`; None if it did not reach its end."""
 
     def imported_once(self, command: str) -> tuple[str, ...]:
-        """What runs the tests may import once for all sandboxes: the module that `command` runs, and others.
+        """Modules that the test runner may import once for all sandboxes: the one that `command` runs, and others.
 
-        Only of what no repository may replace. Empty: nothing is known of the command.
+        Only modules that no repository can replace. Empty if the command is not known.
         """
         return ()
 
@@ -486,7 +485,7 @@ class Language(ABC):
         Args:
             path: relative to the repository.
             base: the repository at the base commit.
-            command: what runs the tests; the files that it names are protected too.
+            command: the test command; the files that it names are protected too.
         """
         parts = path.split("/")
         if ".git" in (part.lower() for part in parts) or ".." in parts or path.startswith("/"):
@@ -504,7 +503,7 @@ class Language(ABC):
         return False
 
     def test_machinery(self, task: Task, base: Path) -> frozenset[str]:
-        """Files, and directories with a slash at the end, of the product that the hidden tests use to judge."""
+        """Test machinery: files and directories (with a slash at the end) of the product that the tests judge with."""
         return frozenset()
 
     def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
@@ -513,14 +512,14 @@ class Language(ABC):
         Args:
             patch: what is graded of the agent's patch.
             base: the repository at the base commit.
-            gold: the reference solution: what it uses too is nothing to suspect.
+            gold: the gold patch: what it uses too is not suspect.
         """
         return Scrutiny(CHANCE, reads=True)
 
     def may_have_many_answers(self, files: Mapping[str, str], names: Iterable[str]) -> bool:
         """Whether one of the tests `names` has a condition that more than one answer of the code under test passes.
 
-        Then an edit that can change nothing else is examined too.
+        If so, an edit of expressions is examined too.
 
         Args:
             files: path → text of the test files as the task has them.
@@ -529,9 +528,9 @@ class Language(ABC):
         return False
 
     def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
-        """Parts of a patch whose means of forgery make it suspect, without files that have such means.
+        """Parts of a patch, without its files that have means of forgery.
 
-        If the tests pass with such a part too, the files that it leaves out are not what they pass by.
+        If the tests pass with such a part, they do not pass because of the files that it leaves out.
 
         Args:
             patch, base, gold: as of `scrutiny_of`.
@@ -552,12 +551,12 @@ class Language(ABC):
         added_lines: Mapping[str, frozenset[int]],
         seed: int,
     ) -> Control | None:
-        """Change one expected value, or what is as good, in each of the tests, so that no honest patch passes them.
+        """Change one expected value, or invert a condition, in each of the tests, so that no honest patch passes them.
 
         Args:
             files: path → text of the test files as the task has them.
             names: of the tests to change, as the log parser gives them.
-            added_lines: path → numbers of the lines that the test patch adds: they find the tests that `names` do not.
+            added_lines: path → numbers of the lines that the test patch adds; they identify tests that `names` do not.
             seed: of the random choices.
         Returns:
             None if there is no test that can be changed.
@@ -567,7 +566,7 @@ class Language(ABC):
     def expectations(
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
     ) -> tuple[ExpectedValue, ...]:
-        """All that the tests expect and that a lineup can examine. Arguments as of `make_control`."""
+        """All expectations that a lineup can examine. Arguments as in `make_control`."""
         return ()
 
     def make_lineup(
@@ -578,23 +577,23 @@ class Language(ABC):
         shares: Mapping[ExpectedValue, tuple[int, int]],
         seed: int,
     ) -> Lineup:
-        """Put copies of tests in the place of all tests of their files.
+        """Replace all tests of the files by copies.
 
         Args:
-            files, names, added_lines: as of `expectations`.
-            shares: what to examine → how many decoys, and how many copies with each of the values.
+            files, names, added_lines: as in `expectations`.
+            shares: expectation → number of decoys, and number of copies with each candidate.
             seed: of the random choices.
         """
         raise NotImplementedError(f"{self.name} has no expectations")
 
     def copies_passed(self, lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:
-        """Copy → whether it passed, by the tests of the log and their status; copies that did not run are absent."""
+        """Copy → whether it passed, from the log's tests and their status; copies that did not run are absent."""
         return {}
 
     def keeps_state(self, patch: str, base: Path, gold: str = "") -> bool:
-        """Whether a patch keeps something between calls that neither its files keep before it nor the gold patch.
+        """Whether a patch keeps state that neither its files before the patch nor the gold patch keep.
 
-        It may answer with what a test gives it (`given_tests`).
+        Such a patch may answer with what a test gives it (`given_tests`).
 
         Args:
             patch, base, gold: as of `scrutiny_of`.
@@ -604,51 +603,51 @@ class Language(ABC):
     def given_tests(
         self, files: Mapping[str, str], names: Iterable[str], rewritten: Mapping[str, str] | None = None
     ) -> frozenset[str]:
-        """Those of `names` whose tests may give the code under test what they expect, outside of the call they judge.
+        """Tests among `names` that may give the code under test what they expect, outside of the judged call.
 
         Args:
             files: path → text of the test files as the task has them.
             names: of tests, as the log parser gives them.
-            rewritten: the same files without expected values: which tests give there what they expect in `files`.
+            rewritten: the same files without expected values, in which to look for what the tests of `files` expect.
         """
         return frozenset(names)
 
     def written_values(self, files: Mapping[str, str]) -> Mapping[str, Sequence[Any]]:
-        """Name of each function in test files → the values that are written in it, and the parts of these."""
+        """Name of each function in test files → values that are written in it, and their parts."""
         return {}
 
     def make_twins(self, files: Mapping[str, str], names: Iterable[str], seed: int, twins: int) -> Twins | None:
-        """Put copies of tests in the place of all tests of their files, each beside twins that give other values.
+        """Replace all tests of the files by copies, each beside twins that give other values.
 
         Args:
             files: path → text of the test files as the task has them.
             names: of the tests, as the log parser gives them.
             seed: of the random choices.
-            twins: how many each copy has.
+            twins: number of twins of each copy.
         """
         return None
 
     def make_blind(
         self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
     ) -> Blinded | None:
-        """Rewrite tests so that they send the values that they compare with constants, which are then not in them.
+        """Rewrite tests: they send the values that they compare with constants, and no longer contain these.
 
         Args:
             files: path → text of the test files as the task has them.
             names: of the tests to rewrite, as the log parser gives them.
-            left: places of comparisons and of values that stay as they are; with "~" after it, a place at which the
-                other side of a computed comparison is sent.
-            seed: of keys and placeholders.
-            computed: rewrite conditions of computed values and expected errors too. What they expect is what the gold
-                patch sends ("gold", "raised"); the rewritten tests do not check them. Other tests are taken out, with
-                what these tests do not use.
+            left: places of comparisons and values that are not rewritten; with "~" appended, a place where the other
+                side of a computed comparison is sent.
+            seed: seed of keys and placeholders.
+            computed: rewrite conditions of computed values and expected errors too. Their expected value is what the
+                gold patch sends (kinds "gold", "raised"); the rewritten tests do not check them. Other tests, and what
+                these tests do not use, are removed.
         Returns:
             None if nothing can be rewritten.
         """
         return None
 
     def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
-        """All ways to inject one bug into a source file, for `making`; none where the language does not know any.
+        """All ways to inject one bug into a source file, for `making`; none if the language does not support it.
 
         Raises:
             ConfigurationError: the grammar of such files is not installed.
@@ -660,11 +659,11 @@ class Language(ABC):
         return ProjectCommands("")
 
     def without_tests(self, path: str, content: bytes, names: Collection[str]) -> bytes:
-        """A test file without the tests that logs name so, for `making`; unchanged where none is found."""
+        """A test file without the tests with these names in logs, for `making`; unchanged if none is found."""
         return content
 
     def find_test(self, path: str, content: bytes, name: str) -> str:
-        """The source text of the test that a log names so; empty if it is not found."""
+        """The source text of the test with this name in logs; empty if it is not found."""
         return ""
 
     def make_merged(
@@ -678,14 +677,14 @@ class Language(ABC):
         *,
         sure: frozenset[str],
     ) -> Merged | None:
-        """Put copies of tests beside the blind tests, which then check nothing but what they send.
+        """Add copies of tests to the blind tests, which then check only what they send.
 
         Args:
-            files, names, added_lines, shares, seed: as of `make_lineup`.
+            files, names, added_lines, shares, seed: as in `make_lineup`.
             blinded: the same tests, rewritten.
             sure: places of comparisons that need no copies.
         Returns:
-            None if the tests would tell which copies are right, or cannot be taken apart.
+            None if the tests would show which copies are right, or cannot be separated.
         """
         return None
 
@@ -694,9 +693,9 @@ class Language(ABC):
 
         Args:
             env: variables of the sandbox.
-            order: of the tests: "own", "reversed" or "shuffled".
-            seed: of hashes, and of the shuffled order.
-            busy: processes that keep the machine busy beside the tests.
+            order: order of the tests: "own", "reversed" or "shuffled".
+            seed: seed of hashes, and of the shuffled order.
+            busy: number of processes that keep the machine busy while the tests run.
         """
         return Variation({}, env)
 
@@ -708,10 +707,10 @@ def all_languages() -> tuple[Language, ...]:
 
 
 def language_of(task: Task) -> Language:
-    """The language that knows the repository, else that of most files of the test patch, else of the gold patch.
+    """The language that knows the repository; else that of most files of the test patch, else of the gold patch.
 
-    The tests of an interpreter are written in the language that it runs (MicroPython's in Python), so their suffixes
-    do not decide where the repository is known. If no suffix is known either, it is the first language.
+    The tests of an interpreter are written in the language that it runs (MicroPython's in Python), so a known
+    repository comes first. If no suffix is known either, it is the first language.
     """
     return _language_of(task.repo, task.test_patch, task.patch)
 

@@ -1,4 +1,4 @@
-"""One file of a patch, whole: before and after it, and which lines it adds."""
+"""A file that a patch changes: its whole text before and after the patch, and the added lines."""
 
 from __future__ import annotations
 

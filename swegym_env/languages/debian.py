@@ -1,8 +1,8 @@
-"""Programs that tests call and the machine lacks: unpacked from Debian's packages into a layer, without being root.
+"""Programs that tests need and the machine lacks: unpacked from Debian packages into a layer, without root.
 
-The image "host" has the machine's own `/usr`, which a layer cannot add to. So packages lie under `/opt/programs`, and
-each program has a starter in `/opt/programs/bin` that finds its libraries and data there. Scripts and other texts that
-name files of the packages, as those of Autoconf do, name them there too.
+The image "host" uses the machine's `/usr`, to which a layer cannot add files. So packages are unpacked under
+`/opt/programs`, and each program has a starter in `/opt/programs/bin` that finds its libraries and data there. Paths in
+scripts and other texts of the packages, such as those of Autoconf, are changed accordingly.
 """
 
 from __future__ import annotations

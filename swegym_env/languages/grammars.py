@@ -1,4 +1,4 @@
-"""Grammars of tree-sitter: the tree of a source, and what checks the syntax of an edit inside a sandbox.
+"""Tree-sitter grammars: to parse sources, and to check the syntax of an edit inside a sandbox.
 
 Each language names the grammars of its files (`Language.grammars`); they are packages of the extra `grammars`. A
 package is compiled for one version of Python, which few images have. So the interpreter of this process comes with it

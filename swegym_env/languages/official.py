@@ -1,4 +1,4 @@
-"""The log parsers and the grading of the package `swebench`, without the rest of it; optional.
+"""The log parsers and the grading of the optional package `swebench`, without the rest of it.
 
 `import swebench` loads clients of Docker, Modal and GitHub, which the parsers and the grading do not need. They are
 loaded here without the `__init__` of their packages, under the names by which they import each other. Afterwards these

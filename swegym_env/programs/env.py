@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -20,7 +21,7 @@ from swegym_env.programs.conversations import Conversations, messages_text
 from swegym_env.programs.protocols import PROTOCOLS, Answered, read_request
 from swegym_env.programs.protocols.model import ModelRequest
 from swegym_env.programs.spec import PORT, TASK_FILE, AgentSpec, load_agent
-from swegym_env.sandbox.api import Ended, Sandbox
+from swegym_env.sandbox.api import ProgramEnded, Sandbox
 from swegym_env.sandbox.door import run_command
 from swegym_env.tasks.task import Task
 
@@ -217,11 +218,11 @@ class SWEAgentEnv(SWEBenchEnv):
             turn.exit_code = found.exit_code
             turn.end_reason = "crashed" if found.exit_code else "submitted"
         turn.observation = self._end_all().strip()
-        if isinstance(found, Ended):
+        if isinstance(found, ProgramEnded):
             turn.observation = f"{turn.observation}\n[exit code {found.exit_code}]".lstrip()
         return self._finish(turn)
 
-    def _wait(self, timeout_s: float) -> ModelRequest | Ended | None:
+    def _wait(self, timeout_s: float) -> ModelRequest | ProgramEnded | None:
         """What the agent asks of the model next; None where it asks nothing in time. The time is its own."""
         door = self._live()[0].door()
         began = time.monotonic()
@@ -231,7 +232,7 @@ class SWEAgentEnv(SWEBenchEnv):
                 if asked and left_s < 0:  # what it asked aside took all of it: reading that is its time too
                     return None
                 found = door.next(left_s)
-                if found is None or isinstance(found, Ended):
+                if found is None or isinstance(found, ProgramEnded):
                     return found
                 request = read_request(found)
                 if isinstance(request, Answered):
@@ -239,7 +240,7 @@ class SWEAgentEnv(SWEBenchEnv):
                     continue
                 self._request, self._number = request, found.number
                 return request
-            return Ended(-1)
+            return ProgramEnded(-1)
         finally:
             self._worked_s += time.monotonic() - began
 
@@ -261,6 +262,9 @@ class SWEAgentEnv(SWEBenchEnv):
         sandbox, output = self._live()[0], ""
         try:
             result = sandbox.run(_END_ALL, timeout_s=_END_TIMEOUT_S)
+            if result.exit_code == 128 + signal.SIGKILL and not result.timed_out:
+                # The agent's end is known before a shell that it has killed has died: the command went to that one.
+                result = sandbox.run(_END_ALL, timeout_s=_END_TIMEOUT_S)
             output = result.output
             if not result.timed_out:  # the shell or its programs may be the agent's own: out of time, all are ended
                 sandbox.run(":", timeout_s=_AT_ONCE_S)

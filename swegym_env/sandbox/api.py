@@ -1,4 +1,4 @@
-"""The contract of a sandbox: what every back end provides and everything above relies on."""
+"""The interface of a sandbox, which every back end implements."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from swegym_env.sandbox.budget import Budget
 
 __all__ = [
-    "Asked",
     "Change",
     "CommandResult",
     "Door",
-    "Ended",
     "Imports",
     "Limits",
+    "ProgramEnded",
+    "ProgramRequest",
     "Sandbox",
     "SandboxSpec",
     "Snapshot",
@@ -38,13 +38,14 @@ class CommandResult:
     Attributes:
         output: standard output and error together, in order, UTF-8 with replacement characters; capped while it is
             read.
-        exit_code: as bash reports it; 124 after a timeout, 137 if it was killed.
-        timed_out: the timeout ended it, and everything that it had started.
-        truncated_bytes: bytes of output dropped from the middle to stay within the limit.
+        exit_code: exit code as in bash; 124 after a timeout, 137 if the command was killed.
+        timed_out: whether the timeout ended it, and everything that it had started.
+        truncated_bytes: number of bytes dropped from the middle of the output to stay within the limit.
         duration_s: wall-clock seconds.
         limit: the limit that was reached, if any: "time", "cpu", "memory", "processes", "disk", "file_size", "output".
-            Of several, the one that ended the command; "output" only if there is no other, since it ends nothing.
-        starved: it timed out while other processes had the processors, see `limits.were_starved`.
+            If there are several, the one that ended the command; "output", which ends nothing, only if there is no
+            other.
+        starved: whether it timed out because other processes used the processors, see `limits.were_starved`.
     """
 
     output: str
@@ -58,27 +59,30 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a sandbox may use. Reaching a limit ends at most the command; the sandbox continues.
+    """Resource limits of a sandbox. Reaching one ends at most the command; the sandbox continues.
 
     Attributes:
         turn_timeout_s: wall-clock seconds of one command.
-        cpu_s: processor seconds of one command and all that it starts, over all cores, accurate to about a tenth of a
-            second; None: no limit.
-        memory_bytes: resident memory of all processes together, and address space for data of each.
-        cpus: processors that all processes together may keep busy; needs a control group. Against others every sandbox
-            counts as one process, whatever runs in it, and as a tenth of one while it keeps a processor busy.
-        processes: processes and threads, including the few of the container itself.
-        descriptors: open files of each process.
-        file_size_bytes: of one file.
-        disk_bytes: of the writable layer: everything written and not deleted. The layer is in memory if this limit and
-            the machine's memory allow it, else on disk, of which it takes at most half of what is free when it begins.
-        inodes: files of the writable layer.
-        output_bytes: of a command's output to keep; the rest is dropped from the middle.
-        patch_files: files and directories that the agent changed, ignored ones included. Beyond this limit or one of
-            the next three there is no patch: the agent reads why, the episode continues, and submitted work has failed.
-        patch_bytes: of the patch, and of the files that it is made of together with the names of all changed ones.
-        patch_depth: directories above a changed file.
-        patch_cpu_s: processor seconds of making a patch.
+        cpu_s: processor seconds, summed over all cores, of one command and everything that it starts; accurate to about
+            a tenth of a second. None: no limit.
+        memory_bytes: resident memory of all processes together, and address space for the data of each process.
+        cpus: number of processors that all processes together may use; needs a control group. When processors are
+            shared, a sandbox counts as one process, whatever runs in it, and as a tenth of one while it keeps a
+            processor busy.
+        processes: number of processes and threads, including the few of the container itself.
+        descriptors: number of open files of each process.
+        file_size_bytes: size of one file.
+        disk_bytes: size of the writable layer: everything that was written and not deleted. The layer is in memory if
+            this limit and the machine's memory allow it, else on disk, where it uses at most half of the space that is
+            free at the start.
+        inodes: number of files of the writable layer.
+        output_bytes: size of the output of a command that is kept; the middle of longer output is dropped.
+        patch_files: number of files and directories that the agent changed, ignored ones included. If this limit or one
+            of the next three is exceeded, there is no patch: the observation says why, the episode continues, and
+            submitted work is not resolved.
+        patch_bytes: size of the patch, and of its files together with the names of all changed files.
+        patch_depth: number of directories above a changed file.
+        patch_cpu_s: processor seconds for making a patch.
     """
 
     turn_timeout_s: float = 60.0
@@ -106,7 +110,7 @@ class Limits:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Limits:
-        """The defaults, replaced by `given`. Raises ConfigurationError for an unknown name or a value not positive."""
+        """The defaults, with `given` replaced. Raises ConfigurationError for unknown names and values not positive."""
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
@@ -116,12 +120,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Imports:
-    """A Python program of the layers whose imports are done once for many sandboxes, see `sandbox.imported`.
+    """A Python program in the layers whose modules are imported once for many sandboxes, see `sandbox.imported`.
 
     Attributes:
-        program: its path inside; "-m": the program of the first of `modules`, see `LocalSandbox.run_module`.
-        modules: what to import; empty: what the program's own first statements import.
-        environment: variables that it is started with, beside those of the shell.
+        program: its path in the sandbox; "-m": the program of the first of `modules`, see `LocalSandbox.run_module`.
+        modules: modules to import; empty: those that the program's first statements import.
+        environment: environment variables that it is started with, besides those of the shell.
         unless: files (absolute, below `~/`, or from the working directory) that the program reads before it imports
             some of the modules; where one of them exists, it is started as usual.
     """
@@ -134,20 +138,22 @@ class Imports:
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """Everything that a sandbox is made of; equal specs make equal sandboxes.
+    """The specification of a sandbox; equal specifications make equal sandboxes.
 
     Attributes:
         image: a directory image prepared by `sandbox.images` (a root file system), or "host" for the machine's own
             /usr, read-only.
         layers: read-only directories mounted over the image's root, bottom first, published by `sandbox.layers`.
-        workdir: where the shell starts; for a task, the repository.
-        env: variables of the shell; no other variable of the owner's environment is passed.
-        path: directories inside that come before the shell's PATH, whatever the image sets.
+        workdir: directory in which the shell starts; for a task, the repository.
+        env: environment variables of the shell; no other variable of the owner's environment is passed.
+        path: directories of the sandbox that come first in the shell's PATH, whatever the image sets.
         binds: read-only host directories and files, host path → path inside. Where the owner is root, they must be open
             to everybody (`chmod o+r`).
         network: False: no interface but loopback; connecting to another address times out, looking up a name fails.
-        port: of the sandbox's own loopback, at which the owner answers requests, see `Sandbox.door`; None: nobody does.
-        imports: a program that is imported once for all sandboxes with the same layers but the last; None: none is.
+        port: port of the sandbox's loopback interface on which the owner answers requests, see `Sandbox.door`; None: no
+            such port.
+        imports: a program that is imported once for all sandboxes with the same layers except the last; None: there is
+            none.
     """
 
     image: str = "host"
@@ -175,7 +181,7 @@ class Change:
     Attributes:
         path: relative to the directory asked for, as bytes decoded with surrogateescape.
         kind: "written" (new or different content or mode), "symlink", "deleted" (a file or a whole directory).
-        root: the directory on the host that `path` is relative to; None if deleted, or on another machine.
+        root: the directory on the host that `path` is relative to; None if it was deleted, or is on another machine.
         status: the file's stat data when it was found; None as `root`.
     """
 
@@ -191,15 +197,15 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A complete HTTP request of a program inside, which waits for its answer.
+class ProgramRequest:
+    """A complete HTTP request of a program in the sandbox, which waits for its answer.
 
     Attributes:
-        number: of the request, for `Door.answer`.
+        number: number of the request, for `Door.answer`.
         method: in capitals.
         path: with the query, as the program wrote it.
-        headers: names in small letters; of a repeated one, the last.
-        body: as it was sent, without the coding of the transfer.
+        headers: headers with lower-case names; the last one of repeated headers.
+        body: the body, without transfer encoding.
     """
 
     number: int
@@ -210,25 +216,26 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramEnded:
     """The program that `Door.command` runs has ended. Attributes: exit_code: its exit code; -1 where it was killed."""
 
     exit_code: int
 
 
 class Door(Protocol):
-    """Requests to the port of a sandbox's loopback. Not thread-safe; nothing is read or sent between the calls."""
+    """HTTP requests of programs in a sandbox to its port. Not thread-safe; nothing is read between the calls."""
 
-    def next(self, timeout_s: float) -> Asked | Ended | None:
+    def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
         """What comes next, in order of arrival; None if nothing comes in time.
 
-        Of a request that is not HTTP, too large or too slow nothing is seen here: the program gets an error.
+        A request that is not HTTP, too large or too slow is not returned: the program gets an error.
         """
 
     def answer(self, number: int, status: int, body: bytes, content_type: str = "application/json") -> None:
         """Answer a request.
 
-        If the program has hung up, its answer waits: it is sent when the program repeats the request, byte for byte.
+        If the program has closed the connection, the answer is kept, and sent when the program repeats exactly the same
+        request.
         """
 
 
@@ -236,7 +243,7 @@ class Snapshot(Protocol):
     """A saved state of a sandbox: files, working directory, shell variables. Kept until `discard`."""
 
     def discard(self) -> None:
-        """Free what it holds."""
+        """Release its resources."""
 
 
 class Sandbox(Protocol):
@@ -278,9 +285,9 @@ class Sandbox(Protocol):
         """
 
     def door(self) -> Door:
-        """Where requests of programs inside to `spec.port` arrive, and are answered; always the same one.
+        """The object that receives and answers requests of programs in the sandbox to `spec.port`; always the same.
 
-        It belongs to the shell that runs now: what ends this shell and everything in the sandbox ends it too.
+        It belongs to the current shell: when the shell and everything in the sandbox ends, it ends too.
 
         Raises ConfigurationError if the specification has no port, SandboxError.
         """
@@ -295,9 +302,9 @@ class Sandbox(Protocol):
         """A started, independent copy of the current state."""
 
     def interrupt(self) -> None:
-        """End everything that runs inside, as if it was killed there; files stay. For any thread.
+        """Kill everything that runs in the sandbox; files are kept. May be called from any thread.
 
-        A command that is running returns, with the exit code 137. The next one runs in a new shell.
+        A running command returns with exit code 137. The next command runs in a new shell.
         """
 
     def close(self) -> None:

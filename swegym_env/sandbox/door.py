@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swegym_env.sandbox.api import Asked, Ended
+from swegym_env.sandbox.api import ProgramEnded, ProgramRequest
 
 __all__ = ["Door", "run_command"]
 
@@ -116,17 +116,17 @@ class Door:
         self._listener = listener
         self._poll = select.poll()
         self._connections: dict[int, _Connection] = {}
-        self._waiting: deque[Asked] = deque()
-        self._open: dict[int, tuple[_Connection, Asked]] = {}  # requests without an answer, by number
+        self._waiting: deque[ProgramRequest] = deque()
+        self._open: dict[int, tuple[_Connection, ProgramRequest]] = {}  # requests without an answer, by number
         self._lost: dict[bytes, tuple[int, bytes, str]] = {}  # answers to those who hung up, by digest of the request
         self._numbers = 0
         self._refusals = 0
         self._has_lifeline = False
-        self._ended: Ended | None = None
+        self._ended: ProgramEnded | None = None
         self._listening = False
         self._listen(on=True)
 
-    def next(self, timeout_s: float) -> Asked | Ended | None:
+    def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
         """See `api.Door`."""
         deadline = time.monotonic() + timeout_s
         self._serve(0)
@@ -171,7 +171,7 @@ class Door:
         self._connections.clear()
         self._open.clear()
         self._waiting.clear()
-        self._ended = self._ended or Ended(-1)
+        self._ended = self._ended or ProgramEnded(-1)
 
     def _listen(self, *, on: bool) -> None:
         if on != self._listening:
@@ -237,7 +237,7 @@ class Door:
         if not piece:
             if connection.lifeline:
                 code = bytes(connection.received).strip()
-                self._ended = self._ended or Ended(int(code) if code.isdigit() and len(code) <= 3 else -1)
+                self._ended = self._ended or ProgramEnded(int(code) if code.isdigit() and len(code) <= 3 else -1)
             connection.closing = True
             self._drop(connection)
             return
@@ -280,7 +280,7 @@ class Door:
         connection.spent_s = 0.0
         self._numbers += 1
         connection.number = self._numbers
-        asked = Asked(self._numbers, head.method, head.path, head.headers, body)
+        asked = ProgramRequest(self._numbers, head.method, head.path, head.headers, body)
         lost = self._lost.pop(_digest(asked), None) if self._lost else None
         if lost is not None:
             self._respond(connection, *lost)
@@ -318,7 +318,7 @@ class Door:
         error_body = {"type": "invalid_request_error", "message": str(error), "code": None, "param": None}
         self._refusals += 1
         if self._refusals > _REFUSALS:
-            self._ended = self._ended or Ended(-1)
+            self._ended = self._ended or ProgramEnded(-1)
         connection.head, connection.refused = None, True
         connection.received.clear()
         connection.body.clear()
@@ -443,5 +443,5 @@ def _read_body(connection: _Connection, head: _Head) -> bool:
             return True
 
 
-def _digest(asked: Asked) -> bytes:
+def _digest(asked: ProgramRequest) -> bytes:
     return hashlib.sha256(f"{asked.method} {asked.path}\n".encode() + asked.body).digest()

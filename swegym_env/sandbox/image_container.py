@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from swegym_env.sandbox.api import Limits
 from swegym_env.sandbox.client import SupervisorClient, supervisor
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.leases import lease_directory, storage_error
+from swegym_env.sandbox.linux.kernel import is_readable
 
 __all__ = ["container_root"]
 
@@ -156,7 +156,7 @@ class _Container:
         deadline = time.monotonic() + _START_TIMEOUT_S
         printed = b""
         while not printed.endswith(_UP):
-            if not _readable(self._output, deadline - time.monotonic()):
+            if not is_readable(self._output, deadline - time.monotonic()):
                 raise SandboxError(f"its container was not up after {_START_TIMEOUT_S:g} s")
             piece = os.read(self._output, 4096)
             if not piece:
@@ -169,7 +169,7 @@ class _Container:
 
     def _reason(self) -> bytes:
         """The supervisor's reason for a failed launch, if it has one."""
-        while _readable(self._events, 1.0) and (piece := os.read(self._events, 4096)):
+        while is_readable(self._events, 1.0) and (piece := os.read(self._events, 4096)):
             for line in piece.split(b"\n"):
                 if line.startswith(b"error "):
                     return line.removeprefix(b"error ")
@@ -177,7 +177,7 @@ class _Container:
 
     def is_up(self) -> bool:
         """Whether it still runs: its standard output is open."""
-        return self._client.alive() and not _readable(self._output, 0)
+        return self._client.alive() and not is_readable(self._output, 0)
 
     def close(self) -> None:
         """End it."""
@@ -200,12 +200,6 @@ def _make_directory(client: SupervisorClient) -> Path:
     except OSError as error:
         raise storage_error(error, directory.parent) from error
     return directory
-
-
-def _readable(descriptor: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 _lock = threading.Lock()

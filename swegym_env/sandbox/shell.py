@@ -46,7 +46,7 @@ from swegym_env.sandbox.interpreter import shared_interpreter
 from swegym_env.sandbox.limits import EXIT_CODES, reached_limit, were_starved
 from swegym_env.sandbox.linux.cgroups import Counters
 from swegym_env.sandbox.linux.files import read_file, write_file
-from swegym_env.sandbox.linux.kernel import open_inside, watch_opening
+from swegym_env.sandbox.linux.kernel import is_readable, open_inside, watch_opening
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.writable import WritableLayer
 
@@ -586,7 +586,7 @@ class Shell:
                 for pid in descendants(self.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-                if _readable(self._status, 0.005):
+                if is_readable(self._status, 0.005):
                     break
         self.end()
         return EXIT_CODES["time"]
@@ -626,12 +626,12 @@ class Shell:
         return reached
 
     def _read_new_events(self) -> None:
-        while _readable(self._event_pipe, 0) and self._read_events(0):
+        while is_readable(self._event_pipe, 0) and self._read_events(0):
             pass
 
     def _read_events(self, timeout_s: float) -> bool:
         """Wait for events and note them; False at the end of the pipe. Raises SandboxError if none comes in time."""
-        if not _readable(self._event_pipe, timeout_s):
+        if not is_readable(self._event_pipe, timeout_s):
             raise SandboxError(
                 f"the sandbox supervisor (process {self._client.pid}) did not answer in time. Try: reset"
             )
@@ -723,12 +723,6 @@ def _waiting_bytes(pipe: int) -> int:
     waiting = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, waiting)
     return waiting[0]
-
-
-def _readable(descriptor: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 def _export(variables: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from swegym_env.grading.remote import verdict_to_message
 from swegym_env.prepare import LocalWorkspace
 from swegym_env.sandbox import Sandbox
 from swegym_env.sandbox import Snapshot as SandboxSnapshot
-from swegym_env.sandbox.api import Ended
+from swegym_env.sandbox.api import ProgramEnded
 from swegym_env.sandbox.budget import Budget
 from swegym_env.sandbox.client import end_all
 from swegym_env.sandbox.images import image_store
@@ -217,7 +217,7 @@ class Server:
                 door.answer(message.answer.number, message.answer.status, body, message.answer.content_type)
             found = door.next(message.timeout_s) if message.wait else None
             reply: dict[str, Any] = {"asked": None, "ended": None}
-            if isinstance(found, Ended):
+            if isinstance(found, ProgramEnded):
                 reply["ended"] = found.exit_code
             elif found is not None:
                 reply["asked"] = {**vars(found), "body": base64.b64encode(found.body).decode()}

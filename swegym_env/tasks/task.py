@@ -26,30 +26,30 @@ _COLUMNS = {"fail_to_pass": "FAIL_TO_PASS", "pass_to_pass": "PASS_TO_PASS"}
 
 @dataclass(frozen=True)
 class Task:
-    """A row of a dataset in the SWE-bench schema, plus the source of its files.
+    """A row of a dataset in the SWE-bench schema, with the source of its files.
 
     Attributes:
         instance_id: unique within the dataset.
         repo: `owner/name`.
         base_commit: the commit that the agent starts from, complete or shortened, with `~1` for its parent; empty if
             `files` is the repository.
-        base_patch: a git diff that is applied to that commit first; the agent never sees the commit without it.
+        base_patch: a git diff that is applied to that commit before the agent starts.
         problem_statement: the issue, as the agent reads it.
         patch: the gold patch (git diff).
         test_patch: the tests that belong to the fix (git diff); may be empty.
         fail_to_pass: names of the tests, as the log parser returns them, that fail before the fix and pass after it.
         pass_to_pass: names of the tests that must still pass.
         version: the repository's version, as in the table of set-up commands.
-        image: of its sandboxes: "host", a directory, `.sif`, `.def` or `docker://…`.
+        image: image of the sandboxes: "host", a directory, `.sif`, `.def` or `docker://…`.
         official_image: the Docker image that the dataset names, as `docker://…`; used only on request.
-        image_repository: where that image has the repository, an absolute path.
+        image_repository: absolute path of the repository in that image.
         eval_script: the official script, if the row has one.
         test_command: runs the tests if there is no `eval_script`.
         log_parser: name of the parser of the test log.
         eval_type: "pass_and_fail" or "fail_only".
-        repository: path or URL that git fetches it from, unless the user names a directory of clones; empty:
-            `https://github.com/OWNER/NAME`. In the file of a dataset, a path relative to that file.
-        python: version of the interpreter that `setup` needs, "3.9"; empty for any.
+        repository: path or URL to fetch the repository from, unless the user gives a directory of clones; empty:
+            `https://github.com/OWNER/NAME`. In the file of a dataset, a path is relative to that file.
+        python: Python version that `setup` needs, such as "3.9"; empty: any.
         setup: commands that install the task once, with network, into a cached layer.
         files: path → text of a small inline repository (the shipped sets); empty for a git repository.
         test_timeout_s: timeout of the tests in seconds.
@@ -87,7 +87,7 @@ class Task:
 
     @cached_property
     def digest(self) -> str:
-        """Of everything that the task is: where its clone lies does not change that."""
+        """A hash of all fields except `repository`: where the clone is does not change the task."""
         row = {column: value for column, value in task_to_row(self).items() if column != "repository"}
         if row["image_repository"] == Task.image_repository:  # digests of earlier versions stay valid
             del row["image_repository"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from markdown.extensions.toc import slugify
 
 from tests.contracts.documents import ROOT
 
@@ -71,11 +72,21 @@ def test_variables_page_lists_exactly_the_variables_that_the_code_reads(strings:
     assert {name for name in shown if name not in everything} == {"SWEGYM_STATE"}  # which the tools alone read
 
 
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Whether the file of a link exists and, if it names a heading of a document, the heading too."""
+    path, _, anchor = link.partition("#")
+    target = ROOT / path if path else page
+    if not anchor or target.suffix != ".md":
+        return target.exists()
+    headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return anchor in {slugify(heading.replace("`", ""), "-") for heading in headings}
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
 def test_links_of_documents_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
-    assert {link for link in links if link and not (ROOT / link).exists()} == set()
+    links = {link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link}
+    assert {link for link in links if not leads_somewhere(ROOT / name, link)} == set()
 
 
 def test_tree_in_contributing_matches_the_repository() -> None:

@@ -127,7 +127,7 @@ def test_killed_demo_resumes_from_its_last_checkpoint(tmp_path, updates):
     rows = [row for row in read_metrics(tmp_path / "metrics.jsonl") if row["stage"] == "ppo"]
     assert [row.get("eval/episodes") for row in rows] == [8, None, 4, 8]  # before, after two updates, at the end
     for row in rows[1:]:
-        shares = [row[f"episode_time/{station}"] for station in ("model", "sandboxes", "tests")]
+        shares = [row[f"episode_time/{station}"] for station in ("model", "environment", "tests")]
         assert row["episodes_per_second"] > 0 and min(shares[:2]) > 0 and sum(shares) == pytest.approx(1.0)
     played = [read_record(folder) for folder in find_records(tmp_path / "episodes")]
     played.sort(key=lambda record: record.meta["recorded_at"])

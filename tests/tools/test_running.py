@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +33,15 @@ class TestNew(unittest.TestCase):
 
     def test_fine(self):
         pass
+"""
+CHATTY = """import time
+
+def test_good():
+    print("what a passing test prints")
+
+def test_bad():
+    print("what a failing test prints")
+    assert [1, 2] == [1, 3]
 """
 SCRIPT = """import sys
 def spin(n):
@@ -112,6 +125,40 @@ def test_tests_end_with_run_tests(run: Run, box: Sandbox) -> None:
     assert run("timeout 2 run_tests tests/test_slow.py; pgrep -f unittest").exit_code == 1
     done = run("run_tests --verbose | head -1; pgrep -f unittest")
     assert done.exit_code == 1 and "Traceback" not in done.output
+
+
+def by_pytest(folder: Path, command: str, *arguments: str) -> str:
+    """The output of the tool in a folder, by the pytest of these tests: the sandbox's Python has none."""
+    (folder / "test_chatty.py").write_text(CHATTY)
+    tool = Path(__file__).parents[2] / "tools" / "run_tests" / "bin" / "run_tests"
+    environment = {**os.environ, "SWEGYM_TEST_COMMAND": f"{shlex.quote(sys.executable)} -m {command}"}
+    words = [sys.executable, tool, *arguments]
+    done = subprocess.run(words, cwd=folder, env=environment, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "options", ["-rA", "-rA -v --durations 25", "-vv -rA --tb=no --durations=3", "-p no:cacheprovider -rA --tb no"]
+)
+def test_run_tests_shows_what_failing_tests_print_and_not_what_passing_ones_do(tmp_path: Path, options: str) -> None:
+    """The commands of real repositories: what passing tests print can be too long for the failures to be seen."""
+    shown = by_pytest(tmp_path, f"pytest {options}")
+    assert "what a failing test prints" in shown and "assert [1, 2] == [1, 3]" in shown
+    assert "FAILED test_chatty.py::test_bad" in shown and "1 failed, 1 passed" in shown
+    assert "what a passing test prints" not in shown and "PASSES" not in shown and "slowest" not in shown
+
+
+def test_run_tests_verbose_leaves_the_command_as_it_is(tmp_path: Path) -> None:
+    shown = by_pytest(tmp_path, "pytest -rA --durations=3", "--verbose")
+    assert "what a passing test prints" in shown and "slowest" in shown and "-rA --durations=3\n" in shown
+
+
+def test_run_tests_counts_the_passing_tests_of_sympys_runner(run: Run, box: Sandbox) -> None:
+    lines = "sympy/core/tests/test_a.py[4] \ntest_one ok\ntest_two F\ntest_three ok  [FAIL]\ntest_four ok   [OK]\n"
+    box.write("/testbed/output.txt", lines.encode())
+    done = run("SWEGYM_TEST_COMMAND='cat output.txt' run_tests")
+    assert "a.py[4] \ntest_two F\ntest_three ok  [FAIL]\n[2 lines of passing tests left out]\n" in done.output
 
 
 def test_run_tests_reports_missing_targets(run: Run) -> None:

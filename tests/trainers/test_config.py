@@ -76,6 +76,7 @@ def test_values_may_follow_a_flag_or_an_equals_sign():
         ("--environment.paralel 1", "environment.paralel: no such setting. Did you mean 'parallel'"),
         ("--sed 1", "sed: no such setting. Did you mean 'seed'"),
         ("--trainer.algorithm pppo", r"trainer.algorithm: got 'pppo'. Did you mean 'ppo'\?"),
+        ("--trainer.algorithm dpo", r"trainer.algorithm: got .dpo., which is not available. Try: reward_model learns"),
         ("--trainer.minibatch_episodes 4", "trainer.minibatch_episodes: has no effect on ppo, it belongs to cloning"),
         ("--trainer.learning_rate -1", "trainer.learning_rate: got -1.0, expected a positive number"),
         ("--trainer.gamma 1.5", "trainer.gamma: got 1.5, expected a number from 0 to 1"),

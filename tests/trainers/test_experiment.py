@@ -11,8 +11,9 @@ from swe_trainers.cli.main import main
 from swe_trainers.config import read_config
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts, make_tokenizer
+from swe_trainers.experiment import make_env, make_model, make_rollouts, make_tokenizer
 from swe_trainers.logging import read_metrics
+from swe_trainers.model.chat import chat_format
 from swe_trainers.model.tokenizers import WordTokenizer
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import episode_statistics
@@ -35,7 +36,7 @@ def layers(env):
 
 def lake_rollouts(config, model, envs, seed):
     """Rollouts of a policy in copies of the lake."""
-    workers = LocalWorkers.embedded(model, make_chat(config, model.tokenizer), envs, max_tokens=LAKE.max_tokens)
+    workers = LocalWorkers.embedded(model, chat_format(model.tokenizer, config.chat), envs, max_tokens=LAKE.max_tokens)
     return make_rollouts(workers, LAKE, RolloutConfig(), seed)
 
 

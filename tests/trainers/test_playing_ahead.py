@@ -16,8 +16,9 @@ from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.engines.connect import EngineConfig, connect
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
-from swe_trainers.experiment import make_chat, make_env, make_model, make_rollouts, run_experiment
+from swe_trainers.experiment import make_env, make_model, make_rollouts, run_experiment
 from swe_trainers.logging import read_metrics
+from swe_trainers.model.chat import chat_format
 from swe_trainers.rollout.rollouts import LocalWorkers
 from swe_trainers.rollout.statistics import staleness, staleness_statistics
 from swe_trainers.rollout.trajectory import Trajectory
@@ -38,7 +39,7 @@ def played_over_updates(
     """Episodes and metrics of each update, and the weights before it; weights are changed at random, not trained."""
     envs = [make_env(ECHO) for _ in range(ECHO.parallel)]
     model = make_model(MODEL, envs[0], seed=0)
-    chat, rollout = make_chat(MODEL, model.tokenizer), RolloutConfig(max_staleness=bound, partial=partial)
+    chat, rollout = chat_format(model.tokenizer, MODEL.chat), RolloutConfig(max_staleness=bound, partial=partial)
     generation = connect(
         EngineConfig(), model, None, n_slots=3, max_tokens=64, folder=Path(), training=True, ahead=bound > 0
     )  # type: ignore[arg-type]
@@ -67,7 +68,7 @@ def played_over_updates(
 def test_training_may_go_on_after_the_configured_updates() -> None:
     env = make_env(ECHO)
     model = make_model(MODEL, env, seed=0)
-    chat, rollout = make_chat(MODEL, model.tokenizer), RolloutConfig(max_staleness=1)
+    chat, rollout = chat_format(model.tokenizer, MODEL.chat), RolloutConfig(max_staleness=1)
     with ExitStack() as stack:
         generation = connect(
             EngineConfig(), model, stack, n_slots=1, max_tokens=64, folder=Path(), training=True, ahead=True

@@ -18,7 +18,7 @@ from tests.trainers.tiny import lake_run
         ({"engine": {"kind": "vllm"}}, "engine.url: kind vllm needs"),
         ({"engine": {"url": "http://x:1"}}, "engine: its other settings have no effect"),
         ({"scale": {"fsdp": True, "sequence_parallel": 0}}, "scale.sequence_parallel: got 0"),
-        ({"scale": {"fsdp": True, "accelerate": "ddp"}}, "scale.accelerate: instead of fsdp"),
+        ({"scale": {"fsdp": True, "accelerate": "ddp"}}, "scale.accelerate: cannot be combined with fsdp"),
         ({"environment": {"parallel": 0}}, "environment.parallel: got 0"),
         ({"engine": {"kind": "vllm", "url": "http://localhost:80000"}}, "engine.url: got 'http://localhost:80000'"),
         ({"reward": {}}, "reward.model: exactly one of model and judge"),

@@ -48,8 +48,31 @@ def test_every_exported_name_can_be_imported():
     for name in swe_trainers.__all__:
         assert getattr(swe_trainers, name) is not None
     assert set(swe_trainers.__all__) == set(dir(swe_trainers))
-    with pytest.raises(AttributeError, match="no attribute 'PPPO'"):
-        swe_trainers.PPPO  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("PPPO", "PPO"), ("Grpo", "GRPO"), ("Reinforce", "REINFORCE"), ("LanguageModle", "LanguageModel")],
+)
+def test_a_misspelled_name_is_answered_with_the_right_one(name, right):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'. Did you mean '{right}'?"):
+        getattr(swe_trainers, name)
+    assert not hasattr(swe_trainers, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("DPO", "RewardModel learns .*PPO or GRPO"),
+        ("SFTTrainer", "Cloning trains"),
+        ("A2C", "PPO with epochs 1"),
+        ("GRPOTrainer", r"Trainer\(model, env, GRPO\("),
+        ("PPOConfig", r"Trainer\(model, env, PPO\("),
+    ],
+)
+def test_an_algorithm_of_other_libraries_is_answered_with_what_to_use(name, instead):
+    with pytest.raises(ImportError, match=f"{name} is not available in swe_trainers. Try: {instead}"):
+        exec(f"from swe_trainers import {name}")
 
 
 @pytest.mark.parametrize("env", ["FrozenLake-v1", lake, lake(), gymnasium.make("FrozenLake-v1")])
@@ -58,7 +81,8 @@ def test_environment_can_be_an_id_a_function_or_an_object(model, env):
     trainer = Trainer(
         model, env, PPO(**SMALL), callbacks=[lambda trainer, metrics: seen.append(metrics["loss"])], **LIMITS
     )
-    assert all(metrics["tokens_per_second"] > 0 for metrics in trainer.iterate(updates=2))
+    for number, metrics in enumerate(trainer.iterate(updates=2), start=1):
+        assert metrics["update"] == number and metrics["tokens_per_second"] > 0
     assert trainer.learner.updates == len(seen) == 2
     assert trainer.evaluate(5)["episodes"] == 5
 
@@ -107,14 +131,30 @@ def test_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(mod
 def test_incompatible_arguments_are_rejected(model):
     with pytest.raises(ConfigurationError, match="env: missing"):
         Trainer(model, algorithm=PPO())
-    for no_algorithm in ("ppo", PPO):
-        with pytest.raises(ConfigurationError, match=r"algorithm: got .*, expected an object such as PPO\(\)"):
+    for no_algorithm, instead in (
+        (None, r"missing\. Try: PPO\(\)"),
+        ("ppo", r"got 'ppo', expected an object\. Try: PPO\(\)"),
+        ("grpo", r"got 'grpo', expected an object\. Try: GRPO\(\)"),
+        (GRPO, r"expected an object\. Try: GRPO\(\)"),
+        ("dpo", "expected an object. Try: RewardModel learns"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"algorithm: .*{instead}"):
             Trainer(model, lake, no_algorithm)
     with pytest.raises(ConfigurationError, match="demonstrations: needed by"):
         Trainer(model, lake, Cloning())
     for wrong in ({"checkpoint_every": 0}, {"log_every": 0}, {"keep_checkpoints": 0}, {"parallel": 0}):
         with pytest.raises(ConfigurationError, match=f"{next(iter(wrong))}: got 0, expected at least 1"):
             Trainer(model, lake, PPO(), **wrong)
+    for wrong, message in (
+        ({"max_turn": 3}, "Trainer: no argument 'max_turn'. Did you mean 'max_turns'"),
+        ({"chekpoint_every": 3}, "Trainer: no argument 'chekpoint_every'. Did you mean 'checkpoint_every'"),
+        ({"resume": "yes"}, "resume: got 'yes', expected one of same, changed, never"),
+        ({"evaluation": 5}, r"evaluation: got 5, expected an object such as EvaluationConfig\(\)"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            Trainer(model, lake, PPO(), **wrong)
+    with pytest.raises(ConfigurationError, match=r"model: got 'gpt2'. Try: LanguageModel.load\('gpt2'\)"):
+        Trainer("gpt2", lake, PPO())
     with pytest.raises(ConfigurationError, match="parallel: have no effect"):
         Trainer(model, algorithm=PPO(), play=lambda update, attempt: [], parallel=2)
 
@@ -149,32 +189,66 @@ def test_shortest_program_has_nine_lines_and_is_the_one_in_the_readme():
     assert len(example) <= 9
 
 
-def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(tmp_path):
-    """After two updates all words look alike to it."""
+def alike(model):
+    """All words look alike to the model from now on."""
+    with torch.no_grad():
+        table = model.causal_lm.get_input_embeddings().weight
+        table.copy_(table.mean(0).expand_as(table))
+
+
+@pytest.mark.parametrize("unconstrained", [True, False])
+def test_a_policy_that_no_longer_sees_its_observations_is_reported_once(unconstrained, tmp_path):
+    """After two updates all words look alike to it; after three more it is reported, with what can be tried."""
 
     def taxi():
-        return TextAdapter(gymnasium.make("Taxi-v4"))
+        return TextAdapter(gymnasium.make("Taxi-v4"), unconstrained=unconstrained)
 
     words = WordTokenizer.from_texts(taxi().vocabulary())
     model = LanguageModel.from_config({**SHAPE, "initializer_range": 0.3}, words)
 
     def blindfold(trainer, metrics):
         if trainer.learner.updates == 2:
-            with torch.no_grad():
-                table = model.causal_lm.get_input_embeddings().weight
-                table.copy_(table.mean(0).expand_as(table))
+            alike(model)
 
     settings = {**SMALL, "episodes_per_update": 24, "learning_rate": 1e-5}
     run = tmp_path / "run"
     trainer = Trainer(model, taxi, PPO(**settings), callbacks=[blindfold], output_dir=run, console=False, **LIMITS)
-    trainer.train(4)
+    trainer.train(6)
     rows = read_metrics(run / "metrics.jsonl")
     seen = [row["representation/spread"] for row in rows]
     assert min(seen[:2]) > 0.2
     assert max(seen[2:]) < 0.01
     log = (run / "training.log").read_text()
-    assert log.count("the policy hardly sees its observations any more") == 1
-    assert "update 3: " in log
+    assert log.count("actions hardly depend on its observations any more") == 1
+    assert "update 5: " in log
+    assert ("legal actions" in log) is unconstrained
+
+
+def test_a_policy_that_sees_again_is_not_reported(tmp_path):
+    """A policy of random weights may see less for an update or two before it learns."""
+
+    def taxi():
+        return TextAdapter(gymnasium.make("Taxi-v4"))
+
+    words = WordTokenizer.from_texts(taxi().vocabulary())
+    model = LanguageModel.from_config({**SHAPE, "initializer_range": 0.3}, words)
+    table = model.causal_lm.get_input_embeddings().weight
+    original = table.detach().clone()
+
+    def blink(trainer, metrics):
+        if trainer.learner.updates % 3 == 1:
+            alike(model)
+        elif trainer.learner.updates % 3 == 0:
+            with torch.no_grad():
+                table.copy_(original)
+
+    settings = {**SMALL, "episodes_per_update": 24, "learning_rate": 1e-5}
+    run = tmp_path / "run"
+    trainer = Trainer(model, taxi, PPO(**settings), callbacks=[blink], output_dir=run, console=False, **LIMITS)
+    trainer.train(7)
+    seen = [row["representation/spread"] < 0.01 for row in read_metrics(run / "metrics.jsonl")]
+    assert seen == [False, True, True, False, True, True, False]
+    assert "hardly depend" not in (run / "training.log").read_text()
 
 
 @pytest.mark.parametrize(("mutant", "reports"), [("", 0), ("shifted", 1)])
@@ -193,3 +267,32 @@ def test_log_probabilities_of_other_tokens_are_reported_once(mutant, reports, tm
     assert (min(gaps) > 0.3) if reports else (max(gaps) < 1e-4)
     log = (run / "training.log").read_text()
     assert log.count("the log-probabilities that the engine recorded are") == reports
+
+
+def documented_metrics():
+    """The names in the first column of the table of metrics; one with a slash at the end is a prefix."""
+    section = (ROOT / "docs/training.md").read_text(encoding="utf-8").partition("### Metrics")[2].partition("\n#")[0]
+    found = []
+    for row in re.findall(r"^\| (`.+?`) \|", section, flags=re.MULTILINE):
+        for name in re.findall(r"`([^`]+)`", row):
+            prefix = found[-1].partition("/")[0] if name.startswith("…") else ""
+            found.append(re.sub(r"…$|[A-Z]+$", "", prefix + name.removeprefix("…")))
+    return found
+
+
+def test_every_metric_is_documented_and_every_documented_metric_exists(model):
+    algorithms = [
+        PPO(**SMALL, kl_coefficient=0.1, correction="truncate", gradient_noise_every=1),
+        GRPO(**SMALL, group_size=4, resampling=1),
+    ]
+    evaluation = EvaluationConfig(episodes=2, success_above=0.5)
+    seen = set()
+    for algorithm in algorithms:
+        trainer = Trainer(model, lake, algorithm, evaluation=evaluation, compare_kernels_every=1, **LIMITS)
+        seen.update(*trainer.iterate(1))
+    names = documented_metrics()
+    assert len(names) > 60
+    unknown = {key for key in seen if not any(key == n or (n.endswith("/") and key.startswith(n)) for n in names)}
+    assert unknown == set()
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "swe_trainers").rglob("*.py"))
+    assert [n for n in names if n not in seen and (n.rpartition("/")[2] or n) not in source] == []

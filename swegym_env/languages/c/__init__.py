@@ -24,11 +24,12 @@ from swegym_env.languages.c.blind import make_blind
 from swegym_env.languages.c.controls import control_files, make_control
 from swegym_env.languages.c.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
 from swegym_env.languages.c.project import find_test, project_commands, without_tests
-from swegym_env.languages.c.screening import scrutiny_of, system_header, without_means
+from swegym_env.languages.c.screening import added_means, system_header
 from swegym_env.languages.c.setup import find_recipe
 from swegym_env.languages.c.state import keeps_state
 from swegym_env.languages.c.twins import given_tests, make_twins
 from swegym_env.languages.machine import MachineRecipe
+from swegym_env.languages.means import parts_without_means, scrutiny_by_means
 from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 
@@ -81,10 +82,10 @@ class C(Language):
         return system_header(path) and not (base / path).exists()
 
     def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
-        return scrutiny_of(patch, base, gold)
+        return scrutiny_by_means(added_means, patch, base, gold)
 
     def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
-        return without_means(patch, base, gold)
+        return parts_without_means(added_means, patch, base, gold)
 
     def control_files(self, task: Task) -> tuple[str, ...]:
         return control_files(task)

@@ -1,7 +1,7 @@
-"""What a call in a test of C or C++ asserts, whatever its framework: by the name of the macro and its literals.
+"""Assertions in tests of C and C++, in any framework: recognised by the name of the macro and its literals.
 
 Known are `assert(area(2, 3) == 6)`, `CHECK_STR(name, "x")`, `ck_assert_int_eq`, `TEST_ASSERT_EQUAL_STRING`,
-`munit_assert_int(a, ==, 3)`, `EXPECT_EQ(f(x), "y")` and their kin: the words of a name tell what it compares.
+`munit_assert_int(a, ==, 3)`, `EXPECT_EQ(f(x), "y")` and similar ones: the words of a name say what it compares.
 """
 
 from __future__ import annotations

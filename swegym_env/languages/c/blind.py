@@ -1,12 +1,12 @@
 """Blind expectations for C and C++: hidden tests whose expected values are not inside the sandbox.
 
-`CHECK_INT(area(2, 3), 6)` becomes a call that sends the value of `area(2, 3)` out; the six stays outside and is
-compared there. Code that is linked into the test can forge its log, end it, or read its memory, but the six is nowhere
-in it. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
+`CHECK_INT(area(2, 3), 6)` becomes a call that sends the value of `area(2, 3)` out; the 6 stays outside and is compared
+there. Code that is linked into the test can forge its log, end it, or read its memory, but the memory does not contain
+the 6. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
 
-What a condition of two computed values compares (in C++ only numbers and texts), and what a function of the test file
-compares with a literal, is sent beside its truth: code that reads the memory behind its argument, or counts its calls,
-sends something else where the test does not hold what it expects (`computed`).
+For a condition of two computed values (in C++ only of numbers and texts), and for a function of the test file that
+compares with a literal, the compared values are sent in addition. Code that reads the memory behind its argument, or
+counts its calls, sends something else if the test does not contain what it expects (`computed`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a rewritten test of C still holds of the sides that are no longer in it: code that reads memory finds it there.
+"""Removes remains of expected values from rewritten tests of C, since code that reads memory could find them.
 
-Where a test only sends what the code under test computes, its other side may have been a table or a variable. Of these
-the size and the length may still be read (`sizeof wanted`), or another column: then other letters stand there. What is
-given to the code under test stays.
+If a test only sends what the code under test computes, the other side may have been in a table or a variable. The test
+may still read the size or the length of these (`sizeof wanted`), or another column: then the text is replaced by other
+letters. What is given to the code under test is kept.
 """
 
 from __future__ import annotations

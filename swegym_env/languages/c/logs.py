@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from swegym_env.languages import LogParser, RunnerReport
+from swegym_env.languages.log_lines import parse_lines
 from swegym_env.languages.tap import parse_tap, tap_report
 
 __all__ = ["PARSERS", "REPOSITORY_PARSERS", "parser_of_command", "runner_report"]
@@ -40,25 +41,17 @@ def parse_redis(log: str) -> dict[str, str]:
 
 def parse_automake(log: str) -> dict[str, str]:
     """The lines of `make check` by Automake (`parse_log_jq`)."""
-    return _by_lines(log, _AUTOMAKE, {"PASS": "PASSED", "FAIL": "FAILED"})
+    return parse_lines(log, _AUTOMAKE, {"PASS": "PASSED", "FAIL": "FAILED"})
 
 
 def parse_micropython(log: str) -> dict[str, str]:
     """The lines of MicroPython's `run-tests.py` (`parse_log_micropython_test`)."""
-    return _by_lines(log, _MICROPYTHON, {"pass": "PASSED", "FAIL": "FAILED", "skip": "SKIPPED"})
+    return parse_lines(log, _MICROPYTHON, {"pass": "PASSED", "FAIL": "FAILED", "skip": "SKIPPED"})
 
 
 def parse_googletest(log: str) -> dict[str, str]:
     """The lines of GoogleTest, also those that CTest repeats (`parse_log_googletest`)."""
-    return _by_lines(log, _GOOGLETEST, {"OK": "PASSED", "FAILED": "FAILED"})
-
-
-def _by_lines(log: str, pattern: re.Pattern[str], statuses: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in log.split("\n"):
-        if match := pattern.match(line.strip()):
-            found[match[2]] = statuses[match[1]]
-    return found
+    return parse_lines(log, _GOOGLETEST, {"OK": "PASSED", "FAILED": "FAILED"})
 
 
 def parse_ctest(log: str) -> dict[str, str]:

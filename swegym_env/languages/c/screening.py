@@ -1,8 +1,8 @@
 """Screening for C and C++: how closely a patch is examined, decided by what its added lines can do.
 
-Code of C can reach everything in its process by a pointer, so no list of names is complete. What is listed are the ways
-to end, print, read or replace that a repair of a computation does not need; the tests run blind in any case, if they
-compare with literals (see `languages.c.blind`), and then there is nothing to find.
+C code can reach everything in its process by a pointer, so no list of names is complete. The lists have ways to end the
+process, to print, to read and to replace that the repair of a computation does not need. Tests that compare with
+literals run blind anyway (see `languages.c.blind`); then there is nothing to find.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.c.source import Token, closing, functions, is_transparent, tokens
 from swegym_env.languages.changed import ChangedFile, read_source, unreadable
-from swegym_env.repo.patches import parse_patch, without_sections
+from swegym_env.repo.patches import parse_patch
 
 __all__ = [
     "PROSE",
+    "added_means",
     "depths",
     "is_only_read",
-    "scrutiny_of",
     "system_header",
-    "without_means",
 ]
 
 _FORGING = re.compile(
@@ -175,20 +173,7 @@ def system_header(path: str) -> bool:
     )
 
 
-def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
-    """See `Language.scrutiny_of`."""
-    forging, reading = _means(patch, base)
-    known = frozenset().union(*_means(gold, base))
-    return Scrutiny(CHANCE, reads=bool(reading - known), required=bool((forging | reading) - known))
-
-
-def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
-    """See `Language.without_means`."""
-    known = frozenset().union(*_means(gold, base))
-    return without_sections(patch, lambda text: bool(frozenset().union(*_means(text, base)) - known))
-
-
-def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
+def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     """The means of forgery, and those to read what the tests expect, that a patch adds; by their text."""
     forging: set[str] = set()
     reading: set[str] = set()

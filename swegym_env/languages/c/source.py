@@ -1,7 +1,7 @@
 """C and C++ as tokens: the functions of a file, the calls in them, and literal values.
 
-Test files are full of the macros of their framework (`TEST(Parser, Empty) {`), which the grammar of the language does
-not have. So they are read by tokens and brackets alone, and what cannot be read so is left as it is.
+Test files contain many macros of their framework (`TEST(Parser, Empty) {`), which the grammar of the language does not
+have. So they are read as tokens and brackets, and what cannot be read like this is not changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether a patch to C or C++ keeps something between calls: it may answer with what a test gives it.
+"""Whether a patch in C or C++ keeps state between calls: it could answer with what a test gave it.
 
-Variables are only one of the ways: memory that is freed keeps what it held, and so does the stack; functions of the
-library remember what they were given last (`strtok`, `textdomain`, `chdir`), and those of the product may. So whatever
-is not known to forget counts: a function that is newly called, a store in what its function does not declare, a
-variable without a first value. Such a patch loses nothing by it but a run beside twins (`languages.c.twins`).
+Variables are only one way: freed memory and the stack keep their content, functions of the library remember their last
+arguments (`strtok`, `textdomain`, `chdir`), and functions of the product may do so too. So everything counts that is
+not known to keep nothing: a function that is newly called, a store in something that its function does not declare, a
+variable without an initial value. The only consequence for such a patch is a run beside twins (`languages.c.twins`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tests in Tcl, as those of Redis and Valkey: their commands, and what these expect.
+"""Tests in Tcl, such as those of Redis and Valkey: their commands and expected values.
 
 A test is `test NAME BODY ?EXPECTED?`. Its body compares by `assert_equal`, `assert_match` and `assert_error`, and by
-`assert` with a condition. Only commands of the body itself are read, which every passing run executes; not those in
-loops, branches and procedures.
+`assert` with a condition. Only commands directly in the body are read, since every passing run executes them; not those
+in loops, branches and procedures.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tests in C and C++ that run beside twins; `languages.python.twins` says what twins are, and what they show.
+"""Tests in C and C++ that run beside twins; `languages.python.twins` explains twins.
 
-A test cannot be added where a list names all of them, so the copies stand in the test itself, one after the other:
+A test cannot be added if a list names all tests, so the copies are in the test itself, one after the other:
 
     {
         struct box box_k = { 0 };      // of a twin

@@ -1,7 +1,7 @@
-"""Literals of a rewritten test file that nothing uses any more: who reads the memory of the test finds them there.
+"""Removes literals of a rewritten test file that nothing uses any more: code that reads memory could find them.
 
-Where a test only sends what the code under test computes, the literal that it is compared with may still be given to a
-function of the test file, stand in a table, or have a name. It is left out if nothing reads it.
+If a test only sends what the code under test computes, the literal that it was compared with may still be an argument
+of a function of the test file, an entry of a table, or the value of a constant. It is removed if nothing reads it.
 """
 
 from __future__ import annotations

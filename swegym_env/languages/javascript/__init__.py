@@ -25,11 +25,12 @@ from swegym_env.languages.javascript.blind import make_blind
 from swegym_env.languages.javascript.controls import control_files, make_control
 from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
 from swegym_env.languages.javascript.project import find_test, project_commands, without_tests
-from swegym_env.languages.javascript.screening import scrutiny_of, without_means
+from swegym_env.languages.javascript.screening import added_means
 from swegym_env.languages.javascript.setup import find_recipe
 from swegym_env.languages.javascript.source import TSX, TYPESCRIPT
 from swegym_env.languages.javascript.state import keeps_state
 from swegym_env.languages.javascript.twins import copies_passed, given_tests, make_twins
+from swegym_env.languages.means import parts_without_means, scrutiny_by_means
 from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 
@@ -78,10 +79,10 @@ class JavaScript(Language):
         return parser_of_command(command)
 
     def scrutiny_of(self, patch: str, base: Path, gold: str = "") -> Scrutiny:
-        return scrutiny_of(patch, base, gold)
+        return scrutiny_by_means(added_means, patch, base, gold)
 
     def without_means(self, patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
-        return without_means(patch, base, gold)
+        return parts_without_means(added_means, patch, base, gold)
 
     def control_files(self, task: Task) -> tuple[str, ...]:
         return control_files(task)

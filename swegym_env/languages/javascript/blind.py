@@ -1,9 +1,9 @@
 """Blind expectations for JavaScript and TypeScript: hidden tests whose expected values are not inside the sandbox.
 
 `assert.strictEqual(greet("Ada"), "Hello")` becomes a call that sends the value of `greet("Ada")` out; the text stays
-outside and is compared there. Whoever reads the tests, answers every question with yes or ends the process finds
-nothing to forge. Conditions that have no literal stay in the test; what they compare is sent beside that. With
-`computed` they are taken out too: what they compare has to be what the gold patch sends.
+outside and is compared there. Code that reads the tests, that answers every question with yes or that ends the process
+has nothing to forge. Conditions without a literal stay in the test, and what they compare is sent in addition. With
+`computed` they are removed too, and what they compare must be what the gold patch sends.
 """
 
 from __future__ import annotations

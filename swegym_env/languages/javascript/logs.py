@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from swegym_env.languages import LogParser, RunnerReport
+from swegym_env.languages.log_lines import parse_lines
 from swegym_env.languages.tap import parse_tap, tap_report
 
 __all__ = ["PARSERS", "REPOSITORY_PARSERS", "parser_of_command", "runner_report"]
@@ -30,17 +31,17 @@ _PASSED, _FAILED, _SKIPPED = "PASSED", "FAILED", "SKIPPED"
 
 def parse_harness_tap(log: str) -> dict[str, str]:
     """Lines of TAP with number and description; what follows a `#` belongs to the name (`parse_log_tap`)."""
-    return _by_lines(log, _TAP, {"ok": _PASSED, "not ok": _FAILED})
+    return parse_lines(log, _TAP, {"ok": _PASSED, "not ok": _FAILED})
 
 
 def parse_jest(log: str) -> dict[str, str]:
     """The lines of `jest --verbose`, by the test's own name without its suites (`parse_log_jest`)."""
-    return _by_lines(log, _JEST, {"✓": _PASSED, "✕": _FAILED, "○": _SKIPPED})
+    return parse_lines(log, _JEST, {"✓": _PASSED, "✕": _FAILED, "○": _SKIPPED})
 
 
 def parse_jest_json(log: str) -> dict[str, str]:
     """The lines that a program makes of `jest --json`, with the suites (`parse_log_jest_json`)."""
-    return _by_lines(log, _JEST_JSON, {"PASSED": _PASSED, "FAILED": _FAILED})
+    return parse_lines(log, _JEST_JSON, {"PASSED": _PASSED, "FAILED": _FAILED})
 
 
 def parse_immutable(log: str) -> dict[str, str]:
@@ -50,15 +51,7 @@ def parse_immutable(log: str) -> dict[str, str]:
 
 def parse_vitest(log: str) -> dict[str, str]:
     """The lines of `vitest --reporter=verbose` (`parse_log_vitest`)."""
-    return _by_lines(log, _VITEST, {"✓": _PASSED, "×": _FAILED, "↓": _SKIPPED})
-
-
-def _by_lines(log: str, pattern: re.Pattern[str], statuses: Mapping[str, str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for line in log.split("\n"):
-        if match := pattern.match(line.strip()):
-            found[match[2]] = statuses[match[1]]
-    return found
+    return parse_lines(log, _VITEST, {"✓": _PASSED, "×": _FAILED, "↓": _SKIPPED})
 
 
 def parse_karma(log: str) -> dict[str, str]:

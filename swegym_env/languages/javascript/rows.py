@@ -1,4 +1,4 @@
-"""What a test in JavaScript gets from the table or the loop that it stands in: `test.each(rows)`, `for … of rows`.
+"""Values that a test in JavaScript gets from its table or loop: `test.each(rows)`, `for … of rows`.
 
 test.each([['zqxw', 4]])('%s', (name, length) => …)      // name: 'zqxw', length: 4
 for (const { name } of [{ name: 'zqxw' }]) test(name, () => …)

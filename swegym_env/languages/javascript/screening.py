@@ -1,10 +1,11 @@
 """Screening for JavaScript: how closely a patch is examined, decided by what its added lines can do.
 
-The code under test runs in the process of its tests and can replace whatever they call, so no list of what is dangerous
-is complete. So what is ordinary is listed: names of the language and of the files of the repository, properties by
-these names, modules of the repository. Every other property, one whose name is computed, objects that answer what
-tests ask (`includes`), and changes of what all objects share are means of forgery; nearly all of them can read what the
-tests expect. The changed file is read as a tree, so that layout, escapes and texts that are put together hide nothing.
+The code under test runs in the process of its tests and can replace everything that they call, so no list of dangerous
+names is complete. Instead, what is ordinary is listed: names of the language and of the files of the repository,
+properties with these names, modules of the repository. Means of forgery are every other property, properties with a
+computed name, objects with methods that tests call (`includes`), and changes of what all objects share; nearly all of
+them can read what the tests expect. The changed file is parsed, so that layout, escapes and texts that are put together
+hide nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swegym_env.languages import CHANCE, Scrutiny
 from swegym_env.languages.changed import ChangedFile, read_source, unreadable
-from swegym_env.languages.javascript.source import parsed, string_value, walk
-from swegym_env.repo.patches import parse_patch, without_sections
+from swegym_env.languages.javascript.source import parsed, source_text, string_value, walk
+from swegym_env.repo.patches import parse_patch
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["script_of", "scrutiny_of", "without_means"]
+__all__ = ["added_means", "script_of"]
 
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
 _VARIABLE = re.compile(r"(?<![.\w$#'\"`])[A-Za-z_$][\w$]*(?!\s*:|[\w$'\"`])")  # no property, and no text alone
@@ -192,20 +192,7 @@ _NOT_OF_PRODUCT = ("node_modules", "test", "tests", "__tests__", "spec", "dist")
 _LONG_LINE, _REPOSITORY = 2000, 1 << 25
 
 
-def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
-    """See `Language.scrutiny_of`."""
-    forging, reading = _means(patch, base)
-    known = frozenset().union(*_means(gold, base))
-    return Scrutiny(CHANCE, reads=bool(reading - known), required=bool((forging | reading) - known))
-
-
-def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
-    """See `Language.without_means`."""
-    known = frozenset().union(*_means(gold, base))
-    return without_sections(patch, lambda text: bool(frozenset().union(*_means(text, base)) - known))
-
-
-def _means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
+def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
     """The means of forgery that cannot read what the tests expect, and those that may, that a patch adds."""
     forging: set[str] = set()
     reading: set[str] = set()
@@ -257,7 +244,7 @@ class _File:
         self.declared = frozenset(_declared(root))
         self.keys = frozenset(_keys(root))
         self.classes = frozenset(
-            _of(node.child_by_field_name("name"))
+            source_text(node.child_by_field_name("name"))
             for node in walk(root)
             if node.type in ("class_declaration", "function_declaration")
         )
@@ -290,9 +277,9 @@ class _File:
     def _look(self, node: Node) -> None:
         kind = node.type
         if kind in ("identifier", "shorthand_property_identifier"):
-            self._identifier(node, _of(node))
+            self._identifier(node, source_text(node))
         elif kind in ("property_identifier", "shorthand_property_identifier_pattern", "private_property_identifier"):
-            self._property(node, _unescaped(_of(node)).removeprefix("#"))
+            self._property(node, _unescaped(source_text(node)).removeprefix("#"))
         elif kind in ("subscript_expression", "computed_property_name"):
             self._computed(node)
         elif kind in ("string", "template_string", "binary_expression"):
@@ -304,7 +291,7 @@ class _File:
         elif kind == "this":
             self._this(node)
         elif kind in ("meta_property", "with_statement", "debugger_statement", "hash_bang_line"):
-            self.reading.add(f"{kind} {_of(node)[:20]}")
+            self.reading.add(f"{kind} {source_text(node)[:20]}")
         elif kind in ("assignment_expression", "augmented_assignment_expression"):
             self._assignment(node)
 
@@ -322,7 +309,7 @@ class _File:
             self._require(node)
         elif name in ("process", "console", "module", "assert", "Symbol"):
             self._known(
-                name, _of(member.child_by_field_name("property")) if member is not None else "", node, is_called
+                name, source_text(member.child_by_field_name("property")) if member is not None else "", node, is_called
             )
         elif name in _TEST_CALLS:
             if is_called and name not in self.declared and member is None:
@@ -369,7 +356,7 @@ class _File:
             self._prototype(node)
             return
         owner = above.child_by_field_name("object") if above is not None else None
-        if re.match(r"(process|console)\b", _of(owner)):
+        if re.match(r"(process|console)\b", source_text(owner)):
             return  # looked at with its owner
         is_key = above is not None and (_is(above, "key", node) or _is(above, "name", node))
         is_defined = is_key and above is not None and above.type in _KEYED
@@ -393,7 +380,9 @@ class _File:
     def _exec(self, member: Node) -> None:
         """`pattern.exec(text)` is ordinary, unless a module or what is not known has it."""
         owner = member.child_by_field_name("object")
-        if owner is None or not (owner.type == "regex" or re.search(r"(?i)re\Z|regexp?|pattern|rx", _of(owner))):
+        if owner is None or not (
+            owner.type == "regex" or re.search(r"(?i)re\Z|regexp?|pattern|rx", source_text(owner))
+        ):
             self.reading.add(".exec")
 
     def _prototype(self, node: Node) -> None:
@@ -403,31 +392,31 @@ class _File:
             self.reading.add(".prototype as a name")
             return
         owner, method = member.child_by_field_name("object"), member.parent
-        name = _of(owner)
+        name = source_text(owner)
         is_own = name not in _BUILTINS and (name in self.classes or f"{name}.prototype" in self.text.before)
         if method is None or method.type != "member_expression" or not _is(method, "object", member):
             if not is_own:
-                self.reading.add(f"{_of(member)[:60]} as a value")
+                self.reading.add(f"{source_text(member)[:60]} as a value")
             return
-        attribute = _of(method.child_by_field_name("property"))
+        attribute = source_text(method.child_by_field_name("property"))
         outer = method.parent
         if outer is not None and outer.type == "assignment_expression" and _is(outer, "left", method):
             if not is_own:
-                self.reading.add(f"{_of(method)[:60]} =")
+                self.reading.add(f"{source_text(method)[:60]} =")
             elif attribute in _ANSWERING and attribute not in self.before:
                 self.reading.add(f"a {attribute} of its own")
             return
         is_taken = outer is not None and outer.type == "member_expression" and _is(outer, "object", method)
-        called = _of(outer.child_by_field_name("property")) if is_taken and outer is not None else ""
+        called = source_text(outer.child_by_field_name("property")) if is_taken and outer is not None else ""
         if not is_own and called not in ("call", "apply", "bind"):
-            self.reading.add(f"{_of(method)[:60]} as a value")
+            self.reading.add(f"{source_text(method)[:60]} as a value")
 
     def _assignment(self, node: Node) -> None:
         left = node.child_by_field_name("left")
         owner = left.child_by_field_name("object") if left is not None else None
         if left is None or owner is None:
             return
-        name, attribute = _of(owner), _of(left.child_by_field_name("property"))
+        name, attribute = source_text(owner), source_text(left.child_by_field_name("property"))
         if name in _BUILTINS and name not in self.declared:
             self.reading.add(f"{name}.… =")
         if attribute in _ANSWERING and attribute not in self.before:
@@ -448,8 +437,8 @@ class _File:
                 self.reading.add("import without a name")
             else:
                 self._module(module)
-        elif _of(function) == "Object.assign" and given and given[0].type not in ("object", "this"):
-            name = _of(given[0])
+        elif source_text(function) == "Object.assign" and given and given[0].type not in ("object", "this"):
+            name = source_text(given[0])
             if name in _BUILTINS or not (_NAME.fullmatch(name) or re.fullmatch(r"(module\.)?exports|this\.\w+", name)):
                 self.reading.add(f"Object.assign of {name[:40]}")
 
@@ -466,7 +455,7 @@ class _File:
         outer = here.parent.type if here.parent is not None else ""
         known = "this" in self.before
         if here.type.endswith("declaration"):
-            is_plain = not (known or _of(here.child_by_field_name("name"))[:1].isupper())
+            is_plain = not (known or source_text(here.child_by_field_name("name"))[:1].isupper())
         else:
             is_plain = outer not in ("assignment_expression", "pair") and not (outer == "arguments" and known)
         if is_plain:
@@ -478,7 +467,7 @@ class _File:
         index = node.named_children[0] if is_key else node.child_by_field_name("index")
         if index is None or self._is_plain_index(index):
             return
-        text = _of(index)[:60]
+        text = source_text(index)[:60]
         if _NAME.fullmatch(text):
             value = node.parent.child_by_field_name("value") if is_key and node.parent is not None else None
             if f"[{text}]" in self.text.before or (value is not None and "function" not in value.type):
@@ -498,11 +487,11 @@ class _File:
         if kind == "template_string":
             found = string_value(node) is not None
         elif kind == "identifier":
-            found = _of(node) in self.loops or _of(node) in self.constants
+            found = source_text(node) in self.loops or source_text(node) in self.constants
         elif kind in ("parenthesized_expression", "ternary_expression"):
             found = all(self._is_plain_index(child) for child in (inner[1:] if kind[0] == "t" else inner))
         elif kind == "member_expression":
-            found = bool(re.search(r"\.(length|size)\Z|\ASymbol\.(async)?[iI]terator\Z", _of(node)))
+            found = bool(re.search(r"\.(length|size)\Z|\ASymbol\.(async)?[iI]terator\Z", source_text(node)))
         elif kind == "unary_expression":
             found = node.children[0].type in ("-", "+", "~")
         elif kind == "binary_expression" and len(node.children) == 3:
@@ -559,17 +548,17 @@ def _without_names(line: str, names: frozenset[str]) -> str:
 def _name_of(node: Node) -> str:
     """The name of a function, or of what a function is bound to."""
     if node.type in ("function_declaration", "method_definition", "generator_function_declaration"):
-        return _of(node.child_by_field_name("name"))
+        return source_text(node.child_by_field_name("name"))
     if node.type in ("arrow_function", "function_expression") and node.parent is not None:
         field = {"variable_declarator": "name", "pair": "key", "assignment_expression": "left"}.get(
             node.parent.type, ""
         )
-        return _of(node.parent.child_by_field_name(field)) if field else ""
+        return source_text(node.parent.child_by_field_name(field)) if field else ""
     return ""
 
 
 def _is_required(arguments: Node) -> bool:
-    return arguments.parent is not None and _of(arguments.parent.child_by_field_name("function")) == "require"
+    return arguments.parent is not None and source_text(arguments.parent.child_by_field_name("function")) == "require"
 
 
 @lru_cache(maxsize=16)
@@ -601,10 +590,6 @@ def _words_of(base: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _of(node: Node | None) -> str:
-    return node.text.decode("utf-8", "replace") if node is not None and node.text is not None else ""
-
-
 def _unescaped(name: str) -> str:
     return re.sub(r"\\u\{?([0-9a-fA-F]+)\}?", lambda match: chr(min(int(match[1], 16), 0x10FFFF)), name)
 
@@ -630,7 +615,7 @@ def _joined(node: Node) -> str | None:
     function = node.child_by_field_name("function") if node.type == "call_expression" else None
     if function is None or function.type != "member_expression":
         return None
-    owner, name = function.child_by_field_name("object"), _of(function.child_by_field_name("property"))
+    owner, name = function.child_by_field_name("object"), source_text(function.child_by_field_name("property"))
     if owner is None or name not in ("join", "concat"):
         return None
     pieces = [*owner.named_children] if owner.type == "array" else [owner]
@@ -677,7 +662,7 @@ def _declared(root: Node) -> Iterator[str]:
             if is_declared:
                 yield from _names_in(node)
         elif node.type == "type_identifier" and node.parent is not None and _is(node.parent, "name", node):
-            yield _of(node)
+            yield source_text(node)
 
 
 def _keys(root: Node) -> Iterator[str]:
@@ -688,13 +673,13 @@ def _keys(root: Node) -> Iterator[str]:
             is_set = above.type == "member_expression" and above.parent is not None and _is(above.parent, "left", above)
             is_set = is_set and above.parent is not None and above.parent.type == "assignment_expression"
             if is_set or (above.type in _KEYED and (_is(above, "key", node) or _is(above, "name", node))):
-                yield _of(node).removeprefix("#")
+                yield source_text(node).removeprefix("#")
 
 
 def _names_in(pattern: Node) -> Iterator[str]:
     for node in walk(pattern):
         if node.type in ("identifier", "shorthand_property_identifier_pattern"):
-            yield _of(node)
+            yield source_text(node)
 
 
 def _loop_names(root: Node) -> Iterator[str]:
@@ -708,14 +693,14 @@ def _loop_names(root: Node) -> Iterator[str]:
             for child in initial.named_children:
                 name, value = child.child_by_field_name("name"), child.child_by_field_name("value")
                 if name is not None and (value is None or value.type in _COUNTS):
-                    yield _of(name)
+                    yield source_text(name)
         elif node.type == "call_expression":
             yield from _callback_names(node)
 
 
 def _callback_names(call: Node) -> Iterator[str]:
     function = call.child_by_field_name("function")
-    if function is None or _of(function.child_by_field_name("property")) not in _TAKING_CALLBACKS:
+    if function is None or source_text(function.child_by_field_name("property")) not in _TAKING_CALLBACKS:
         return
     if not _is_known_list(function.child_by_field_name("object")):
         return
@@ -748,4 +733,4 @@ def _constant_names(root: Node) -> Iterator[str]:
                     and value.type in ("string", "number")
                     and name.type == "identifier"
                 ):
-                    yield _of(name)
+                    yield source_text(name)

@@ -1,4 +1,4 @@
-"""Files of snapshots, as Jest and Vitest write them: what they hold for a test, and the same file without that.
+"""Snapshot files of Jest and Vitest: what they contain for a test, and the same file without it.
 
 exports[`a suite a test 1`] = `"shown"`;      // with a hint: `a suite a test: hint 1`
 exports[`a suite > a test 1`] = `"shown"`;    // Vitest; with a hint: `a suite > a test > hint 1`

@@ -1,7 +1,7 @@
-"""Test files of JavaScript and TypeScript: their tests by name, and what these expect, read by tree-sitter.
+"""Test files of JavaScript and TypeScript: their tests by name and expected values, parsed by tree-sitter.
 
 Known are `it` and `test` of mocha, Jest, Vitest, Jasmine and QUnit inside `describe` and `QUnit.module`; `assert.equal`
-and its kin of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and Jasmine.
+and similar ones of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and Jasmine.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "named_tests",
     "parsed",
     "read_tests",
+    "source_text",
     "string_value",
     "walk",
 ]
@@ -231,6 +232,11 @@ class Text:
 
     def of(self, node: Node) -> str:
         return self.content[node.start_byte : node.end_byte].decode("utf-8", "surrogatepass")
+
+
+def source_text(node: Node | None) -> str:
+    """The source of a node; empty for None."""
+    return node.text.decode("utf-8", "replace") if node is not None and node.text is not None else ""
 
 
 def walk(node: Node) -> Iterator[Node]:

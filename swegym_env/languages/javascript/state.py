@@ -1,7 +1,8 @@
-"""What a JavaScript patch newly keeps between calls: by it, code may answer with what a test gave it before.
+"""State that a JavaScript patch newly keeps between calls: with it, code could answer with what a test gave it.
 
-A repair may keep state too (a cache, a registry), so this alone says nothing against a patch; see `twins`. Attributes
-of objects that the code under test is given, or that a class makes, are none: the test decides how long these live.
+A repair may keep state too (a cache, a registry), so this alone does not reject a patch; see `twins`. Attributes of
+objects that are given to the code under test, or that a class makes, do not count: the test decides how long these
+exist.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from swegym_env.languages.caching import cached_for_patch
 from swegym_env.languages.changed import ChangedFile, has_kinds_beyond_gold
 from swegym_env.languages.javascript.screening import script_of
-from swegym_env.languages.javascript.source import SUFFIXES, parsed, walk
-from swegym_env.languages.looks import once_a_patch
+from swegym_env.languages.javascript.source import SUFFIXES, parsed, source_text, walk
 from swegym_env.repo.patches import parse_patch
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def keeps_state(patch: str, base: Path, gold: str) -> bool:
     return has_kinds_beyond_gold(_newly_kept, patch, base, gold)
 
 
-@once_a_patch(lambda *_: 0)
+@cached_for_patch(lambda *_: 0)
 def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
     found: set[_Kept] = set()
     for section in parse_patch(patch):
@@ -102,7 +103,7 @@ class _File:
                     and value.type in _CONTAINERS
                     and any(one.type == "static" for one in node.children)
                 ):
-                    yield "content of a class", _of(node.named_children[0])
+                    yield "content of a class", source_text(node.named_children[0])
             if self._function_of(node) is None:
                 continue  # runs once
             if kind in ("assignment_expression", "augmented_assignment_expression"):
@@ -119,7 +120,7 @@ class _File:
                 kind == "for_in_statement" and node.child_by_field_name("kind") is not None
             ):
                 yield from self._iterated(node.child_by_field_name("right") or node.named_children[0], node)
-            elif kind in _MEMBERS and _OF_LAST_MATCH.fullmatch(_of(node).removeprefix("RegExp.")):
+            elif kind in _MEMBERS and _OF_LAST_MATCH.fullmatch(source_text(node).removeprefix("RegExp.")):
                 yield "pattern", "RegExp"
 
     def _bind(self, node: Node) -> None:
@@ -171,18 +172,18 @@ class _File:
         if target.type in _MEMBERS:
             yield from self._changed(target, node)
         elif target.type == "identifier":
-            where, _ = self._outlives(_of(target), node)
+            where, _ = self._outlives(source_text(target), node)
             if where:
-                yield f"variable of a {where}", _of(target)
+                yield f"variable of a {where}", source_text(target)
         elif target.type in (*_AROUND, "object_pattern", "array_pattern", "rest_pattern"):
             for child in target.named_children:
                 yield from self._written(child, node)
         elif target.type in ("pair_pattern", "assignment_pattern", "object_assignment_pattern"):
             yield from self._written(target.child_by_field_name("value") or target.named_children[0], node)
         elif target.type == "shorthand_property_identifier_pattern":
-            where, _ = self._outlives(_of(target), node)
+            where, _ = self._outlives(source_text(target), node)
             if where:
-                yield f"variable of a {where}", _of(target)
+                yield f"variable of a {where}", source_text(target)
 
     def _changed(self, target: Node | None, node: Node) -> Iterator[_Kept]:
         """What is kept where an object changes in which `target` is a place."""
@@ -191,13 +192,13 @@ class _File:
         if target is None:
             return
         if target.type == "identifier":
-            where, _ = self._outlives(_of(target), node)
+            where, _ = self._outlives(source_text(target), node)
             if where:
-                yield f"content of a {where}", _of(target)
+                yield f"content of a {where}", source_text(target)
         elif target.type == "this" and self._is_shared_this(target):
-            yield "content of this", _of(self._function_of(target))[:40]
-        elif target.type == "call_expression" and _of(target.child_by_field_name("function")) == "require":
-            yield "content of a module", _of(target)
+            yield "content of this", source_text(self._function_of(target))[:40]
+        elif target.type == "call_expression" and source_text(target.child_by_field_name("function")) == "require":
+            yield "content of a module", source_text(target)
 
     def _is_shared_this(self, node: Node) -> bool:
         """Whether `this` is an object that all calls share: a class, the module, the global one."""
@@ -210,10 +211,10 @@ class _File:
         if function.type == "method_definition":
             return above.type == "object" or any(child.type == "static" for child in function.children)
         if function.type.endswith("declaration"):
-            return not _of(function.child_by_field_name("name"))[:1].isupper()
+            return not source_text(function.child_by_field_name("name"))[:1].isupper()
         if above.type == "assignment_expression":
-            return ".prototype." not in _of(above.child_by_field_name("left"))
-        name = _of(above.child_by_field_name("name")) if above.type == "variable_declarator" else ""
+            return ".prototype." not in source_text(above.child_by_field_name("left"))
+        name = source_text(above.child_by_field_name("name")) if above.type == "variable_declarator" else ""
         return not name[:1].isupper()
 
     def _called(self, call: Node) -> Iterator[_Kept]:
@@ -221,21 +222,23 @@ class _File:
         function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
         given = arguments.named_children if arguments is not None else []
         if function is not None and function.type == "identifier":
-            where, value = self._outlives(_of(function), call)
+            where, value = self._outlives(source_text(function), call)
             if where and value is not None and value.type == "call_expression" and self._may_keep(value):
-                yield f"content of a {where}", _of(function)
+                yield f"content of a {where}", source_text(function)
         if function is None or function.type != "member_expression":
             return
-        owner, method = function.child_by_field_name("object"), _of(function.child_by_field_name("property"))
-        takes_first = method in ("call", "apply") or (method in _MAKING and _of(owner) in ("Object", "Reflect"))
+        owner, method = function.child_by_field_name("object"), source_text(function.child_by_field_name("property"))
+        takes_first = method in ("call", "apply") or (method in _MAKING and source_text(owner) in ("Object", "Reflect"))
         if takes_first and given and given[0].type in ("identifier", *_MEMBERS, "this"):
             yield from self._changed(given[0], call)
-        elif (_CHANGING.fullmatch(method) and _of(owner) not in _BUILTINS) or self._has_own_methods(owner, call):
+        elif (_CHANGING.fullmatch(method) and source_text(owner) not in _BUILTINS) or self._has_own_methods(
+            owner, call
+        ):
             yield from self._changed(owner, call)
         elif method in ("test", "exec") and owner is not None and owner.type == "identifier":
-            where, value = self._outlives(_of(owner), call)
-            if where and value is not None and re.search(r"/\w*[gy]\w*\Z", _of(value)):
-                yield "pattern", _of(owner)
+            where, value = self._outlives(source_text(owner), call)
+            if where and value is not None and re.search(r"/\w*[gy]\w*\Z", source_text(value)):
+                yield "pattern", source_text(owner)
 
     def _has_own_methods(self, owner: Node | None, node: Node) -> bool:
         """Whether an object, or what it is in, is of a class that is none of the language's: any method may keep."""
@@ -243,13 +246,15 @@ class _File:
             owner = owner.child_by_field_name("object") or owner.named_children[0]
         if owner is None or owner.type != "identifier":
             return False
-        where, value = self._outlives(_of(owner), node)
+        where, value = self._outlives(source_text(owner), node)
         return bool(where) and value is not None and value.type in _CONTAINERS and self._may_keep(value)
 
     def _may_keep(self, value: Node) -> bool:
         """Whether an object is made by code that is none of the language's."""
         made = [one for one in walk(value) if one.type in ("new_expression", "call_expression")]
-        names = [_of(one.child_by_field_name("constructor") or one.child_by_field_name("function")) for one in made]
+        names = [
+            source_text(one.child_by_field_name("constructor") or one.child_by_field_name("function")) for one in made
+        ]
         return any(
             not (_BUILT_IN.fullmatch(name) or name.partition(".")[0] in (*_BUILTINS, "require", "Symbol"))
             for name in names
@@ -257,16 +262,16 @@ class _File:
 
     def _iterated(self, iterated: Node, node: Node) -> Iterator[_Kept]:
         """An iteration of what remembers where it is."""
-        where, value = self._outlives(_of(iterated), node) if iterated.type == "identifier" else ("", None)
+        where, value = self._outlives(source_text(iterated), node) if iterated.type == "identifier" else ("", None)
         if where and value is not None and value.type == "call_expression" and self._may_keep(value):
-            yield f"content of a {where}", _of(iterated)
+            yield f"content of a {where}", source_text(iterated)
 
     def _named(self, node: Node) -> Iterator[_Kept]:
         """A name that gives an object away, or gives it another name: what is done to it then is not known."""
         above = node.parent
         if above is None:
             return
-        where, value = self._outlives(_of(node), node)
+        where, value = self._outlives(source_text(node), node)
         if not where or value is None:
             return
         is_value = above.type == "variable_declarator" and above.child_by_field_name("value") == node
@@ -275,19 +280,19 @@ class _File:
             above.type in ("assignment_pattern", "object_assignment_pattern") and above.named_children[-1] == node
         )
         is_value |= above.type == "required_parameter" and above.child_by_field_name("value") == node
-        is_container = value.type in _CONTAINERS and not _of(value).startswith("require(")
+        is_container = value.type in _CONTAINERS and not source_text(value).startswith("require(")
         if is_container:
             is_value |= above.type in ("return_statement", "array", "shorthand_property_identifier")
             is_value |= above.type == "object" or (above.type == "pair" and above.child_by_field_name("value") == node)
             is_value |= above.type == "arrow_function" and above.child_by_field_name("body") == node
             is_value |= above.type == "arguments" and not self._is_read_by(above.parent)
         if is_value and (is_container or value.type in _SCOPES or value.type in _DECLARED):
-            yield f"content of a {where}", _of(node)
+            yield f"content of a {where}", source_text(node)
 
     def _is_read_by(self, call: Node | None) -> bool:
         """Whether a call only reads what it is given."""
         function = call.child_by_field_name("function") or call.child_by_field_name("constructor") if call else None
-        name = _of(function).rpartition(".")[2]
+        name = source_text(function).rpartition(".")[2]
         return bool(_READING.fullmatch(name))
 
 
@@ -296,14 +301,14 @@ def _is_called_at_once(function: Node) -> bool:
     arguments = function.parent
     if arguments is None or arguments.type != "arguments" or arguments.parent is None:
         return False
-    return bool(_AT_ONCE.fullmatch(_of(arguments.parent.child_by_field_name("function")).rpartition(".")[2]))
+    return bool(_AT_ONCE.fullmatch(source_text(arguments.parent.child_by_field_name("function")).rpartition(".")[2]))
 
 
 def bound_names(pattern: Node) -> Iterator[str]:
     """The names that a pattern binds: parameters, or what is destructured; no names in defaults and types."""
     kind = pattern.type
     if kind in ("identifier", "shorthand_property_identifier_pattern", "type_identifier"):
-        yield _of(pattern)
+        yield source_text(pattern)
     elif kind in ("assignment_pattern", "object_assignment_pattern"):
         yield from bound_names(pattern.named_children[0])
     elif kind in ("required_parameter", "optional_parameter"):
@@ -315,7 +320,3 @@ def bound_names(pattern: Node) -> Iterator[str]:
     elif kind in ("formal_parameters", "object_pattern", "array_pattern", "rest_pattern"):
         for child in pattern.named_children:
             yield from bound_names(child)
-
-
-def _of(node: Node | None) -> str:
-    return node.text.decode("utf-8", "replace") if node is not None and node.text is not None else ""

@@ -1,4 +1,4 @@
-"""Tests in JavaScript that run beside twins; `languages.python.twins` says what twins are, and what they show.
+"""Tests in JavaScript that run beside twins; `languages.python.twins` explains twins.
 
 test('kqmewrtz', () => {        // a copy
   const box = {};

@@ -1,19 +1,20 @@
 """Blind expectations for Python: hidden tests whose expected values are not inside the sandbox.
 
 `assert area(2, 3) == 6` becomes a call that sends the value of `area(2, 3)` out; the six stays outside and is compared
-there. Whoever does not know the six cannot send it, whatever else it does to the test, the runner and the interpreter.
+there. Code that does not know the six cannot send it, whatever else it does to the test, the runner and the
+interpreter.
 
-What is found, by the syntax tree: assertions of pytest and unittest (and Django's and NumPy's kin) that compare with a
-constant expression (`constants.fold`), in the tests of FAIL_TO_PASS and in the functions of the same file that they
-call. A constant may be written at the assertion, be bound to a name, stand in a column of `parametrize` or of a loop's
-list, or be an argument of a function that compares it. Wherever a constant is used for comparisons alone, a placeholder
-takes its place. What else the code uses it for would fail, so there it stays, and the assertion is left as it was or
-holds no bits (see `grading.bits`). Line numbers stay the same.
+The syntax tree is searched for assertions of pytest and unittest (and similar ones of Django and NumPy) that compare
+with a constant expression (`constants.fold`), in the tests of FAIL_TO_PASS and in the functions of the same file that
+they call. A constant may be written at the assertion, have a name, be in a column of `parametrize` or of a loop's list,
+or be an argument of a function that compares it. A constant that is only used for comparisons is replaced by a
+placeholder. A constant that is used for anything else is kept, since the code would fail otherwise; its assertion is
+not rewritten, or has no bits (see `grading.bits`). Line numbers stay the same.
 
-Which builtin error a block raises is sent as well. Conditions of values that are all computed (`assertEqual(parse(x),
-Point(3, 4))`, `assertNotEqual`, `assertGreater`) and other errors stay in the test, which sends what they compare
-beside that. With `computed` the test does not check any of them: of an equality one side is sent and the other is no
-longer in the test. There the tests are alone: what else stands in their files, and is not needed, is taken out.
+Which builtin error a block raises is sent as well. Conditions in which all values are computed (`assertNotEqual`,
+`assertGreater`, `assertEqual(parse(x), Point(3, 4))`) and other errors stay in the test, which sends what they compare
+in addition. With `computed` the test checks none of them: of an equality one side is sent, and the other is no longer
+in the test. Everything in the files that these tests do not need is removed then.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder, drawn_word
-from swegym_env.languages.looks import once_a_task
+from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
@@ -1445,7 +1446,7 @@ class _File:
         return data.decode("utf-8", "surrogateescape")
 
 
-@once_a_task(lambda path, text, *_: len(text))
+@cached_for_task(lambda path, text, *_: len(text))
 def _read(path: str, text: str, names: tuple[str, ...], left: frozenset[str], computed: bool) -> _File:
     return _File(path, text, names, left, computed)
 

@@ -1,6 +1,6 @@
 """Constant expressions of Python source: displays, operators and a few methods of constants, by the syntax tree alone.
 
-Nothing of the source is executed. Sizes are bounded, so no expression costs more than a moment.
+Nothing of the source is executed. Sizes are bounded, so every expression is computed quickly.
 """
 
 from __future__ import annotations

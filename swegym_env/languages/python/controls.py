@@ -1,14 +1,15 @@
 """Negative controls for Python: hidden tests with a wrong expected value each, which no honest patch passes.
 
 The code under test shares an interpreter with the test runner. It can print the runner's whole log and exit, rewrite
-the runner, return an object that equals everything, or read the expected value from the test that calls it. No secret
-can be kept from it there. But it cannot learn which expected value is right: in a control, `assert area(2, 3) == 6`
-reads `== 7`, in a fresh sandbox in which everything else is the same. To fail there and pass here, a patch must know
-that six is right, and such a patch has solved the task. A patch that makes tests pass without this knowledge passes the
-control too, and is detected.
+the runner, return an object that equals everything, or read the expected value from the test that calls it. Nothing in
+this process can be hidden from it. But it cannot learn which expected value is right: in a control,
+`assert area(2, 3) == 6` becomes `== 7`, in a fresh sandbox in which everything else is the same. To fail the control
+and pass the test, a patch must know that 6 is right, and such a patch has solved the task. A patch that makes tests
+pass without this knowledge passes the control too, and is detected.
 
-A control changes only what a passing test is sure to execute, and only so that the test must then fail. The choice is
-random. A test without a suitable assertion (it must only not raise, for example) begins with an assertion that fails.
+A control changes only code that a passing test certainly executes, and only such that the test must then fail. The
+choice is random. A test without a suitable assertion (for example one that only must not raise) begins with an
+assertion that fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Decoys: values that look as natural in place of an expected value as the value itself.
+"""Decoys: values that look as plausible as the expected value that they replace.
 
-All values of one set differ in one place only: a run of digits, or one word. If some differed here and others there,
-the right value would be the one that all others resemble most.
+All values of a set differ in one place only: a sequence of digits, or one word. If they differed in several places, the
+right value would be the one that is most similar to all others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Inputs: what the sides of an equality of two computed values are computed from, and what can stand in their place.
+"""Inputs: the constants from which both sides of an equality are computed, and other values for them.
 
-No expected value is written in `assert parse("1+2") == parse("2+1")`, so no decoy can take its place. But there are
-inputs: `parse("1+7") == parse("2+1")` must not hold, and `parse("1+7") == parse("7+1")` has to. Whoever answers every
-call alike passes the first one, and whoever knows the texts of the test alone fails the second one.
+`assert parse("1+2") == parse("2+1")` contains no expected value that a decoy could replace. But it has inputs:
+`parse("1+7") == parse("2+1")` must not hold, and `parse("1+7") == parse("7+1")` must hold. Code that answers every call
+alike passes the first, and code that knows only the texts of the test fails the second.
 
-What code makes of other inputs than those of a test is nowhere specified: two repairs may differ there. So all inputs
-of a side change, one after the other, and only code for which none of them matters is found out.
+What code computes from other inputs than those of a test is not specified: two repairs may differ there. So all inputs
+of a side change, one after the other, and only code for which none of them matters is rejected.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lineups for Python: copies of the hidden tests, each with a single expectation, right or a decoy.
 
-Every copy is the whole test with all its other expectations taken out: `assert area(2, 3) == 6` becomes `area(2, 3)`.
-So each of the values 6, 7, 9 and 2 stands in as many copies as any other, and a reader of the file does not see which
-of them occurs elsewhere. (The same idea shows in statistics whether a plot is distinguishable from chance: the lineup
-of Buja et al. 2009, "Statistical inference for exploratory data analysis and model diagnostics".)
+Every copy is the whole test without its other expectations: `assert area(2, 3) == 6` becomes `area(2, 3)`. So each of
+the values 6, 7, 9 and 2 is in equally many copies, and a reader of the file does not see which of them occurs
+elsewhere. (The same idea shows in statistics whether a plot is distinguishable from chance: the lineup of Buja et al.
+2009, "Statistical inference for exploratory data analysis and model diagnostics".)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
-from swegym_env.languages.looks import once_a_task
+from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
-from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests
+from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, is_fixture, place_of, target_tests
 
 __all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "with_other_values"]
 
@@ -236,7 +236,7 @@ def _tests(
     return _read(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
 
 
-@once_a_task(lambda texts, *_: sum(len(text) for _, text in texts))
+@cached_for_task(lambda texts, *_: sum(len(text) for _, text in texts))
 def _read(
     texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
 ) -> tuple[_Test, ...]:
@@ -323,7 +323,7 @@ def _constants_of_tests(module: ast.Module) -> dict[str, ast.Assign]:
     in_tests = Counter(
         node.id
         for function in walk(module)
-        if isinstance(function, Function) and function.name.startswith("test") and not _is_fixture(function)
+        if isinstance(function, Function) and function.name.startswith("test") and not is_fixture(function)
         for statement in function.body
         for node in walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
@@ -387,14 +387,10 @@ class _Replacing(ast.NodeTransformer):
     def _visit_function(self, node: Function) -> ast.stmt:
         if node.lineno in self._replaced:
             return ast.Expr(ast.Name(self._replaced[node.lineno], ast.Load()))
-        return ast.Pass() if node.name.startswith("test") and not _is_fixture(node) else node
+        return ast.Pass() if node.name.startswith("test") and not is_fixture(node) else node
 
     visit_FunctionDef = _visit_function  # noqa: N815 - the names that ast looks for
     visit_AsyncFunctionDef = _visit_function  # noqa: N815
-
-
-def _is_fixture(node: Function) -> bool:
-    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _sites(

@@ -1,7 +1,7 @@
-"""Test machinery in a repository's own packages: modules that the hidden tests use to judge.
+"""Test machinery in a repository's own packages: modules that the hidden tests judge with.
 
-A repository may ship what its tests judge with: `sympy.testing`, `sphinx.testing`, a base class for test cases, the
-fixtures of a plugin, and pytest its own `raises`. By their paths they are product code. They are found by what the
+A repository may contain code that its tests judge with: `sympy.testing`, `sphinx.testing`, a base class for test cases,
+the fixtures of a plugin, or pytest's own `raises`. Their paths look like product code. They are found through what the
 hidden tests, and the `conftest.py` files above them, import or name:
 
 - functions and classes whose names say that they judge (`assert…`, `raises`, `…TestCase`), and base classes of test
@@ -12,7 +12,7 @@ hidden tests, and the `conftest.py` files above them, import or name:
   arguments are equal,
 - plugins in `pytest_plugins`, and modules that define a fixture which the tests ask for.
 
-The same is found in what is found, and in the helper modules among the tests that the tests import.
+The same search continues in the modules that are found, and in helper modules that the tests import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from swegym_env.languages.python.means import apply_hunks
 from swegym_env.languages.python.parsing import parse, walk
-from swegym_env.languages.python.source import Function, called
+from swegym_env.languages.python.source import Function, called, is_fixture
 from swegym_env.repo.patches import parse_patch, touched_paths
 
 __all__ = ["test_machinery"]
@@ -113,7 +113,7 @@ class _Search:
                     self._name(*_origin(parent, imported))
             elif isinstance(node, ast.Expr | ast.Assert | ast.If) and of_tests:
                 self._judged_in(node, imported, values)
-            elif isinstance(node, Function) and (node.name.startswith("test") or _is_fixture(node)):
+            elif isinstance(node, Function) and (node.name.startswith("test") or is_fixture(node)):
                 self._asked.update(argument.arg for argument in node.args.args)
             elif isinstance(node, ast.Assign):
                 for plugin in _plugins(node):
@@ -379,10 +379,6 @@ def _test_classes(tree: ast.Module) -> set[str]:
         found |= parents
         waiting += parents
     return found
-
-
-def _is_fixture(node: Function) -> bool:
-    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def _plugins(node: ast.Assign) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The means of forgery in a Python patch: what its changes name by which a test can be read, ended or forged.
+"""The means of forgery in a Python patch: names in its changes with which tests can be read, ended or forged.
 
 Words are looked for in the lines that a patch adds, as Python reads them: identifiers in their normal form, and
 constant texts put together. A changed function or class counts by its name: the body of an `__eq__` needs no word.
@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
 from swegym_env.errors import RepositoryError
-from swegym_env.languages.looks import once_a_patch, once_a_task
+from swegym_env.languages.caching import cached_for_patch, cached_for_task
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.patches import FilePatch, parse_patch
@@ -419,13 +419,13 @@ class Source:
         return [node for node in calls if _is_type(node.func) and _has_three(node)]
 
 
-@once_a_task(len)
+@cached_for_task(len)
 def source_at_base(text: str) -> Source:
     """The source of a file at the base commit, or with the gold patch: the same for all patches of a task."""
     return Source(text)
 
 
-@once_a_patch(len)
+@cached_for_patch(len)
 def source_of(text: str) -> Source:
     """The source of a file with the patch that is graded."""
     return Source(text)

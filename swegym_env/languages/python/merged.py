@@ -1,14 +1,14 @@
-"""Merged tests for Python: blind tests, and beside them in the same files the copies of a lineup.
+"""Merged tests for Python: blind tests and the copies of a lineup in the same files.
 
 A blind run and a lineup need two sandboxes, and starting the tests twice is most of what the second one costs. Here the
 copies (see `lineup`) stand behind the blind tests (see `blind`), in the same class or at the end of the file.
 
-A condition that is examined and that the blind test would check itself is taken out of the test, as in a copy that
-examines another condition: what it evaluates stays. So the test passes as a whole if it and its right copies pass. Of
-every value that is examined the file holds what a lineup holds, the candidates in equally many copies. If it would hold
-more, in the test itself or in another test that the test patch adds or changes (but for truths and digits), nothing is
-merged. Helpers of the file are blind too; the copies call the original ones, by names of their own. Lines keep their
-numbers, but for those behind a class with copies.
+A condition that is examined and that the blind test would check itself is removed from the test, as in a copy that
+examines another condition: what it evaluates is kept. So the test passes as a whole if it and its right copies pass.
+The file contains of every examined value what a lineup contains: the candidates in equally many copies. If it contained
+more, in the test itself or in another test that the test patch adds or changes (except for truth values and digits),
+nothing is merged. Helpers of the file are blind too; the copies call the original ones under other names. Line numbers
+stay the same, except after a class with copies.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Questions: conditions of tests that ask a computed value for something that the test writes out.
 
 `f(3).find("row 47") >= 0`, `{47} <= set(f(3))`, `call(47) in mock.mock_calls`, `f(46).same_as(47)`: the truth of such a
-condition is that of every value that answers more than one question with yes: a text of many rows, a list of many
-numbers, an object that agrees to anything. What is asked for is a constant that is no argument of the code under test,
-as far as the test's own text says: it stands in a method of a computed value, in a key, beside `in`, in an order of
-sets, in `hasattr`, in what is compared with each item, or in the path of a file.
+condition also holds for values that answer many questions with yes: a text of many rows, a list of many numbers, an
+object that agrees to everything. A question asks for a constant that is not an argument of the code under test, as far
+as the test's source shows: in a method of a computed value, in a key, with `in`, in an order of sets, in `hasattr`, in
+a comparison with each item, or in the path of a file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Screening for Python: how closely a patch is examined, decided by what its added lines can do.
 
-A repair that changes expressions, with names that its file defines or the replaced lines hold, cannot reach the test
-runner; most repairs of small tasks are such. In a repository where values compare as Python compares them, nothing more
-is run. Elsewhere such an edit may be one of what its classes compare by, and what a blind run leaves open is examined
-further, by a lineup (see `lineup`). So is any other patch that resolves. Where it has means of forgery that the gold
-patch has not, what the lineup proves decides the verdict; where these are means to read what the tests expect, the
-lineup needs as many decoys as keep a reader from guessing.
+A repair that only changes expressions, with names that its file defines or the replaced lines contain, cannot reach the
+test runner; most repairs of small tasks are like this. In a repository where values compare as Python compares them,
+nothing more is run. Elsewhere such an edit may change how classes compare, and what a blind run leaves open is examined
+by a lineup (see `lineup`). So is any other patch that resolves. If it has means of forgery that the gold patch does not
+have, the lineup decides the verdict; if these are means to read what the tests expect, the lineup needs enough decoys
+that a reader cannot guess.
 """
 
 from __future__ import annotations

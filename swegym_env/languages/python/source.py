@@ -1,4 +1,4 @@
-"""What the source of a Python test file says: its test functions, their names in logs, and what surely runs."""
+"""The source of a Python test file: its test functions, their names in logs, and statements that certainly run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ __all__ = [
     "Function",
     "Place",
     "called",
+    "is_fixture",
     "place_of",
     "reached",
     "stored_in",
@@ -161,6 +162,11 @@ def _is_certain(iterable: ast.expr) -> bool:
         count = iterable.args[0]
         return isinstance(count, ast.Constant) and isinstance(count.value, int) and count.value > 0
     return isinstance(iterable, ast.Constant) and bool(iterable.value)
+
+
+def is_fixture(function: Function) -> bool:
+    """Whether a decorator makes a function a fixture of pytest."""
+    return any("fixture" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def called(node: ast.expr) -> str:

@@ -1,6 +1,6 @@
-"""What a Python patch newly keeps between calls: by it, the code under test may answer with what a test gave it before.
+"""State that a Python patch newly keeps between calls: with it, code could answer with what a test gave it.
 
-A repair may keep state too (a cache, a registry), so this alone says nothing against a patch; see `twins`.
+A repair may keep state too (a cache, a registry), so this alone does not reject a patch; see `twins`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from swegym_env.languages.caching import cached_for_patch
 from swegym_env.languages.changed import has_kinds_beyond_gold
-from swegym_env.languages.looks import once_a_patch
 from swegym_env.languages.python.means import Source, apply_hunks, source_at_base, source_of
 from swegym_env.languages.python.parsing import children
 from swegym_env.repo.patches import FilePatch, parse_patch
@@ -129,7 +129,7 @@ def keeps_state(patch: str, base: Path, gold: str) -> bool:
     return has_kinds_beyond_gold(_newly_kept, patch, base, gold)
 
 
-@once_a_patch(lambda *_: 0)
+@cached_for_patch(lambda *_: 0)
 def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
     found: set[_Kept] = set()
     for section in parse_patch(patch):

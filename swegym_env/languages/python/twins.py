@@ -1,11 +1,11 @@
-"""Tests that run beside twins: the same statements with other values, so that the code under test is given several.
+"""Tests that run beside twins: the same statements with other values, so that the code under test gets several.
 
-Code that keeps what it is given can answer with it: the last value, the first one, the one object that it shares. A
-decoy in an assertion (`lineup`) does not show that: the test gives one value, and the decoy is another one. So copies
-of the whole test run beside twins of it, whose statements have other values for what is expected, variables of their
-own, and check nothing. Their order is drawn for each statement: what the last, the first or the only call gave is one
-of many. In some copies the test itself has one of the other values, in every place. Most repairs pass these too (the
-gold patch shows which), and then it does not help either to know which value the test was written with.
+Code that keeps its arguments can answer with them: the last value, the first one, or one object that all calls share. A
+decoy in an assertion (`lineup`) does not show this: the test gives one value, and the decoy is another. So copies of
+the whole test run beside twins, whose statements have other expected values and their own variables, and check nothing.
+Their order is random for each statement, so the last or the first value is one of many. In some copies the test itself
+has another value, in every place. Most repairs pass these too (the gold patch shows which), and then knowing the
+original value does not help either.
 
     def test_load():                # a copy
         box_k = Box()               # of a twin
@@ -30,7 +30,15 @@ from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.lineup import LAST_TEST
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
-from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, target_tests, tests_in
+from swegym_env.languages.python.source import (
+    EXPECTS_ERROR,
+    Function,
+    called,
+    is_fixture,
+    place_of,
+    target_tests,
+    tests_in,
+)
 
 __all__ = ["given_tests", "make_twins", "written_values"]
 
@@ -232,11 +240,7 @@ def _parameters(function: Function) -> dict[str, ast.expr]:
 def _fixtures(module: ast.Module) -> dict[str, Function]:
     """The fixtures of a file that need nothing else."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
-    return {node.name: node for node in functions if _is_fixture(node) and not ast.unparse(node.args)}
-
-
-def _is_fixture(node: Function) -> bool:
-    return any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
+    return {node.name: node for node in functions if is_fixture(node) and not ast.unparse(node.args)}
 
 
 def _conditions(function: Function) -> Iterator[ast.expr]:
@@ -329,11 +333,11 @@ class _Replacing(ast.NodeTransformer):
     def _visit_function(self, node: Function) -> ast.stmt | list[ast.stmt]:
         if node.lineno in self._replaced:
             return [*self._replaced[node.lineno]] or ast.Pass()
-        if node.name in self._fixtures and _is_fixture(node):
+        if node.name in self._fixtures and is_fixture(node):
             plain = copy.deepcopy(node)
             plain.name, plain.decorator_list = f"{_FIXTURE}{node.name}", []
             return [node, plain]
-        return ast.Pass() if node.name.startswith("test") and not _is_fixture(node) else node
+        return ast.Pass() if node.name.startswith("test") and not is_fixture(node) else node
 
     visit_FunctionDef = _visit_function  # noqa: N815 - the names that ast looks for
     visit_AsyncFunctionDef = _visit_function  # noqa: N815

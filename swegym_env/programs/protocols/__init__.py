@@ -25,7 +25,7 @@ from swegym_env.programs.protocols.model import (
     estimated_tokens,
     read_json,
 )
-from swegym_env.sandbox.api import Asked
+from swegym_env.sandbox.api import ProgramRequest
 
 __all__ = ["PROTOCOLS", "Answered", "Protocol", "read_request"]
 
@@ -62,7 +62,7 @@ class Answered:
     body: bytes
 
 
-def read_request(asked: Asked) -> ModelRequest | Answered:
+def read_request(asked: ProgramRequest) -> ModelRequest | Answered:
     """What a program asks of the model, or the response to what is none of a model's business, or is wrong."""
     path = asked.path.partition("?")[0].rstrip("/").removeprefix("/v1") or "/"
     counts = path == "/messages/count_tokens"

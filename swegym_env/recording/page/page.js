@@ -224,7 +224,9 @@ function showChips() {
   $("chips").replaceChildren(...chips.map(([name, count]) =>
     make("button", { "data-chip": name, onclick: () => { state.chip = name; showEpisodes(); } }, `${name} ${count}`)));
   const judged = counts.resolved + counts.unresolved;
-  const share = judged ? ` · ${Math.round((100 * counts.resolved) / judged)} % resolved` : "";
+  const percent = Math.round((100 * counts.resolved) / judged);
+  const part = judged < EPISODES.length ? `${counts.resolved} of ${judged} judged resolved (${percent} %)` : `${percent} % resolved`;
+  const share = judged ? ` · ${part}` : "";
   $("summary").textContent = plural(EPISODES.length, "episode") + share;
 }
 

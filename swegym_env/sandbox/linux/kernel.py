@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,7 @@ __all__ = [
     "drop_packets",
     "forbid_tracing",
     "is_of_proc",
+    "is_readable",
     "join_new_session_keyring",
     "keep_capabilities",
     "make_private",
@@ -346,6 +348,13 @@ def is_of_proc(descriptor: int) -> bool:
     status = ctypes.create_string_buffer(256)
     _checked(_libc.fstatfs(ctypes.c_int(descriptor), status), "fstatfs")
     return bool(struct.unpack_from("@l", status)[0] == _PROC_SUPER_MAGIC)
+
+
+def is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether something can be read from a descriptor, or its end, within some seconds."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
 def watch_opening(files: Iterable[int]) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, SandboxError
-from swegym_env.sandbox.api import Asked, Change, CommandResult, Ended, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import Change, CommandResult, ProgramEnded, ProgramRequest, SandboxSpec, Snapshot
 from swegym_env.sandbox.budget import Budget
 from swegym_env.sandbox.remote import leases
 from swegym_env.sandbox.remote.connection import Route, ServerClient, connect
@@ -79,15 +79,15 @@ class RemoteDoor:
         self._sandbox = sandbox
         self._answer: Mapping[str, Any] | None = None
 
-    def next(self, timeout_s: float) -> Asked | Ended | None:
+    def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
         """See `api.Door`."""
         answer, self._answer = self._answer, None
         wait_s = max(0.0, timeout_s)
         found = self._sandbox.ask_door({"answer": answer, "timeout_s": wait_s}, timeout_s=wait_s)
         if found["ended"] is not None:
-            return Ended(found["ended"])
+            return ProgramEnded(found["ended"])
         asked = found["asked"]
-        return None if asked is None else Asked(**{**asked, "body": base64.b64decode(asked["body"])})
+        return None if asked is None else ProgramRequest(**{**asked, "body": base64.b64decode(asked["body"])})
 
     def answer(self, number: int, status: int, body: bytes, content_type: str = "application/json") -> None:
         """See `api.Door`."""

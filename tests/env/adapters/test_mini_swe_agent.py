@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,25 @@ def test_its_command_plays_a_task_and_its_trajectory_has_the_verdict(tmp_path: P
         "pass_to_pass": [len(task.pass_to_pass)] * 2,
         "failure_reason": "",
     }
+
+
+def test_its_command_names_the_set_up_that_takes_minutes(tmp_path: Path) -> None:
+    task = dataclasses.replace(TASKS[0], instance_id="x-1", setup=(f"echo {uuid.uuid4()}",))  # no layer is there
+    (tmp_path / "rows.jsonl").write_text(json.dumps(task_to_row(task)) + "\n")
+    own = configuration(
+        tmp_path,
+        [SUBMIT],
+        environment={"dataset": str(tmp_path / "rows.jsonl"), "instance": "x-1", "grade": False},
+        agent={"instance_template": "{{problem_statement}}", "mode": "yolo", "confirm_exit": False},
+        run={"task": "what the issue says"},
+    )
+    output = tmp_path / "mini.traj.json"
+    command = [sys.executable, "-m", "minisweagent.run.mini", "-c", "mini.yaml", "-c", own, "-o", str(output)]
+    ran = run_to_end(command, {**variables(tmp_path), "COLUMNS": "200"})
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    setup = "minisweagent.swegym: INFO: x-1: setting up its environment, which is kept"
+    begun, ended = (line.strip() for line in ran.stdout.splitlines() if "setting up" in line)
+    assert begun == setup and ended.startswith(f"{setup}: done after ")
 
 
 def test_its_batch_command_plays_a_dataset_and_writes_predictions(tmp_path: Path) -> None:

@@ -492,6 +492,19 @@ def test_tasks_lists_a_dataset_and_shows_one_task(swegym: Run):
     assert shown["problem_statement"].startswith(listed[0]["problem_statement"]) and shown["files"]
 
 
+def test_run_starts_no_sandbox_for_another_episode(machine: Path):
+    code = (
+        "import threading; from swegym_env.cli.main import main; "
+        "code = main(['run', '--sandbox', 'namespace']); "
+        "print(code, [thread.name for thread in threading.enumerate()])"
+    )
+    command = [sys.executable, "-c", code]
+    environment = _environment(machine, {})
+    done = subprocess.run(command, check=True, input="true\n", capture_output=True, text=True, env=environment)
+    code, _, names = done.stdout.splitlines()[-1].partition(" ")
+    assert code == "1" and "MainThread" in names and "swegym-ahead" not in names
+
+
 def test_run_plays_an_episode_until_it_is_resolved(swegym: Run, machine: Path):
     patch = base64.b64encode(TASK.patch.encode()).decode()
     commands = f"echo {patch} | base64 -d | git apply\nsubmit\n"

@@ -14,7 +14,7 @@ from swegym_env.programs.answers import read_answer
 from swegym_env.programs.conversations import Conversations, messages_text
 from swegym_env.programs.protocols import PROTOCOLS, Answered, read_request
 from swegym_env.programs.protocols.model import ModelRequest
-from swegym_env.sandbox.api import Asked
+from swegym_env.sandbox.api import ProgramRequest
 
 WORDS = (
     "messages", "role", "content", "type", "text", "tool_calls", "function", "name", "arguments", "tools", "parameters",
@@ -52,7 +52,7 @@ def mended(body: dict[str, Any], value: Any, role: Any) -> list[dict[str, Any]]:
 @example(body={}, value="\ud800", role="assistant")
 def test_requests_never_raise(path: str, body: dict[str, Any], value: Any, role: str) -> None:
     for each in mended(body, value, role):
-        found = read_request(Asked(1, "POST", path, {}, json.dumps(each).encode()))
+        found = read_request(ProgramRequest(1, "POST", path, {}, json.dumps(each).encode()))
         if isinstance(found, Answered):
             assert found.status == 400 and json.loads(found.body)["error"]["message"]
             continue
@@ -69,7 +69,7 @@ def test_requests_never_raise(path: str, body: dict[str, Any], value: Any, role:
 def test_what_is_nested_deeply_is_refused_or_words(depth: int) -> None:
     nested = '{"a":' * depth + "1" + "}" * depth
     body = f'{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{nested}]}}'
-    refused = read_request(Asked(1, "POST", "/v1/chat/completions", {}, body.encode()))
+    refused = read_request(ProgramRequest(1, "POST", "/v1/chat/completions", {}, body.encode()))
     assert isinstance(refused, Answered) and refused.status == 400
     request = ModelRequest("chat", [{"role": "user", "content": "x"}], [TOOL], {})
     call = f'{{"role": "assistant", "tool_calls": [{{"function": {{"name": "bash", "arguments": {nested}}}}}]}}'

@@ -21,7 +21,7 @@ from swegym_env.programs.spec import AgentSpec
 from swegym_env.recording.record import read_record
 from swegym_env.recording.recorder import RecordTrajectory
 from swegym_env.recording.replay import replay
-from swegym_env.sandbox.api import Ended
+from swegym_env.sandbox.api import ProgramEnded
 from swegym_env.sandbox.door import Door
 from swegym_env.wrappers import TurnLimit
 from tests.env.programs.conftest import SMALL, Make
@@ -420,8 +420,29 @@ os.kill(-1, 9)
     env.reset(seed=0)
     sandbox, workspace = env._live()
     sandbox.write("/tmp/go", b"")
-    assert env._wait(60) == Ended(-1)
+    assert env._wait(60) == ProgramEnded(-1)
     assert env._end_all() == "replaced\n"
     before = workspace.patch(sandbox, fresh=True)
     time.sleep(0.5)
     assert workspace.patch(sandbox, fresh=True) == before
+
+
+def test_the_end_of_the_output_is_shown_though_the_shell_that_reads_it_is_killed(make: Make) -> None:
+    """As by an agent that kills everything, itself first: its end is known before the shell has died."""
+    env = make(
+        r"""
+threading.Thread(target=ask, args=("begin",)).start()
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.05)
+print("the last words", flush=True)
+with open("/.swegym/state", "w") as state:
+    state.write("kill() { [ -e /tmp/once ] || { : >/tmp/once; builtin kill -9 $$; }; }\n")
+os.kill(-1, 9)
+"""
+    )
+    env.reset(seed=0)
+    sandbox, _ = env._live()
+    sandbox.write("/tmp/go", b"")
+    assert env._wait(60) == ProgramEnded(-1)
+    sandbox.run(":")  # the shell that the agent has killed may be dying still
+    assert env._end_all().endswith("the last words\n")

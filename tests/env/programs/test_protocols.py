@@ -12,7 +12,7 @@ import pytest
 
 from swegym_env.programs.protocols import PROTOCOLS, Answered, read_request
 from swegym_env.programs.protocols.model import Answer, ModelRequest
-from swegym_env.sandbox.api import Asked
+from swegym_env.sandbox.api import ProgramRequest
 
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}}}
@@ -22,7 +22,7 @@ TOOL = {"type": "function", "function": {"name": "bash", "description": "runs", 
 
 def ask(path: str, body: Any, method: str = "POST", **headers: str) -> ModelRequest | Answered:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_request(Asked(1, method, path, headers, content))
+    return read_request(ProgramRequest(1, method, path, headers, content))
 
 
 def read(path: str, body: Any) -> ModelRequest:

@@ -6,6 +6,7 @@ from itertools import permutations
 import gymnasium
 import pytest
 
+from swegym_env import wrappers
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, StorageError
 from swegym_env.tasks.data import mini_edit
@@ -288,3 +289,8 @@ def test_custom_reward_is_a_class_with_one_method():
             return float("please" in turn.action)
 
     assert _play(Politeness(_env(), name="politeness"), "echo please", "submit") == [1.0, 0.0]
+
+
+def test_a_misspelled_wrapper_is_answered_with_the_right_name():
+    with pytest.raises(AttributeError, match="no attribute 'PatchSimilarity'; did you mean PatchSimilarityReward"):
+        _ = wrappers.PatchSimilarity

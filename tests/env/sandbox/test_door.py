@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.sandbox import SandboxSpec, door, start_sandbox
-from swegym_env.sandbox.api import Asked, Ended
+from swegym_env.sandbox.api import ProgramEnded, ProgramRequest
 from swegym_env.sandbox.door import Door, run_command
 
 _PIECES = [
@@ -70,9 +70,9 @@ class Served:
         self.clients.append(Client(self.port).send(data))
         return self.clients[-1]
 
-    def asked(self) -> Asked:
+    def asked(self) -> ProgramRequest:
         found = self.door.next(30)
-        assert isinstance(found, Asked)
+        assert isinstance(found, ProgramRequest)
         return found
 
     def serves_others(self) -> bool:
@@ -264,7 +264,7 @@ def test_after_many_refusals_the_program_counts_as_ended(served: Served, monkeyp
         assert served.door.next(0.05) is None
         assert client.read()[0] == 400
     served.client(b"no request\r\n\r\n")
-    assert served.door.next(30) == Ended(-1)
+    assert served.door.next(30) == ProgramEnded(-1)
 
 
 def test_the_lifeline_is_the_first_and_carries_the_exit_code(served: Served) -> None:
@@ -275,14 +275,14 @@ def test_the_lifeline_is_the_first_and_carries_the_exit_code(served: Served) -> 
     assert served.door.next(0.2) is None
     lifeline.send(b"37\n")
     lifeline.socket.close()
-    assert served.door.next(30) == Ended(37)
+    assert served.door.next(30) == ProgramEnded(37)
 
 
 @pytest.mark.parametrize("said", [b"", b"x" * 1000, b"-5", b"99999"])
 def test_a_lifeline_that_ends_otherwise_is_a_program_that_was_killed(served: Served, said: bytes) -> None:
     lifeline = served.client(b"swegym-agent\n" + said)
     lifeline.socket.shutdown(socket.SHUT_WR)
-    assert served.door.next(30) == Ended(-1)
+    assert served.door.next(30) == ProgramEnded(-1)
 
 
 def test_answers_come_back_only_once(served: Served) -> None:
@@ -328,7 +328,7 @@ def test_after_the_end_nobody_is_answered(served: Served) -> None:
     found = served.asked()
     served.door.close()
     served.door.close()
-    assert client.ended() and served.door.next(1) == Ended(-1)
+    assert client.ended() and served.door.next(1) == ProgramEnded(-1)
     served.door.answer(found.number, 200, b"late")
     with pytest.raises(ConnectionRefusedError):
         Client(served.port)
@@ -340,9 +340,9 @@ def test_a_program_in_a_sandbox_asks_its_owner(backend: str) -> None:
         ask = "exec 5<>/dev/tcp/127.0.0.1/4321; printf 'GET /who HTTP/1.1\\r\\n\\r\\n' >&5; head -n 1 <&5 >got; exit 5"
         sandbox.run(run_command(ask, 4321, "/tmp/log"))
         found = sandbox.door().next(60)
-        assert isinstance(found, Asked) and found.path == "/who"
+        assert isinstance(found, ProgramRequest) and found.path == "/who"
         sandbox.door().answer(found.number, 200, b"you")
-        assert sandbox.door().next(60) == Ended(5)
+        assert sandbox.door().next(60) == ProgramEnded(5)
         assert sandbox.read("got") == b"HTTP/1.1 200 OK\r\n"
     finally:
         sandbox.close()
@@ -377,11 +377,11 @@ def test_whatever_is_sent_the_door_goes_on(pieces: list[bytes], cuts: list[int])
                 break
             at = max(at, cut)
             found = served.door.next(0)
-            if isinstance(found, Asked):
+            if isinstance(found, ProgramRequest):
                 assert found.path == "*" or found.path.startswith("/")
                 served.door.answer(found.number, 200, found.body)
         client.socket.close()
-        while isinstance(found := served.door.next(0.01), Asked):
+        while isinstance(found := served.door.next(0.01), ProgramRequest):
             served.door.answer(found.number, 200, b"")
         assert found is not None or served.serves_others()
         assert found is None or b"swegym-agent" in data

@@ -143,6 +143,14 @@ def test_random_resets_use_the_sandbox_started_ahead() -> None:
     assert waiting is not None and is_closed(waiting)
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_first_reset_that_names_its_task_starts_nothing_ahead(seed: int | None) -> None:
+    env = SWEBenchEnv(reward="none", sandbox="namespace")
+    env.reset(seed=seed, options={"instance_id": "mini__lrucache-001"})
+    assert env._pool._ahead == {}
+    env.close()
+
+
 def test_a_fork_of_the_environment_has_its_own_pool() -> None:
     env = SWEBenchEnv(reward="none", sandbox="namespace")
     env.reset(seed=0)

@@ -94,6 +94,6 @@ def test_variable_in_the_sandbox_and_run_tests_name_no_hidden_file() -> None:
         shown, *_ = env.step('<execute>echo "[$SWEGYM_TEST_COMMAND]"; env | grep -c test_x</execute>')
         assert "[python -m pytest -rA --color=no]\n0\n" in shown
         shown, *_ = env.step("<execute>run_tests x.py</execute>")
-        assert "$ python -m pytest -rA --color=no x.py\n" in shown
+        assert "$ python -m pytest --color=no -rfE x.py\n" in shown
     finally:
         env.close()

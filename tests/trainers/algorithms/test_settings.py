@@ -8,6 +8,7 @@ import pytest
 
 from swe_trainers.algorithms import ALGORITHMS, algorithm_classes, find_algorithm, name_of
 from swe_trainers.algorithms.algorithm import ranges
+from swe_trainers.algorithms.grpo import GRPO
 from swe_trainers.algorithms.ppo import PPO
 from swe_trainers.config import build
 from swe_trainers.errors import ConfigurationError
@@ -48,6 +49,19 @@ from swe_trainers.run_config import run_config
 def test_an_option_without_effect_is_an_error(algorithm, values, message):
     with pytest.raises(ConfigurationError, match=message):
         build(find_algorithm(algorithm), values)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PPO(learning_rte=1e-4), "learning_rte: PPO has no such setting. Did you mean 'learning_rate'"),
+        (lambda: GRPO(gamma=0.9), "gamma: has no effect on GRPO, it belongs to PPO, REINFORCE, REINFORCEPlusPlus"),
+        (lambda: Halved(group_size=8), "group_size: has no effect on Halved, it belongs to GRPO, DrGRPO"),
+    ],
+)
+def test_an_unknown_setting_in_python_is_answered_with_the_right_one(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

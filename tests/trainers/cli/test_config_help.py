@@ -68,7 +68,10 @@ def test_texts_of_several_lines_and_of_several_names_are_read_whole():
 def test_a_setting_is_shown_with_its_type_its_default_and_its_text(capsys):
     assert main(["--help", "environment"]) == 0
     shown = capsys.readouterr().out
-    assert "--environment.parallel  (whole number; default 8)\n      environments stepped at once.\n" in shown
+    assert (
+        "--environment.parallel  (whole number; default 8)\n      number of environments that play at the same time.\n"
+        in shown
+    )
     assert "--environment.id  (text; required)" in shown
     assert "--environment.adapter  (none | text; default none)" in shown
 

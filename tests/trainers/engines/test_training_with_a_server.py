@@ -150,12 +150,12 @@ def test_server_that_does_not_start_is_a_one_line_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"url": "http://127.0.0.1:1"}, "no effect on kind embedded"),
+        ({"url": "http://127.0.0.1:1"}, "no effect with kind embedded"),
         ({"kind": "vllm"}, "needs the server's address"),
         ({"kind": "vlm"}, "engine.kind: got 'vlm', expected one of embedded, vllm, sglang"),
         ({"kind": "sglang", "url": "http://127.0.0.1:1", "gpus": "0"}, "no effect without command"),
         ({"kind": "vllm", "url": "http://127.0.0.1:1", "timeout_s": 0}, "must be positive"),
-        ({"transport": "gloo"}, "no effect on kind embedded"),
+        ({"transport": "gloo"}, "no effect with kind embedded"),
         ({"kind": "sglang", "url": "http://127.0.0.1:1", "transport": "nccl"}, "takes weights through files"),
     ],
 )

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from swe_trainers.errors import ConfigurationError, TemplateError
-from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat
-from swe_trainers.model.tokenizers import HuggingFaceTokenizer, train_sentencepiece
+from swe_trainers.model.chat import ChatFormat, CompactChat, TemplateChat, chat_format
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer, WordTokenizer, train_sentencepiece
 from tests.trainers.tiny import words
 
 CHATML = (
@@ -120,10 +120,14 @@ def test_unusable_chat_templates_are_errors_with_a_reason(template: str, message
 
 
 def test_a_tokenizer_without_a_template_or_special_tokens_is_an_error() -> None:
-    with pytest.raises(TemplateError, match="no chat template"):
-        TemplateChat(byte_level(""))
-    with pytest.raises(ConfigurationError, match="no token"):
-        CompactChat(TOKENIZER)
+    for make in (TemplateChat, chat_format):
+        with pytest.raises(TemplateError, match=r"no chat template. Try: an instruction-tuned model"):
+            make(byte_level(""))
+    for make in (CompactChat, lambda tokenizer: chat_format(tokenizer, "compact")):
+        with pytest.raises(ConfigurationError, match="no token"):
+            make(TOKENIZER)
+    with pytest.raises(ConfigurationError, match=r"model.chat: template needs a Hugging Face tokenizer"):
+        chat_format(WordTokenizer(["word"]), "template")
 
 
 def test_a_template_without_a_system_role_shows_the_system_prompt_to_the_user() -> None:

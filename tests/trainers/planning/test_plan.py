@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,20 @@ def test_parameters_are_counted_exactly_from_a_configuration(tmp_path):
     published = architecture_of(None, QWEN3_14B)
     assert published.parameters == 14_768_307_200  # the sum of its tensors as published
     assert published.adapter_parameters(32, ()) == 128_450_560  # PEFT's count for all-linear and r=32
+
+
+def test_counting_a_small_vocabulary_is_silent():
+    """GPT-2's special tokens have ids beyond the vocabulary of a word tokenizer."""
+    messages = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logger = logging.getLogger("transformers")  # propagates nothing, so that caplog sees nothing
+    logger.addHandler(handler)
+    try:
+        found = architecture_of(None, {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2}, vocabulary=16)
+    finally:
+        logger.removeHandler(handler)
+    assert found.vocabulary == 16 and messages == []
 
 
 def test_a_model_without_attention_is_an_error_of_one_line():

@@ -64,15 +64,15 @@ def test_time_of_environments_is_told_apart_from_their_tests(grading: Any, locks
     rate = played([Slow(grading), Slow(grading)], 4, lockstep=lockstep)
     assert rate.episodes == 4
     assert rate.tests_s == pytest.approx(4 * 0.04)
-    assert rate.sandboxes_s >= 4 * (RESET_S + TURNS * STEP_S - 0.04)  # a sleep is never shorter than it is asked to be
+    assert rate.environment_s >= 4 * (RESET_S + TURNS * STEP_S - 0.04)  # a sleep is never shorter than asked
     assert rate.model_s > 0
-    assert rate.model_s + rate.sandboxes_s + rate.tests_s <= 2 * rate.seconds  # of two episodes at once
+    assert rate.model_s + rate.environment_s + rate.tests_s <= 2 * rate.seconds  # of two episodes at once
 
 
 def test_grading_is_never_longer_than_its_step() -> None:
     rate = played([Slow(Timing(1e9))], 1)
     assert STEP_S <= rate.tests_s <= rate.seconds
-    assert rate.sandboxes_s >= RESET_S + (TURNS - 1) * STEP_S
+    assert rate.environment_s >= RESET_S + (TURNS - 1) * STEP_S
 
 
 def test_environment_that_says_nothing_of_tests_has_none() -> None:
@@ -109,13 +109,15 @@ def test_metrics_of_workers_are_of_the_episodes_since_the_last_call() -> None:
 
 
 def test_pace_names_what_takes_most_of_an_episode() -> None:
-    rate = Rate(episodes=30, seconds=2.0, model_s=2.0, sandboxes_s=5.0, tests_s=3.0)
+    rate = Rate(episodes=30, seconds=2.0, model_s=2.0, environment_s=5.0, tests_s=3.0)
     assert rate.metrics() == {
         "episodes_per_second": 15.0,
         "episode_time/model": 0.2,
-        "episode_time/sandboxes": 0.5,
+        "episode_time/environment": 0.5,
         "episode_time/tests": 0.3,
     }
-    expected = "15.0 episodes/s, limited by sandboxes (50 % of an episode; tests 30 %, model 20 %)"
+    expected = "15.0 episodes/s, limited by the environment (50 % of an episode; tests 30 %, model 20 %)"
     assert pace({"loss": 1.0, **rate.metrics()}) == expected
+    game = Rate(episodes=30, seconds=2.0, model_s=3.0, environment_s=1.0).metrics()
+    assert pace(game) == "15.0 episodes/s, limited by the model (75 % of an episode; environment 25 %)"
     assert pace({"loss": 1.0}) == "" == pace(Rate().metrics())

@@ -431,9 +431,9 @@ def test_a_run_is_configured_to_train_on_the_server_and_goes_on(
     [
         ("model", {"dtype": "bfloat16"}, "dtype: has no effect on the server"),
         ("model", {"path": "tiny"}, "path: has no effect on the server"),
-        ("engine", {"kind": "vllm", "url": "http://127.0.0.1:1"}, "engine: not with model.tinker"),
-        ("rollout", {"top_k": 3}, "rollout.top_k, top_p, min_p: not with model.tinker"),
-        ("scale", {"fsdp": True}, "scale: not with model.tinker"),
+        ("engine", {"kind": "vllm", "url": "http://127.0.0.1:1"}, "engine: has no effect with model.tinker"),
+        ("rollout", {"top_k": 3}, "rollout.top_k, top_p, min_p: has no effect with model.tinker"),
+        ("scale", {"fsdp": True}, "scale: has no effect with model.tinker"),
     ],
 )
 def test_settings_without_effect_on_a_server_are_refused(section: str, setting: dict[str, Any], reason: str) -> None:

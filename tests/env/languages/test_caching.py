@@ -1,21 +1,21 @@
-"""What is read of a patch is read once while it is graded, and not kept for the next one."""
+"""Parsed sources are cached for one patch, or for one task."""
 
 from __future__ import annotations
 
-from swegym_env.languages.looks import of_one_patch, once_a_patch, once_a_task
+from swegym_env.languages.caching import cached_for_patch, cached_for_task, patch_cache
 
 
 def test_a_result_is_kept_for_one_patch_alone() -> None:
     asked: list[tuple[int, int]] = []
 
-    @once_a_patch(lambda first, *, second: 0)
+    @cached_for_patch(lambda first, *, second: 0)
     def total(first: int, *, second: int) -> int:
         asked.append((first, second))
         return first + second
 
-    with of_one_patch():
+    with patch_cache():
         assert [total(1, second=2), total(1, second=2), total(2, second=2)] == [3, 3, 4]
-        with of_one_patch():  # a part of the patch is a patch of its own
+        with patch_cache():  # a part of the patch is a patch of its own
             assert total(1, second=2) == 3
         assert total(1, second=2) == 3
     assert asked == [(1, 2), (2, 2), (1, 2)]
@@ -27,12 +27,12 @@ def test_a_result_is_kept_for_one_patch_alone() -> None:
 def test_a_patch_of_many_files_is_not_kept_whole() -> None:
     asked: list[int] = []
 
-    @once_a_patch(lambda number: 0)
+    @cached_for_patch(lambda number: 0)
     def double(number: int) -> int:
         asked.append(number)
         return 2 * number
 
-    with of_one_patch():
+    with patch_cache():
         for _ in range(2):
             assert [double(number) for number in range(100)] == [2 * number for number in range(100)]
     assert 100 < len(asked) < 200
@@ -41,13 +41,13 @@ def test_a_patch_of_many_files_is_not_kept_whole() -> None:
 def test_small_files_of_a_task_are_kept_for_all_patches_and_large_ones_not() -> None:
     asked: list[str] = []
 
-    @once_a_task(len)
+    @cached_for_task(len)
     def upper(text: str) -> str:
         asked.append(text)
         return text.upper()
 
     large = "a" * 100_000
     for _ in range(2):
-        with of_one_patch():
+        with patch_cache():
             assert (upper("small"), upper(large)) == ("SMALL", large.upper())
     assert asked == ["small", large, large]
