@@ -43,6 +43,7 @@ from swe_trainers.model.tokenizers import train_sentencepiece
 from swe_trainers.run_config import WrapperConfig, run_config
 from swegym_env.agent.spaces import AnyText
 from swegym_env.cli.export import export_trajectories
+from swegym_env.languages.python.parsing import parse
 from swegym_env.making.candidates import mutations
 from swegym_env.recording.record import read_record
 from swegym_env.tasks.data import mini
@@ -109,7 +110,7 @@ def functions_of(path: str, content: str) -> Iterator[tuple[str, list[Line]]]:
                 texts = {n: lines[n - 1] if lines[n - 1][:indent].strip() else lines[n - 1][indent:] for n in kept}
                 yield described or "", [Line((path, outer + node.name), n, indent, texts[n]) for n in kept]
 
-    yield from visit(ast.parse(content).body, "")
+    yield from visit(parse(content).body, "")
 
 
 def _end(node: ast.stmt) -> int:
