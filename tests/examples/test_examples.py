@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from swe_trainers.logging import read_metrics
 from tests.env.wheels import write_wheels
 from tests.places import public_directory
 from tests.programs import ROOT, offline, run_to_end
@@ -102,6 +103,25 @@ def test_an_agent_of_ones_own_is_trained_and_goes_on_where_it_was(play, place, t
     began = (tmp_path / "ppo" / "metrics.jsonl").read_text()
     assert play(*arguments) == first
     assert (tmp_path / "ppo" / "metrics.jsonl").read_text() == began
+
+
+def test_repair_measures_each_stage_and_goes_on_with_more_rounds(play, tmp_path):
+    sizes = (
+        *("--source", Path(json.__file__).parents[1], "--size", "tiny", "--functions", 40, "--vocabulary", 500),
+        *("--epochs", 1, "--recorded", 6, "--updates", 1, "--episodes", 2, "--held-out", ":1", "--samples", 1),
+        *("--parallel", 1, "--threads", 1, "--output", tmp_path),
+    )
+    names = ["random edits", "repairs cloned", "episodes cloned", "PPO, 1 updates"]
+    first = play("repair.py", *sizes, "--rounds", 1)
+    assert list(first) == names and all(0 <= rate <= 1 for rate in first.values())
+    cloned = {path: path.read_bytes() for path in tmp_path.glob("*/metrics.jsonl") if path.parent.name != "ppo"}
+    assert len(cloned) == 3
+    second = play("repair.py", *sizes, "--rounds", 2)
+    assert list(second) == [*names, "PPO, 2 updates"]
+    assert {path: path.read_bytes() for path in cloned} == cloned
+    assert [row["update"] for row in read_metrics(tmp_path / "ppo" / "metrics.jsonl") if "loss" in row] == [1, 2]
+    report = (tmp_path / "report.md").read_text()
+    assert all(f"\n| {name} | " in report for name in second)
 
 
 def test_tasks_made_from_a_repository_resolve_with_gold_only(play, place):
