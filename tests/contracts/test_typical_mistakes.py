@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,9 +76,13 @@ def used_port():
         yield server.getsockname()[1]
 
 
+def _tokenizer() -> Any:
+    return train_sentencepiece(["a b c d e f g"] * 20, 300).to_hugging_face()
+
+
 @pytest.fixture(scope="module")
 def model_without_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    inner = train_sentencepiece(["a b c d e f g"] * 20, 300).to_hugging_face()
+    inner = _tokenizer()
     inner.chat_template = None
     folder = tmp_path_factory.mktemp("models") / "base"
     tiny_model("llama", HuggingFaceTokenizer(inner)).save_pretrained(folder)
@@ -114,12 +119,14 @@ def test_model_without_chat_template(say: Say, tmp_path: Path, model_without_tem
     text = CONFIG.partition("model:")[0] + f"model: {{path: {model_without_template}}}\ntrainer: {{algorithm: ppo}}\n"
     (tmp_path / "run.yaml").write_text(text)
     assert "has no chat template. Try: an instruction-tuned model" in say("swe-train", "run.yaml")
+    assert "has no chat template. Try: an instruction-tuned model" in say("swe-serve", str(model_without_template))
 
 
-def test_port_in_use(say: Say, used_port: int, model_without_template: Path):
-    port = str(used_port)
+def test_port_in_use(say: Say, used_port: int, tmp_path: Path):
+    port, model = str(used_port), tmp_path / "model"
+    tiny_model("llama", HuggingFaceTokenizer(_tokenizer())).save_pretrained(model)
     assert "Try: another --port" in say("swegym", "serve", "--port", port, SWEGYM_TOKEN="0123456789abcdef")
-    assert "Try: another --port" in say("swe-serve", str(model_without_template), "--port", port)
+    assert "Try: another --port" in say("swe-serve", str(model), "--port", port)
     assert f"port {port} is in use" in say("swe-train", "run.yaml", *SERVED.format(port=port).split())
 
 
