@@ -154,14 +154,16 @@ def _grade_all(
     for name in rows:
         del todo[name]
 
+    headings = iter([] if options.json else [_HEADING])  # before the first row: an error has no table
+
     def show(row: Mapping[str, Any]) -> None:
+        for heading in headings:
+            print(heading)
         shown = {name: value for name, value in row.items() if name not in ("key", "format")} | (
             {"policy": policy} if several else {}
         )
         print(json.dumps(shown) if options.json else _line(row), flush=True)
 
-    if not options.json:
-        print(_HEADING)
     for row in rows.values():
         show(row)
     with show_progress(len(todo), "grading") as advance:

@@ -434,7 +434,7 @@ def test_scale_settings_without_effect_are_rejected(monkeypatch: pytest.MonkeyPa
     for useless in ({"cpu_offload": True}, {"activation_checkpointing": True}, {"sequence_parallel": 2}):
         with pytest.raises(ConfigurationError, match="no effect without fsdp"):
             ScaleConfig(**useless)
-    with pytest.raises(ConfigurationError, match="not beside it"):
+    with pytest.raises(ConfigurationError, match="cannot be combined with fsdp"):
         ScaleConfig(fsdp=True, accelerate="ddp")
     model = tiny_model("llama").recompute_activations()
     with pytest.raises(ConfigurationError, match="DeepSpeed is not installed"):
