@@ -149,14 +149,20 @@ def observation_of(issue: str, codes: Sequence[str]) -> str:
     return "\n".join([issue[:ISSUE_CHARS].strip(), *map("".join, zip(LABELS, codes, strict=False))])
 
 
-def edits_of(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Ways to write a change as another text in the place of one line, counted from 0; none where it is larger."""
+def _equal_ends(before: Sequence[str], after: Sequence[str]) -> tuple[int, int]:
+    """How many items are the same at the beginning of both, and how many of the others at the end."""
     start = end = 0
     least = min(len(before), len(after))
     while start < least and before[start] == after[start]:
         start += 1
     while end < least - start and before[-1 - end] == after[-1 - end]:
         end += 1
+    return start, end
+
+
+def edits_of(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Ways to write a change as another text in the place of one line, counted from 0; none where it is larger."""
+    start, end = _equal_ends(before, after)
     old, new = before[start : len(before) - end], list(after[start : len(after) - end])
     if len(old) == 1:
         yield start, "\n".join(new)
@@ -222,12 +228,7 @@ def answers_of(codes: Sequence[str], edit: tuple[int, str]) -> list[str]:
     """The answers that make an edit; the span is as short as can be."""
     at, text = edit
     old, new = pieces_of(codes[at]), pieces_of(text)
-    start = end = 0
-    least = min(len(old), len(new))
-    while start < least and old[start] == new[start]:
-        start += 1
-    while end < least - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    start, end = _equal_ends(old, new)
     return [LABELS[at], LABELS[start] + LABELS[len(old) - end], "".join(new[start : len(new) - end])]
 
 
