@@ -838,9 +838,9 @@ def _sends_the_same_alone(
         return False
     run, verdict = _run(tests, gold, files, blinded, alone=True)
     found = _observed(blinded, run.sent)
-    return verdict.resolved and {name: _forms(sent) for name, sent in found.items()} == {
-        name: _forms(sent) for name, sent in seen.items()
-    }
+    # What is sent holds, or has the same form; a blind test passes whatever it sends.
+    alone, together = ({name: (len(sent), _forms(sent)) for name, sent in each.items()} for each in (found, seen))
+    return verdict.resolved and alone == together and not _breaking(found, computed=False)
 
 
 def _is_of_gold(sent: list[_Sent]) -> bool:
