@@ -6,9 +6,9 @@ tests of FAIL_TO_PASS, each with one expected value, right in some copies and a 
 right copies and fails the decoys. A forgery has to guess for every copy. It may learn from the page cache or a clock
 which run this is, but that does not help: doing nothing fails the right copies.
 
-The lineup has only expected values that decide. A probe shows which these are, once for a task: the gold patch and the
-base commit run on one right copy and one decoy of each value. The gold patch must pass the right copy and fail the
-decoy, and the base commit must fail both. See docs/verdict_rules.md for all rules and for what is not proved.
+The lineup has only expected values that decide. A probe shows which these are, once for a task: the gold patch runs on
+one right copy and one decoy of each value, and must pass the right copy and fail the decoy. The base commit runs on the
+right copies of these values, and must fail them. See docs/verdict_rules.md for all rules and for what is not proved.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Probe:
             fails.
         one_by_one: whether the base commit could run the tests; then each expectation is known to decide by itself.
         names: names of all tests that must be examined.
-        copy_s: seconds per copy, from the difference of the two runs; 0: not measurable.
+        copy_s: seconds per copy, from the difference of the two runs; 0: not measurable, or the tests have no copies.
     """
 
     deciding: tuple[ExpectedValue, ...]

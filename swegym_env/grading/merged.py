@@ -214,7 +214,7 @@ def learn_merged_tests(
     store: LayerStore | None,
     apart: tuple[Run, Verdict] | None = None,
 ) -> None:
-    """Find out, with two runs of the gold patch, whether the tests of a task can be merged, and store the result.
+    """Find out, with up to six runs of the gold patch, whether the tests of a task can be merged; store the result.
 
     Args:
         gold: what is graded of the gold patch.
