@@ -101,10 +101,9 @@ def grade_log(
     """The verdict from a log of the task's tests.
 
     `official` is the rule of the SWE-bench harness: a skipped test counts neither way, an expected failure counts as
-    passed, an absent test has failed. With `eval_type` "fail_only", under both policies only a test with the status FAILED
-    has failed.
-    `strict` counts a skipped test as failed, and rejects a log that contradicts itself or the exit code. Whether a
-    failure is expected cannot be seen in a log: `grade` compares with the gold patch.
+    passed, an absent test has failed. `strict` counts a skipped test as failed, and rejects a log that contradicts
+    itself or the exit code. Under both policies only a test with the status FAILED has failed if `eval_type` is
+    "fail_only". Whether a failure is expected cannot be seen in a log: `grade` compares with the gold patch.
 
     Args:
         log: the output of the test command, without the harness's markers.
