@@ -44,8 +44,8 @@ class Verdict:
 
     Attributes:
         instance_id: id of the task.
-        resolved: every test of FAIL_TO_PASS and of PASS_TO_PASS passed, the log is credible, and under the policy `strict`
-            nothing shows a forgery and enough is proved.
+        resolved: every test of FAIL_TO_PASS and of PASS_TO_PASS passed, the log is credible, and under `strict` nothing
+            shows a forgery and enough is proved.
         valid: False if the infrastructure failed: the verdict then says nothing about the patch.
         failure_reason: why the verdict is not valid, or why the patch is not resolved if no test failed; else empty.
         fail_to_pass: (passed, total).
