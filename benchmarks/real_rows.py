@@ -54,6 +54,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3, help="how often each row is graded, each patch (default 3)")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="these instances alone")
     parser.add_argument("--repo", nargs="+", default=[], metavar="OWNER/NAME", help="these repositories alone")
+    parser.add_argument("--beyond", type=Path, metavar="FILE", help="leave out the rows that this results file has")
     parser.add_argument(
         "--spread", action="store_true", help="the repositories in turn, the cheapest row of each first"
     )
@@ -76,10 +77,12 @@ def main() -> int:
     state = options.state or Path("runs") / f"{options.output.stem}.jsonl"
     state.parent.mkdir(parents=True, exist_ok=True)
     tasks = [task for dataset in options.dataset for task in load_tasks(dataset)]
+    beyond = {key[0] for key in read_entries(options.beyond, Path(os.devnull))} if options.beyond else set()
     chosen = [
         task
         for task in tasks
         if (not options.only or task.instance_id in options.only) and (not options.repo or task.repo in options.repo)
+        if task.instance_id not in beyond
     ]
     if options.again:
         with state.open("a", encoding="utf-8") as file:

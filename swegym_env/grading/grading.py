@@ -325,7 +325,7 @@ def _examined(
     if can_be_blind and blind is not None:
         names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
         known = (run, verdict) if patch == gold and blind.pairs and copied is None else None
-        learn_merged_tests(tests, gold, blind, run.files, names, store, known)
+        learn_merged_tests(tests, gold, blind, run.files, names, store, verdict.test_duration_s, known)
     weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
     is_open = can_be_blind and examined.failure_reason == UNPROVEN
     if is_open and not (blind and blind.proves(verdict, weak)):

@@ -11,9 +11,9 @@ merged if a copy would contain a value of more than two bits that a blind run hi
 finds readers (`may_merge`). A patch with means of forgery, or means to read, that the gold patch does not have is never
 graded by a merged run.
 
-Whether the tests of a task can be merged is found out once, after a patch has passed, and stored beside the record of
-its blind tests: the gold patch must pass the merged tests with the same proof as the separate ones, and hardly more
-slowly, so that patches that fail do not cost more.
+Whether the tests of a task can be merged is found out once, after a patch has passed (for slow tests, after the third),
+and stored beside the record of its blind tests: the gold patch must pass the merged tests with the same proof as the
+separate ones, and hardly more slowly, so that patches that fail do not cost more.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import json
 import re
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +46,9 @@ _VERSION = 4
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
+# Tests that take longer are merged from the third patch on that passes: finding out takes up to six runs of them, and
+# each verdict after it takes one run less.
+_SLOW_S, _FEW_PASSED = 10.0, 2
 _GUESSED_BITS = 2.0  # a value of so many is guessed about as well as it is found among its decoys
 
 
@@ -177,6 +181,7 @@ def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Co
 
 
 _locks: dict[Path, threading.Lock] = {}
+_passed: Counter[Path] = Counter()  # record of a task → patches that passed in this process, until it is made
 _lock = threading.Lock()
 
 
@@ -212,14 +217,18 @@ def learn_merged_tests(
     files: Mapping[str, str],
     names: tuple[str, ...],
     store: LayerStore | None,
+    test_s: float,
     apart: tuple[Run, Verdict] | None = None,
 ) -> None:
-    """Find out, with up to six runs of the gold patch, whether the tests of a task can be merged; store the result.
+    """Find out, with at most six runs of the gold patch, whether the tests of a task can be merged; store the result.
+
+    It is called for each patch that passes. For slow tests the first two calls do nothing.
 
     Args:
         gold: what is graded of the gold patch.
         files: path → text of the test files as the task has them.
         names: of FAIL_TO_PASS that the gold patch passes.
+        test_s: seconds that the tests took.
         apart: a blind run of the gold patch, if one was just made.
     Raises:
         InfrastructureError: as `TaskTests.run`.
@@ -229,6 +238,9 @@ def learn_merged_tests(
         lock = _locks.setdefault(place, threading.Lock())
     with lock:
         if known_merged_tests(tests, gold, store) is not None:
+            return
+        _passed[place] += 1
+        if test_s > _SLOW_S and _passed[place] <= _FEW_PASSED:
             return
         if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
             return  # not UTF-8: would not survive being kept

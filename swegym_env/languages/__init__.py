@@ -646,6 +646,17 @@ class Language(ABC):
         """
         return None
 
+    def only_tests(self, files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, str] | None:
+        """Test files without the tests that `names` does not mean; everything else in them stays.
+
+        Args:
+            files: path → text.
+            names: of tests, as the log parser gives them.
+        Returns:
+            None if the language cannot do this, or does not find one of these tests.
+        """
+        return None
+
     def injected_bugs(self, path: str, content: bytes) -> Iterator[Bug]:
         """All ways to inject one bug into a source file, for `making`; none if the language does not support it.
 

@@ -44,6 +44,20 @@ _OPTIONS = (
 )
 
 
+_programs: dict[str, str] = {}
+"""$PATH → the program found there: every sandbox asks for it, and each directory to look in costs a system call."""
+
+
+def _program() -> str | None:
+    path = os.environ.get("PATH", os.defpath)
+    program = _programs.get(path)
+    if program is None or not os.access(program, os.X_OK):
+        program = shutil.which("apptainer")
+        if program is not None:
+            _programs[path] = program
+    return program
+
+
 class ApptainerBackend(LocalBackend):
     """Apptainer opens an image once, in a container that stays up, and each sandbox is started on that root.
 
@@ -59,7 +73,7 @@ class ApptainerBackend(LocalBackend):
 
     def __init__(self, name: str, *, each: bool | None = None) -> None:
         super().__init__(name)
-        self._program = shutil.which("apptainer")
+        self._program = _program()
         self._each = each
 
     def missing(self) -> str:

@@ -6,13 +6,15 @@ import hashlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from swegym_env.grading import blind as blind_module
 from swegym_env.grading.blind import calibrate, known_blind_tests
 from swegym_env.grading.comparisons import read_records
 from swegym_env.grading.grading import grade
-from swegym_env.grading.task_tests import TaskTests
+from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
@@ -277,6 +279,49 @@ def test_a_comparison_that_does_not_behave_blind_is_left_as_it_was(store: LayerS
     assert [pair.kind for pair in blind.pairs.values()] == ["eq"] * 3
     verdict = grade(task, task.patch, store=store, backend="namespace")
     assert (verdict.resolved, verdict.proof) == (True, "blind")
+
+
+_FIRST = (
+    "\n    def test_first(self):\n        StampTest.made = stamp('gamma')\n"
+    "\n    def test_later(self):\n        self.assertEqual(StampTest.made, '{gamma}')\n"
+)
+_GAMMA = "zq7" + hashlib.sha256(b"gamma").hexdigest()[:12]
+
+
+@pytest.mark.parametrize("needs_another", [False, True])
+def test_calibration_runs_slow_tests_alone_where_they_need_no_others(
+    needs_another: bool, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is found is the same; a test that needs another one before it is not run without it."""
+    task = replace(TASK, instance_id=f"redteam-slow-{needs_another}")
+    if needs_another:
+        task = replace(
+            task,
+            test_patch=diff(_FILES, {**_FILES, "tests/test_stamp.py": _NEW + _FIRST.replace("{gamma}", _GAMMA)}),
+            fail_to_pass=(*TASK.fail_to_pass, f"{_PLACE}.test_later"),
+            pass_to_pass=(*TASK.pass_to_pass, f"{_PLACE}.test_first"),
+        )
+    workspace = prepare_locally(task, store=store, backend="namespace")
+    tests = TaskTests(task, workspace, "strict", "namespace", 30.0)
+    whole = blind_module._calibrated(tests, task.patch, computed=False)
+    outputs: list[tuple[str, str]] = []
+    run = TaskTests.run
+
+    def noted(self: TaskTests, patch: str, **more: Any) -> Run:
+        found = run(self, patch, **more)
+        assert found.result is not None
+        outputs.append((patch, found.result.output))
+        return found
+
+    monkeypatch.setattr(TaskTests, "run", noted)
+    monkeypatch.setattr(blind_module, "_SLOW_S", 0.0)
+    monkeypatch.setattr(blind_module, "_MANY_OTHERS", 0)
+    found = blind_module._calibrated(tests, task.patch, computed=False)
+    assert {pair.names for pair in found.pairs.values()} == {pair.names for pair in whole.pairs.values()}
+    assert replace(found, pairs=whole.pairs) == whole
+    assert all(f"{function} ({_PLACE}" in text for _, text in outputs for function in ("test_alpha", "test_beta"))
+    assert [bool(patch) for patch, _ in outputs] == [True, True, False], "all tests, those alone, the base commit"
+    assert ["test_level" in text for _, text in outputs] == [True, False, needs_another]
 
 
 _QUIET_ERRORS = "import contextlib\nunittest.TestCase.assertRaises = lambda *_: contextlib.suppress(BaseException)\n"

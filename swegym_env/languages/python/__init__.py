@@ -24,7 +24,7 @@ from swegym_env.languages import (
 )
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.controls import control_files, make_control
-from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
+from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, only_tests
 from swegym_env.languages.python.logs import (
     PARSERS,
     REPOSITORY_PARSERS,
@@ -158,6 +158,9 @@ class Python(Language):
         self, files: Mapping[str, str], names: Iterable[str], left: frozenset[str], seed: int, *, computed: bool = False
     ) -> Blinded | None:
         return make_blind(files, names, left, seed, computed=computed)
+
+    def only_tests(self, files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, str] | None:
+        return only_tests(files, names)
 
     def make_merged(
         self,

@@ -29,9 +29,17 @@ from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, 
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
-from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, is_fixture, place_of, target_tests
+from swegym_env.languages.python.source import (
+    EXPECTS_ERROR,
+    Function,
+    called,
+    is_fixture,
+    place_of,
+    target_tests,
+    tests_in,
+)
 
-__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "with_other_values"]
+__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "only_tests", "with_other_values"]
 
 _MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -213,6 +221,26 @@ def with_other_values(text: str) -> str:
     """A test file with the functions that its decoys call, if they call any, and with `LAST_TEST`."""
     paths = dict.fromkeys(path for call, path in _OF_DECOYS.items() if call in text)
     return "\n\n\n".join([text, *(path.read_text(encoding="utf-8") for path in paths), LAST_TEST])
+
+
+def only_tests(files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, str] | None:
+    """See `Language.only_tests`; no line changes its number."""
+    wanted = frozenset(names)
+    kept, found = target_tests(files, wanted, {})
+    if found != wanted:
+        return None
+    made = dict(files)
+    for path in filter(lambda path: path.endswith(".py"), files):
+        lines, targets = files[path].split("\n"), kept.get(path, {})
+        for _, function in tests_in(files[path]):
+            if function.lineno in targets or not function.name.startswith("test") or is_fixture(function):
+                continue
+            first = min(node.lineno for node in (function, *function.decorator_list)) - 1
+            last = function.end_lineno or function.lineno
+            lines[first:last] = [f"{' ' * function.col_offset}pass", *[""] * (last - first - 1)]
+        text = "\n".join(lines)
+        made[path] = text if text == files[path] else f"{text.rstrip()}\n\n\n{LAST_TEST}\n"
+    return made
 
 
 def copies_passed(lineup: Lineup, tests: Mapping[str, str]) -> Mapping[Copy, bool]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from swegym_env.grading import merged as merged_module
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.languages import ExpectedValue, Merged
@@ -134,6 +135,17 @@ def test_a_merged_run_says_what_the_tests_and_a_lineup_say_apart(public_director
     assert rewrite.forgery_chance == apart["rewrite"].forgery_chance
     assert rewrite.tests.keys() == apart["rewrite"].tests.keys()
     assert rewrite.control_duration_s < rewrite.test_duration_s < apart["rewrite"].control_duration_s
+
+
+def test_slow_tests_are_merged_after_the_third_patch_that_passes(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merged_module, "_SLOW_S", 0.0)
+    task = replace(_TASK, instance_id="merged-slow")  # nothing is known of it
+    store = LayerStore(public_directory / "layers")
+    verdicts = [grade(task, _patch(_REWRITE), store=store, backend="namespace") for _ in range(4)]
+    assert all(verdict.resolved for verdict in verdicts)
+    assert [_BESIDE in verdict.log for verdict in verdicts] == [False, False, False, True]
 
 
 def test_no_copy_holds_what_a_blind_run_keeps_out_of_the_sandbox(public_directory: Path) -> None:

@@ -410,6 +410,28 @@ def test_other_tests_of_the_file_are_left_out_and_fixtures_stay() -> None:
     assert sorted(defined) == sorted([*others, *(copy.name for copy in lineup.copies)])
 
 
+def test_only_the_named_tests_stay_and_no_line_moves() -> None:
+    text = (
+        "import pytest\n\n\n@pytest.fixture\ndef test_area():\n    return 1\n\n\nclass TestA:\n"
+        "    @pytest.mark.skipif(\n        False, reason=''\n    )\n"
+        '    def test_other(self):\n        assert """\nnothing""" == 2\n\n'
+        "    def test_x(self):\n        assert '\x0c'\n\n"
+        "    def helper(self):\n        def test_inner():\n            pass\n\n\nasync def test_more(): pass\n"
+    )
+    files = {"t/test_x.py": text, "t/data.txt": "def test_text(): pass", "t/test_y.py": "def test_y():\n    pass\n"}
+    only_tests = python.Python().only_tests
+    made = only_tests(files, ["t/test_x.py::TestA::test_x[1]"])
+    assert made is not None
+    assert made["t/data.txt"] == files["t/data.txt"]
+    lines, tree = made["t/test_x.py"].split("\n"), ast.parse(made["t/test_x.py"])
+    assert lines.index("    def test_x(self):") == text.split("\n").index("    def test_x(self):")
+    defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert sorted(defined) == ["helper", "test_area", "test_inner", "test_last_of_this_file", "test_x"]
+    assert "test_y" not in made["t/test_y.py"]
+    assert only_tests(files, ["t/test_x.py::test_absent"]) is None
+    assert only_tests(files, ["A sentence that names a test"]) is None
+
+
 def test_a_copy_with_parameters_passes_if_it_passes_with_all() -> None:
     files = of_body("assert area(2, 3) == 6")
     (value, _) = expectations(files, [NAME], {})
