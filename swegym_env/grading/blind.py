@@ -19,9 +19,11 @@ Otherwise such conditions, and errors that are not builtin, stay in the tests, w
 examine the test. This is not a proof by bits: the test contains what it expects.
 
 A verdict has the proof "blind" if the counted comparisons have at least 20 bits, and each test of FAIL_TO_PASS has one
-that the empty patch fails, or one of at least 8 bits that it does not reach. A comparison counts in a run if it holds,
-if each of its tests reached it as often as with the gold patch, and if a searched text is not much longer than with the
-gold patch. A test with a comparison that does not count is not covered.
+that the empty patch fails, or one of at least 8 bits that it does not reach, and nothing that is compared inside
+decides. With fewer bits it has this proof if each of these tests is settled (`BlindTests.settled`) and the patch has no
+means of forgery. A comparison counts in a run if it holds, if each of its tests reached it as often as with the gold
+patch, and if a searched text is not much longer, and has no more answers, than with the gold patch. A test with a
+comparison that does not count is not covered.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ _OF_DECOYS = {
 # SymPy's runner writes the outcome of a file behind that of its last test, where the harness's parser does not read it.
 LAST_TEST = "def test_last_of_this_file():\n    pass"
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
-_NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
+_NEXT_TO_IT = 7  # decoys of a number that is searched; both of its neighbours are among them
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
 _RULE_OF_GIVEN, _RULE_IN_HELPER = 1 / 16, 1 / 2  # what a helper is given may be no expected value
 _PLAIN_CALLS = frozenset({"approx", "array", "Decimal", "dedent", "set", "frozenset", "list", "tuple", "dict"})

@@ -2,10 +2,11 @@
 
 A repair that only changes expressions, with names that its file defines or the replaced lines contain, cannot reach the
 test runner; most repairs of small tasks are like this. In a repository where values compare as Python compares them,
-nothing more is run. Elsewhere such an edit may change how classes compare, and what a blind run leaves open is examined
-by a lineup (see `lineup`). So is any other patch that resolves. If it has means of forgery that the gold patch does not
-have, the lineup decides the verdict; if these are means to read what the tests expect, the lineup needs enough decoys
-that a reader cannot guess.
+nothing more is run, unless a test has a condition that several answers pass. Elsewhere such an edit may change how
+classes compare, and what a blind run leaves open is examined by a lineup (see `lineup`). So is any other patch that
+resolves. If it has means of forgery that the gold patch does not have, the lineup decides the verdict. If these are
+means to read what the tests expect, a lineup seldom suffices, however many decoys it has; then a run of the tests
+without their expected values decides.
 """
 
 from __future__ import annotations
