@@ -263,6 +263,48 @@ class BlindTests:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
 
+    def failing_after_others(self, tests: TaskTests) -> frozenset[str]:
+        """The tests of `inside` in which the base commit fails something only if the other tests run before it.
+
+        Copies, and runs without expected values, have no other tests beside them: they do not show that this is
+        repaired. Both runs are blind, once for a task and process: what is compared outside counts as if it held.
+
+        Raises:
+            InfrastructureError: as `TaskTests.run`.
+        """
+        if not self.pairs or not self.inside:
+            return frozenset()
+        task = tests.task
+        key = _digest(task, computed=self.computed)
+        with _lock:
+            known = _after_others.get(key)
+        if known is None:
+            blinded, known = self.rewritten(task), frozenset[str]()
+            only = language_of(task).only_tests({**self.files, **blinded.files}, task.fail_to_pass)
+            if only is not None:
+                among = tests.run("", blinded=blinded)
+                alone = _alone(tests).run("", blinded=dataclasses.replace(blinded, files=only))
+                passed = [
+                    {name for name, status in tests.verdict(run).tests.items() if status in _PASSED}
+                    for run in (among, alone)
+                ]
+                known = self.inside & ((passed[1] - passed[0]) | self._differing(blinded, among, alone))
+            with _lock:
+                _after_others[key] = known
+        return known
+
+    def _differing(self, blinded: Blinded, run: Run, other: Run) -> set[str]:
+        """The tests that reach other comparisons in one of two runs, or in which what they check holds in one only."""
+        first, second = (
+            {
+                name: not pair.is_beside or all(one.holds(frozenset(pair.forms)) for one in sent)
+                for name, sent in _observed(blinded, each.sent).items()
+                if (pair := self.pairs.get(name)) is not None
+            }
+            for each in (run, other)
+        )
+        return {test for name, pair in self.pairs.items() if first.get(name) != second.get(name) for test in pair.names}
+
     def _guessed(self, seen: Mapping[str, list[_Sent]]) -> float:
         """`Run.guessed`; several searches of one test may each be guessed."""
         return max((pair.guessed(seen.get(name, ())) for name, pair in self.pairs.items()), default=0.0)
@@ -629,6 +671,7 @@ def _length(value: Any) -> int:
 
 _locks: dict[str, threading.Lock] = {}
 _lock = threading.Lock()
+_after_others: dict[str, frozenset[str]] = {}  # task → `BlindTests.failing_after_others`
 
 
 def _digest(task: Task, *, computed: bool) -> str:
