@@ -288,22 +288,30 @@ class BlindTests:
                     {name for name, status in tests.verdict(run).tests.items() if status in _PASSED}
                     for run in (among, alone)
                 ]
-                known = self.inside & ((passed[1] - passed[0]) | self._differing(blinded, among, alone))
+                known = self.inside & ((passed[1] - passed[0]) | self._differing(task, blinded, among, alone))
             with _lock:
                 _after_others[key] = known
         return known
 
-    def _differing(self, blinded: Blinded, run: Run, other: Run) -> set[str]:
-        """The tests that reach other comparisons in one of two runs, or in which what they check holds in one only."""
-        first, second = (
-            {
-                name: not pair.is_beside or all(one.holds(frozenset(pair.forms)) for one in sent)
-                for name, sent in _observed(blinded, each.sent).items()
-                if (pair := self.pairs.get(name)) is not None
-            }
-            for each in (run, other)
-        )
-        return {test for name, pair in self.pairs.items() if first.get(name) != second.get(name) for test in pair.names}
+    def _differing(self, task: Task, blinded: Blinded, run: Run, other: Run) -> set[str]:
+        """The tests of FAIL_TO_PASS that reach a comparison in one of two runs only, or that differ in what they check.
+
+        Records of other tests do not count: these may call the same helpers.
+        """
+        known = (*task.fail_to_pass, *task.pass_to_pass)
+        found: list[dict[tuple[str, str], bool]] = []
+        for each in (run, other):
+            held: dict[tuple[str, str], bool] = {}
+            for name, sent in _observed(blinded, each.sent).items():
+                if (pair := self.pairs.get(name)) is None:
+                    continue
+                for one in sent:
+                    holds_here = not pair.is_beside or one.holds(frozenset(pair.forms))
+                    for test in _names_of(one.record, known, one.texts).intersection(task.fail_to_pass):
+                        held[name, test] = held.get((name, test), True) and holds_here
+            found.append(held)
+        first, second = found
+        return {key[1] for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
 
     def _guessed(self, seen: Mapping[str, list[_Sent]]) -> float:
         """`Run.guessed`; several searches of one test may each be guessed."""
