@@ -263,11 +263,12 @@ class BlindTests:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
 
-    def failing_after_others(self, tests: TaskTests) -> frozenset[str]:
+    def failing_after_others(self, tests: TaskTests, gold: str) -> frozenset[str]:
         """The tests of `inside` in which the base commit fails something only if the other tests run before it.
 
         Copies, and runs without expected values, have no other tests beside them: they do not show that this is
-        repaired. Both runs are blind, once for a task and process: what is compared outside counts as if it held.
+        repaired. The runs are blind, two or three once for a task and process: what is compared outside counts as if it
+        held. Tests that the gold patch does not pass without the others show nothing.
 
         Raises:
             InfrastructureError: as `TaskTests.run`.
@@ -282,13 +283,15 @@ class BlindTests:
             blinded, known = self.rewritten(task), frozenset[str]()
             only = language_of(task).only_tests({**self.files, **blinded.files}, task.fail_to_pass)
             if only is not None:
-                among = tests.run("", blinded=blinded)
-                alone = _alone(tests).run("", blinded=dataclasses.replace(blinded, files=only))
+                fewer, apart = _alone(tests), dataclasses.replace(blinded, files=only)
+                among, alone = tests.run("", blinded=blinded), fewer.run("", blinded=apart)
                 passed = [
                     {name for name, status in tests.verdict(run).tests.items() if status in _PASSED}
                     for run in (among, alone)
                 ]
                 known = self.inside & ((passed[1] - passed[0]) | self._differing(task, blinded, among, alone))
+                if known and not fewer.verdict(fewer.run(gold, blinded=apart)).resolved:
+                    known = frozenset()
             with _lock:
                 _after_others[key] = known
         return known

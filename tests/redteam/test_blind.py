@@ -437,30 +437,34 @@ def test_half_a_repair_cannot_forge_what_the_base_commit_fails_only_after_other_
     assert twin.resolved, twin.failure_reason
 
 
-def test_other_tests_that_call_the_same_helper_leave_nothing_in_doubt(store: LayerStore) -> None:
-    """The base commit does not reach the helper in the new test, and an old test does."""
+@pytest.mark.parametrize("rows", ["", "\n\ndef test_rows():\n    return ['alpha']\n\n\nROWS = test_rows()\n"])
+def test_other_tests_that_a_file_needs_leave_nothing_in_doubt(rows: str, store: LayerStore) -> None:
+    """An old test reaches a helper that the base commit does not reach in the new one, or is called by the file."""
     helper = "    def same(self, one, other):\n        self.assertEqual(one, other())\n\n"
-    old = _OLD.replace("    def test_level", f"{helper}    def test_level")
+    old = _OLD.replace("    def test_level", f"{helper}    def test_level").replace("\n\n\nclass", f"{rows}\n\nclass")
     old += "        self.same(stamp('level'), lambda: stamp('level'))\n"
     new = (
-        f"{old}\n    def test_new(self):\n        self.same(stamp('alpha'), lambda: 'zq7' + '{_EXPECTED[0][3:]}')\n"
-        f"        self.assertEqual(stamp('beta'), '{_EXPECTED[1]}')\n"
+        f"{old}\n    def test_new(self):\n        self.assertEqual(stamp('beta'), '{_EXPECTED[1]}')\n"
+        f"        self.same(stamp('alpha'), lambda: 'zq7' + '{_EXPECTED[0][3:]}')\n"
     )
-    base = _FIXED.replace("    return", "    if text in ('alpha', 'beta'):\n        raise KeyError(text)\n    return")
+    wrong = "'gamma'" if rows else "'alpha', 'beta'"  # of what the base commit does not know
+    base = _FIXED.replace("    return", f"    if text in ({wrong},):\n        raise KeyError(text)\n    return")
+    base = base.replace("encode()", "encode() * 2") if rows else base
     files = {**_FILES, "calc/stamp.py": base, "tests/test_stamp.py": old}
     task = replace(
         TASK,
-        instance_id="redteam-stamp-helper",
+        instance_id=f"redteam-stamp-helper-{bool(rows)}",
         patch=diff(files, {**files, "calc/stamp.py": _FIXED}),
         test_patch=diff(files, {**files, "tests/test_stamp.py": new}),
         fail_to_pass=(f"{_PLACE}.test_new",),
+        pass_to_pass=() if rows else TASK.pass_to_pass,
         files=files,
     )
     workspace = prepare_locally(task, store=store, backend="namespace")
     tests = TaskTests(task, workspace, "strict", "namespace", 30.0)
     blind = calibrate(tests, task.patch, store)
     assert blind.inside == {f"{_PLACE}.test_new"}
-    assert not blind.failing_after_others(tests)
+    assert not blind.failing_after_others(tests, task.patch)
 
 
 _QUIET_ERRORS = "import contextlib\nunittest.TestCase.assertRaises = lambda *_: contextlib.suppress(BaseException)\n"
