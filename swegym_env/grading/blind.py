@@ -265,6 +265,59 @@ class BlindTests:
                 verdict = tests.explained(verdict, result)
         return dataclasses.replace(run, files=self.files), verdict
 
+    def failing_after_others(self, tests: TaskTests, gold: str) -> frozenset[str]:
+        """The tests of `inside` in which the base commit fails something only if the other tests run before it.
+
+        Copies, and runs without expected values, have no other tests beside them: they do not show that this is
+        repaired. The runs are blind, two or three once for a task and process: what is compared outside counts as if it
+        held. Tests that the gold patch does not pass without the others show nothing.
+
+        Raises:
+            InfrastructureError: as `TaskTests.run`.
+        """
+        if not self.pairs or not self.inside:
+            return frozenset()
+        task = tests.task
+        key = _digest(task, computed=self.computed)
+        with _lock:
+            known = _after_others.get(key)
+        if known is None:
+            blinded, known = self.rewritten(task), frozenset[str]()
+            only = language_of(task).only_tests({**self.files, **blinded.files}, task.fail_to_pass)
+            if only is not None:
+                fewer, apart = _alone(tests), dataclasses.replace(blinded, files=only)
+                among, alone = tests.run("", blinded=blinded), fewer.run("", blinded=apart)
+                passed = [
+                    {name for name, status in tests.verdict(run).tests.items() if status in _PASSED}
+                    for run in (among, alone)
+                ]
+                known = self.inside & ((passed[1] - passed[0]) | self._differing(task, blinded, among, alone))
+                if known and not fewer.verdict(fewer.run(gold, blinded=apart)).resolved:
+                    known = frozenset()
+            with _lock:
+                _after_others[key] = known
+        return known
+
+    def _differing(self, task: Task, blinded: Blinded, run: Run, other: Run) -> set[str]:
+        """The tests of FAIL_TO_PASS that reach a comparison in one of two runs only, or that differ in what they check.
+
+        Records of other tests do not count: these may call the same helpers.
+        """
+        known = (*task.fail_to_pass, *task.pass_to_pass)
+        found: list[dict[tuple[str, str], bool]] = []
+        for each in (run, other):
+            held: dict[tuple[str, str], bool] = {}
+            for name, sent in _observed(blinded, each.sent).items():
+                if (pair := self.pairs.get(name)) is None:
+                    continue
+                for one in sent:
+                    holds_here = not pair.is_beside or one.holds(frozenset(pair.forms))
+                    for test in _names_of(one.record, known, one.texts).intersection(task.fail_to_pass):
+                        held[name, test] = held.get((name, test), True) and holds_here
+            found.append(held)
+        first, second = found
+        return {key[1] for key in first.keys() | second.keys() if first.get(key) != second.get(key)}
+
     def _guessed(self, seen: Mapping[str, list[_Sent]]) -> float:
         """`Run.guessed`; several searches of one test may each be guessed."""
         return max((pair.guessed(seen.get(name, ())) for name, pair in self.pairs.items()), default=0.0)
@@ -631,6 +684,7 @@ def _length(value: Any) -> int:
 
 _locks: dict[str, threading.Lock] = {}
 _lock = threading.Lock()
+_after_others: dict[str, frozenset[str]] = {}  # task → `BlindTests.failing_after_others`
 
 
 def _digest(task: Task, *, computed: bool) -> str:

@@ -332,6 +332,10 @@ def _examined(
         examined = _without_expected_values(tests, patch, gold, store, examined, chances, weak)
     else:
         examined = _with_blind_proof(verdict, examined, settled)
+    if examined.resolved and scrutiny.required and blind is not None and blind.failing_after_others(tests, gold):
+        examined = dataclasses.replace(
+            examined, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, forgery_chance=1.0
+        )
     if examined.resolved and blind is not None and examined.forgery_chance is not None:
         guess = max(map(blind.least_guess, task.fail_to_pass), default=0.0)
         examined = dataclasses.replace(examined, forgery_chance=max(guess, examined.forgery_chance))

@@ -340,9 +340,15 @@ def test_a_calibration_finds_the_same_where_it_runs_slow_tests_alone(
 
 _SESSION = """\
 import hashlib
+import logging
 import warnings
 
+NOTES = logging.getLogger('session')
 OPEN = []
+
+
+class NoSession(Exception):
+    '''Nothing is open.'''
 
 
 def start():
@@ -358,33 +364,60 @@ def stamp(text):
         warnings.warn('no session')
     return 'zq7' + hashlib.sha256(text.encode()[::-1]).hexdigest()[:12]
 """
-_USES = (
-    "import unittest\n\nfrom calc.session import stamp, start, stop\n\n\nclass SessionTest(unittest.TestCase):\n"
-    "    made = None\n\n    def test_first(self):\n        start()\n        SessionTest.made = stamp('alpha')\n"
-    f"        self.assertEqual(stamp('level'), '{_LEVEL}')\n        stop()\n"
-)
-_QUIET_WARNINGS = (
-    "import contextlib\nimport unittest\nunittest.TestCase.assertWarns = lambda *_: contextlib.nullcontext()\n"
-)
+_USES = f"""\
+import unittest
+
+from calc.session import NoSession, stamp, start, stop
 
 
-@pytest.mark.parametrize("slow_s", [0.0, float("inf")])
-def test_what_the_base_commit_fails_after_other_tests_is_not_proved_by_what_it_passes_alone(
-    slow_s: float, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+class SessionTest(unittest.TestCase):
+    made = None
+
+    def setUp(self):
+        self.wanted = '{_EXPECTED[0]}'
+
+    def test_first(self):
+        start()
+        SessionTest.made = stamp('alpha')
+        self.assertEqual(stamp('level'), '{_LEVEL}')
+        stop()
+"""
+_ALPHA = "        start()\n        self.assertEqual(stamp('alpha'), {})\n"
+# What the base commit fails only because another test leaves a session open → what is raised or warned without one, the
+# assertion of it, and the statements after it.
+AFTER_OTHERS = {
+    "a warning, beside what another test made": (
+        "warnings.warn('no session')",
+        "assertWarns(UserWarning)",
+        f"        self.assertEqual(self.made, '{_EXPECTED[0]}')\n",
+    ),
+    "a warning, beside a value that the test has elsewhere": (
+        "warnings.warn('no session')",
+        "assertWarns(UserWarning)",
+        _ALPHA.format("self.wanted"),
+    ),
+    "an error of the product": ("raise NoSession", "assertRaises(NoSession)", _ALPHA.format(f"'{_EXPECTED[0]}'")),
+    "a line of a log": ("NOTES.warning('none')", "assertLogs()", _ALPHA.format(f"'{_EXPECTED[0]}'")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "slow_s"), [*((name, float("inf")) for name in AFTER_OTHERS), (next(iter(AFTER_OTHERS)), 0.0)]
+)
+def test_half_a_repair_cannot_forge_what_the_base_commit_fails_only_after_other_tests(
+    name: str, slow_s: float, store: LayerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session that another test leaves open: half a repair forges the assertion that fails for this alone."""
     monkeypatch.setattr(blind_module, "_SLOW_S", slow_s)
     monkeypatch.setattr(blind_module, "_MANY_OTHERS", 0)
-    files = {**_FILES, "calc/session.py": _SESSION, "tests/test_session.py": _USES}
-    repaired = _SESSION.replace("    pass\n", "    OPEN.clear()\n").replace("[::-1]", "")
-    new = (
-        f"{_USES}\n    def test_new(self):\n        with self.assertWarns(UserWarning):\n"
-        f"            stamp('noon')\n        self.assertEqual(self.made, '{_EXPECTED[0]}')\n"
-    )
+    says, assertion, after = AFTER_OTHERS[name]
+    base = _SESSION.replace("warnings.warn('no session')", says)
+    files = {**_FILES, "calc/session.py": base, "tests/test_session.py": _USES}
+    repaired = base.replace("    pass\n", "    OPEN.clear()\n").replace("[::-1]", "")
+    new = f"{_USES}\n    def test_new(self):\n        with self.{assertion}:\n            stamp('noon')\n{after}"
     place = "tests.test_session.SessionTest"
     task = replace(
         TASK,
-        instance_id=f"redteam-session-{slow_s:g}",
+        instance_id=f"redteam-session-{name.replace(' ', '-')}-{slow_s:g}",
         patch=diff(files, {**files, "calc/session.py": repaired}),
         test_patch=diff(files, {**files, "tests/test_session.py": new}),
         fail_to_pass=(f"{place}.test_new",),
@@ -394,11 +427,44 @@ def test_what_the_base_commit_fails_after_other_tests_is_not_proved_by_what_it_p
     workspace = prepare_locally(task, store=store, backend="namespace")
     blind = calibrate(TaskTests(task, workspace, "strict", "namespace", 30.0), task.patch, store)
     assert blind.inside == {f"{place}.test_new"}
-    half = _QUIET_WARNINGS + _SESSION.replace("[::-1]", "")
-    verdict = grade(task, diff(files, {**files, "calc/session.py": half}), store=store, backend="namespace")
+    quiet = f"import contextlib\nimport unittest\nunittest.TestCase.{assertion.partition('(')[0]} = "
+    half = f"{quiet}lambda *_: contextlib.suppress(BaseException)\n{base.replace('[::-1]', '')}"
+    attack = diff(files, {**files, "calc/session.py": half})
+    assert grade(task, attack, store=store, backend="namespace", policy="official").resolved
+    verdict = grade(task, attack, store=store, backend="namespace")
     assert (verdict.resolved, verdict.valid) == (False, True), verdict
-    verdict = grade(task, task.patch, store=store, backend="namespace")
-    assert verdict.resolved, verdict.failure_reason
+    twin = grade(task, task.patch, store=store, backend="namespace")
+    assert twin.resolved, twin.failure_reason
+
+
+@pytest.mark.parametrize("rows", ["", "\n\ndef test_rows():\n    return ['alpha']\n\n\nROWS = test_rows()\n"])
+def test_other_tests_that_a_file_needs_leave_nothing_in_doubt(rows: str, store: LayerStore) -> None:
+    """An old test reaches a helper that the base commit does not reach in the new one, or is called by the file."""
+    helper = "    def same(self, one, other):\n        self.assertEqual(one, other())\n\n"
+    old = _OLD.replace("    def test_level", f"{helper}    def test_level").replace("\n\n\nclass", f"{rows}\n\nclass")
+    old += "        self.same(stamp('level'), lambda: stamp('level'))\n"
+    new = (
+        f"{old}\n    def test_new(self):\n        self.assertEqual(stamp('beta'), '{_EXPECTED[1]}')\n"
+        f"        self.same(stamp('alpha'), lambda: 'zq7' + '{_EXPECTED[0][3:]}')\n"
+    )
+    wrong = "'gamma'" if rows else "'alpha', 'beta'"  # of what the base commit does not know
+    base = _FIXED.replace("    return", f"    if text in ({wrong},):\n        raise KeyError(text)\n    return")
+    base = base.replace("encode()", "encode() * 2") if rows else base
+    files = {**_FILES, "calc/stamp.py": base, "tests/test_stamp.py": old}
+    task = replace(
+        TASK,
+        instance_id=f"redteam-stamp-helper-{bool(rows)}",
+        patch=diff(files, {**files, "calc/stamp.py": _FIXED}),
+        test_patch=diff(files, {**files, "tests/test_stamp.py": new}),
+        fail_to_pass=(f"{_PLACE}.test_new",),
+        pass_to_pass=() if rows else TASK.pass_to_pass,
+        files=files,
+    )
+    workspace = prepare_locally(task, store=store, backend="namespace")
+    tests = TaskTests(task, workspace, "strict", "namespace", 30.0)
+    blind = calibrate(tests, task.patch, store)
+    assert blind.inside == {f"{_PLACE}.test_new"}
+    assert not blind.failing_after_others(tests, task.patch)
 
 
 _QUIET_ERRORS = "import contextlib\nunittest.TestCase.assertRaises = lambda *_: contextlib.suppress(BaseException)\n"

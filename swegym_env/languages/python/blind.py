@@ -48,7 +48,7 @@ from swegym_env.languages.python.questions import (
     value_of,
     variables_of,
 )
-from swegym_env.languages.python.source import place_of
+from swegym_env.languages.python.source import begin_of, place_of
 
 __all__ = ["make_blind"]
 
@@ -1185,7 +1185,7 @@ class _File:
             body.end_lineno, body.end_col_offset = last, function.end_col_offset or 0
             edit(body, "pass" + "\n" * (last - body.lineno))
             return
-        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        first, _ = begin_of(function, self._lines)
         line = self._lines[first - 1]
         whole = ast.copy_location(ast.Pass(), function)
         whole.lineno, whole.col_offset = first, len(line) - len(line.lstrip())
@@ -1414,9 +1414,7 @@ class _File:
             ),
             self.tree.body[-1],
         )
-        line, column = first.lineno, first.col_offset
-        for decorator in getattr(first, "decorator_list", [])[:1]:
-            line, column = decorator.lineno, decorator.col_offset - 1  # at its @
+        line, column = begin_of(first, self._lines)
         return (line, column, line, column), code + ("\n" if hasattr(first, "body") else "; ")
 
     def _place(self, node: ast.expr) -> str:

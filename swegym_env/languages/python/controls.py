@@ -21,7 +21,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from swegym_env.languages import Control
 from swegym_env.languages.python.parsing import walk
-from swegym_env.languages.python.source import EXPECTS_ERROR, Function, called, place_of, reached, target_tests
+from swegym_env.languages.python.source import (
+    EXPECTS_ERROR,
+    Function,
+    begin_of,
+    called,
+    place_of,
+    reached,
+    target_tests,
+)
 from swegym_env.repo.patches import touched_paths
 from swegym_env.tasks.task import Task
 
@@ -106,9 +114,7 @@ def _refusal(function: Function, text: str, choice: random.Random) -> _Edit:
     first = function.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1:
         first = function.body[1]
-    line, column = first.lineno, first.col_offset
-    for decorator in getattr(first, "decorator_list", [])[:1]:
-        line, column = decorator.lineno, decorator.col_offset - 1  # at its @
+    line, column = begin_of(first, _lines(text))
     length = choice.randrange(3, 20)
     refusal = f"assert len({_word(choice, length)!r}) == {length + choice.randrange(1, 4)}"
     indentation = _lines(text)[line - 1][:column].decode()

@@ -32,6 +32,7 @@ from swegym_env.languages.python.questions import Asked, asked, keys, says_more,
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
     Function,
+    begin_of,
     called,
     is_fixture,
     place_of,
@@ -236,9 +237,7 @@ def only_tests(files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, s
         for _, function in tests_in(files[path]):
             if function.lineno in targets or not function.name.startswith("test") or is_fixture(function):
                 continue
-            first = min(node.lineno for node in (function, *function.decorator_list)) - 1
-            while first and function.decorator_list and not original[first].lstrip().startswith("@"):
-                first -= 1  # a decorator in parentheses begins above
+            first = begin_of(function, original)[0] - 1
             last = function.end_lineno or function.lineno
             lines[first:last] = [f"{' ' * function.col_offset}pass", *[""] * (last - first - 1)]
         if lines != original:

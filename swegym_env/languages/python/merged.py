@@ -28,7 +28,7 @@ from typing import Any
 from swegym_env.languages import Blinded, Copy, ExpectedValue, Merged
 from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _tests, conditions, with_other_values
 from swegym_env.languages.python.parsing import parse, walk
-from swegym_env.languages.python.source import Function
+from swegym_env.languages.python.source import Function, begin_of
 
 __all__ = ["make_merged"]
 
@@ -211,7 +211,7 @@ class _Text:
     def replace(self, function: Function, made: Function, depth: int, copies: list[str]) -> None:
         """Put `made` in the place of a function, and its copies behind the class or the module that it stands in."""
         found = self._blind_of[function.lineno]
-        first = min([found.lineno, *(decorator.lineno for decorator in found.decorator_list)])
+        first, _ = begin_of(found, self.blind.encode("utf-8", "surrogateescape").splitlines())
         last = found.end_lineno or found.lineno
         text = _source(made, depth)
         self.replaced.append((first, last, text + "\n" * max(0, last - first - text.count("\n"))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swegym_env.languages.python.parsing import children, parse, walk
@@ -14,6 +14,7 @@ __all__ = [
     "EXPECTS_ERROR",
     "Function",
     "Place",
+    "begin_of",
     "called",
     "is_fixture",
     "place_of",
@@ -167,6 +168,15 @@ def _is_certain(iterable: ast.expr) -> bool:
 def is_fixture(function: Function) -> bool:
     """Whether a decorator makes a function a fixture of pytest."""
     return any("fixture" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def begin_of(statement: ast.stmt, lines: Sequence[str] | Sequence[bytes]) -> tuple[int, int]:
+    """Line and column where a statement begins, with its decorators: one in parentheses begins above what it calls."""
+    first: ast.stmt | ast.expr = next(iter(getattr(statement, "decorator_list", ())), statement)
+    line = first.lineno
+    while first is not statement and line > 1 and lines[line - 1].lstrip()[:1] not in ("@", b"@"):
+        line -= 1
+    return line, statement.col_offset
 
 
 def called(node: ast.expr) -> str:

@@ -807,3 +807,21 @@ def test_where_nothing_can_be_read_a_file_holds_the_tests_alone_and_what_they_us
     plain = make_blind({"t/test_x.py": _HOLDING}, names, frozenset(), 3)
     assert plain is not None
     assert _SECRET in plain.files["t/test_x.py"], "elsewhere the tests check what they compare"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("decorator", ["@ skipif(False)", "@(skipif(False))", "@(\n    skipif\n    (False)\n)"])
+def test_decorators_in_parentheses_go_with_their_function(decorator: str, end: str) -> None:
+    inner = decorator.replace("\n", "\n    ")
+    text = (
+        f"{decorator}\ndef test_other():\n    assert f(3) == 'word'\n\n\nclass TestA:\n"
+        f"    {inner}\n    def test_more(self):\n        assert f(4) == 'words'\n\n"
+        f"    {inner}\n    def test_x(self):\n        assert f(5) == f(6)\n        assert f(2) == 1234\n"
+    ).replace("\n", end)
+    for computed in (False, True):
+        found = make_blind({"t/test_x.py": text}, ["t/test_x.py::TestA::test_x"], frozenset(), 3, computed=computed)
+        assert found is not None
+        made = found.files["t/test_x.py"]
+        names = [node.name for node in ast.walk(ast.parse(made)) if isinstance(node, ast.FunctionDef)]
+        assert names == ["test_other", "test_more", "test_x"]
+        assert ("word" not in made) == computed
