@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from swegym_env.arguments import check_positive, nearest_or_all
+from swegym_env.arguments import CheckedArguments, check_positive, nearest_or_all
 from swegym_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class CommandResult:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(CheckedArguments):
     """Resource limits of a sandbox. Reaching one ends at most the command; the sandbox continues.
 
     Attributes:
@@ -119,7 +119,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Imports:
+class Imports(CheckedArguments):
     """A Python program in the layers whose modules are imported once for many sandboxes, see `sandbox.imported`.
 
     Attributes:
@@ -137,7 +137,7 @@ class Imports:
 
 
 @dataclass(frozen=True)
-class SandboxSpec:
+class SandboxSpec(CheckedArguments):
     """The specification of a sandbox; equal specifications make equal sandboxes.
 
     Attributes:
