@@ -1,4 +1,4 @@
-"""An episode while it is being played, from which its trajectory is made."""
+"""The state of an episode while it is played, from which its trajectory is made."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Read(NamedTuple):
 
     Attributes:
         observation: as text.
-        ids: its tokens; a whole context where a sample begins.
+        ids: its tokens; a whole context if a sample begins.
         begins: a sample begins.
-        conversation, cause: of the sample, where an agent program's requests are read; see `Trajectory`.
+        conversation, cause: of the sample, if an agent program's requests are read; see `Trajectory`.
     """
 
     observation: str
@@ -63,7 +63,7 @@ class Taken:
 
 
 _REQUEST = ("messages", "tools", "request")
-"""What an agent program sent: its tokens are there, and it is large."""
+"""Keys of an agent program's request in `info`; they are not recorded, because they are large and their tokens are."""
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Episode:
 
     @property
     def past(self) -> list[Exchange]:
-        """The turns that have their response, of which a shortened history is made."""
+        """The turns with a response, from which a shortened history is made."""
         return [
             Exchange(self.token_ids[turn.start : turn.end], turn.closed, turn.response, turn.response_ids)
             for turn in self.turns

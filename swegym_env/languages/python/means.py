@@ -850,7 +850,7 @@ def _changed_names(old: _Scopes, new: _Scopes, *, called: bool) -> set[str]:
 
     Args:
         called: whether a function also counts as changed if a function that it calls in its file has changed. If a gold
-        patch changes the key by which objects compare, another patch may change how they compare.
+            patch changes the key by which objects compare, another patch may change how they compare.
     """
     before, after = (
         {(name, scopes.code(node)) for name, node in scopes.found if _is_means(node)} for scopes in (old, new)

@@ -74,13 +74,11 @@ class PythonRecipe:
         packages: requirements for pip, installed once for all commits of a version.
         requirements: files of requirements in the repository, installed once for a version; missing ones are skipped.
         commands: bash commands in `/testbed` that install the repository: once for the version, and again for each base
-        commit.
+            commit.
         extensions: a release on the index, "scikit-learn==0.22", for a repository that has to be compiled: the
-            release's
-        compiled extensions and generated files are copied beside the sources, and nothing is compiled.
+            release's compiled extensions and generated files are copied beside the sources, and nothing is compiled.
         modules: files of `installed/` beside this module, without their suffix, that the environment's Python imports
-            when
-        it starts.
+            when it starts.
         programs: programs that the tests call and the machine may lack → the Debian package that has each.
         distribution: name of the package if it is not the repository's: setuptools_scm gets the version under it.
         env: variables of the commands and of every sandbox of the task.

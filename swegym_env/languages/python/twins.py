@@ -147,7 +147,7 @@ class _Expected:
         helpers: functions of the file that are not tests.
         keys: expected constants that the code under test may receive.
         gives: whether there are such constants, or conditions that can be passed by counting calls: truth values, small
-        numbers.
+            numbers.
         is_open: whether an expected value that the code receives is not a constant.
     """
 
