@@ -16,7 +16,7 @@ from swe_trainers.rollout.history import Exchange, Prompt
 from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Fork, Trajectory, Turn
 
-__all__ = ["Episode", "Read", "Taken"]
+__all__ = ["Episode", "PlayedTurn", "Read"]
 
 
 class Read(NamedTuple):
@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
+class PlayedTurn:
     """A turn while its episode is played.
 
     Attributes:
@@ -106,7 +106,7 @@ class Episode:
     info: Mapping[str, Any] = field(default_factory=dict)
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
-    turns: list[Taken] = field(default_factory=list)
+    turns: list[PlayedTurn] = field(default_factory=list)
     sample_starts: list[int] = field(default_factory=lambda: [0])
     forks: list[Fork] = field(default_factory=list)
     conversations: Conversations | None = None
@@ -170,7 +170,7 @@ class Episode:
         start = len(self.token_ids)
         self.token_ids.extend(sample.token_ids)
         self.closed = sample.end == "stop"
-        self.turns.append(Taken(self.observation, text, start, len(self.token_ids), sample))
+        self.turns.append(PlayedTurn(self.observation, text, start, len(self.token_ids), sample))
 
     def respond(self, reward: float, observation: str, ids: Sequence[int]) -> None:
         """Store the environment's response to the last action: the reward goes to the action's last token."""
@@ -240,7 +240,7 @@ class Episode:
         )
 
 
-def _versions(turns: Sequence[Taken], size: int) -> tuple[int, ...]:
+def _versions(turns: Sequence[PlayedTurn], size: int) -> tuple[int, ...]:
     """`Trajectory.weight_versions` of an episode of this many tokens."""
     if not any(version >= 0 for turn in turns for version in turn.sample.versions):
         return ()
@@ -251,7 +251,7 @@ def _versions(turns: Sequence[Taken], size: int) -> tuple[int, ...]:
     return tuple(versions)
 
 
-def _allowed(turns: Sequence[Taken], size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _allowed(turns: Sequence[PlayedTurn], size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """`Trajectory.allowed` and `allowed_sets` of an episode of this many tokens."""
     allowed, numbers = [-1] * size, dict[tuple[int, ...], int]()
     for turn in turns:

@@ -123,5 +123,5 @@ class HeadTail(Configuration):
 
 
 History = HeadTail | Literal["last"]
-"""What a policy reads of an episode: its beginning and its end, where all of it does not fit into the context; or the
-last observation alone in every turn, for environments in which that says everything (Markov decision processes)."""
+"""What a policy reads of an episode: its beginning and its end, if all of it does not fit into the context; or only the
+last observation in every turn, for environments whose observation is the whole state (Markov decision processes)."""

@@ -1,4 +1,4 @@
-"""Where an episode begins, which limits end it, where it branches, and how its actions are sampled."""
+"""Settings of episodes: initial state, limits, forks, and how actions are sampled."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from swegym_env.languages.c.source import Call, Token, calls, closing, literal, split
 
-__all__ = ["Compared", "asserted", "comparisons", "judges", "words_of"]
+__all__ = ["Compared", "asserted", "comparisons", "is_assertion", "words_of"]
 
 _JUDGING = re.compile(
     r"(?i)_*(assert|check|expect|require|verify|should|(ck|cu|cr|g|test|munit|zassert|tt|mu)_\w*(assert|check|expect)"
@@ -127,7 +127,7 @@ def words_of(name: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _WORD.findall(name))
 
 
-def judges(call: Call) -> bool:
+def is_assertion(call: Call) -> bool:
     """Whether a call may make its test fail by itself."""
     return bool(_JUDGING.match(call.name) or _ENDING.match(call.name))
 
@@ -161,7 +161,7 @@ def comparisons(body: Sequence[Token]) -> Iterator[tuple[int, int, Compared]]:
     Returns:
         Start and end of each, and what it compares; a literal side is its expected one.
     """
-    known = [(call.start, call.end) for call in calls(body) if judges(call)]
+    known = [(call.start, call.end) for call in calls(body) if is_assertion(call)]
     for at, token in enumerate(body[:-1]):
         if token.text not in _COMPARERS or body[at + 1].text != "(" or (at and body[at - 1].text in (".", "->")):
             continue

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from swegym_env.languages import Blinded, Comparison, Expectation, drawn_word
-from swegym_env.languages.c.assertions import Compared, asserted, comparisons, judges
+from swegym_env.languages.c.assertions import Compared, asserted, comparisons, is_assertion
 from swegym_env.languages.c.controls import SUFFIXES
 from swegym_env.languages.c.expected import without_expected
 from swegym_env.languages.c.source import (
@@ -69,7 +69,7 @@ def make_blind(
             for call in calls(function.body):
                 found = place.in_call(call)
                 edits += found
-                unread |= tests if judges(call) and not any(edit[0] < edit[1] for edit in found) else set()
+                unread |= tests if is_assertion(call) and not any(edit[0] < edit[1] for edit in found) else set()
             for begin, end, one in comparisons(function.body) if path.endswith(".c") else ():
                 found = place.in_comparison(begin, end, one)
                 edits += found

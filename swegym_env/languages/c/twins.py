@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.c import tcl
-from swegym_env.languages.c.assertions import judges
+from swegym_env.languages.c.assertions import is_assertion
 from swegym_env.languages.c.source import (
     ESCAPE,
     Call,
@@ -119,7 +119,7 @@ def _tests(files: Mapping[str, str], names: tuple[str, ...]) -> Iterator[_Test]:
 def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
     """The words that a function passes and expects; whether it may pass expected values by another kind of name."""
     body = function.body
-    judging = [call for call in calls(body) if judges(call)]
+    judging = [call for call in calls(body) if is_assertion(call)]
     spans = [(call.start, call.end) for call in judging]
     often = Counter(word for token in body for word in _words(token))
     alike = Counter(token.text for token in body if token.kind == "text")
@@ -362,7 +362,7 @@ def _written(statement: Sequence[Token], renamed: Collection[str], suffix: str, 
     stream = list(statement)
     if suffix:
         for call in reversed(list(calls((Token("sign", ";", -1), *stream)))):
-            if judges(call):
+            if is_assertion(call):
                 first = next(at for at, token in enumerate(stream) if token.start == call.start)
                 last = closing(stream, first + 1)
                 parts = [part for part in split(stream[first + 2 : last], ",") if any(t.kind == "name" for t in part)]

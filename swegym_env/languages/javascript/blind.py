@@ -34,7 +34,7 @@ from swegym_env.languages.javascript.source import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["arguments_of", "chain_of", "judges", "make_blind", "python_pattern", "whole_of"]
+__all__ = ["arguments_of", "chain_of", "is_assertion", "make_blind", "python_pattern", "whole_of"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
@@ -109,7 +109,7 @@ def make_blind(
         hidden = _Hidden.of(path, files, [test for one, test in known if one == path], wanted, left, computed=computed)
         for call in (node for node in walk(root) if node.type == "call_expression"):
             function = call.child_by_field_name("function")
-            if not judges(call, text) or (function is not None and text.of(function) in helpers):
+            if not is_assertion(call, text) or (function is not None and text.of(function) in helpers):
                 continue
             line = call.start_point[0] + 1
             inside = [names for first, last, names in spans if first <= line <= last]
@@ -273,7 +273,11 @@ class _Hidden:
     ) -> _Hidden:
         source, shown = files[path], files.get(snapshots_of(path), "")
         text, root = Text(source.encode("utf-8", "surrogatepass")), parsed(path, source)
-        calls = [node for node in walk(root) if node.type == "call_expression" and judges(node, text)] if shown else []
+        calls = (
+            [node for node in walk(root) if node.type == "call_expression" and is_assertion(node, text)]
+            if shown
+            else []
+        )
         tests: list[Test] = []
         plans: dict[int, _Plan] = {}
         for test in known if shown else ():
@@ -328,7 +332,7 @@ def _shown(shown: str, call: Node, text: Text) -> object:
     return _NOTHING if is_error and not isinstance(value, str) else value
 
 
-def judges(call: Node, text: Text) -> bool:
+def is_assertion(call: Node, text: Text) -> bool:
     """Whether a call is an assertion, known or not; in a chain of `expect`, only its innermost call."""
     function = call.child_by_field_name("function")
     if function is None:

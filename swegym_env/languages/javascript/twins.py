@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins, drawn_word
 from swegym_env.languages.changed import spliced
-from swegym_env.languages.javascript.blind import arguments_of, chain_of, judges, whole_of
+from swegym_env.languages.javascript.blind import arguments_of, chain_of, is_assertion, whole_of
 from swegym_env.languages.javascript.rows import FUNCTIONS, bound_by, is_table, listed, parameters_of, row_names
 from swegym_env.languages.javascript.source import SUFFIXES, Text, constant, named_tests, parsed, read_tests, walk
 from swegym_env.languages.javascript.state import bound_names
@@ -242,7 +242,11 @@ def _is_read_at_once(node: Node, text: Text) -> bool:
     owner, above = node.child_by_field_name("object"), node.parent
     while owner is not None and owner.type in ("parenthesized_expression", "await_expression"):
         owner = owner.named_children[0]
-    if owner is None or owner.type not in ("call_expression", "new_expression") or judges(_first_call(owner), text):
+    if (
+        owner is None
+        or owner.type not in ("call_expression", "new_expression")
+        or is_assertion(_first_call(owner), text)
+    ):
         return False
     return not (above is not None and above.type == "call_expression" and above.child_by_field_name("function") == node)
 
@@ -285,7 +289,7 @@ def _given(
     around = row_names(call, text)
     rows = {**{name: values for node in body for name, values in bound_by(node, text) if values}, **around}
     assigned = {text.of(name): value for name, value in _declared(call) if name.type == "identifier"}
-    judged = [node for node in body if node.type == "call_expression" and judges(node, text)]
+    judged = [node for node in body if node.type == "call_expression" and is_assertion(node, text)]
     compared_by = [[*arguments_of(one), *chain_of(one, text)[1]] for one in judged]
     values = {**rows, **{name: (value,) for name, value in assigned.items()}}
     written_in = [[node for node in each if _is_written(node, values, text)] for each in compared_by]
@@ -374,7 +378,7 @@ def _events(node: Node, text: Text, helpers: Mapping[str, _Helper], ending: Coll
         called = one.child_by_field_name("function") or one.child_by_field_name("constructor")
         name = text.of(called)[:200] if called is not None else ""
         inside = helpers[name].events if name in helpers else 0
-        is_plain = judges(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
+        is_plain = is_assertion(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
         found += inside if is_plain else max(1, inside)
     return found
 
@@ -556,7 +560,7 @@ def _asked_places(test: _Test, key: _Key, body: Node) -> Iterator[tuple[tuple[in
         names[text.of(name)] = text.of(value) if value.type in _LITERALS and key in _keys_of(value, text) else ""
     for row, values in test.around.items():
         names.setdefault(row, row if any(key in _keys_of(value, text) for value in values) else "")
-    for call in (one for one in walk(body) if one.type == "call_expression" and judges(one, text)):
+    for call in (one for one in walk(body) if one.type == "call_expression" and is_assertion(one, text)):
         whole = whole_of(call)
         known = {one.start_byte for one, own in _literals(whole, text) if own == key}
         for node in walk(whole):
@@ -606,7 +610,7 @@ def _is_close(statement: Node, text: Text, test: _Test) -> bool:
         beside = [one for one in statement.named_children if statement.type == "try_statement" and one != block]
         return any(_is_close(one, text, test) for one in (*block.named_children, *beside))
     count = _events(statement, text, test.helpers, test.ending)
-    judged = [one for one in walk(statement) if one.type == "call_expression" and judges(one, text)]
+    judged = [one for one in walk(statement) if one.type == "call_expression" and is_assertion(one, text)]
     bare = [one for one in judged if not _events(whole_of(one), text, test.helpers, test.ending)]
     if count == 1 and bare:
         calls = [one for one in walk(statement) if one.type in ("call_expression", "new_expression")]
@@ -716,7 +720,7 @@ def _statement(
 def _unjudged(node: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
     """The edits by which a statement of a twin checks nothing, and does not leave the test."""
     for one in walk(node):
-        if one.type == "call_expression" and judges(one, text):
+        if one.type == "call_expression" and is_assertion(one, text):
             yield from _evaluated(one, collector, text)
     for one in _own_nodes(node) if node.type not in _NESTED else ():
         if one.type == "return_statement":
@@ -950,7 +954,7 @@ def _taken_out(node: Node, text: Text, fresh: Iterator[str], taken: list[str], *
     ):
         return text.of(node)
     begin, parts = node.start_byte, []
-    is_judging = node.type == "call_expression" and judges(_first_call(node), text)
+    is_judging = node.type == "call_expression" and is_assertion(_first_call(node), text)
     for child in node.named_children:
         inner_kept = child.type != "arguments" and (is_judging or node.type == "await_expression")
         inner_kept |= is_kept and node.type in ("expression_statement", "variable_declarator")
