@@ -1,31 +1,49 @@
-"""Log messages of what takes minutes once: one as it begins, one as it ends.
+"""Log messages about work that takes minutes and is done once: one when it begins, one when it ends.
 
-Whoever does such work for a task names it (`long_work`). What is known already takes no time and is not worth a
-message, and only who builds or learns knows that: it calls `begins`.
+The caller names the work (`long_work`). The code that does it calls `begins`, only if there is something to do: results
+that are stored already need no message.
+
+Both messages have the level INFO. Where this level is not shown, one warning in a process says that such work is going
+on, so that the first reset of a task is not silent for minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["LOG", "Work", "begins", "long_work"]
 
 LOG = logging.getLogger(__name__)
-"""All messages, of level INFO; the attribute `work` of a record is a `Work`, the same in both messages."""
+"""All messages; the attribute `work` of a record is a `Work`, the same in all messages about it."""
+_SILENT_S = 10.0
+_warned = threading.Event()
 
 
 @dataclass(eq=False)
 class Work:
-    """Attributes: what: with the task's id; began: by the monotonic clock, None: it has not; over: whether it ended."""
+    """Work that takes long.
+
+    Attributes:
+        what: with the task's id.
+        began: by the monotonic clock; None: not yet.
+        over: whether it ended.
+        timer: gives the warning, if one is needed.
+    """
 
     what: str
     began: float | None = None
     over: bool = False
+    timer: threading.Timer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.timer = threading.Timer(_SILENT_S, _warn, (self,))
+        self.timer.daemon = True
 
 
 _current: ContextVar[Work | None] = ContextVar("work", default=None)
@@ -49,6 +67,7 @@ def long_work(instance_id: str, what: str) -> Iterator[None]:
         _current.reset(outer)
         if work.began is not None:
             work.over = True
+            work.timer.cancel()
             seconds = time.monotonic() - work.began
             LOG.info("%s: %s after %.1f s", work.what, ended, seconds, extra={"work": work})
 
@@ -59,3 +78,12 @@ def begins() -> None:
     if work is not None and work.began is None:
         work.began = time.monotonic()
         LOG.info("%s", work.what, extra={"work": work})
+        if not LOG.isEnabledFor(logging.INFO) and not _warned.is_set():
+            work.timer.start()
+
+
+def _warn(work: Work) -> None:
+    if not work.over and not LOG.isEnabledFor(logging.INFO) and not _warned.is_set():
+        _warned.set()
+        text = "%s: this takes long, and is done once. logging.basicConfig(level=logging.INFO) shows when it ends"
+        LOG.warning(text, work.what, extra={"work": work})

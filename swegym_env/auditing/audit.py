@@ -1,7 +1,7 @@
 """An audit of a task: variants of its gold patch that its tests must fail, and rewrites that must resolve.
 
-Three kinds of variants are wrong, or at least different: mutants of the lines that the gold patch adds (the operators
-of `making.operators`), and the gold patch without one of its changes. One that passes all of the task's tests is a
+Two kinds of variants are wrong, or at least different: mutants of the lines that the gold patch adds (the operators of
+`making.operators`), and the gold patch without one of its changes. One that passes all of the task's tests is a
 *survivor*: the tests would accept it from an agent too. A survivor may be equivalent to the gold patch (mutation
 testing cannot decide that), so each is shown with its difference from gold. Rewrites (`auditing.rewrites`) are
 equivalent by construction; one that `strict` refuses is a *false reject*.
@@ -55,7 +55,7 @@ class Variant:
         kind: "mutant" or "partial", which should fail; "rewrite", which should resolve; "gold" itself.
         name: the mistake (a key of `making.operators.OPERATORS`), the change that is left out, or the rewrite.
         key: twelve hex digits of its patch.
-        resolved: by the tests alone for a mutant and a partial patch, by `grade` under `strict` for a rewrite.
+        resolved: by the tests alone; for a rewrite, by `grade` under `strict`.
         reason: why a rewrite is not resolved, or what ended the tests of another variant.
         change: its difference from the gold patch, as lines of a diff; empty for a rewrite.
         test_duration_s: of the tests.

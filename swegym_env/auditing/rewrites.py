@@ -3,10 +3,12 @@
 A verdict that rejects one of them is wrong. Each rewrite changes the functions that the gold patch changes:
 
 - `renamed-locals`: each local variable gets another name, where no scope inside, f-string, `except` clause, `locals()`
-  or `exec` makes that unsafe; the function gets a comment, and the repository a file of notes.
+  or `exec` makes that unsafe; the function gets a comment.
 - `reformatted`: the function is printed anew from its syntax tree, without comments.
-- `restructured`: what is returned gets a name first, and `if … else` is turned round.
+- `restructured`: what is returned gets a name first, and `if … else` is inverted.
 - `extra-files`: the gold patch as it is, beside files that agents leave behind: a script, a test, a note.
+
+The first three also add a file of notes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ True, False, None             1
 an integer n                  1 + log2(1 + |n|), at most 20; at most 4 if it stands in the issue or the tests
 a date, a time                its numbers, each as an integer
 integers in equal steps       the first one, the step, and how many
-a float                       3.3 per significant digit, at most 40; with a tolerance, log2 of how many values it tells
-                              apart up to its own size
+a float                       1 + 3.3 per significant digit, at most 40; with a tolerance, log2 of how many values it
+                              tells apart up to its own size
 text                          4 per character of a word that is found nowhere (of a run like "aaaa" or "abcd": of two
                               and of its length); a word that the issue or the tests hold:
                               at most 8; one that the repository holds: at most 12; one that follows the same word as

@@ -19,9 +19,11 @@ Otherwise such conditions, and errors that are not builtin, stay in the tests, w
 examine the test. This is not a proof by bits: the test contains what it expects.
 
 A verdict has the proof "blind" if the counted comparisons have at least 20 bits, and each test of FAIL_TO_PASS has one
-that the empty patch fails, or one of at least 8 bits that it does not reach. A comparison counts in a run if it holds,
-if each of its tests reached it as often as with the gold patch, and if a searched text is not much longer than with the
-gold patch. A test with a comparison that does not count is not covered.
+that the empty patch fails, or one of at least 8 bits that it does not reach, and nothing that is compared inside
+decides. With fewer bits it has this proof if each of these tests is settled (`BlindTests.settled`) and the patch has no
+means of forgery. A comparison counts in a run if it holds, if each of its tests reached it as often as with the gold
+patch, and if a searched text is not much longer, and has no more answers, than with the gold patch. A test with a
+comparison that does not count is not covered.
 """
 
 from __future__ import annotations
@@ -70,9 +72,9 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-# Tests that take longer run in a calibration without those of PASS_TO_PASS, where these are many and change nothing.
+# In a calibration, tests that take longer run without those of PASS_TO_PASS in some runs, where these are many.
 _SLOW_S, _MANY_OTHERS = 10.0, 3
-_VERSION = 28
+_VERSION = 29
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
 _STRICT_SEARCHES = ("in", "search")  # what is searched is sent whole
@@ -695,16 +697,15 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
     if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
         return none  # not UTF-8: would not survive being kept
     left: frozenset[str] = frozenset()
-    alone = False
     for turn in range(2):
-        found = _behaving(tests, gold, files, left, computed=computed, alone=alone)
+        found = _behaving(tests, gold, files, left, computed=computed)
         if found is None:
             return none
-        blinded, seen, left, compared, test_s = found
+        blinded, seen, left, compared = found
         forms = {name: _forms(sent) for name, sent in seen.items()}
-        alone = _is_worth_it(task, test_s) and _sends_the_same_alone(tests, gold, files, blinded, seen)
-        empty, before = _run(tests, "", files, blinded, alone=alone)
-        base = _observed(blinded, empty.sent)
+        # All tests run: what the base commit fails may be what other tests leave behind.
+        empty = tests.run("", blinded=blinded)
+        before, base = tests.verdict(empty), _observed(blinded, empty.sent)
         same = {name for name, sent in base.items() if name in seen and all(one.holds(forms[name]) for one in sent)}
         # The side of an equality that the base commit computes as well is the expected one.
         other = {seen[name][0].expectation.place for name in same if "sides" in seen[name][0].expectation.options}
@@ -741,28 +742,22 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
 
 
 def _behaving(
-    tests: TaskTests, gold: str, files: Mapping[str, str], left: frozenset[str], *, computed: bool, alone: bool = False
-) -> tuple[Blinded, dict[str, list[_Sent]], frozenset[str], frozenset[str], float] | None:
+    tests: TaskTests, gold: str, files: Mapping[str, str], left: frozenset[str], *, computed: bool
+) -> tuple[Blinded, dict[str, list[_Sent]], frozenset[str], frozenset[str]] | None:
     """The tests, rewritten so that the gold patch passes them; None if that is impossible.
 
-    Args:
-        alone: whether the first run may be one of FAIL_TO_PASS alone. The last one, which counts, never is.
-
     Returns:
-        The tests, what the gold patch sends, the places that are not rewritten, the tests that compare inside too, and
-        the seconds that the tests took.
+        The tests, what the gold patch sends, the places that are not rewritten, and the tests that compare inside too.
     """
-    task, may_be_alone = tests.task, True
-    for _ in range(_ROUNDS):
+    task = tests.task
+    for number in range(_ROUNDS):
         blinded = _blinded(task, files, left, computed=computed)
         if blinded is None:
             return None
-        run, verdict = _run(tests, gold, files, blinded, alone=alone)
+        run = tests.run(gold, blinded=blinded)
+        verdict = tests.verdict(run)
         seen = _observed(blinded, run.sent)
         more = _breaking(seen, computed=computed)
-        if alone and not verdict.resolved and not more:  # a test may need others before it
-            alone = may_be_alone = False
-            continue
         if not verdict.resolved and not more:  # a comparison that goes on as if it held breaks its test
             passed = {name for name, status in verdict.tests.items() if status in _PASSED}
             failed = {name for name in (*task.fail_to_pass, *task.pass_to_pass) if name not in passed}
@@ -779,10 +774,12 @@ def _behaving(
                 for name, sent in seen.items()
                 if sent[0].expectation.kind in _OF_GOLD and _forms(again.get(name, [])) != forms[name]
             }
-        if not more and not alone:
+        if not more:
             break
         left |= more
-        alone = bool(more) and may_be_alone and (alone or _is_worth_it(task, verdict.test_duration_s))
+        is_slow = verdict.test_duration_s > _SLOW_S and len(task.pass_to_pass) >= _MANY_OTHERS * len(task.fail_to_pass)
+        if is_slow and not number:
+            left = _behaving_alone(tests, gold, files, left, computed=computed)
     else:
         return None
     if not verdict.resolved:
@@ -790,7 +787,29 @@ def _behaving(
     # Comparisons that the gold patch does not reach say nothing.
     reached = {name.partition("|")[0] for name in seen}
     left |= {e.place for e in blinded.expectations.values() if e.place not in reached}
-    return blinded, seen, left, _compared_inside(blinded, run.sent), verdict.test_duration_s
+    return blinded, seen, left, _compared_inside(blinded, run.sent)
+
+
+def _behaving_alone(
+    tests: TaskTests, gold: str, files: Mapping[str, str], left: frozenset[str], *, computed: bool
+) -> frozenset[str]:
+    """The places that are not rewritten, so that the gold patch passes FAIL_TO_PASS alone, without the other tests.
+
+    A test may need another one before it. Then it fails here with the expected values in it too, and nothing of what
+    was found here counts.
+    """
+    task, found = tests.task, left
+    for _ in range(_ROUNDS):
+        blinded = _blinded(task, files, found, computed=computed)
+        only = language_of(task).only_tests({**files, **blinded.files}, task.fail_to_pass) if blinded else None
+        if blinded is None or only is None:
+            return left
+        run = _alone(tests).run(gold, blinded=dataclasses.replace(blinded, files=only))
+        more = _breaking(_observed(blinded, run.sent), computed=computed)
+        if not more:
+            return found if _alone(tests).verdict(run).resolved else left
+        found |= more
+    return left
 
 
 def _breaking(seen: Mapping[str, list[_Sent]], *, computed: bool) -> set[str]:
@@ -804,43 +823,6 @@ def _breaking(seen: Mapping[str, list[_Sent]], *, computed: bool) -> set[str]:
         if not all(one.is_expected_error or one.is_checked for one in sent)
     }
     return {name.partition("|")[2] or name for name in wrong}
-
-
-def _run(
-    tests: TaskTests, patch: str, files: Mapping[str, str], blinded: Blinded, *, alone: bool
-) -> tuple[Run, Verdict]:
-    """A blind run of all tests, or of FAIL_TO_PASS alone: without the other tests of their files.
-
-    Args:
-        files: path → text of the test files as the task has them.
-    """
-    task = tests.task
-    only = language_of(task).only_tests({**files, **blinded.files}, task.fail_to_pass) if alone else None
-    if only is not None:
-        tests, blinded = _alone(tests), dataclasses.replace(blinded, files=only)
-    run = tests.run(patch, blinded=blinded)
-    return run, tests.verdict(run)
-
-
-def _is_worth_it(task: Task, test_s: float) -> bool:
-    """Whether to run FAIL_TO_PASS alone, for tests that take so long together."""
-    return test_s > _SLOW_S and len(task.pass_to_pass) >= _MANY_OTHERS * len(task.fail_to_pass)
-
-
-def _sends_the_same_alone(
-    tests: TaskTests, gold: str, files: Mapping[str, str], blinded: Blinded, seen: Mapping[str, list[_Sent]]
-) -> bool:
-    """Whether the gold patch passes FAIL_TO_PASS alone, and sends what it sends where all tests run.
-
-    Then these tests do not need the others, and the base commit may run them alone too.
-    """
-    if language_of(tests.task).only_tests({**files, **blinded.files}, tests.task.fail_to_pass) is None:
-        return False
-    run, verdict = _run(tests, gold, files, blinded, alone=True)
-    found = _observed(blinded, run.sent)
-    return verdict.resolved and {name: _forms(sent) for name, sent in found.items()} == {
-        name: _forms(sent) for name, sent in seen.items()
-    }
 
 
 def _is_of_gold(sent: list[_Sent]) -> bool:

@@ -29,7 +29,7 @@ ORDERS = ("reversed", "shuffled")
 """Orders of the tests, besides their own, in which a complete certificate has the gold patch graded."""
 
 CONTROLS = 2
-"""Negative controls of a complete certificate: as many as grading runs at most."""
+"""Negative controls of a complete certificate."""
 
 
 @dataclass(frozen=True)

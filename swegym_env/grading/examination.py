@@ -6,9 +6,9 @@ tests of FAIL_TO_PASS, each with one expected value, right in some copies and a 
 right copies and fails the decoys. A forgery has to guess for every copy. It may learn from the page cache or a clock
 which run this is, but that does not help: doing nothing fails the right copies.
 
-The lineup has only expected values that decide. A probe shows which these are, once for a task: the gold patch and the
-base commit run on one right copy and one decoy of each value. The gold patch must pass the right copy and fail the
-decoy, and the base commit must fail both. See docs/verdict_rules.md for all rules and for what is not proved.
+The lineup has only expected values that decide. A probe shows which these are, once for a task: the gold patch runs on
+one right copy and one decoy of each value, and must pass the right copy and fail the decoy. The base commit runs on the
+right copies of these values, and must fail them. See docs/verdict_rules.md for all rules and for what is not proved.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ __all__ = [
     "examine_given",
     "nearest_chance",
     "rule_chance",
+    "runs_beside_twins",
     "shares_of",
     "unreliable",
 ]
@@ -69,7 +70,7 @@ class Probe:
             fails.
         one_by_one: whether the base commit could run the tests; then each expectation is known to decide by itself.
         names: names of all tests that must be examined.
-        copy_s: seconds per copy, from the difference of the two runs; 0: not measurable.
+        copy_s: seconds per copy, from the difference of the two runs; 0: not measurable, or the tests have no copies.
     """
 
     deciding: tuple[ExpectedValue, ...]
@@ -204,7 +205,7 @@ def examine_given(
     number = max(_LEAST_TWINS, min(number, _MOST_TWINS))
     chances = dict.fromkeys(given, 1.0)
     # A patch keeps for its whole process: where one value answers all copies, a process is one try.
-    runs, failed = math.ceil(math.log(1 / min(scrutiny.chance, CHANCE), number + 1)), 0
+    runs, failed = runs_beside_twins(number, min(scrutiny.chance, CHANCE)), 0
     while runs and failed < _LINEUPS:
         twins = language.make_twins(run.files, given, secrets.randbits(64), number)
         if twins is None or not twins.lineup.copies:
@@ -215,6 +216,7 @@ def examine_given(
         wrong = [copy for copy in wrong if copy.right or all(copy.expectation != one.expectation for one in no)]
         if wrong:
             failed += 1
+            runs = runs_beside_twins(number, min(scrutiny.chance, CHANCE))
             continue
         by_test: dict[str, list[ExpectedValue]] = {}
         for copy in twins.lineup.copies:
@@ -227,11 +229,21 @@ def examine_given(
         runs = runs - 1 if are_unsure else 0
     if failed == _LINEUPS:
         return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, forgery_chance=1.0)
+    chances = {name: min(1.0, chance * (1 + failed)) for name, chance in chances.items()}
     chance = max(verdict.forgery_chance or 0.0, *chances.values())
     verdict = dataclasses.replace(verdict, forgery_chance=chance)
     if scrutiny.required and not language.suspects_state and max(chances.values()) > scrutiny.chance:
         verdict = dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN)
     return verdict
+
+
+def runs_beside_twins(twins: int, chance: float) -> int:
+    """How many runs beside so many twins must pass one after the other, so that at most `chance` is left.
+
+    A patch that answers all copies of a process with one value passes a run if that value is the test's. A run may fail
+    for a reason of its own, once; then all runs begin anew.
+    """
+    return math.ceil(math.log(_LINEUPS / chance, twins + 1))
 
 
 def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue]:
@@ -274,8 +286,8 @@ def shares_of(
     shares: Shares = {}
     for group in by_test.values():
         mine = {one: (min(one.usual, one.decoys), 1) for one in group if one in chosen}
-        least = _reader_chance({one: (one.decoys, 1) for one in mine})
-        while scrutiny.reads and _reader_chance(mine) > max(scrutiny.chance, least):
+        least = _reader_chance({one: (one.decoys, 1) for one in mine}, one_by_one)
+        while scrutiny.reads and _reader_chance(mine, one_by_one) > max(scrutiny.chance, least):
             more = {one: (min(one.decoys, decoys + 1 + decoys // 8), 1) for one, (decoys, _) in mine.items()}
             if _count(shares | more) > most_copies:
                 break
@@ -302,7 +314,7 @@ def chance_left(
     for one, share in shares.items():
         by_test.setdefault(one.names, {})[one] = share
     for tests, mine in by_test.items():
-        reader = _reader_chance(mine) if scrutiny.reads else 0.0
+        reader = _reader_chance(mine, one_by_one) if scrutiny.reads else 0.0
         for name in tests:
             found[name] = min(
                 found.get(name, 1.0), max(_test_chance(mine, one_by_one), _guess_chance(mine, one_by_one), reader)
@@ -369,9 +381,13 @@ def _test_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bo
     return (math.prod(chances) if one_by_one else max(chances)) if chances else 1.0
 
 
-def _reader_chance(shares: Mapping[ExpectedValue, tuple[int, int]]) -> float:
-    """For a patch that sees the values and chooses the most natural one; equal values are chosen together."""
-    return math.prod(_by_text({one: max(one.guess, one.read, 1 / (decoys + 1)) for one, (decoys, _) in shares.items()}))
+def _reader_chance(shares: Mapping[ExpectedValue, tuple[int, int]], one_by_one: bool) -> float:
+    """For a patch that sees the values and chooses the most natural one; equal values are chosen together.
+
+    It may compute some of them as a repair does: only where each is known to decide, all have to be chosen.
+    """
+    chances = _by_text({one: max(one.guess, one.read, 1 / (decoys + 1)) for one, (decoys, _) in shares.items()})
+    return math.prod(chances) if one_by_one else max(chances, default=1.0)
 
 
 def _guess_chance(expectations: Iterable[ExpectedValue], one_by_one: bool) -> float:

@@ -7,9 +7,10 @@ log. Under the policy `strict`, a patch that passes is examined, how closely dep
 
 What `strict` guarantees: changes to tests, to the test runner's configuration, to what is loaded before the tests and
 to test machinery are not graded. A log that contradicts itself or the exit code is rejected. A patch that makes hidden
-tests pass without the expected value, from a forged log to an object that equals everything, is `invalid: forged`.
-docs/verdict_rules.md says what is not guaranteed: a patch that solves exactly the hidden tests counts as a repair, and
-some languages have no controls. A sandbox is not a virtual machine: see `sandbox`.
+tests pass without the expected value, from a forged log to an object that equals everything, is `invalid: forged`, or
+`unproven` if it may as well be a repair. docs/verdict_rules.md says what is not guaranteed: a patch that solves exactly
+the hidden tests counts as a repair, and some languages have no controls. A sandbox is not a virtual machine: see
+`sandbox`.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _VERSION = 4
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
-# Tests that take longer are merged from the third patch on that passes: finding out takes two to six runs of them, and
+# Tests that take longer are merged from the third patch on that passes: finding out takes up to six runs of them, and
 # each verdict after it takes one run less.
 _SLOW_S, _FEW_PASSED = 10.0, 2
 _GUESSED_BITS = 2.0  # a value of so many is guessed about as well as it is found among its decoys
@@ -220,7 +220,7 @@ def learn_merged_tests(
     test_s: float,
     apart: tuple[Run, Verdict] | None = None,
 ) -> None:
-    """Find out, with runs of the gold patch, whether the tests of a task can be merged, and store the result.
+    """Find out, with at most six runs of the gold patch, whether the tests of a task can be merged; store the result.
 
     It is called for each patch that passes. For slow tests the first two calls do nothing.
 

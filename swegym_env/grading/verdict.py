@@ -44,7 +44,8 @@ class Verdict:
 
     Attributes:
         instance_id: id of the task.
-        resolved: every test of FAIL_TO_PASS and of PASS_TO_PASS passed, and the log is credible.
+        resolved: every test of FAIL_TO_PASS and of PASS_TO_PASS passed, the log is credible, and under `strict` nothing
+            shows a forgery and enough is proved.
         valid: False if the infrastructure failed: the verdict then says nothing about the patch.
         failure_reason: why the verdict is not valid, or why the patch is not resolved if no test failed; else empty.
         fail_to_pass: (passed, total).
@@ -56,9 +57,10 @@ class Verdict:
         exit_code: exit code of the test command; None if it did not run.
         controls: number of negative controls (see `examination`) that the patch failed, as it should.
         proof: evidence that the tests passed by a repair: "blind" expectations, negative "controls", or "none".
-        proof_bits: number of bits in the blind expectations that the tests met, see `grading.bits`; if these prove what
-            controls left open, those of the test with the fewest.
-        proof_tests: the tests of FAIL_TO_PASS that the blind expectations cover.
+        proof_bits: number of bits in the blind expectations that the tests met, see `grading.bits`; if a run without
+            expected values proves what controls left open, those of the test with the fewest.
+        proof_tests: the tests of FAIL_TO_PASS that the blind expectations prove: the run that proves them did not have
+            their expected values in the sandbox.
         forgery_chance: the largest chance that a patch without the repair gets this verdict, see docs/verdict_rules.md;
             None if the patch was not examined.
         log: the output of the tests.
@@ -99,9 +101,9 @@ def grade_log(
     """The verdict from a log of the task's tests.
 
     `official` is the rule of the SWE-bench harness: a skipped test counts neither way, an expected failure counts as
-    passed, an absent test has failed (with `eval_type` "fail_only", only a test with the status FAILED has failed).
-    `strict` counts a skipped test as failed, and rejects a log that contradicts itself or the exit code. Whether a
-    failure is expected cannot be seen in a log: `grade` compares with the gold patch.
+    passed, an absent test has failed. `strict` counts a skipped test as failed, and rejects a log that contradicts
+    itself or the exit code. Under both policies only a test with the status FAILED has failed if `eval_type` is
+    "fail_only". Whether a failure is expected cannot be seen in a log: `grade` compares with the gold patch.
 
     Args:
         log: the output of the test command, without the harness's markers.

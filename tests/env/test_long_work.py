@@ -55,6 +55,28 @@ def test_set_up_of_a_task_is_logged_once(store: LayerStore, caplog: pytest.LogCa
     assert logged(caplog) == []
 
 
+def test_a_process_without_logging_gets_one_warning_of_work_that_takes_long() -> None:
+    """Python shows warnings where nothing is configured: the first reset of a task would be silent for minutes."""
+    program = (
+        "import sys, threading, time\n"
+        "from swegym_env import long_work\n"
+        "long_work._SILENT_S = float(sys.argv[1])\n"
+        "for name in ('x-1', 'x-2'):\n"
+        "    with long_work.long_work(name, 'installing'):\n"
+        "        long_work.begins()\n"
+        "        time.sleep(0.2)\n"
+        "timers = [one for one in threading.enumerate() if isinstance(one, threading.Timer)]\n"
+        "[one.join(10) for one in timers]\n"
+        "assert not any(one.is_alive() for one in timers)\n"
+    )
+    shown = [
+        subprocess.run([sys.executable, "-c", program, after_s], cwd=ROOT, capture_output=True, text=True, check=True)
+        for after_s in ("0.01", "60")
+    ]
+    once = "this takes long, and is done once. logging.basicConfig(level=logging.INFO) shows when it ends"
+    assert [done.stderr for done in shown] == [f"x-1: installing: {once}\n", ""]
+
+
 def test_set_up_that_fails_is_logged_as_failed(store: LayerStore, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     task = Task("x-1", "some/thing", "0" * 40, "It fails.", "")

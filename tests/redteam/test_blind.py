@@ -281,47 +281,124 @@ def test_a_comparison_that_does_not_behave_blind_is_left_as_it_was(store: LayerS
     assert (verdict.resolved, verdict.proof) == (True, "blind")
 
 
-_FIRST = (
-    "\n    def test_first(self):\n        StampTest.made = stamp('gamma')\n"
-    "\n    def test_later(self):\n        self.assertEqual(StampTest.made, '{gamma}')\n"
-)
 _GAMMA = "zq7" + hashlib.sha256(b"gamma").hexdigest()[:12]
+_LOUD = "\n\nclass Loud(str):\n    def __eq__(self, other):\n        return True\n\n    __hash__ = str.__hash__\n"
+_ODD = "        self.assertEqual(Loud(stamp('alpha')), 'ANYTHING AT ALL')\n"
+_NEVER = "        with self.assertRaises(AssertionError):\n            self.assertEqual(stamp('x{}'), 'never')\n"
+# What makes a calibration try again → what the new test class has before its tests, its first tests, and the runs: of
+# all tests with the gold patch ("G"), of FAIL_TO_PASS alone ("g"), and of the base commit ("B").
+ROUNDS = {
+    "nothing": ("", "        pass\n", "GB"),
+    "a comparison of its own": ("", _ODD, "GgGB"),
+    "a comparison of its own, and a test that needs another one": (
+        (
+            "    made = 'nothing'\n\n"
+            "    def test_a(self):\n        LaterTest.made = stamp('gamma')\n\n"
+            f"    def test_b(self):\n        self.assertEqual(self.made, '{_GAMMA}')\n\n"
+        ),
+        _ODD,
+        "GggGB",
+    ),
+    "one assertion after another that must fail": ("", "".join(map(_NEVER.format, range(4))), "GggggGB"),
+}
 
 
-@pytest.mark.parametrize("needs_another", [False, True])
-def test_calibration_runs_slow_tests_alone_where_they_need_no_others(
-    needs_another: bool, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_calibration_finds_the_same_where_it_runs_slow_tests_alone(
+    name: str, store: LayerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is found is the same; a test that needs another one before it is not run without it."""
-    task = replace(TASK, instance_id=f"redteam-slow-{needs_another}")
-    if needs_another:
-        task = replace(
-            task,
-            test_patch=diff(_FILES, {**_FILES, "tests/test_stamp.py": _NEW + _FIRST.replace("{gamma}", _GAMMA)}),
-            fail_to_pass=(*TASK.fail_to_pass, f"{_PLACE}.test_later"),
-            pass_to_pass=(*TASK.pass_to_pass, f"{_PLACE}.test_first"),
-        )
+    before, body, expected = ROUNDS[name]
+    later = f"\n\nclass LaterTest(unittest.TestCase):\n{before}    def test_odd(self):\n{body}"
+    later += f"        self.assertEqual(stamp('alpha'), '{_EXPECTED[0]}')\n{_LOUD}"
+    place = "tests.test_stamp.LaterTest"
+    task = replace(
+        TASK,
+        instance_id=f"redteam-slow-{name.replace(' ', '-')}",
+        test_patch=diff(_FILES, {**_FILES, "tests/test_stamp.py": _NEW + later}),
+        fail_to_pass=(*TASK.fail_to_pass, f"{place}.test_odd", *([f"{place}.test_b"] if before else [])),
+        pass_to_pass=(*TASK.pass_to_pass, *([f"{place}.test_a"] if before else [])),
+    )
     workspace = prepare_locally(task, store=store, backend="namespace")
     tests = TaskTests(task, workspace, "strict", "namespace", 30.0)
     whole = blind_module._calibrated(tests, task.patch, computed=False)
-    outputs: list[tuple[str, str]] = []
+    assert whole.pairs
+    runs: list[str] = []
     run = TaskTests.run
 
     def noted(self: TaskTests, patch: str, **more: Any) -> Run:
         found = run(self, patch, **more)
         assert found.result is not None
-        outputs.append((patch, found.result.output))
+        runs.append(("G" if "test_level" in found.result.output else "g") if patch else "B")
         return found
 
     monkeypatch.setattr(TaskTests, "run", noted)
     monkeypatch.setattr(blind_module, "_SLOW_S", 0.0)
     monkeypatch.setattr(blind_module, "_MANY_OTHERS", 0)
-    found = blind_module._calibrated(tests, task.patch, computed=False)
-    assert {pair.names for pair in found.pairs.values()} == {pair.names for pair in whole.pairs.values()}
-    assert replace(found, pairs=whole.pairs) == whole
-    assert all(f"{function} ({_PLACE}" in text for _, text in outputs for function in ("test_alpha", "test_beta"))
-    assert [bool(patch) for patch, _ in outputs] == [True, True, False], "all tests, those alone, the base commit"
-    assert ["test_level" in text for _, text in outputs] == [True, False, needs_another]
+    assert blind_module._calibrated(tests, task.patch, computed=False) == whole
+    assert "".join(runs) == expected
+
+
+_SESSION = """\
+import hashlib
+import warnings
+
+OPEN = []
+
+
+def start():
+    OPEN.append(1)
+
+
+def stop():
+    pass
+
+
+def stamp(text):
+    if not OPEN:
+        warnings.warn('no session')
+    return 'zq7' + hashlib.sha256(text.encode()[::-1]).hexdigest()[:12]
+"""
+_USES = (
+    "import unittest\n\nfrom calc.session import stamp, start, stop\n\n\nclass SessionTest(unittest.TestCase):\n"
+    "    made = None\n\n    def test_first(self):\n        start()\n        SessionTest.made = stamp('alpha')\n"
+    f"        self.assertEqual(stamp('level'), '{_LEVEL}')\n        stop()\n"
+)
+_QUIET_WARNINGS = (
+    "import contextlib\nimport unittest\nunittest.TestCase.assertWarns = lambda *_: contextlib.nullcontext()\n"
+)
+
+
+@pytest.mark.parametrize("slow_s", [0.0, float("inf")])
+def test_what_the_base_commit_fails_after_other_tests_is_not_proved_by_what_it_passes_alone(
+    slow_s: float, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that another test leaves open: half a repair forges the assertion that fails for this alone."""
+    monkeypatch.setattr(blind_module, "_SLOW_S", slow_s)
+    monkeypatch.setattr(blind_module, "_MANY_OTHERS", 0)
+    files = {**_FILES, "calc/session.py": _SESSION, "tests/test_session.py": _USES}
+    repaired = _SESSION.replace("    pass\n", "    OPEN.clear()\n").replace("[::-1]", "")
+    new = (
+        f"{_USES}\n    def test_new(self):\n        with self.assertWarns(UserWarning):\n"
+        f"            stamp('noon')\n        self.assertEqual(self.made, '{_EXPECTED[0]}')\n"
+    )
+    place = "tests.test_session.SessionTest"
+    task = replace(
+        TASK,
+        instance_id=f"redteam-session-{slow_s:g}",
+        patch=diff(files, {**files, "calc/session.py": repaired}),
+        test_patch=diff(files, {**files, "tests/test_session.py": new}),
+        fail_to_pass=(f"{place}.test_new",),
+        pass_to_pass=(f"{place}.test_first", *TASK.pass_to_pass),
+        files=files,
+    )
+    workspace = prepare_locally(task, store=store, backend="namespace")
+    blind = calibrate(TaskTests(task, workspace, "strict", "namespace", 30.0), task.patch, store)
+    assert blind.inside == {f"{place}.test_new"}
+    half = _QUIET_WARNINGS + _SESSION.replace("[::-1]", "")
+    verdict = grade(task, diff(files, {**files, "calc/session.py": half}), store=store, backend="namespace")
+    assert (verdict.resolved, verdict.valid) == (False, True), verdict
+    verdict = grade(task, task.patch, store=store, backend="namespace")
+    assert verdict.resolved, verdict.failure_reason
 
 
 _QUIET_ERRORS = "import contextlib\nunittest.TestCase.assertRaises = lambda *_: contextlib.suppress(BaseException)\n"

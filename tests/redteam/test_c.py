@@ -610,6 +610,33 @@ def test_lines_with_other_names_of_variables_are_unchanged(old: str, new: str, i
     assert LANGUAGE.scrutiny_of(patch, tmp_path).required is is_means
 
 
+_MOVED = """\
+diff --git a/load.c b/load.c
+--- a/load.c
++++ b/load.c
+@@ -1,9 +1,{count} @@
+ int m_read(void)
+ {{
+-    FILE *file = fopen("names.txt", "r");
+{again}     return file != NULL;
+ }}
+ int m_load(void)
+ {{
++    FILE *file = fopen("names.txt", "r");
+     return 0;
+ }}
+"""
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_line_of_another_function_may_be_moved_and_not_copied(tmp_path: Path, is_copied: bool) -> None:
+    again = '+    FILE *file = fopen("names.txt", "r");\n' if is_copied else ""
+    patch = _MOVED.format(count=9 + is_copied, again=again)
+    before = [line[1:] for line in patch.splitlines()[4:] if line[0] != "+"]
+    (tmp_path / "load.c").write_text("\n".join([*before, ""]))
+    assert LANGUAGE.scrutiny_of(patch, tmp_path).required is is_copied
+
+
 def test_what_cannot_be_read_in_the_gold_patch_frees_nothing_else(tmp_path: Path) -> None:
     long = f"/* {'a' * 2100} */\n"
     for name, text in _SMALL.items():

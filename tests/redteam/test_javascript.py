@@ -554,6 +554,31 @@ def test_lines_with_other_names_of_variables_are_unchanged(old: str, new: str, i
     assert JavaScript().scrutiny_of(patch, tmp_path).required is is_means
 
 
+_MOVED = """\
+diff --git a/find.js b/find.js
+--- a/find.js
++++ b/find.js
+@@ -1,7 +1,{count} @@
+ function run(text) {{
+-  const found = eval(text);
+{again}   return found;
+ }}
+ function find(text) {{
++  const found = eval(text);
+   return text;
+ }}
+"""
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_line_of_another_function_may_be_moved_and_not_copied(tmp_path: Path, is_copied: bool) -> None:
+    again = "+  const found = eval(text);\n" if is_copied else ""
+    patch = _MOVED.format(count=7 + is_copied, again=again)
+    before = [line[1:] for line in patch.splitlines()[4:] if line[0] != "+"]
+    (tmp_path / "find.js").write_text("\n".join([*before, ""]))
+    assert JavaScript().scrutiny_of(patch, tmp_path).required is is_copied
+
+
 @pytest.mark.parametrize(("module", "is_means"), [("@one/core", False), ("@two/core", True), ("@one/fs", True)])
 def test_packages_of_a_workspace_are_modules_of_the_repository(module: str, is_means: bool, tmp_path: Path) -> None:
     files = {"packages/core/package.json": '{"name": "@one/core"}\n', "packages/app/index.js": "const own = 1;\n"}

@@ -302,7 +302,7 @@ def _written(
     text = spliced(source[begin:last], edits)
     head = _head(one, source, prefix, key, function)
     if one.sender == "int" and any(_is_lambda(pair) for pair in pairwise(one.tokens)):  # lambdas have no usable type
-        return f"{prefix}_integer({head.partition('(')[2]}(long long)({text}))"
+        return f"{prefix}_plain({head.partition('(')[2]}({text}))"
     if one.sender == "truth":
         return f"{head}({text}) ? 1 : 0)"
     if one.size is not None:

@@ -186,14 +186,19 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
         if text is None:
             forging.add(unreadable("a hunk that does not fit", section.text))
             continue
-        removed = {line for _, line in _code_with_texts("\n".join(text.removed))}
         renamed, has_arguments = _renamed(text), re.search(r"\bargv\b", text.before) is not None
+        # Lines that the patch removes elsewhere in the file, with their counts.
+        moved = Counter(line for _, line in _code_with_texts("\n".join(text.removed)))
+        moved -= Counter(line for number, line in _code_with_texts(text.after) if number in renamed)
         own = frozenset(token.text for token, has_body in _declarators(text.before) if has_body)
         for number, line, code in _added_lines(text):
             if len(line) > _LONG_LINE or line.endswith("\\"):
                 forging.add(unreadable("a long or continued line", line))
                 line, code = line[:_LONG_LINE], code[:_LONG_LINE]
-            if (code.strip(), *_TEXT.findall(line)) in removed or number in renamed:
+            if number in renamed:
+                continue
+            if moved[known := (code.strip(), *_TEXT.findall(line))] > 0:
+                moved[known] -= 1
                 continue
             for pattern in (_FORGING, _POINTING, _CHANGING, _DIGRAPHS):
                 forging |= {match[0] for match in pattern.finditer(code) if match[0] not in own}

@@ -237,9 +237,6 @@ class _File:
         self.base = base
         self.forging: set[str] = set()
         self.reading: set[str] = set()
-        removed = {line.strip() for line in text.removed}
-        lines = text.after.split("\n")
-        self.fresh = {number for number in text.added if lines[number - 1].strip() not in removed}
         self.before = frozenset(_NAME.findall(text.before))
         self.root = root = parsed(text.path, script_of(text.path, text.after))
         self.declared = frozenset(_declared(root))
@@ -252,7 +249,7 @@ class _File:
         self.loops = frozenset(_loop_names(root))
         self.constants = frozenset(_constant_names(root))
         self.of_patch = frozenset[str]()
-        self.fresh -= self._renamed() if text.before else set()
+        self.fresh = self._fresh(text.after.split("\n"))
 
     def means(self, names: frozenset[str]) -> tuple[set[str], set[str]]:
         """The means, if the files of the patch define `names`."""
@@ -264,6 +261,20 @@ class _File:
             if self._is_fresh(node):
                 self._look(node)
         return self.forging, self.reading
+
+    def _fresh(self, lines: list[str]) -> set[int]:
+        """The numbers of added lines, without those that stay in their function or that only move in the file."""
+        kept = self._renamed() if self.text.before else set()
+        moved = Counter(line.strip() for line in self.text.removed)
+        moved -= Counter(lines[number - 1].strip() for number in kept)
+        found: set[int] = set()
+        for number in sorted(self.text.added - kept):
+            line = lines[number - 1].strip()
+            if moved[line] > 0:
+                moved[line] -= 1
+            else:
+                found.add(number)
+        return found
 
     def _renamed(self) -> set[int]:
         """The numbers of added lines that their function already had as often, ignoring the names of its variables."""

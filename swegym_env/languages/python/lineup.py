@@ -110,7 +110,7 @@ _OF_DECOYS = {
 # SymPy's runner writes the outcome of a file behind that of its last test, where the harness's parser does not read it.
 LAST_TEST = "def test_last_of_this_file():\n    pass"
 # Of what a condition asks for: at most so many places, and decoys for each, any of which satisfies a copy.
-_NEXT_TO_IT = 7  # decoys of a number that is searched: one next to it is among them, seven times of eight
+_NEXT_TO_IT = 7  # decoys of a number that is searched; both of its neighbours are among them
 _MOST_ASKED, _ASKED_TOGETHER, _ASKED_COPIES = 3, 6, 2
 _RULE_OF_GIVEN, _RULE_IN_HELPER = 1 / 16, 1 / 2  # what a helper is given may be no expected value
 _PLAIN_CALLS = frozenset({"approx", "array", "Decimal", "dedent", "set", "frozenset", "list", "tuple", "dict"})
@@ -231,15 +231,19 @@ def only_tests(files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, s
         return None
     made = dict(files)
     for path in filter(lambda path: path.endswith(".py"), files):
-        lines, targets = files[path].split("\n"), kept.get(path, {})
+        original, targets = re.split(r"\r\n|\r|\n", files[path]), kept.get(path, {})
+        lines = list(original)
         for _, function in tests_in(files[path]):
             if function.lineno in targets or not function.name.startswith("test") or is_fixture(function):
                 continue
             first = min(node.lineno for node in (function, *function.decorator_list)) - 1
+            while first and function.decorator_list and not original[first].lstrip().startswith("@"):
+                first -= 1  # a decorator in parentheses begins above
             last = function.end_lineno or function.lineno
             lines[first:last] = [f"{' ' * function.col_offset}pass", *[""] * (last - first - 1)]
-        text = "\n".join(lines)
-        made[path] = text if text == files[path] else f"{text.rstrip()}\n\n\n{LAST_TEST}\n"
+        if lines != original:
+            text = "\n".join(lines)
+            made[path] = f"{text.rstrip()}\n\n\n{LAST_TEST}\n"
     return made
 
 

@@ -2,10 +2,11 @@
 
 A repair that only changes expressions, with names that its file defines or the replaced lines contain, cannot affect
 the test runner; most repairs of small tasks are of this kind. If the repository does not define its own comparisons, no
-further runs are needed. Otherwise such an edit may change how objects compare, and comparisons that a blind run does
-not cover are examined by a lineup (see `lineup`), as is any other patch that resolves. If the patch has means of
-forgery that the gold patch does not have, the lineup decides the verdict. If these are means to read what the tests
-expect, the lineup needs so many decoys that a program which reads the tests cannot guess.
+further runs are needed, unless a test has a condition that several answers pass. Otherwise such an edit may change how
+objects compare, and comparisons that a blind run does not cover are examined by a lineup (see `lineup`), as is any
+other patch that resolves. If the patch has means of forgery that the gold patch does not have, the lineup decides the
+verdict. If these are means to read what the tests expect, a lineup seldom suffices, however many decoys it has; then a
+run of the tests without their expected values decides.
 """
 
 from __future__ import annotations

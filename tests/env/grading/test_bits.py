@@ -206,6 +206,7 @@ def test_whoever_guesses_one_value_that_is_given_has_guessed_the_rule() -> None:
         ("lines", ["*9 passed*"], ["= 9 passed in 1s"], ["9 passed", "8 passed", "7 passed"], 2),
         ("in", b"line 9", b"line 9", b"line 9, line 8, line 7", 2),
         ("in", "zq7ab12", "zq7ab12", "zq7ab12zq7ab12", 0),
+        ("search", r"line\s+9\b", "line 9", "; ".join(f"line {number}" for number in range(90)), 1),  # too long
     ],
 )
 def test_answers_are_counted_in_what_is_searched(kind: str, expected: Any, one: Any, several: Any, more: int) -> None:

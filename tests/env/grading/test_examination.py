@@ -11,7 +11,7 @@ import pytest
 
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
-from swegym_env.grading.examination import chance_left, nearest_chance, shares_of, unreliable
+from swegym_env.grading.examination import chance_left, nearest_chance, runs_beside_twins, shares_of, unreliable
 from swegym_env.grading.grading import grade
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Scrutiny
 from swegym_env.languages.python.decoys import replaceable
@@ -106,6 +106,29 @@ def test_a_reader_chooses_among_different_values() -> None:
     assert (natural[SMALL][0], chance_left(natural, (), READER, one_by_one=True)) == (3, {"a": 0.5}), "no more helps"
     few = shares_of([NUMBER], READER, one_by_one=True, most_copies=100)
     assert chance_left(few, (), READER, one_by_one=True)["a"] > 1 / 1000
+
+
+def test_a_reader_may_need_only_one_value_if_the_base_commit_cannot_load_the_tests() -> None:
+    values = [dataclasses.replace(NUMBER, number=number, text=f"{number}.2345", read=0.8) for number in range(40)]
+    for one_by_one, chance in ((True, 0.8**40), (False, 0.8)):
+        found = shares_of(values, READER, one_by_one=one_by_one, most_copies=6000)
+        left = chance_left(found, (), READER, one_by_one=one_by_one)
+        assert left == {"a": pytest.approx(chance)}
+
+
+@pytest.mark.parametrize("twins", range(3, 16))
+def test_who_has_one_value_for_all_copies_seldom_passes_all_runs_beside_twins_although_one_may_fail(twins: int) -> None:
+    runs = runs_beside_twins(twins, 1 / 1000)
+    passes = 1 / (twins + 1)
+    tries = [(0, 0, 1.0)]  # runs passed one after the other, runs failed, and the chance of that
+    resolved = 0.0
+    for passed, failed, chance in tries:  # grows during the iteration
+        if passed == runs:
+            resolved += chance
+        elif failed < 2:
+            tries += [(passed + 1, failed, chance * passes), (0, failed + 1, chance * (1 - passes))]
+    assert resolved <= 1 / 1000
+    assert runs <= 6
 
 
 @pytest.mark.parametrize(

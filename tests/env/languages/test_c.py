@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from swegym_env.errors import LayerError
+from swegym_env.grading.comparisons import read_records
 from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.grading import grade
 from swegym_env.grading.task_tests import TaskTests
@@ -103,6 +105,40 @@ def test_truths_of_comparisons_are_loose_and_what_they_compare_is_sent_where_it_
         6: [("eq", "x", False)],
     }
     assert found[True] == {1: [("eq", True, False)], 2: [gold, gold], 3: [gold], 6: [("eq", "x", False)]}
+
+
+@pytest.mark.parametrize(
+    ("path", "compiler", "code", "actual"),
+    [
+        ("a.c", "gcc -std=gnu11", "static double of(const int *a) { return a[0] + 0.4; }", "of((int[]){ [0] = 6 })"),
+        ("a.cpp", "g++ -std=gnu++98", "static double of(int a) { return a + 0.4; }", "of(6)"),
+        ("a.cpp", "g++ -std=gnu++98", "enum { A = 6 }; struct S { operator int() { return A; } };", "S()"),
+        ("a.cpp", "g++ -std=gnu++98", "enum { A = 6 };", "A"),
+        ("a.cpp", "g++ -std=gnu++98", "static unsigned long long of(bool a) { return a + 5; }", "of(true)"),
+        (
+            "a.cpp",
+            "g++ -std=gnu++17",
+            "template <class F> static double of(F f) { return f(6) + 0.4; }",
+            "of([](int a) { return a; })",
+        ),
+    ],
+)
+def test_a_fraction_is_sent_as_a_fraction_where_a_whole_number_is_expected(
+    path: str, compiler: str, code: str, actual: str, tmp_path: Path
+) -> None:
+    source = f"{code}\nstatic void test_a(void)\n{{\n    CHECK_INT({actual}, 6);\n}}\n"
+    blinded = C_LANGUAGE.make_blind({path: source}, ["test_a"], frozenset(), 1)
+    assert blinded is not None
+    ((header, text),) = blinded.support.items()
+    place = {header: str(tmp_path / "blind.h"), blinded.output: str(tmp_path / "sent")}
+    (tmp_path / "blind.h").write_text(text.replace(blinded.output, place[blinded.output]))
+    rewritten = blinded.files[path].replace(header, place[header])
+    (tmp_path / path).write_text(f"{rewritten}\nint main(void)\n{{\n    test_a();\n    return 0;\n}}\n")
+    command = [*compiler.split(), "-Wall", "-Werror", "-o", str(tmp_path / "test"), str(tmp_path / path)]
+    subprocess.run(command, check=True)
+    subprocess.run([str(tmp_path / "test")], check=True)
+    (record,) = read_records((tmp_path / "sent").read_bytes())
+    assert record.value == (6.4 if "0.4" in code else 6)
 
 
 def named_calls(source: str, names: tuple[str, ...]) -> list[Call]:

@@ -432,6 +432,17 @@ def test_only_the_named_tests_stay_and_no_line_moves() -> None:
     assert only_tests(files, ["A sentence that names a test"]) is None
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_other_tests_are_left_out_whatever_ends_the_lines(end: str) -> None:
+    text = "KEPT = 1\n\n\ndef test_x():\n    pass\n\n\nclass TestA:\n    def test_other(self):\n        pass\n"
+    text += "\n    # one\n    @(\n        decorated\n    )\n    def test_more(self):\n        pass\n\n\nLAST = 2\n"
+    made = python.Python().only_tests({"t/test_x.py": text.replace("\n", end)}, ["t/test_x.py::test_x"])
+    assert made is not None
+    kept = "KEPT = 1\n\n\ndef test_x():\n    pass\n\n\nclass TestA:\n    pass\n    pass\n\n\nLAST = 2\n"
+    expected = ast.parse(kept + "\n\ndef test_last_of_this_file():\n    pass\n")
+    assert ast.dump(ast.parse(made["t/test_x.py"])) == ast.dump(expected)
+
+
 def test_a_copy_with_parameters_passes_if_it_passes_with_all() -> None:
     files = of_body("assert area(2, 3) == 6")
     (value, _) = expectations(files, [NAME], {})

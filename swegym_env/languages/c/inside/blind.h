@@ -111,6 +111,27 @@ template <class T> static inline int SWEGYM_text(const char *key, const char *te
 {
     return SWEGYM_text_of(key, test, value.data(), value.size());
 }
+/* What is compared with a whole number, where its type cannot be asked for: a fraction is no such. */
+#define SWEGYM_PLAIN(type, send, sent)                                            \
+    static inline int SWEGYM_plain(const char *key, const char *test, type value) \
+    {                                                                             \
+        return send(key, test, (sent)value);                                      \
+    }
+SWEGYM_PLAIN(bool, SWEGYM_integer, long long)
+SWEGYM_PLAIN(char, SWEGYM_integer, long long)
+SWEGYM_PLAIN(signed char, SWEGYM_integer, long long)
+SWEGYM_PLAIN(unsigned char, SWEGYM_integer, long long)
+SWEGYM_PLAIN(short, SWEGYM_integer, long long)
+SWEGYM_PLAIN(unsigned short, SWEGYM_integer, long long)
+SWEGYM_PLAIN(int, SWEGYM_integer, long long)
+SWEGYM_PLAIN(unsigned, SWEGYM_integer, long long)
+SWEGYM_PLAIN(long, SWEGYM_integer, long long)
+SWEGYM_PLAIN(unsigned long, SWEGYM_integer, long long)
+SWEGYM_PLAIN(long long, SWEGYM_integer, long long)
+SWEGYM_PLAIN(unsigned long long, SWEGYM_integer, long long)
+SWEGYM_PLAIN(float, SWEGYM_real, long double)
+SWEGYM_PLAIN(double, SWEGYM_real, long double)
+SWEGYM_PLAIN(long double, SWEGYM_real, long double)
 #if __cplusplus >= 201103L
 template <class T> struct SWEGYM_chars {
     typedef typename std::decay<T>::type held;
@@ -176,7 +197,7 @@ template <class T> inline int SWEGYM_number(const char *key, const char *test, c
 #else
 #define SWEGYM_through(key, test, ...) (__VA_ARGS__)
 #define SWEGYM_number(key, test, ...) ((void)(__VA_ARGS__), 1)
-#define SWEGYM_int(key, test, ...) SWEGYM_integer(key, test, (long long)(__VA_ARGS__))
+#define SWEGYM_int(key, test, ...) SWEGYM_plain(key, test, (__VA_ARGS__))
 #endif
 #else
 static inline int SWEGYM_text(const char *key, const char *test, const void *value)
@@ -192,6 +213,7 @@ static inline int SWEGYM_text(const char *key, const char *test, const void *val
                  default: (long long)(__VA_ARGS__))))
 /* A value that is compared with a whole number; a fraction is not equal to one. */
 #define SWEGYM_int(key, test, ...) SWEGYM_number(key, test, __VA_ARGS__)
+#define SWEGYM_plain(key, test, ...) SWEGYM_number(key, test, __VA_ARGS__)
 #if defined(__GNUC__)
 static inline int SWEGYM_other(const char *key, const char *test, ...)
 {
