@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
 import json
 import os
 import re
@@ -29,12 +30,44 @@ from swe_trainers.field_docs import field_docs
 from swe_trainers.files import write_whole
 from swe_trainers.registry import search_path_hint
 
-__all__ = ["UserPath", "as_yaml", "build", "named", "parse_overrides", "plain", "read_config", "write_config"]
+__all__ = [
+    "Configuration",
+    "UserPath",
+    "as_yaml",
+    "build",
+    "named",
+    "parse_overrides",
+    "plain",
+    "read_config",
+    "write_config",
+]
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Configuration")
 
 UserPath = Annotated[Path, AfterValidator(lambda path: Path(os.path.expandvars(path)).expanduser())]
 """A path in which `~` and environment variables are expanded."""
+
+
+class Configuration:
+    """Base of the configuration dataclasses: an unknown name in Python is an error that suggests the right one.
+
+    Raises:
+        ConfigurationError: the constructor has no argument of this name.
+    """
+
+    def __new__(cls: type[C], *_positional: Any, **settings: Any) -> C:
+        """Check the names of the settings first: Python's own error does not suggest the right one."""
+        known = inspect.signature(cls.__init__).parameters
+        unknown = next((name for name in settings if name not in known), None)
+        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+            raise ConfigurationError(cls._unknown(unknown, [name for name in known if name != "self"]))
+        return super().__new__(cls)
+
+    @classmethod
+    def _unknown(cls, name: str, known: Sequence[str]) -> str:
+        """The message of the error."""
+        return f"{name}: {cls.__name__} has no such setting{nearest(name, known)}"
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pydantic import PlainValidator
 from swe_trainers.algorithms import ALGORITHMS, algorithms_with, alternative, find_algorithm, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
 from swe_trainers.algorithms.grpo import GroupRelative
-from swe_trainers.config import UserPath, as_yaml, build, nearest
+from swe_trainers.config import Configuration, UserPath, as_yaml, build, nearest
 from swe_trainers.engines.connect import EngineConfig
 from swe_trainers.engines.grammar import Grammar
 from swe_trainers.engines.sampling import Sampling
@@ -45,7 +45,7 @@ _SEEDS = 1 << 63
 
 
 @dataclass(frozen=True)
-class WrapperConfig:
+class WrapperConfig(Configuration):
     """One wrapper around an environment.
 
     Attributes:
@@ -58,7 +58,7 @@ class WrapperConfig:
 
 
 @dataclass(frozen=True)
-class EnvironmentConfig:
+class EnvironmentConfig(Configuration):
     """The environment, and the limits of an episode.
 
     Attributes:
@@ -101,7 +101,7 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True)
-class TinkerConfig:
+class TinkerConfig(Configuration):
     """A model that samples and learns on a server with Tinker's API; the API key is in `$TINKER_API_KEY`.
 
     Attributes:
@@ -120,7 +120,7 @@ class TinkerConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Configuration):
     """The policy: pretrained weights, an architecture with random weights, or a model on a server.
 
     Attributes:
@@ -191,7 +191,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RolloutConfig:
+class RolloutConfig(Configuration):
     """How episodes are sampled.
 
     Attributes:
@@ -261,7 +261,7 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class EvaluationConfig(Configuration):
     """How the policy is evaluated before, during and after training.
 
     Attributes:
@@ -287,7 +287,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Configuration):
     """Rewards of a judge, in training only; evaluation uses the environment's rewards.
 
     Attributes:
@@ -339,7 +339,7 @@ def _build_algorithm(values: Any) -> Algorithm:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Configuration):
     """The configuration of a run.
 
     Attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from swegym_env.errors import ConfigurationError
 
 __all__ = [
+    "CheckedArguments",
     "check_between",
     "check_choice",
     "check_dataset",
@@ -23,6 +25,24 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+C = TypeVar("C", bound="CheckedArguments")
+
+
+class CheckedArguments:
+    """Base of classes with many arguments: an unknown name is an error that suggests the right one.
+
+    Raises:
+        ConfigurationError: the constructor has no argument of this name.
+    """
+
+    def __new__(cls: type[C], *_positional: Any, **named: Any) -> C:
+        """Check the names of the arguments first: Python's own error does not suggest similar names."""
+        known = inspect.signature(cls.__init__).parameters
+        unknown = next((name for name in named if name not in known), None)
+        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
+            names = [name for name in known if name != "self"]
+            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{nearest_or_all(unknown, names)}")
+        return super().__new__(cls)
 
 
 def check_positive(name: str, value: Any, *, optional: bool = False) -> None:

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import copy
 import errno
-import inspect
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +23,13 @@ from swegym_env.agent.prompts import check_prompt, render_prompt
 from swegym_env.agent.spaces import AnyText
 from swegym_env.agent.tools import tools_for
 from swegym_env.arguments import (
+    CheckedArguments,
     check_between,
     check_choice,
     check_dataset,
     check_positive,
     check_whole,
     elements,
-    nearest_or_all,
 )
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.grading.certificates import find_certificate, trusted
@@ -59,7 +58,6 @@ _CLOSING: Mapping[EndReason, str] = {
 }
 
 E = TypeVar("E", bound=Example)
-S = TypeVar("S", bound="TextEpisode[Any]")
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class TurnResult:
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
-class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
+class TextEpisode(CheckedArguments, gymnasium.Env[str, str], abc.ABC, Generic[E]):
     """A text environment in which each episode is one example of a dataset.
 
     It chooses the example, plays turns until the episode ends, and reports the outcome. A subclass implements the start
@@ -177,15 +175,6 @@ class TextEpisode(gymnasium.Env[str, str], abc.ABC, Generic[E]):
     """
 
     metadata = {"render_modes": ["ansi", "human"], "render_fps": 1}  # noqa: RUF012 - Gymnasium's own contract
-
-    def __new__(cls: type[S], *_positional: Any, **named: Any) -> S:
-        """Check the names of the arguments first: Python's own error does not suggest similar names."""
-        known = inspect.signature(cls.__init__).parameters
-        unknown = next((name for name in named if name not in known), None)
-        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
-            names = [name for name in known if name != "self"]
-            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{nearest_or_all(unknown, names)}")
-        return super().__new__(cls)
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from swe_trainers.algorithms import algorithms_with
-from swe_trainers.config import nearest
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.batch import Batch
 from swe_trainers.learning.forward import HostedPolicy, Policy
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-A = TypeVar("A", bound="Algorithm")
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class RolloutPlan:
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
+class Algorithm(Configuration, ABC):
     """An algorithm with its hyperparameters. The same hyperparameter has the same name in all algorithms.
 
     A subclass implements `update`. An algorithm is frozen: everything that changes in training is in a `Learner`, the
@@ -138,17 +136,12 @@ class Algorithm(ABC):
     share_prefixes: bool = True
     max_grad_norm: float = ranged(1.0, POSITIVE)
 
-    def __new__(cls: type[A], *_positional: Any, **settings: Any) -> A:
-        """Check the names of the hyperparameters first: Python's own error does not suggest the right one."""
-        known = inspect.signature(cls.__init__).parameters
-        unknown = next((name for name in settings if name not in known), None)
-        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
-            others = ", ".join(kind.__name__ for kind in algorithms_with(unknown).values())
-            if others:
-                raise ConfigurationError(f"{unknown}: has no effect on {cls.__name__}, it belongs to {others}")
-            names = [name for name in known if name != "self"]
-            raise ConfigurationError(f"{unknown}: {cls.__name__} has no such setting{nearest(unknown, names)}")
-        return super().__new__(cls)
+    @classmethod
+    def _unknown(cls, name: str, known: Sequence[str]) -> str:
+        others = ", ".join(kind.__name__ for kind in algorithms_with(name).values())
+        if others:
+            return f"{name}: has no effect on {cls.__name__}, it belongs to {others}"
+        return super()._unknown(name, known)
 
     def __post_init__(self) -> None:
         for name, allowed in ranges(type(self)).items():

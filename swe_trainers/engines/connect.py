@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from swe_trainers.config import UserPath, nearest
+from swe_trainers.config import Configuration, UserPath, nearest
 from swe_trainers.engines.embedded import EmbeddedEngine
 from swe_trainers.engines.http import JsonClient
 from swe_trainers.engines.protocol import Engine
@@ -43,7 +43,7 @@ else:  # help and completion list the values of a Literal
 
 
 @dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(Configuration):
     """What generates actions.
 
     Attributes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from swe_trainers.config import Configuration
 from swe_trainers.engines.action_trie import TokenSet
 from swe_trainers.errors import ConfigurationError, EngineError
 from swe_trainers.model.calls import with_blanks
@@ -30,7 +31,7 @@ _MOST_SETS = 4096
 
 
 @dataclass(frozen=True)
-class Grammar:
+class Grammar(Configuration):
     """The form of an action; exactly one of these.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 
 __all__ = ["Sampling", "draw", "draw_among"]
@@ -18,7 +19,7 @@ _LEAST_TEMPERATURE = 1e-6
 
 
 @dataclass(frozen=True)
-class Sampling:
+class Sampling(Configuration):
     """How tokens are sampled. The truncations apply in the order of the fields, each to the result of the one before.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from swe_trainers.config import build, nearest
+from swe_trainers.config import Configuration, build, nearest
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.rollout.trajectory import Trajectory
 
@@ -17,7 +17,7 @@ __all__ = ["Prices", "Usage", "read_prices", "usage_of"]
 
 
 @dataclass(frozen=True)
-class Prices:
+class Prices(Configuration):
     """Dollars per million tokens.
 
     Attributes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ __all__ = ["LoRA", "add_lora", "lora_is_neutral", "merged_weights", "read_adapte
 
 
 @dataclass(frozen=True)
-class LoRA:
+class LoRA(Configuration):
     """Settings of low-rank adapters (LoRA).
 
     Attributes:

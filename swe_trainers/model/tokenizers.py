@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.hub import loadable, reason_of
 
@@ -506,7 +507,7 @@ def train_sentencepiece(
 
 
 @dataclass(frozen=True)
-class SentencePiece:
+class SentencePiece(Configuration):
     """Settings of a byte-pair tokenizer that is trained when the run starts; the same texts give the same ids.
 
     Attributes:

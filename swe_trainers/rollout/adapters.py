@@ -40,7 +40,7 @@ class AnyText(spaces.Text):
 
 @create_shared_memory.register(AnyText)
 def _refuse(space: AnyText, n: int = 1, ctx: Any = None) -> NoReturn:
-    """Gymnasium's `AsyncVectorEnv` reads shared texts once, when it is made, and would show them for ever."""
+    """Raise: Gymnasium's `AsyncVectorEnv` reads shared texts once, when it is made, and would always show these."""
     raise CustomSpaceError("texts cannot be in Gymnasium's shared memory. Try: AsyncVectorEnv(…, shared_memory=False)")
 
 
@@ -48,10 +48,10 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
     """Writes an environment's observations as words, and reads one word as the action.
 
     A `Discrete` observation becomes its number; a tuple or a box of integers its numbers separated by spaces; a box of
-    real numbers the number of each entry's bin. A text stays as it is.
+    real numbers the number of each entry's bin. A text is unchanged.
 
-    `info["legal_actions"]` lists the words of the actions that can be taken: those that the environment's own
-    `info["action_mask"]` or `info["legal_actions"]` (numbers of actions) leaves, else all. Rollouts sample no others.
+    `info["legal_actions"]` lists the words of the legal actions: those that the environment's own `info["action_mask"]`
+    or `info["legal_actions"]` (numbers of actions) allows, else all. Rollouts sample no others.
 
     Args:
         env: with a `Discrete` action space, and an observation space of `Discrete`, `MultiDiscrete`, `MultiBinary`,
@@ -136,7 +136,7 @@ class TextAdapter(gymnasium.Wrapper[str, str, Any, int], gymnasium.utils.RecordC
         )
 
     def _with_legal_actions(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Put the legal actions in words; where the environment leaves none, as after the end, they are all."""
+        """Add the legal actions as words; if the environment allows none, as after the end, all are listed."""
         mask, numbers = info.get("action_mask"), info.get("legal_actions")
         if mask is not None:
             if np.shape(mask) != (self._n_actions,):
@@ -166,7 +166,7 @@ class _Numbers(Protocol):
 
 @dataclass(frozen=True)
 class _Whole:
-    """Integers, each in its own range."""
+    """Integers, each with its own range."""
 
     ranges: tuple[tuple[int, int], ...]  # first and last of each
 
@@ -194,7 +194,7 @@ class _Binned:
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts, which stay as they are."""
+    """Texts, which are not changed."""
 
     vocabulary: tuple[str, ...]
 

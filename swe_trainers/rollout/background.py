@@ -24,10 +24,10 @@ Key = tuple[int, ...]
 class BackgroundPlayer:
     """Plays episodes on a thread: `begin` queues them, `ended` returns them.
 
-    The engine and the environments may be used by other threads inside `paused` only.
+    Other threads may use the engine and the environments only inside `paused`.
 
     Args:
-        player: used by the background thread alone; closed with this object.
+        player: used only by the background thread; closed with this object.
         renews_actions: whether the engine's weights may change while it generates an action.
     """
 
@@ -57,7 +57,7 @@ class BackgroundPlayer:
             episodes: names and initial states.
             first: before those that are queued already.
         Raises:
-            Exception: what has ended the background thread.
+            Exception: the exception that ended the background thread.
         """
         self._check()
         with self._changed:
@@ -73,7 +73,7 @@ class BackgroundPlayer:
         Returns:
             For each name one trajectory, or the ends of a tree. Empty after the timeout.
         Raises:
-            Exception: what has ended the background thread.
+            Exception: the exception that ended the background thread.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._is_over(), timeout_s)
@@ -84,13 +84,13 @@ class BackgroundPlayer:
 
     @contextmanager
     def paused(self, *, between_episodes: bool) -> Iterator[None]:
-        """Nothing is generated inside: weights may change, and the engine may be used.
+        """In the block nothing is generated: weights may change, and the engine may be used.
 
         Args:
-            between_episodes: wait for the end of the episodes under way; else they are suspended and resumed
-                afterwards, with actions under way finished first unless the engine renews them.
+            between_episodes: wait for the end of running episodes; otherwise they are suspended and resumed afterwards,
+                with running actions finished first unless the engine renews them.
         Raises:
-            Exception: what has ended the background thread.
+            Exception: the exception that ended the background thread.
         """
         if self._thread is None:
             yield
@@ -109,7 +109,7 @@ class BackgroundPlayer:
                 self._notify()
 
     def close(self) -> None:
-        """Drop the episodes under way; waits for running calls to environments."""
+        """Drop the running episodes; waits for running calls to environments."""
         with self._changed:
             self._closed = True
             self._notify()
@@ -162,7 +162,7 @@ class BackgroundPlayer:
 
     @contextmanager
     def _idle(self) -> Iterator[None]:
-        """Count the time inside."""
+        """Count the time of the block."""
         self._idle_since = time.monotonic()
         try:
             yield
@@ -171,7 +171,7 @@ class BackgroundPlayer:
             self._idle_since = None
 
     def _notify(self) -> None:
-        """Wake both threads, wherever they wait."""
+        """Wake both threads."""
         with self._changed:
             self._changed.notify_all()
         self._player.wake()

@@ -1,4 +1,4 @@
-"""Conformance checks: whether an environment meets what the trainer relies on."""
+"""Conformance checks: whether an environment meets the requirements of the trainer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _BrokenError(Exception):
 
 
 class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that says which call it has not returned from, and since when."""
+    """An environment that records the running call, and since when it runs."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -61,7 +61,7 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.watched("close()", self.env.close)
 
     def watched(self, call: str, make: Callable[[], Any]) -> Any:
-        """Call a method of it that the wrapper does not have."""
+        """Call a method of the environment that the wrapper does not have."""
         self.since_s, self.call = time.monotonic(), call
         try:
             return make()
@@ -69,7 +69,7 @@ class _Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.call = ""
 
     def overdue(self, timeout_s: float) -> str:
-        """The call that takes longer than that; empty if there is none."""
+        """The call that takes longer than this; empty if there is none."""
         call = self.call
         return call if call and time.monotonic() - self.since_s > timeout_s else ""
 
@@ -78,7 +78,7 @@ def made_within(make: Callable[[], gymnasium.Env[Any, Any]], timeout_s: float) -
     """Make an environment on a thread of its own.
 
     Raises:
-        ConfigurationError: it is not made in time; and whatever making it raises.
+        ConfigurationError: it is not made in time; and any exception that making it raises.
     """
     made: list[gymnasium.Env[Any, Any]] = []
     errors: list[Exception] = []
@@ -108,13 +108,13 @@ def check_env(
     timeout_s: float = 60.0,
     on_finding: Callable[[Finding], None] | None = None,
 ) -> list[Finding]:
-    """Check what the trainer relies on.
+    """Check the requirements of the trainer.
 
     Args:
         make: creates the environment; it is called a few times, and the environments are closed.
-        actions: used in turn; suitable ones reach more of the environment. None: those of the `info["legal_actions"]`
-            of each moment; without such the words of its `TextAdapter`, the legal actions at reset, "help", or samples
-            of the action space.
+        actions: used in turn; suitable ones reach more of the environment. None: those of the current
+            `info["legal_actions"]`; without such a list the words of its `TextAdapter`, the legal actions at reset,
+            "help", or samples of the action space.
         max_steps: of an episode. None: the environment's own `max_episode_steps`, 100 at most; else 20.
         seed: of the first episode.
         timeout_s: for one call, such as `reset` or `step`. One that takes longer fails its check and ends the checks:
@@ -127,7 +127,7 @@ def check_env(
     envs: list[_Watched] = []
 
     def attempt(promise: str, check: Callable[[], str | None]) -> bool:
-        """Whether the checks can go on. A check returns what it observed; None if the environment does not offer it."""
+        """Run a check; returns whether the checks can go on. A check returns what it observed; None if not offered."""
         finding, ended = _tried(promise, check, envs, timeout_s)
         found.append(finding)
         if on_finding is not None:
@@ -185,7 +185,7 @@ def check_env(
 def _tried(
     promise: str, check: Callable[[], str | None], envs: Sequence[_Watched], timeout_s: float
 ) -> tuple[Finding, bool]:
-    """What one check found, and whether it ended."""
+    """The finding of one check, and whether the check ended."""
     found: list[Finding] = []
 
     def run() -> None:
@@ -211,11 +211,11 @@ def _tried(
 
 @dataclass(frozen=True)
 class _Actions:
-    """What is played.
+    """The actions that are played.
 
     Attributes:
         words: in turn.
-        listed: rather what `info["legal_actions"]` lists, in turn.
+        listed: use the list in `info["legal_actions"]` instead, in turn.
     """
 
     words: tuple[str, ...]
@@ -231,7 +231,7 @@ class _Actions:
 
 
 def _words(env: _Watched, info: Mapping[str, Any], seed: int) -> Sequence[str]:
-    """Words that mean something to the environment, as far as it tells."""
+    """Words that are meaningful in the environment, as far as it lists any."""
     offered: Any = env.get_wrapper_attr("actions") if env.has_wrapper_attr("actions") else None
     if not _are_texts(offered):
         offered = info.get("legal_actions")
@@ -309,7 +309,7 @@ def _info(env: gymnasium.Env[Any, Any], seed: int) -> str | None:
 
 
 def _asks(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int) -> str | None:
-    """Whether each step that does not end the episode has `info["messages"]`, if the reset has."""
+    """Whether each step that does not end the episode has `info["messages"]`, if the reset has it."""
     _, info = env.reset(seed=seed)
     if info.get("messages") is None:
         return None
@@ -330,7 +330,7 @@ def _asks(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps:
 
 
 _Seen = tuple[str, float, bool, bool]
-"""What a step showed: observation, reward, terminated, truncated."""
+"""The result of a step: observation, reward, terminated, truncated."""
 
 
 def _play(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int) -> list[_Seen]:
@@ -340,7 +340,7 @@ def _play(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps:
 def _played(
     env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps: int
 ) -> tuple[list[_Seen], list[str]]:
-    """What an episode showed, and the actions that were taken."""
+    """The results of the steps of an episode, and the actions that were taken."""
     observation, info = env.reset(seed=seed)
     seen, taken = [(str(observation), 0.0, False, False)], list[str]()
     for number in range(max_steps):
@@ -374,7 +374,7 @@ def _steps(env: gymnasium.Env[Any, Any], seed: int, actions: _Actions, max_steps
 
 
 def _first(actions: Sequence[str]) -> str:
-    """The different actions of an episode, as many as a line holds."""
+    """The distinct actions of an episode, as many as fit into a line."""
     return _short(", ".join(dict.fromkeys(actions)))
 
 
@@ -408,7 +408,7 @@ def _repeats(
 
 
 def _difference(one: tuple[str, float, bool, bool], other: tuple[str, float, bool, bool]) -> str:
-    """What differs in two results of a step, the first time and the second."""
+    """The difference of two results of a step."""
     names = ("the observation", "the reward", "terminated", "truncated")
     name, a, b = next(each for each in zip(names, one, other, strict=True) if each[1] != each[2])
     if isinstance(a, str) and isinstance(b, str):

@@ -1,14 +1,14 @@
 """Which conversation a request of an agent program continues, and the tokens that the policy reads for it.
 
-An agent keeps its conversation and sends all of it each time, and writes again what was answered: the arguments of a
-call as JSON with other spaces, thoughts left out, blanks cut at the ends. Messages are compared by meaning, so none of
-this changes a token: what was sampled stays as sampled, and only messages that are new are encoded. Some agents write
-more after an answer, into the same message (what it called): that is encoded as a message of its own, since the answer
-has ended. Where the messages before them differ, the agent has shortened, rewritten or begun a conversation: a new
-sample of the trajectory begins with what it sent, and the cause is counted.
+An agent keeps its conversation and sends all of it each time. It may send earlier answers in another form: the
+arguments of a call as JSON with other spaces, without thoughts, without blanks at the ends. Messages are compared by
+meaning, so none of this changes a token: sampled tokens are kept, and only new messages are encoded. Some agents append
+text to an answer, in the same message (for example the command that they called). This text is encoded as a message of
+its own, because the answer has ended. If earlier messages differ, the agent has shortened, rewritten or begun a
+conversation: a new sample of the trajectory begins with the request, and the cause is counted.
 
-The policy always reads the tokens that are recorded. A wrong match could only show it another text than the agent sent;
-what is trained on is what was sampled after what was read in any case.
+The policy always reads the tokens that are recorded. A wrong match could only mean that the policy reads another text
+than the agent sent; training always uses the sampled tokens after the tokens that were read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Placed:
     """The tokens of a request.
 
     Attributes:
-        ids: that follow the policy's last answer; a whole context where a sample begins.
+        ids: that follow the policy's last answer; a whole context if a sample begins.
         conversation: its number, from 0 in the order in which they began.
         cause: why a sample begins, see `CAUSES`; "" if it continues.
     """
@@ -85,7 +85,7 @@ class Conversations:
     def __init__(self, chat: ChatFormat) -> None:
         self._chat = chat
         self._known: list[_Known] = []
-        self._sampled: dict[str, list[int]] = {}  # by what an answer means; without its stop token
+        self._sampled: dict[str, list[int]] = {}  # by the meaning of an answer; without its stop token
         self._current = -1
         self.tools: _Messages = ()
 
@@ -97,15 +97,16 @@ class Conversations:
         return other
 
     def place(self, info: Mapping[str, Any], token_ids: Sequence[int]) -> Placed:
-        """Place a request in one of the conversations, before its answer is sampled.
+        """Assign a request to one of the conversations, before its answer is sampled.
 
         Args:
-            info: of the environment: `messages` and `tools` in the form of chat completions. Where `continues` is true,
-                the environment, which knows how it read an answer, vouches that the last answer is among the messages.
+            info: of the environment: `messages` and `tools` in the form of chat completions. If `continues` is true,
+                the environment, which knows how it parsed an answer, guarantees that the last answer is among the
+                messages.
             token_ids: of the episode so far.
         Raises:
-            ConfigurationError: the messages are none.
-            TemplateError: the chat template cannot write them.
+            ConfigurationError: the messages do not have this form.
+            TemplateError: the chat template cannot render them.
         """
         messages, tools = checked_messages(info)
         meanings, offered = tuple(map(_meaning, messages)), json.dumps(tools, sort_keys=True, default=str)
@@ -144,7 +145,7 @@ class Conversations:
             self._current = len(self._known)
             self._known.append(request)
             return Placed(self._chat.conversation(messages, tools, known_answers), self._current, cause)
-        if (answer := self._sampled.get(_meaning(last_answer))) is not None:  # as the agent writes it
+        if (answer := self._sampled.get(_meaning(last_answer))) is not None:  # as the agent sends it
             self._sampled[meanings[len(known.request)]] = [
                 *answer,
                 *(self._chat.tokenizer.encode(added) if added else ()),
@@ -156,7 +157,7 @@ class Conversations:
         return Placed(ids, found, "")
 
     def answered(self, answer: Mapping[str, Any], ids: Sequence[int], *, closed: bool, start: int, end: int) -> None:
-        """Note the answer to the request that was placed last.
+        """Record the answer to the request that was placed last.
 
         Args:
             answer: as a message.
@@ -168,7 +169,7 @@ class Conversations:
         self._sampled[_meaning(answer)] = list(ids[:-1] if closed else ids)
 
     def _cause(self, meanings: Sequence[str], offered: str) -> str:
-        """Why a request continues no conversation, from the one with which it has most in common."""
+        """Why a request continues no conversation, by comparison with the one that has the longest common beginning."""
         if not self._known:
             return "first"
         common = [_common(known.request, meanings) for known in self._known]
@@ -184,7 +185,7 @@ class Conversations:
 
 
 def checked_messages(info: Mapping[str, Any]) -> tuple[_Messages, _Messages]:
-    """The messages and tools of an `info`. Raises ConfigurationError if they have not the form of chat completions."""
+    """The messages and tools of an `info`. Raises ConfigurationError if their form is not that of chat completions."""
     messages, tools = info["messages"], info.get("tools") or ()
     for name, values in (("messages", messages), ("tools", tools)):
         if not isinstance(values, (list, tuple)) or not all(isinstance(each, Mapping) for each in values):
@@ -208,7 +209,7 @@ def checked_messages(info: Mapping[str, Any]) -> tuple[_Messages, _Messages]:
 
 
 def _meaning(message: Mapping[str, Any]) -> str:
-    """What a message means: its role, and a digest of what it says."""
+    """The meaning of a message: its role, and a digest of its content."""
     role, content = str(message.get("role")), str(message.get("content") or "")
     role = {"developer": "system", "function": "tool"}.get(role, role)
     if role == "assistant":
@@ -222,7 +223,7 @@ def _meaning(message: Mapping[str, Any]) -> str:
 
 
 def _added(answer: Mapping[str, Any], written: Mapping[str, Any]) -> str:
-    """What an agent wrote after an answer in words, into the same message; empty if it wrote nothing or another one."""
+    """The text that an agent appended to an answer, in the same message; empty if it appended none."""
     if answer.get("tool_calls") or written.get("tool_calls"):
         return ""
     was, now = (str(each.get("content") or "").rpartition(_THOUGHT_ENDS)[2].strip() for each in (answer, written))

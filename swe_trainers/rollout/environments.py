@@ -1,8 +1,8 @@
-"""Text environments: made by id, called on threads, replaced where they hang, and held to their contract.
+"""Text environments: made by id, called on threads, replaced if they hang, and checked against their contract.
 
-An environment has a thread of its own, so that a slow one delays nothing else. Those that answer at once share one, for
-there the change of threads costs more than their calls; if a call keeps that thread, the others move to a new one. An
-environment that does not answer in time is never used again, and neither is its thread.
+An environment has a thread of its own, so that a slow one delays nothing else. Environments whose calls return at once
+share a thread, because switching threads would cost more than their calls; if a call blocks that thread, the others
+move to a new one. An environment that does not answer in time is never used again, and neither is its thread.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Env = gymnasium.Env[str, str]
 
 _CLOSE_TIMEOUT_S = 60.0
 _QUICK_S = 0.00025
-"""A call that takes less is quick."""
+"""A call that takes less time is quick."""
 _QUICK_CALLS = 16
-"""After so many more quick calls than slow ones, counted four times, an environment shares a thread."""
+"""An environment shares a thread once it has had this many more quick calls than slow ones, which count four times."""
 _PATIENCE_S = 0.05
-"""A call that keeps the shared thread for longer keeps it alone."""
+"""A call that blocks the shared thread for longer keeps the thread for its environment alone."""
 _TRACEBACK_CHARACTERS = 8000
 
 _in_use: WeakKeyDictionary[Env, threading.Lock] = WeakKeyDictionary()
 _abandoned: WeakSet[Env] = WeakSet()
-_guard = threading.Lock()  # of these two
+_guard = threading.Lock()  # protects both
 
 
 def make_text_env(
@@ -82,7 +82,7 @@ def make_text_env(
 
 
 class ContractError(RolloutError):
-    """An environment returned what no environment may return; the text says what."""
+    """An environment violated its contract; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception of an environment is."""
+        """The failure for an exception that an environment raised."""
         if isinstance(error, ContractError):
             return cls(str(error))
         try:
@@ -112,11 +112,11 @@ class Failure:
 
 @dataclass(eq=False)
 class _Place:
-    """One place of a pool, and the environment in it; it is used by whoever holds the lock.
+    """One place of a pool, and the environment in it; only the holder of the lock uses it.
 
     Attributes:
-        env: None where it is made by the first call.
-        quick: how much more often its calls were quick than slow.
+        env: None until the first call makes it.
+        quick: quick calls minus slow ones, which count four times; bounded.
     """
 
     env: Env | None
@@ -126,12 +126,12 @@ class _Place:
     quick: int = 0
 
     def took(self, seconds: float) -> None:
-        """Count a call."""
+        """Count a call with this duration."""
         change = 1 if seconds < _QUICK_S else -4 if seconds < _PATIENCE_S else -4 * _QUICK_CALLS
         self.quick = min(max(self.quick + change, -4 * _QUICK_CALLS), 2 * _QUICK_CALLS)
 
     def close(self) -> None:
-        """Close the environment, once. Raises what it raises."""
+        """Close the environment, once. Raises what `close` of the environment raises."""
         with self.lock:
             if self.env is not None and not self.closed:
                 self.closed = True
@@ -139,12 +139,12 @@ class _Place:
 
 
 class EnvPool(Sequence[Env]):
-    """Text environments, of which one that hangs is abandoned, and replaced by a new one.
+    """Text environments; one that hangs is abandoned, and replaced by a new one.
 
     Args:
         envs: the environments; each is used by one thread at a time, also by other pools.
         make: makes another one, on the thread that calls it; without it the place of one that hangs stays empty.
-        size: how many there are to be; those that are missing are made when they are called first.
+        size: number of environments in total; missing ones are made at their first call.
 
     Attributes:
         failures: to close an environment, or to discard a snapshot of one.
@@ -184,18 +184,18 @@ class EnvPool(Sequence[Env]):
         return self.made(self._places[number])
 
     def place(self, number: int) -> _Place:
-        """The place of a number at present."""
+        """The current place with this number."""
         return self._places[number]
 
     def made(self, place: _Place) -> Env:
-        """The environment of a place, made where it is not there yet. Raises what making it raises."""
+        """The environment of a place, made if it does not exist yet. Raises what making it raises."""
         if place.env is None:
             assert self._make is not None
             place.env = self._make()
         return place.env
 
     def abandon(self, number: int) -> None:
-        """Never use an environment again; its place is free for a new one where those can be made."""
+        """Never use an environment again; its place is free for a new one if the pool can make one."""
         place = self._places[number]
         place.abandoned = True
         if place.env is not None:
@@ -205,12 +205,12 @@ class EnvPool(Sequence[Env]):
             self._places[number] = _Place(None)
 
     def close_abandoned(self, place: _Place) -> None:
-        """Close an environment that was abandoned and has answered at last; on its thread."""
+        """Close an abandoned environment whose call has returned after all; on its thread."""
         if self._make is not None:
             self._close(place)
 
     def discard(self, snapshot: Any, _env: Env) -> None:
-        """Free a snapshot of an environment, on its thread. A failure costs no episode; each is noted once."""
+        """Free a snapshot of an environment, on its thread. A failure affects no episode; each is recorded once."""
         try:
             snapshot.discard()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the episodes go on
@@ -225,7 +225,7 @@ class EnvPool(Sequence[Env]):
             self.failures.append(_failed("an environment was not closed", error))
 
     def close(self, timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
-        """Close all environments, each on a thread of its own; one that hangs is left behind. What fails is noted.
+        """Close all environments, each on a thread of its own; one that hangs is left behind. Failures are recorded.
 
         Args:
             timeout_s: of all together.
@@ -265,7 +265,7 @@ class Returned(NamedTuple):
 class EnvThreads:
     """The threads of some environments; each starts with the first call.
 
-    Within an episode an environment is called on one thread, unless another one keeps the thread that they share.
+    Within an episode an environment is called on one thread, unless it shares a thread that another one blocks.
 
     Args:
         pool: each environment is used by one thread at a time, also by other instances of this class.
@@ -276,7 +276,7 @@ class EnvThreads:
         self._results = _Results(deque(), queue.SimpleQueue())
         self._own: dict[int, _EnvThread] = {}
         self._shared: _EnvThread | None = None
-        self._kept: list[_EnvThread] = []  # were shared, until a call kept them that was abandoned
+        self._kept: list[_EnvThread] = []  # formerly shared threads, each blocked by a call that was abandoned
         self._sharing: dict[int, _Place] = {}  # environments whose episode is played on the shared thread
         self._unsent: list[_Task] = []  # for the shared thread
         self._quick: set[int] = set()  # tickets of calls on the shared thread
@@ -286,7 +286,7 @@ class EnvThreads:
         """Call a function with an environment, on its thread; returns the ticket of its `Returned`.
 
         Args:
-            begins: an episode begins; only then may the thread be another one than before.
+            begins: an episode begins; only then may the thread change.
         """
         place = self._pool.place(env)
         if begins:
@@ -308,7 +308,7 @@ class EnvThreads:
         return self._n_calls
 
     def send(self) -> None:
-        """Let the shared thread begin with its calls, all at once; so does `returned`."""
+        """Start the queued calls of the shared thread together; `returned` does this too."""
         if self._unsent:
             if self._shared is None:
                 self._shared = _EnvThread(self._pool, self._results, "envs")
@@ -346,7 +346,7 @@ class EnvThreads:
                 self._results.notices.get(timeout=left_s)
 
     def wake(self) -> None:
-        """Make a reader of `returned` return, although no call has finished."""
+        """Make a waiting `returned` return, although no call has finished."""
         self._results.done.append(Returned(-1, 0, None, None, time.monotonic()))
         self._results.notices.put(None)
 
@@ -362,7 +362,8 @@ class EnvThreads:
         """End the threads; waits for running calls.
 
         Args:
-            timeout_s: of all together; what has not returned by then is abandoned. None for no limit.
+            timeout_s: of all together; environments whose calls have not returned by then are abandoned. None for no
+                limit.
         """
         self.send()
         threads = [*self._own.values(), *self._kept, *([self._shared] if self._shared else [])]
@@ -377,7 +378,7 @@ class EnvThreads:
         self._own, self._shared, self._kept = {}, None, []
 
     def _relieve(self) -> None:
-        """Leave the shared thread to an environment that keeps it for long, and move the others to a new one."""
+        """Leave the shared thread to the environment that blocks it, and move the others to a new one."""
         thread = self._shared
         running = None if thread is None else thread.running
         if thread is None or running is None or time.monotonic() - running.since < _PATIENCE_S:
@@ -406,7 +407,7 @@ class _Results(NamedTuple):
 
     Attributes:
         done: in the order in which they finished.
-        notices: one where a reader should look.
+        notices: an item whenever a reader should look into `done`.
     """
 
     done: deque[Returned]
@@ -423,16 +424,16 @@ class _Running(NamedTuple):
 
 
 class _EnvThread(threading.Thread):
-    """A thread of one environment, or of several. A daemon: a call that never returns must not keep the process alive.
+    """A thread of one environment or of several. A daemon, since a call that never returns must not block the exit.
 
     Args:
         pool: of the environments.
-        results: where finished calls go, with a notice where there is nothing left to do.
+        results: where finished calls go, with a notice when no task is left.
         name: of the thread.
         place: of its only environment; None for a shared thread.
 
     Attributes:
-        running: the call that it is in; None between calls.
+        running: the current call; None between calls.
     """
 
     def __init__(self, pool: EnvPool, results: _Results, name: str, place: _Place | None = None) -> None:
@@ -450,11 +451,11 @@ class _EnvThread(threading.Thread):
         self._goes_on.put(True)
 
     def taken_back(self) -> list[_Task]:
-        """What was sent and has not begun; it will not be run here."""
+        """Tasks that were sent and have not begun; this thread will not run them."""
         return list(iter(self._next, None))
 
     def end(self) -> None:
-        """End after what was sent."""
+        """End after the tasks that were sent."""
         self._goes_on.put(False)
 
     def run(self) -> None:
@@ -468,7 +469,7 @@ class _EnvThread(threading.Thread):
     def _next(self) -> _Task | None:
         try:
             return self._tasks.popleft()
-        except IndexError:  # looking first would not do: another thread takes from it too
+        except IndexError:  # a check before would not suffice: another thread takes from it too
             return None
 
     def _run(self, ticket: int, env: int, place: _Place, function: Callable[[Env], Any]) -> None:
@@ -492,8 +493,8 @@ def ends_the_run(error: BaseException) -> bool:
     """Whether an exception that reaches the player ends the run, instead of making one episode invalid.
 
     These are the trainer's own errors, and any whose class is named `ConfigurationError`: the environment was asked for
-    something that it does not have, and would be again. Everything else that an environment raises is a failure of one
-    episode; the run ends where too many of them fail.
+    something that it does not have, and the next episode would ask again. Every other exception of an environment is a
+    failure of one episode; the run ends if too many of them fail.
     """
     if isinstance(error, ContractError):
         return False
@@ -501,14 +502,14 @@ def ends_the_run(error: BaseException) -> bool:
 
 
 def checked_reset(result: Any) -> tuple[str, Mapping[str, Any]]:
-    """What `reset` returned, if it is an observation and an info. Raises ContractError."""
+    """The observation and the info that `reset` returned. Raises ContractError if it returned something else."""
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         raise ContractError(f"reset returned {_shape(result)}, expected (observation, info)")
     return _checked_text("reset", result[0]), _checked_info("reset", result[1])
 
 
 def checked_step(result: Any) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
-    """What `step` returned, if it is what a step returns: a text, a finite number, two truth values and an info.
+    """The result of `step`, if it is a text, a finite number, two truth values and an info.
 
     Raises:
         ContractError: it is not; the message says which part.

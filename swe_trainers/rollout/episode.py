@@ -1,4 +1,4 @@
-"""An episode while it is being played, from which its trajectory is made."""
+"""The state of an episode while it is played, from which its trajectory is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from swe_trainers.rollout.history import Exchange, Prompt
 from swe_trainers.rollout.settings import EpisodeStart
 from swe_trainers.rollout.trajectory import Fork, Trajectory, Turn
 
-__all__ = ["Episode", "Read", "Taken"]
+__all__ = ["Episode", "PlayedTurn", "Read"]
 
 
 class Read(NamedTuple):
@@ -24,9 +24,9 @@ class Read(NamedTuple):
 
     Attributes:
         observation: as text.
-        ids: its tokens; a whole context where a sample begins.
+        ids: its tokens; a whole context if a sample begins.
         begins: a sample begins.
-        conversation, cause: of the sample, where an agent program's requests are read; see `Trajectory`.
+        conversation, cause: of the sample, if an agent program's requests are read; see `Trajectory`.
     """
 
     observation: str
@@ -37,7 +37,7 @@ class Read(NamedTuple):
 
 
 @dataclass(slots=True)
-class Taken:
+class PlayedTurn:
     """A turn while its episode is played.
 
     Attributes:
@@ -63,7 +63,7 @@ class Taken:
 
 
 _REQUEST = ("messages", "tools", "request")
-"""What an agent program sent: its tokens are there, and it is large."""
+"""Keys of an agent program's request in `info`; they are not recorded, because they are large and their tokens are."""
 
 
 @dataclass
@@ -106,7 +106,7 @@ class Episode:
     info: Mapping[str, Any] = field(default_factory=dict)
     reward_parts: Mapping[str, float] = field(default_factory=dict)
     token_ids: list[int] = field(default_factory=list)
-    turns: list[Taken] = field(default_factory=list)
+    turns: list[PlayedTurn] = field(default_factory=list)
     sample_starts: list[int] = field(default_factory=lambda: [0])
     forks: list[Fork] = field(default_factory=list)
     conversations: Conversations | None = None
@@ -118,7 +118,7 @@ class Episode:
 
     @property
     def past(self) -> list[Exchange]:
-        """The turns that have their response, of which a shortened history is made."""
+        """The turns with a response, from which a shortened history is made."""
         return [
             Exchange(self.token_ids[turn.start : turn.end], turn.closed, turn.response, turn.response_ids)
             for turn in self.turns
@@ -170,7 +170,7 @@ class Episode:
         start = len(self.token_ids)
         self.token_ids.extend(sample.token_ids)
         self.closed = sample.end == "stop"
-        self.turns.append(Taken(self.observation, text, start, len(self.token_ids), sample))
+        self.turns.append(PlayedTurn(self.observation, text, start, len(self.token_ids), sample))
 
     def respond(self, reward: float, observation: str, ids: Sequence[int]) -> None:
         """Store the environment's response to the last action: the reward goes to the action's last token."""
@@ -240,7 +240,7 @@ class Episode:
         )
 
 
-def _versions(turns: Sequence[Taken], size: int) -> tuple[int, ...]:
+def _versions(turns: Sequence[PlayedTurn], size: int) -> tuple[int, ...]:
     """`Trajectory.weight_versions` of an episode of this many tokens."""
     if not any(version >= 0 for turn in turns for version in turn.sample.versions):
         return ()
@@ -251,7 +251,7 @@ def _versions(turns: Sequence[Taken], size: int) -> tuple[int, ...]:
     return tuple(versions)
 
 
-def _allowed(turns: Sequence[Taken], size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+def _allowed(turns: Sequence[PlayedTurn], size: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """`Trajectory.allowed` and `allowed_sets` of an episode of this many tokens."""
     allowed, numbers = [-1] * size, dict[tuple[int, ...], int]()
     for turn in turns:

@@ -18,12 +18,12 @@ class Failures:
     """Counts the invalid episodes of a run.
 
     Args:
-        max_fraction: the greatest fraction of a batch's episodes that may be invalid.
-        setting: what the user calls that, for errors.
+        max_fraction: the largest fraction of a batch's episodes that may be invalid.
+        setting: the user's name for this fraction, for errors.
         log: where tracebacks are written, for errors.
 
     Attributes:
-        counts: invalid episodes by their cause, in the words of its first.
+        counts: cause, in the words of its first episode → number of invalid episodes.
     """
 
     def __init__(self, max_fraction: float, *, setting: str, log: str) -> None:
@@ -44,29 +44,29 @@ class Failures:
         return new
 
     def too_many(self, invalid: int, episodes: int) -> bool:
-        """Whether more of these episodes are invalid than may be."""
+        """Whether more of these episodes are invalid than allowed."""
         return invalid > self._max_fraction * episodes
 
     def check(self, what: str, episodes: Sequence[Trajectory]) -> None:
-        """Raise where too many episodes are invalid.
+        """Raise if too many episodes are invalid.
 
         Args:
-            what: the episodes are, for the error.
+            what: name of these episodes, for the error.
             episodes: of one update or one evaluation, all of them counted by `add`.
         Raises:
-            RolloutError: more are invalid than may be.
+            RolloutError: more are invalid than allowed.
         """
         reasons = Counter(self._words[_cause(each)] for each in episodes if not each.valid)
         if self.too_many(reasons.total(), len(episodes)):
             raise self.error(what, reasons, len(episodes))
 
     def error(self, what: str, reasons: Counter[str], episodes: int, *, hint: str = "") -> RolloutError:
-        """What to raise where too many episodes are invalid.
+        """The error for too many invalid episodes.
 
         Args:
-            what: the episodes are.
-            reasons: how often each occurred.
-            episodes: in all.
+            what: name of these episodes.
+            reasons: reason → number of episodes.
+            episodes: number of all episodes.
             hint: what to do.
         """
         (reason, count), *others = reasons.most_common()
@@ -79,7 +79,7 @@ class Failures:
 
 
 def _cause(episode: Trajectory) -> str:
-    """Equal for failures of one cause: the same place in the code, or the same words but for numbers."""
+    """A key that is equal for failures with one cause: the same place in the code, or the same text without numbers."""
     if episode.failure_traceback:
         places = re.findall(r'^ *File "[^"\n]*", line \d+', episode.failure_traceback, re.MULTILINE)
         return "\n".join([episode.failure_reason.partition(":")[0], *places])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.model.chat import ChatFormat
 
@@ -48,7 +49,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class HeadTail:
+class HeadTail(Configuration):
     """Omit the middle of a history: keep the first turns, and as many of the last turns as fit.
 
     A shortened context is a separate sample in training, which holds exactly what the policy read. To avoid a new
@@ -122,5 +123,5 @@ class HeadTail:
 
 
 History = HeadTail | Literal["last"]
-"""What a policy reads of an episode: its beginning and its end, where all of it does not fit into the context; or the
-last observation alone in every turn, for environments in which that says everything (Markov decision processes)."""
+"""What a policy reads of an episode: its beginning and its end, if all of it does not fit into the context; or only the
+last observation in every turn, for environments whose observation is the whole state (Markov decision processes)."""

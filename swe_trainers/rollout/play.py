@@ -40,7 +40,7 @@ __all__ = ["Ended", "Player", "iter_episodes", "play"]
 
 
 class Ended(NamedTuple):
-    """What was played from one start.
+    """The result of one start.
 
     Attributes:
         number: of the start.
@@ -54,17 +54,17 @@ class Ended(NamedTuple):
 
 
 _CLOSE_TIMEOUT_S = 30.0
-"""Wait for environments in the middle of a call, before they are abandoned."""
+"""Time to wait for running calls of environments, before they are abandoned."""
 _INTERRUPT_TIMEOUT_S = 2.0
-"""The same where the environments are closed in the middle of episodes: playing was interrupted."""
+"""The same if the environments are closed during episodes, because playing was interrupted."""
 _MEMORY = "/proc/meminfo"
 _MEMORY_EVERY_S = 0.02
 _MOST_TRIES = 4096
 _MOST_TEXTS = 8192
 _SHORT_TEXT = 256
-"""Observations of so many characters may come again often enough to remember their tokens."""
+"""The tokens of observations up to this number of characters are cached, because they may occur again."""
 _SPARE_MEMORY = 0.05
-"""With less than this fraction of the machine's memory available, no episode begins while another is under way."""
+"""If a smaller fraction of the machine's memory is available, no episode begins while another one is running."""
 
 
 def play(
@@ -89,23 +89,23 @@ def play(
         starts: one per episode, or per tree; read as environments become free.
         limits: of actions and episodes.
         sampling: how tokens are sampled; temperature 1 without truncation by default.
-        history: how a history is shortened that has outgrown `limits.max_tokens`; None ends the episode there, and
-            "last" shows the policy the last observation alone, in every turn.
+        history: how a history longer than `limits.max_tokens` is shortened; None ends the episode there, and "last"
+            shows the policy only the last observation, in every turn.
         branching: where episodes fork; None for one episode per start. An environment with `snapshot` and `restore`
-            goes back by them, any other by repeating the same actions from its seed.
-        seed: with an episode's place in `starts` it determines the episode's random generator. What is sampled depends
-            on neither timing nor the other episodes, except for rounding in the last digits of the logits.
+            returns to a fork by them, any other by repeating the same actions from its seed.
+        seed: with an episode's place in `starts` it determines the episode's random generator. The samples depend
+            neither on timing nor on the other episodes, except for rounding in the last digits of the logits.
         lockstep: environments and engine take turns, all at once: slower, but batches have the same composition in
             every run, so that two runs are bitwise equal.
 
     Returns:
         One trajectory per start (for a tree one per end), in the order of `starts`; with `valid=False` if the
-        infrastructure failed or timed out, the environment raised something or broke its contract, the prompt leaves no
-        room for an action, or `info["valid"]` is false.
+            infrastructure failed or timed out, the environment raised something or broke its contract, the prompt
+            leaves no room for an action, or `info["valid"]` is false.
 
     Raises:
         RolloutError: none of the environments responds any more.
-        TrainerError: what ends a run, see `ends_the_run`.
+        TrainerError: an error that ends a run, see `ends_the_run`.
     """
     settings = EpisodeSettings(limits, sampling or Sampling(), history, branching)
     ended = sorted(iter_episodes(engine, chat, envs, starts, settings, seed=seed, lockstep=lockstep), key=itemgetter(0))
@@ -124,7 +124,7 @@ def iter_episodes(
     close_envs: bool = False,
     rate: Rate | None = None,
 ) -> Generator[Ended]:
-    """Play episodes; yields each start's trajectories as soon as they have ended, before its environment is reset.
+    """Play episodes; yields the trajectories of a start as soon as they have ended, before its environment is reset.
 
     Args:
         engine, chat, envs, starts, seed, lockstep: as in `play`; an engine that takes messages needs no `chat`.
@@ -169,7 +169,7 @@ class _Call(NamedTuple):
 
 
 class Player:
-    """Episodes under way. Environments run on threads of their own, everything else on the caller's.
+    """Running episodes. Environments run on threads of their own, everything else on the caller's.
 
     Args:
         engine, chat, envs, seed, lockstep: as in `play`; an engine that takes messages needs no `chat`.
@@ -194,7 +194,7 @@ class Player:
     ) -> None:
         self.rate = rate or Rate()
         self.engine, self._chat, self._envs, self._settings = engine, chat, EnvPool.of(envs), settings
-        self._tokens, self._messages = cast(Engine, engine), cast(MessageEngine, engine)  # `chat` decides which it is
+        self._tokens, self._messages = cast(Engine, engine), cast(MessageEngine, engine)  # one of the two
         self._seed, self._lockstep = seed, lockstep
         limits = settings.limits
         if not envs:
@@ -223,26 +223,26 @@ class Player:
         self._tickets: dict[int, int] = {}  # ticket of a call → number of the start
         self._idle_since: dict[int, float] = {}  # by number of the start: when its environment returned
         self._slots: dict[int, int] = {}  # slot → number of the start
-        self._held: dict[int, tuple[list[int], int, int]] = {}  # tokens that each slot holds: of a list, from and to
-        self._texts: dict[tuple[str, bool], Sequence[int]] = {}  # tokens of short observations; they do not change
-        self._prompts: dict[tuple[str, str | None], Sequence[int]] = {}  # and of those that a context begins with
+        self._held: dict[int, tuple[list[int], int, int]] = {}  # tokens in each slot: a list, start and end in it
+        self._texts: dict[tuple[str, bool], Sequence[int]] = {}  # tokens of short observations, which do not change
+        self._prompts: dict[tuple[str, str | None], Sequence[int]] = {}  # tokens of short first observations
         self._tries: dict[tuple[str, ...], ActionTrie] = {}  # by legal actions
-        self._grammars: Grammars | None = None  # once one is wanted
+        self._grammars: Grammars | None = None  # made at the first use
         self._ended: list[Ended] = []
-        self._memory = (float("-inf"), False)  # when it was looked at, and whether it was short
+        self._memory = (float("-inf"), False)  # time of the last check, and whether memory was short
         self._n_started = 0
         self._last_failure = "none"
 
     @property
     def n_free(self) -> int:
-        """Environments that can start an episode; none while the machine is short of memory, but for a first one."""
-        self._free = [env for env in self._free if not self._envs.place(env).abandoned]  # another player may have
+        """Number of environments that can start an episode; with little free memory, 0 while an episode is running."""
+        self._free = [env for env in self._free if not self._envs.place(env).abandoned]  # perhaps by another player
         if self._free and self._episodes and not self._lockstep and self._memory_is_short():
             return 0
         return len(self._free)
 
     def _memory_is_short(self) -> bool:
-        """As it was a moment ago: reading it takes as long as a step of a game."""
+        """Whether memory is short, from a check at most 20 ms ago: a check takes as long as a step of a game."""
         now = time.monotonic()
         if now - self._memory[0] >= _MEMORY_EVERY_S:
             self._memory = now, _available_memory() < _SPARE_MEMORY
@@ -250,7 +250,7 @@ class Player:
 
     @property
     def n_playing(self) -> int:
-        """Episodes under way."""
+        """Number of running episodes."""
         return len(self._episodes)
 
     def start(self, start: EpisodeStart) -> int:
@@ -274,12 +274,12 @@ class Player:
         return number
 
     def advance(self, *, new_actions: bool = True) -> list[Ended]:
-        """Process what environments have returned, and generate a little.
+        """Process the results of environments, and generate a little.
 
         Args:
             new_actions: False leaves the environments' results for later: each would request another action.
         Returns:
-            What has ended. It may be empty.
+            The episodes that have ended. It may be empty.
         Raises:
             Exception: as `play`.
         """
@@ -296,7 +296,7 @@ class Player:
         return ended
 
     def none_left(self) -> RolloutError:
-        """What to raise where episodes wait, and no environment is left to play them."""
+        """The error if episodes wait, and no environment is left to play them."""
         return RolloutError(
             f"none of {len(self._envs)} environments responds; the last failure is: {self._last_failure}. Try: a "
             "function that makes environments, so that they can be replaced, or a longer rollout.step_timeout_s"
@@ -307,10 +307,10 @@ class Player:
         self._threads.wake()
 
     def close(self, *, close_envs: bool = False) -> None:
-        """Drop the episodes under way, and end the threads; waits a while for running calls, see `_CLOSE_TIMEOUT_S`.
+        """Drop the running episodes, and end the threads; waits a while for running calls, see `_CLOSE_TIMEOUT_S`.
 
         Args:
-            close_envs: close the environments; if episodes are under way the waits are short.
+            close_envs: close the environments; if episodes are running the waits are short.
         """
         hurries = close_envs and bool(self._episodes)
         for number, tree in self._trees.items():
@@ -342,7 +342,7 @@ class Player:
         self._tickets[ticket] = number
 
     def _discard(self, env: int, tree: Tree) -> None:
-        """Free what a tree does not need any more on its environment's thread: that may fail, or take long."""
+        """Free the snapshots that a tree does not need any more, on the environment's thread: this may take long."""
         for snapshot in tree.unneeded:
             self._threads.call(env, functools.partial(self._envs.discard, snapshot))
         tree.unneeded.clear()
@@ -358,7 +358,7 @@ class Player:
             for returned in found:
                 woken = woken or not returned.ticket
                 number = self._tickets.pop(returned.ticket, None)
-                if number is not None:  # else a snapshot was discarded, or an environment abandoned meanwhile
+                if number is not None:  # else a snapshot was discarded, or the environment was abandoned
                     call = self._calls.pop(number)
                     info = returned.result[4] if returned.result is not None else None
                     self.rate.called(returned.at - call.at, info)
@@ -409,7 +409,7 @@ class Player:
             self._continue(number, read)
 
     def _read(self, episode: Episode, observation: str, info: Mapping[str, Any]) -> Read:
-        """The tokens of an observation: of the messages, where an agent program asks for an answer."""
+        """The tokens of an observation, or of the messages if an agent program requests an answer."""
         if self._chat is None:
             return Read(observation, ())
         if info.get("messages") is not None:
@@ -424,12 +424,12 @@ class Player:
             return Read(observation, placed.ids, bool(placed.cause), placed.conversation, placed.cause)
         if not episode.turns:
             return Read(observation, self._begun(observation, info.get("system_prompt"), info.get("tools")))
-        if self._settings.history == "last":  # the policy reads it as it reads a prompt
+        if self._settings.history == "last":  # the policy reads it like a prompt
             return Read(observation, ())
         return Read(observation, self._continued(observation, closed=episode.closed))
 
     def _continued(self, observation: str, *, closed: bool) -> Sequence[int]:
-        """`ChatFormat.observe`; a game shows the same texts again and again."""
+        """`ChatFormat.observe`, cached because games show the same texts repeatedly."""
         assert self._chat is not None
         if len(observation) > _SHORT_TEXT:
             return self._chat.observe(observation, closed=closed)
@@ -440,7 +440,7 @@ class Player:
         return self._texts[key]
 
     def _begun(self, observation: str, system: str | None, tools: Any) -> Sequence[int]:
-        """`ChatFormat.start`, likewise."""
+        """`ChatFormat.start`, cached likewise."""
         assert self._chat is not None
         if len(observation) > _SHORT_TEXT or tools:
             return self._chat.start(observation, system=system, tools=tools)
@@ -451,7 +451,7 @@ class Player:
         return self._prompts[key]
 
     def _forget(self) -> None:
-        """Make room for the tokens of another text."""
+        """Make room in the cache for the tokens of another text."""
         if len(self._texts) + len(self._prompts) >= _MOST_TEXTS:
             self._texts.clear()
             self._prompts.clear()
@@ -495,7 +495,7 @@ class Player:
         return history.shorten(self._chat, episode.prompt, episode.past, budget)
 
     def _last_alone(self, episode: Episode, observation: str) -> Sequence[int]:
-        """A context of one observation."""
+        """A context that contains only this observation."""
         assert episode.prompt is not None
         return self._begun(observation, episode.prompt.system, episode.prompt.tools)
 
@@ -518,13 +518,13 @@ class Player:
         episode = self._episodes[number]
         episode.truncated = True
         if self._settings.history == "last" and episode.turns and self._chat is not None:
-            # The value after the last action is that of a context as the policy reads it.
+            # The value after the last action needs a context as the policy would read it.
             read = Read(read.observation, self._last_alone(episode, read.observation), begins=True)
         episode.read(read, self._max_context)
         self._finish(number, end_reason)
 
     def _request(self, number: int) -> None:
-        """Request an action; the engine is given only what its slot does not hold."""
+        """Request an action; the engine receives only the tokens that its slot does not contain."""
         episode, limits = self._episodes[number], self._settings.limits
         assert episode.slot is not None
         if self._chat is None:
@@ -557,7 +557,7 @@ class Player:
         )
 
     def _legal(self, episode: Episode) -> Legal | None:
-        """The actions to sample from; None for free text."""
+        """The legal actions or the grammar to sample from; None for free text."""
         assert self._chat is not None
         listed = episode.info.get("legal_actions")
         if listed is None or not episode.lists_actions:
@@ -659,7 +659,7 @@ class Player:
 
 
 def _available_memory() -> float:
-    """The fraction of the machine's memory that programs can still take, from 0 to 1; 1 where the kernel tells none."""
+    """The available fraction of the machine's memory, from 0 to 1; 1 if the kernel does not report it."""
     try:
         with open(_MEMORY, encoding="ascii") as file:
             kilobytes = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in file)}
@@ -669,7 +669,7 @@ def _available_memory() -> float:
 
 
 def _is_adapter(env: gymnasium.Env[str, str]) -> bool:
-    """Whether the environment is in words by a `TextAdapter` that lists actions to be sampled from."""
+    """Whether a `TextAdapter` that lists legal actions wraps the environment."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, TextAdapter):
             return not env.unconstrained

@@ -1,4 +1,4 @@
-"""How many episodes are played a second, and what limits them: the model, the environment, or the tests."""
+"""How many episodes are played per second, and what limits them: the model, the environment, or the tests."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Rate", "pace"]
 class Rate:
     """Where the time of episodes goes, measured at every call of an environment.
 
-    An episode is at any moment at one of three stations: it waits for an action, it is in its environment, or it is
-    being graded there. The number of episodes under way is fixed, so they queue at the slowest station: where an
-    episode spends most of its time is what limits the rate.
+    An episode is always at one of three stations: it waits for an action, it is in its environment, or it is being
+    graded there. The number of running episodes is fixed, so they queue at the slowest station: the station where an
+    episode spends most of its time limits the rate.
 
     Attributes:
         episodes: that have ended.
-        seconds: of wall clock in which an episode was under way.
+        seconds: of wall clock in which an episode was running.
         model_s: summed over the episodes: from the return of an environment to the next call of it.
-        environment_s: likewise, in `reset` and `step`, less grading.
-        tests_s: likewise, of grading, as `grading_s` in `info["timing"]` of a step says; 0 where nothing says it.
+        environment_s: likewise, in `reset` and `step`, without grading.
+        tests_s: likewise, of grading, which is `grading_s` in `info["timing"]` of a step; 0 if it is not there.
     """
 
     episodes: int = 0
@@ -36,11 +36,11 @@ class Rate:
         self._since: float | None = None
 
     def begin(self) -> None:
-        """An episode is under way, and none was before."""
+        """An episode is running, and none was before."""
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """No episode is under way any more."""
+        """No episode is running any more."""
         self.seconds, self._since = self._elapsed(), None
 
     def called(self, seconds: float, info: Mapping[str, Any] | None) -> None:
@@ -48,7 +48,7 @@ class Rate:
 
         Args:
             seconds: from the call to its return.
-            info: that a step returned; None of any other call.
+            info: returned by a step; None for any other call.
         """
         timing = None if info is None else info.get("timing")
         grading_s = timing.get("grading_s") if isinstance(timing, Mapping) else getattr(timing, "grading_s", None)
@@ -57,11 +57,11 @@ class Rate:
         self.environment_s += seconds - graded
 
     def until_now(self) -> Rate:
-        """A copy, with the seconds of episodes that are under way."""
+        """A copy that includes the seconds of running episodes."""
         return replace(self, seconds=self._elapsed())
 
     def since(self, before: Rate) -> Rate:
-        """What was added since a copy was made by `until_now`."""
+        """The increase since a copy was made by `until_now`."""
         now = self.until_now()
         return Rate(**{f.name: getattr(now, f.name) - getattr(before, f.name) for f in fields(Rate)})
 
@@ -82,7 +82,7 @@ def pace(metrics: Mapping[str, Any]) -> str:
     """A line: `14.2 episodes/s, limited by the environment (61 % of an episode; model 24 %, tests 15 %)`.
 
     Args:
-        metrics: those of `Rate.metrics`, also with others; "" where these are not among them. What took no time is
+        metrics: those of `Rate.metrics`, perhaps with others; the line is "" without them. Stations without time are
             left out: most environments have no tests.
     """
     prefix = "episode_time/"

@@ -46,7 +46,7 @@ class AsyncPlayer(Protocol):
 
 
 class Workers(Protocol):
-    """Environments with engines, wherever they are.
+    """Environments with engines, on this machine or others.
 
     Attributes:
         shared: whether each of several training processes has its own; else those of rank 0 play for all.
@@ -55,19 +55,19 @@ class Workers(Protocol):
     shared: bool
 
     def prepare(self, number: int, sampling: Sampling) -> None:
-        """Load the policy's weights as they are after this number of updates; no episode may be under way."""
+        """Load the policy's weights after this number of updates; no episode may be running."""
         ...
 
     def play(self, starts: Sequence[EpisodeStart], settings: EpisodeSettings) -> list[Trajectory]:
-        """Play episodes to their end; the trajectories of a start stand together, in the order of the starts."""
+        """Play episodes to their end; the trajectories of a start are adjacent, in the order of the starts."""
         ...
 
     def ahead(self, settings: EpisodeSettings) -> AsyncPlayer:
-        """An asynchronous player. While it plays, `prepare` and `play` may be called inside its pauses only."""
+        """An asynchronous player. While it plays, `prepare` and `play` may be called only inside its pauses."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """What was done since the last call."""
+        """Metrics since the last call."""
         ...
 
     def close(self) -> list[Failure]:
@@ -143,7 +143,7 @@ class LocalWorkers:
         return BackgroundPlayer(player, renews_actions=self._generation.renews_actions)
 
     def metrics(self) -> dict[str, float]:
-        """Of the engine and of the `Rate`; and how far a server's log-probabilities are from the policy's."""
+        """Metrics of the engine and of `Rate`; of a server, also the gap of its log-probabilities to the policy's."""
         gap = self._generation.probe_gap
         rate, self._rated = self._rate.since(self._rated), self._rate.until_now()
         metrics = {**self.throughput().metrics(), **rate.metrics()}
@@ -156,7 +156,7 @@ class LocalWorkers:
         return [failure for pool in owned for failure in pool.failures]
 
     def throughput(self) -> Throughput:
-        """What the engine did since the last call."""
+        """The engine's throughput since the last call."""
         done = self._generation.engine.throughput
         before, self._counted = self._counted, replace(done)
         return Throughput(**{f.name: getattr(done, f.name) - getattr(before, f.name) for f in fields(Throughput)})
@@ -171,7 +171,7 @@ def episode_starts(
         n: episodes of all processes.
         entropy: seed of the run, 1 for evaluation or 0, number of the update, and number of a repeated attempt.
         per_start: how many episodes start from the same state and form a group.
-        share: (rank, number of ranks): every how many-th episode is returned, from which on.
+        share: (rank, number of ranks): the episodes rank, rank + number of ranks, … are returned.
     """
     first, every = share
     stream, *seeds = np.random.SeedSequence(list(entropy)).generate_state(math.ceil(n / per_start) + 1).tolist()
@@ -214,7 +214,7 @@ class Rollouts:
         self._constrained, self._grammar = constrained, grammar
         self._player: AsyncPlayer | None = None
         self._version: int | None = None  # of the weights of the asynchronous player
-        # For each update and attempt that has begun: the trajectories of each start that have ended.
+        # For each update and attempt that has begun: the trajectories of each start, or None while it is played.
         self._rounds: dict[tuple[int, int], list[list[Trajectory] | None]] = {}
         self._waited_s = 0.0
         self._reported = (0.0, 0.0)
@@ -231,18 +231,18 @@ class Rollouts:
         evaluation: bool = False,
         ahead: int | None = None,
     ) -> list[Trajectory]:
-        """Play episodes with the policy as it is now.
+        """Play episodes with the current policy.
 
         Args:
-            episodes: how many; of trees, as many ends.
+            episodes: how many; for trees, the number of ends.
             sampling: how tokens are sampled.
-            update: number of updates done; it chooses the seeds, together with the run's.
-            attempt: at this update, from 0; it chooses other seeds.
+            update: number of updates done; together with the run's seed it determines the seeds.
+            attempt: at this update, from 0; each attempt has other seeds.
             episodes_per_start: how many episodes start from the same state and form a group.
             branching: where episodes fork; each tree is a group.
             evaluation: play in the evaluation environments, with other seeds than in training.
-            ahead: asynchronous rollouts: episodes for so many further updates may begin, and continue after the return;
-                some of what is returned may then be sampled by older weights. None plays nothing but what is returned.
+            ahead: asynchronous rollouts: episodes for this number of further updates may begin, and continue after the
+                return; some returned tokens may then be sampled by older weights. None plays only what is returned.
         Raises:
             ConfigurationError: an environment was asked for something that it does not have.
             TrainerError: an engine failed, or a token is older than `max_staleness`.
@@ -270,7 +270,7 @@ class Rollouts:
         return gathered(own) if self._workers.shared else broadcast(own)
 
     def metrics(self) -> dict[str, float]:
-        """What the engines did since the last call.
+        """Metrics of the engines since the last call.
 
         With asynchronous rollouts also `idle/learner_seconds`, in which training waited for episodes, and
         `idle/rollout_seconds`, in which nothing was played.
@@ -289,11 +289,11 @@ class Rollouts:
         return self._workers.close()
 
     def _prepare(self, update: int, sampling: Sampling) -> None:
-        """Give the workers the policy's weights; all processes together."""
+        """Load the policy's weights into the workers; called by all processes together."""
         self.before_playing()
         if rank() == 0:
             self._workers.prepare(update, sampling)
-        broadcast(None)  # a server has the new weights before another rank asks it
+        broadcast(None)  # a server has the new weights before another rank uses it
         if rank() and self._workers.shared:
             self._workers.prepare(update, sampling)
 
@@ -307,9 +307,9 @@ class Rollouts:
     ) -> list[Trajectory]:
         """This process's part of an update's episodes.
 
-        An episode for update u begins only once the weights of update u - max_staleness are there, and weights only get
-        newer: no token is ever older. Which episodes an update is trained on depends on its number alone, so short
-        episodes are not preferred.
+        An episode for update u begins only after the weights of update u - max_staleness are loaded, and later weights
+        are only newer, so no token is older. Which episodes an update is trained on depends only on the update's
+        number, so short episodes are not preferred.
         """
         player = self._player = self._player or self._workers.ahead(settings)
         called_at = time.monotonic()

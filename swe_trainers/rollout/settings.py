@@ -1,4 +1,4 @@
-"""Where an episode begins, which limits end it, where it branches, and how its actions are sampled."""
+"""Settings of episodes: initial state, limits, forks, and how actions are sampled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from swe_trainers.config import Configuration
 from swe_trainers.engines.grammar import Grammar
 from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import ConfigurationError
@@ -37,7 +38,7 @@ class EpisodeStart:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Configuration):
     """Limits on actions and episodes. An episode that reaches a limit is truncated, never terminated.
 
     Attributes:
@@ -74,7 +75,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Branching:
+class Branching(Configuration):
     """Trees instead of single episodes: an episode forks before some turns, and each branch is played to its end.
 
     Attributes:
@@ -103,7 +104,7 @@ class Branching:
 
 
 @dataclass(frozen=True)
-class EpisodeSettings:
+class EpisodeSettings(Configuration):
     """How episodes are played.
 
     Attributes:

@@ -127,11 +127,11 @@ class PatchSize:
 def patch_size(patch: str) -> PatchSize:
     """The size of a unified diff.
 
-    How many lines a hunk has says its first line, so that a removed line `-- x`, which the diff writes as `--- x`, is
-    not taken for the name of a file; what follows no hunk is counted as no change.
+    The header of a hunk states its number of lines. So a removed line `-- x`, which the diff contains as `--- x`, is
+    not taken for the name of a file. Lines outside of hunks do not count as changes.
     """
     files = added = removed = 0
-    old = new = 0  # lines that are left of the hunk
+    old = new = 0  # remaining lines of the hunk
     for line in patch.split("\n"):
         if old > 0 or new > 0:
             kind = line[:1]

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError
 
 __all__ = ["RayConfig", "joined_cluster"]
 
 
 @dataclass(frozen=True)
-class RayConfig:
+class RayConfig(Configuration):
     """Rollout workers on a Ray cluster, each with `environment.parallel` environments and an engine.
 
     Attributes:

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import (
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
+from swe_trainers.config import Configuration
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.learning.master_weights import NARROW
 from swe_trainers.model.language_model import AdapterFreeReference, LanguageModel
@@ -35,7 +36,7 @@ __all__ = ["ScaleConfig", "check_model", "joined_ranks", "reference", "refresh",
 
 
 @dataclass(frozen=True)
-class ScaleConfig:
+class ScaleConfig(Configuration):
     """Training and rollouts over several processes and machines.
 
     Attributes:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swegym_env.adapters.workbench import Workbench, broken_by_agent
+from swegym_env.arguments import CheckedArguments
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError
 from swegym_env.long_work import LOG
 from swegym_env.tasks.datasets import load_tasks
@@ -36,7 +37,7 @@ _CHOICE = re.compile(r"swegym task (\S+)")
 
 
 @dataclass(frozen=True)
-class SwegymEnvironmentConfig:
+class SwegymEnvironmentConfig(CheckedArguments):
     """The section `environment` of a configuration of mini-swe-agent.
 
     Attributes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swegym_env.arguments import CheckedArguments
 from swegym_env.making.validation import Limits
 
 __all__ = ["MakeSettings"]
 
 
 @dataclass(frozen=True)
-class MakeSettings:
+class MakeSettings(CheckedArguments):
     """Which tasks to make, and how many.
 
     Attributes:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from swegym_env.arguments import CheckedArguments
 from swegym_env.making.baseline import Baseline, command_for
 from swegym_env.making.candidates import Candidate
 from swegym_env.making.sandboxes import Bench, Run, statuses
@@ -18,7 +19,7 @@ _FAILED = {"FAILED", "ERROR"}
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(CheckedArguments):
     """What the tests of a task may cost, and how many may fail.
 
     Attributes:

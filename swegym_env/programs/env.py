@@ -22,7 +22,7 @@ from swegym_env.programs.protocols import PROTOCOLS, Answered, read_request
 from swegym_env.programs.protocols.model import ModelRequest
 from swegym_env.programs.spec import PORT, TASK_FILE, AgentSpec, load_agent
 from swegym_env.sandbox.api import ProgramEnded, Sandbox
-from swegym_env.sandbox.door import run_command
+from swegym_env.sandbox.endpoint import run_command
 from swegym_env.tasks.task import Task
 
 __all__ = ["SWEAgentEnv", "make_vector"]
@@ -137,7 +137,7 @@ class SWEAgentEnv(SWEBenchEnv):
         self.arguments = {**arguments, "agent": dict(agent) if isinstance(agent, Mapping) else str(agent)}
         self._conversations = Conversations()
         self._request: ModelRequest | None = None
-        self._number = 0  # of the request, at the door
+        self._number = 0  # of the request, at the endpoint
         self._worked_s = 0.0
 
     @property
@@ -200,7 +200,7 @@ class SWEAgentEnv(SWEBenchEnv):
         answer = read_answer(action, asked, self._format, self._turn)
         self._conversations.answered(answer.message)
         body, content_type = PROTOCOLS[asked.protocol].write(asked, answer, self._turn)
-        sandbox.door().answer(self._number, 200, body, content_type)
+        sandbox.endpoint().answer(self._number, 200, body, content_type)
         before_s = self._worked_s
         left_s = self._turn_timeout_s
         if self._episode_timeout_s is not None:
@@ -224,19 +224,19 @@ class SWEAgentEnv(SWEBenchEnv):
 
     def _wait(self, timeout_s: float) -> ModelRequest | ProgramEnded | None:
         """What the agent asks of the model next; None where it asks nothing in time. The time is its own."""
-        door = self._live()[0].door()
+        endpoint = self._live()[0].endpoint()
         began = time.monotonic()
         try:
             for asked in range(_ASIDE):
                 left_s = began + timeout_s - time.monotonic()
                 if asked and left_s < 0:  # what it asked aside took all of it: reading that is its time too
                     return None
-                found = door.next(left_s)
+                found = endpoint.next(left_s)
                 if found is None or isinstance(found, ProgramEnded):
                     return found
                 request = read_request(found)
                 if isinstance(request, Answered):
-                    door.answer(found.number, request.status, request.body)
+                    endpoint.answer(found.number, request.status, request.body)
                     continue
                 self._request, self._number = request, found.number
                 return request

@@ -41,7 +41,7 @@ from typing import Any
 import yaml
 
 from swegym_env.agent.tools import AGENT_FILE, Bundle, load_bundle
-from swegym_env.arguments import nearest
+from swegym_env.arguments import CheckedArguments, nearest
 from swegym_env.errors import ConfigurationError
 from swegym_env.paths import expand
 from swegym_env.programs.protocols.model import MODEL
@@ -61,7 +61,7 @@ _KEYS = ("description", "install", "command", "environment", "imports")
 
 
 @dataclass(frozen=True)
-class AgentSpec:
+class AgentSpec(CheckedArguments):
     """An agent program.
 
     Attributes:

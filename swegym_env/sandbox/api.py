@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from swegym_env.arguments import check_positive, nearest_or_all
+from swegym_env.arguments import CheckedArguments, check_positive, nearest_or_all
 from swegym_env.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Change",
     "CommandResult",
-    "Door",
+    "Endpoint",
     "Imports",
     "Limits",
     "ProgramEnded",
@@ -58,7 +58,7 @@ class CommandResult:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(CheckedArguments):
     """Resource limits of a sandbox. Reaching one ends at most the command; the sandbox continues.
 
     Attributes:
@@ -119,7 +119,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Imports:
+class Imports(CheckedArguments):
     """A Python program in the layers whose modules are imported once for many sandboxes, see `sandbox.imported`.
 
     Attributes:
@@ -137,7 +137,7 @@ class Imports:
 
 
 @dataclass(frozen=True)
-class SandboxSpec:
+class SandboxSpec(CheckedArguments):
     """The specification of a sandbox; equal specifications make equal sandboxes.
 
     Attributes:
@@ -150,8 +150,8 @@ class SandboxSpec:
         binds: read-only host directories and files, host path → path inside. Where the owner is root, they must be open
             to everybody (`chmod o+r`).
         network: False: no interface but loopback; connecting to another address times out, looking up a name fails.
-        port: port of the sandbox's loopback interface on which the owner answers requests, see `Sandbox.door`; None: no
-            such port.
+        port: port of the sandbox's loopback interface on which the owner answers requests, see `Sandbox.endpoint`;
+            None: no such port.
         imports: a program that is imported once for all sandboxes with the same layers except the last; None: there is
             none.
     """
@@ -201,7 +201,7 @@ class ProgramRequest:
     """A complete HTTP request of a program in the sandbox, which waits for its answer.
 
     Attributes:
-        number: number of the request, for `Door.answer`.
+        number: number of the request, for `Endpoint.answer`.
         method: in capitals.
         path: with the query, as the program wrote it.
         headers: headers with lower-case names; the last one of repeated headers.
@@ -217,16 +217,16 @@ class ProgramRequest:
 
 @dataclass(frozen=True)
 class ProgramEnded:
-    """The program that `Door.command` runs has ended. Attributes: exit_code: its exit code; -1 where it was killed."""
+    """The program of `endpoint.run_command` has ended. Attributes: exit_code: its exit code; -1 if it was killed."""
 
     exit_code: int
 
 
-class Door(Protocol):
+class Endpoint(Protocol):
     """HTTP requests of programs in a sandbox to its port. Not thread-safe; nothing is read between the calls."""
 
     def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
-        """What comes next, in order of arrival; None if nothing comes in time.
+        """The next request or the end of the program, in order of arrival; None if nothing arrives in time.
 
         A request that is not HTTP, too large or too slow is not returned: the program gets an error.
         """
@@ -284,7 +284,7 @@ class Sandbox(Protocol):
         OverBudgetError beyond `budget` (on a server, its own from the sandbox's limits), SandboxError.
         """
 
-    def door(self) -> Door:
+    def endpoint(self) -> Endpoint:
         """The object that receives and answers requests of programs in the sandbox to `spec.port`; always the same.
 
         It belongs to the current shell: when the shell and everything in the sandbox ends, it ends too.

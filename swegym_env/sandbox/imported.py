@@ -1,25 +1,25 @@
 """A Python program that is imported once and forked into each sandbox: the owner's side of `inside.imported`.
 
-An agent in Python may take seconds of processor time for its imports, in each episode the same. Here one process does
-them, in a container of its own: the layers of the sandboxes without the last one (the task's repository), no network,
-no file and no word of an episode. For each sandbox it forks a child, which enters the sandbox's namespaces and becomes
-its user, under its filter of system calls, its limits and its control group. Only then does the child read what it is
-to be started with, and runs the program.
+An agent in Python may need seconds of processor time for its imports, the same in each episode. Here one process
+imports the modules, in a container of its own: it has the layers of the sandboxes except the last one (the task's
+repository), no network, and no data of any episode. For each sandbox it forks a child, which enters the sandbox's
+namespaces and becomes its user, with its filter of system calls, its limits and its control group. Only then does the
+child read what it is started with, and run the program.
 
-Who may do what:
+Permissions:
 
-- A user namespace may be entered by the user that owns it and is in the namespace above. So this container alone has no
-  user namespace of its own, but a user of its own where the supervisor is root; it owns the user namespaces of the
-  sandboxes that it is forked into. It has no right to anything else, sees no process but those, and holds no descriptor
-  of a sandbox: its child gets those of one.
-- A process namespace can only be entered from above. So those sandboxes are started below that of this container. They
-  cannot see or signal anything above; and they end with it.
-- An episode has its own copy of the memory. What it does to it, nobody else sees.
+- A process may enter a user namespace if its user owns the namespace and it is in the parent namespace. So only this
+  container has no user namespace of its own; it has a user of its own if the supervisor is root. This user owns the
+  user namespaces of the sandboxes into which children are forked. It has no other rights, sees no processes except
+  those in these sandboxes, and holds no descriptor of a sandbox: a child gets those of one sandbox.
+- A process namespace can only be entered from an ancestor. So the process namespaces of these sandboxes are descendants
+  of this container's. The sandboxes cannot see or signal anything above them, and they end with this container.
+- An episode has its own copy of the memory, and no other process sees its changes.
 
-The program of a module (`python3 -m unittest`, which runs graded tests) is one sandbox's alone at a time. Its child
-becomes what the sandbox's idle shell would have started: the owner says so, and no program stands in its place.
+The program of a module (`python3 -m unittest`, which runs graded tests) belongs to one sandbox at a time. The owner
+makes its child what the sandbox's idle shell would have started, without a waiting program inside the sandbox.
 
-Where this is not possible, or a start of its own would give the program anything else, it is started as usual.
+If forking is not possible, or a normal start would give the program a different environment, it is started normally.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ if TYPE_CHECKING:
 __all__ = ["MODULE", "ImportedProgram", "find_imported", "module_script", "place_program", "release", "started_through"]
 
 PROGRAM_FILE = "/.swegym/imported.py"
-"""Where `inside.imported` lies in a sandbox."""
+"""Path of `inside.imported` in a sandbox."""
 
 MODULE = "-m"
-"""As `Imports.program`: the program of a module."""
+"""`Imports.program` for the program of a module."""
 
 _LOG = "/.swegym/imports.log"
 _IMPORT_TIMEOUT_S = 300.0
 _FORK_TIMEOUT_S = 60.0
-_MOST = 4  # imported programs of one process that many sandboxes may be below
-_MOST_LENT = max(8, 4 * (os.cpu_count() or 1))  # those alike of which each is below one sandbox at a time
+_MOST = 4  # imported programs of one process that are shared by many sandboxes
+_MOST_LENT = max(8, 4 * (os.cpu_count() or 1))  # equal imported programs that serve one sandbox at a time each
 _SHOWN_BYTES = 300
 _NAMESPACES = ("user", "pid", "time", "cgroup", "ipc", "uts", "net", "mnt")
 _SOURCE = Path(inside.__file__).read_bytes()
 
 
 def place_program(layer: WritableLayer, program: str) -> None:
-    """Write what starts `program` to a sandbox that has not started: `inside.imported`, or a pipe for its end."""
+    """Write the file that starts `program` to a sandbox that has not started: `inside.imported`, or a named pipe."""
     if program == MODULE:
         place = f"{layer.upper}{inside.ENDED}"
         os.mkfifo(place, 0o600)
@@ -86,13 +86,13 @@ def _write(file: str, content: bytes) -> None:
 
 
 def module_script() -> str:
-    """What a shell runs while a module's program runs in its place."""
+    """The commands that a shell runs while a forked child runs a module's program."""
     ended = "swegym_ended() { return $swegym; }; swegym_ended"
     return f"IFS= builtin read -r swegym <>{inside.ENDED}; {ended}"
 
 
 def started_through(interpreter: Sequence[str]) -> str:
-    """The words in front of a program that start it through its imported copy, for a shell."""
+    """The words in front of a program, in a shell's command, that start it through its imported copy."""
     return " ".join([*interpreter, "-I", "-S", PROGRAM_FILE, "join"])
 
 
@@ -106,7 +106,7 @@ class ImportedProgram:
     Attributes:
         name: of its container.
         pid: of the container's first process, on the host.
-        problem: why nothing can be forked; empty where it works.
+        problem: why forking is not possible; empty if it is.
         interpreter: the words that start the program's Python.
     """
 
@@ -122,13 +122,13 @@ class ImportedProgram:
         self.problem = ""
         self.import_done = False
         self._worked = False
-        self.users = 0  # sandboxes below it
-        self.last: int | None = None  # a handle of the last one's first process
-        self.is_lent = imports.program == MODULE  # to one sandbox at a time
+        self.users = 0  # sandboxes whose process namespace is below this one
+        self.last: int | None = None  # a handle of the first process of the last such sandbox
+        self.is_lent = imports.program == MODULE  # serves one sandbox at a time
         self.interpreter: list[str] = []
 
     def start(self) -> None:
-        """Start it and wait until everything is imported, unless that was done; where it fails, `problem` says why."""
+        """Start it and wait until everything is imported, unless it was started; `problem` says why this failed."""
         with self._lock:
             if self._control is not None or self.problem:
                 return
@@ -153,7 +153,7 @@ class ImportedProgram:
         words = [*self.interpreter, PROGRAM_FILE, "serve", imports.program, *imports.modules]
         if imports.unless:
             words += ["--", *imports.unless]
-        # Its standard output is of the kind that the program will have: a file, or a pipe as that of a shell.
+        # Its standard output has the type that the program's will have: a file, or a pipe like that of a shell.
         output = "" if self.is_lent else f" >{_LOG}"
         command = f"exec 3<&0 </dev/null{output} 2>&1; exec {shlex.join(words)}"
         request["command"] = list(program_command(place.spec, imports.environment, command))
@@ -189,15 +189,15 @@ class ImportedProgram:
         return f"importing failed: {' '.join(' '.join([text, *errors]).split()) or 'it was ended'}"
 
     def alive(self, wait_s: float = 0.0) -> bool:
-        """Whether it can be used: nobody has ended it, nor does so in the next seconds."""
+        """Whether it can be used: it is running, and still is after this many seconds."""
         if self._control is None or self._client is None or not self._client.alive():
             return False
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
-        return not poll.poll(wait_s * 1000)  # it never says anything by itself, but its end is seen
+        return not poll.poll(wait_s * 1000)  # it sends nothing by itself, so an event means that it has ended
 
     def is_free(self) -> bool:
-        """Whether no sandbox is below it, and no process of the last one is left."""
+        """Whether no sandbox uses it, and no process of the last one is left."""
         if self.users or self.last is None:
             return not self.users
         poll = select.poll()
@@ -205,12 +205,12 @@ class ImportedProgram:
         return bool(poll.poll(0))
 
     def fork(self, name: str, shell: Shell, request: dict[str, Any]) -> str:
-        """Let a child become the program that waits to be started in a sandbox; "", or why it is started as usual.
+        """Let a child become the program that waits in a sandbox; returns "", or why it is started normally instead.
 
         Args:
             name: of the sandbox.
             shell: of the sandbox, whose namespaces and control groups the child enters.
-            request: that it was launched with.
+            request: the launch request of the sandbox.
         """
         ours, theirs = _socket_pair()
         with ours:
@@ -220,15 +220,15 @@ class ImportedProgram:
     def forked_module(
         self, name: str, shell: Shell, request: dict[str, Any], command: Sequence[str], directory: str
     ) -> Iterator[str]:
-        """In the block a child runs a module's program in a sandbox whose shell is idle, and writes to its output.
+        """In the block, a child runs a module's program in a sandbox with an idle shell, and writes to its output.
 
-        Yields "", or why it is to be started as usual.
+        Yields "", or why the program is to be started normally.
 
         Args:
             name, shell: of the sandbox.
-            request: that it was launched with.
+            request: the launch request of the sandbox.
             command: the words of the command line, `python3 -m NAME ARG…`.
-            directory: where it is started.
+            directory: the working directory of the program.
         """
         module: dict[str, Any] = {"command": [os.fsencode(word) for word in command], "directory": directory}
         ours, theirs = _socket_pair()
@@ -260,7 +260,7 @@ class ImportedProgram:
         opened: dict[str, int] = {}
         try:
             for kind in _NAMESPACES:
-                with contextlib.suppress(FileNotFoundError):  # a kernel without
+                with contextlib.suppress(FileNotFoundError):  # a kernel without this file
                     opened[kind] = os.open(f"/proc/{shell.pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC)
             spaces = [*opened.values()]
             message = {
@@ -272,7 +272,7 @@ class ImportedProgram:
             }
             threads, version_2 = Group(shell.groups).entrances()
             opened |= {str(number): descriptor for number, descriptor in enumerate(threads)}
-            if version_2 is not None:  # which a process cannot enter by itself
+            if version_2 is not None:  # a control group that a process cannot enter by itself
                 opened["group"] = version_2
                 threads = []
             message["groups"] = len(threads)
@@ -297,13 +297,13 @@ class ImportedProgram:
             for descriptor in opened.values():
                 os.close(descriptor)
             theirs.close()
-        if word == "failed" and not self._worked:  # later it is the sandbox that has ended
+        if word == "failed" and not self._worked:  # after a first success, the cause is that the sandbox has ended
             self.problem = self.problem or f"its child cannot enter a sandbox: {reason}"
         self._worked = self._worked or word in ("started", "usual")
         return "" if word == "started" else reason or "its child was ended"
 
     def leave(self) -> None:
-        """Close what leads to it; it ends when no process has that any more."""
+        """Close the descriptors that lead to it; it ends when no process has them any more."""
         if self._control is not None:
             self._control.close()
 
@@ -318,14 +318,14 @@ class ImportedProgram:
 
 
 def _read_now(pipe: int) -> bytes:
-    """What a pipe holds; it is closed."""
+    """The content of a pipe, which is then closed."""
     with open(pipe, "rb", buffering=0) as file:
         os.set_blocking(pipe, False)
         return file.read(1 << 16) or b""
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends; the first one is told by the kernel who sends what comes there."""
+    """Two connected sockets; the kernel tells the first one which process sends a message."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     ours.settimeout(_FORK_TIMEOUT_S)
@@ -333,13 +333,13 @@ def _socket_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def _id_inside(pid: int) -> int:
-    """The id of a process of this machine in the innermost namespace that it is in."""
+    """The id of a process of this machine in its innermost process namespace."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as status:
         return int(next(line for line in status if line.startswith("NSpid:")).split()[-1])
 
 
 def _sender(ours: socket.socket) -> tuple[bytes, int]:
-    """What the child reports first, and its id as the kernel states it; 0 if there is none."""
+    """The first report of the child, and its id according to the kernel; 0 if there is none."""
     message, ancillary, _, _ = ours.recvmsg(16, socket.CMSG_SPACE(12))
     for level, kind, data in ancillary:
         if message and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
@@ -363,12 +363,13 @@ _programs: dict[tuple[tuple[Any, ...], int], ImportedProgram] = {}
 
 
 def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedProgram | None, str]:
-    """The imported program for a sandbox, which is started if there is none; else None and why.
+    """The imported program for a sandbox, started if there is none; else None and the reason.
 
-    That of a module is the sandbox's alone until all its processes have ended: what the kernel shows or counts for
-    all processes of one program (locks on its file, instances of inotify) tells no run anything of another one.
+    The program of a module belongs to one sandbox until all processes of that sandbox have ended. So what the kernel
+    shows or counts for all processes of one program (locks on its file, instances of inotify) carries no information
+    from one run to another.
 
-    The caller counts as one of its users until `release`.
+    The caller counts as a user of it until `release`.
     """
     assert spec.imports is not None
     if "imports" in disabled_features():
@@ -412,7 +413,7 @@ def find_imported(spec: SandboxSpec, sandbox: LocalSandbox) -> tuple[ImportedPro
 
 
 def release(imported: ImportedProgram, first_process: int = 0) -> None:
-    """A user of it has ended, or will soon.
+    """A sandbox that uses it has ended, or will soon.
 
     Args:
         first_process: of the sandbox, on the host; 0: none of its processes is left.
@@ -424,7 +425,7 @@ def release(imported: ImportedProgram, first_process: int = 0) -> None:
         if imported.last is not None:
             os.close(imported.last)
             imported.last = None
-        with contextlib.suppress(OSError):  # it was waited for
+        with contextlib.suppress(OSError):  # the process was already waited for
             imported.last = os.pidfd_open(first_process)
 
 
@@ -435,7 +436,7 @@ def _leave_all() -> None:
 
 
 def _forget() -> None:
-    """A forked child has sandboxes of its own."""
+    """In a forked child: forget the parent's imported programs, since the child has sandboxes of its own."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it
     _lock = threading.Lock()
     _leave_all()

@@ -26,7 +26,7 @@ from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
 from swegym_env.sandbox.budget import Budget, OverBudgetError
 from swegym_env.sandbox.changes import find_changes
 from swegym_env.sandbox.client import clean_up, supervisor
-from swegym_env.sandbox.door import Door
+from swegym_env.sandbox.endpoint import Endpoint
 from swegym_env.sandbox.filters import program
 from swegym_env.sandbox.host_image import HOME, host_binds
 from swegym_env.sandbox.identity import check_binds, own, sandbox_user
@@ -232,7 +232,7 @@ class LocalSandbox:
         self._fuse = False
         self._shell: Shell | None = None
         self._has_stopped = False  # whether processes inside may be stopped
-        self._door: Door | None = None
+        self._endpoint: Endpoint | None = None
         self._between = 0  # see `Shell`
         self._cwd = spec.workdir
         self._used = False  # a shell has run on the files of the writable layer
@@ -520,14 +520,14 @@ class LocalSandbox:
         finally:
             os.close(watch)
 
-    def door(self) -> Door:
-        """See `api.Sandbox.door`."""
-        if self._door is None:
+    def endpoint(self) -> Endpoint:
+        """See `api.Sandbox.endpoint`."""
+        if self._endpoint is None:
             listener = self._live().listener
             if listener is None:
-                raise ConfigurationError("the sandbox has no door: SandboxSpec.port is None")
-            self._door = Door(listener.dup())
-        return self._door
+                raise ConfigurationError("the sandbox has no endpoint: SandboxSpec.port is None")
+            self._endpoint = Endpoint(listener.dup())
+        return self._endpoint
 
     @property
     def starts_imported(self) -> str:
@@ -738,8 +738,8 @@ class LocalSandbox:
         self._closed = True
         if self._owner != os.getpid():
             return  # a fork of the owner: the sandbox belongs to the parent
-        if self._door is not None:
-            self._door.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
         if self._imported is not None:
             release(self._imported, 0 if self._shell is None else self._shell.first_process)
         self._drop_shell()

@@ -1,22 +1,23 @@
-r"""The long-lived bash of a sandbox: started by the supervisor in a container, and given one command at a time.
+r"""The long-lived bash of a sandbox: started by the supervisor in a container, it receives one command at a time.
 
-Three pipes lead to it. Each command goes down its standard input as one frame:
+Three pipes connect it. Each command is sent to its standard input as one frame:
 
     { eval 'COMMAND'; } </dev/null >&8 2>&1 7>&- 8>&-
     builtin printf '\001NONCE %d %s\0' $? "${PWD:0:4097}" >&7
 
-The command runs in the shell itself, so its directory, variables and functions stay. Output comes on standard output,
-the trailer on standard error's pipe: nothing printed can be taken for a trailer, whatever its bytes, and a background
-job that keeps the output open delays nothing. No function, variable or prompt is left in the shell for the command to
-see or break.
+The command runs in the shell itself, so its directory, variables and functions persist. Output arrives on standard
+output, and the trailer on the pipe of standard error. So output cannot be taken for a trailer, whatever its bytes, and
+a background job that keeps the output open delays nothing. The shell contains no function, variable or prompt of ours
+that the command could see or break.
 
-Programs inherit none of the pipes (bash keeps them close-on-exec), but whoever runs as the agent can take them from
-bash, read the nonce and write a trailer, stop bash, or fill the pipes. There is nothing to gain: a trailer states the
-exit code and the directory of the agent's own command, and both are bounded and used for nothing else. Nothing here
-waits longer than the command may take, whatever the pipes hold; and a byte on the status pipe that is not part of the
-one expected trailer ends the shell, as if the command had killed it. The next command gets another shell.
+Programs inherit none of the pipes (bash keeps them close-on-exec), but a program that runs as the agent can take them
+from bash, read the nonce and write a trailer, stop bash, or fill the pipes. It gains nothing: a trailer states the exit
+code and the directory of the agent's own command, and both are bounded and used for nothing else. No wait here is
+longer than the command may take, whatever the pipes contain. A byte on the status pipe that is not part of the one
+expected trailer ends the shell, as if the command had killed it. The next command gets another shell.
 
-A fourth pipe, the event pipe, comes from the supervisor: see `linux.supervisor` for its lines. Nobody inside has it.
+A fourth pipe, the event pipe, comes from the supervisor: see `linux.supervisor` for its lines. No process in the
+container has it.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ STATE_FILE = "/.swegym/state"
 SHELL_OUTPUT = 8
 """The shell's descriptor for the output of its commands."""
 
-# What a shell saves for its successor, at its exit or on request. The file is sourced inside the sandbox only. A named
-# pipe in the file's place would block the shell, so anything but a regular file is removed first.
+# The state that a shell saves for its successor, at its exit or on request. The file is sourced inside the sandbox
+# only. A named pipe in its place would block the shell, so anything but a regular file is removed first.
 _SAVE_STATE = (
     f"{{ [[ -f {STATE_FILE} || ! -e {STATE_FILE} ]] || \\command \\rm -rf {STATE_FILE}; "
     f"{{ declare -p; declare -f; shopt -p; alias -p; }} >{STATE_FILE}; }} 2>/dev/null"
@@ -67,11 +68,11 @@ _ABORT_SIGNAL = signal.SIGUSR2
 _ABORT_GRACE_S = 0.3
 _RESUME_TIMEOUT_S = 10.0
 _EXIT_TIMEOUT_S = 20.0
-_EXIT_GRACE_S = 1.0  # between the end of bash and that of its container
+_EXIT_GRACE_S = 1.0  # from the end of bash to the end of its container
 _LONG_COMMAND_BYTES = 8192  # bash reads a pipe byte by byte; beyond this a file is faster
-_SET_UP = "SWEGYM_SET_UP"  # for the same reason bash finds the line that sets it up in this variable
-_LONG_SET_UP = 1 << 14  # characters; a longer one goes through the pipe
-_LONGEST_DIRECTORY = 4096  # characters; of a longer one the shell sends none
+_SET_UP = "SWEGYM_SET_UP"  # bash reads the line that sets it up from this variable, for the same reason
+_LONG_SET_UP = 1 << 14  # characters; a longer one is sent through the pipe
+_LONGEST_DIRECTORY = 4096  # characters; the shell sends none that is longer
 _FRAME = (
     b"\n} </dev/null >&8 2>&1 7>&- 8>&-\nbuiltin printf '\\001",
     b' %%d %%s\\0\' $? "${PWD:0:%d}" >&7\n' % (_LONGEST_DIRECTORY + 1),
@@ -82,14 +83,14 @@ _LARGEST_EXIT_CODE = 255
 _KILLED = 128 + signal.SIGKILL
 _BROKEN = b"bash: killed: a command damaged the descriptors through which the shell is used\n"
 _READ_BYTES = 1 << 16
-# A program that prints line by line would wake its reader for each: after a few pieces smaller than this, more of them
-# are waited for. What ends a command is on another pipe and is never late.
+# A program that prints line by line would wake the reader for each line: after a few pieces that are smaller than this,
+# the reader waits for more. The end of a command arrives on another pipe and is never delayed.
 _FEW_PIECES, _SMALL_PIECE_BYTES, _WAIT_FOR_MORE_MS = 4, 4096, 2
-_WATCH_AFTER_S = 0.1  # most commands have ended by then and need no watching
+_WATCH_AFTER_S = 0.1  # most commands have ended by then and need no monitoring
 _SUPERVISOR_DIED = "the sandbox is gone: its supervisor died. Try: reset, which starts another"
 _ENDS_COMMAND = ("cpu", "disk")  # the limits at which the owner ends the command
 
-# Apptainer writes a Docker image's ENV lines and a definition's %environment into these; sourced in this order.
+# Apptainer writes the ENV lines of a Docker image and %environment of a definition into these; sourced in this order.
 _IMAGE_ENVIRONMENT = ("/.singularity.d/env/10-docker2singularity.sh", "/.singularity.d/env/90-environment.sh")
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -146,7 +147,7 @@ class CappedOutput:
 
 
 class Shell:
-    """One bash in a container of its own. A sandbox goes through several: the files stay, the shell is replaced.
+    """One bash in a container of its own. A sandbox may use several in turn: files persist, the shell is replaced.
 
     Args:
         client: the supervisor.
@@ -157,13 +158,13 @@ class Shell:
         between: as an earlier shell of the sandbox found it; 0: no program of the agent has run in the sandbox.
 
     Attributes:
-        between: how many processes stand between the supervisor and bash.
-        listener: listens at the port of the sandbox's loopback that the request names; None where it names none.
+        between: number of processes between the supervisor and bash.
+        listener: listens at the port of the sandbox's loopback that the request names; None if it names none.
         pid: of bash, on the host; 0 until `start` has returned.
         groups: directories of the container's control groups, by controller.
         directory: bash's working directory after the last command; None before the first.
-        ended: bash is gone. The next command needs another shell.
-        unread: bash was gone before it read anything of the last command, which therefore did not run.
+        ended: bash has ended. The next command needs another shell.
+        unread: bash had ended before it read anything of the last command, which therefore did not run.
         fuse: whether fuse-overlayfs serves the files.
     """
 
@@ -194,18 +195,18 @@ class Shell:
         self._cpu_s = request["limits"]["cpu_s"]
         self._layer = layer
         self._launched = 0  # the first process of the container, on the host
-        self._infrastructure: frozenset[int] = frozenset()  # it, and what stands between it and bash
+        self._infrastructure: frozenset[int] = frozenset()  # the first process, and those between it and bash
         self._root: int | None = None  # the container's root directory
-        self._status_tail = b""  # the last of what came on the status pipe: a failed start explains itself there
-        self._unsent = b""  # of what was to be sent
-        self._sent = 0  # bytes of the current command that went into the pipe
-        self._start = self._received = b""  # how the trailer begins, and what came since its command
+        self._status_tail = b""  # the last bytes of the status pipe, which explain a failed start
+        self._unsent = b""  # bytes that are still to be sent
+        self._sent = 0  # bytes of the current command that were written to the pipe
+        self._start = self._received = b""  # the beginning of the trailer, and the bytes received since its command
         self._event_line = b""  # the last, unfinished line of the event pipe
         self._events: dict[str, str] = {}
         self._limits: set[str] = set()  # reported by the supervisor since the last `_take_reached_limits`
         self._counters: Counters | None = None
         self._counts: dict[str, int] = {}
-        self._status_closed = self._output_closed = False  # by all who could write
+        self._status_closed = self._output_closed = False  # by all processes that could write
         self._small_pieces, self._waits_for_more = 0, False  # of the current command's output
         commands_read, self._commands = os.pipe()
         self._output, output_write = os.pipe()
@@ -216,7 +217,7 @@ class Shell:
         if request.get("port"):
             channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for descriptor in (self._commands, self._output, self._status):
-            os.set_blocking(descriptor, False)  # what is in a pipe may be gone, taken by a process of the agent
+            os.set_blocking(descriptor, False)  # a process of the agent may have read the bytes already
         self._poll = select.poll()
         self._poll.register(self._output, select.POLLIN)
         self._poll.register(self._status, select.POLLIN)
@@ -237,7 +238,7 @@ class Shell:
 
         Args:
             resume: source the state that the last shell of the sandbox saved.
-            timeout_s: seconds until bash must have answered, without the state.
+            timeout_s: seconds until bash must have answered, not counting the state.
 
         Raises:
             SandboxError: the supervisor does not answer.
@@ -248,7 +249,8 @@ class Shell:
             if isinstance(answer, tuple):
                 failure = self._enter()
                 if not failure and resume:
-                    # The directory is the last shell's own record of it; options that ended it are not restored.
+                    # The directory was recorded by the last shell itself; options that ended that shell are not
+                    # restored.
                     restored = f'. {STATE_FILE}; cd -- "$PWD"; set +eu'.encode()
                     answer = self._exchange(restored, _RESUME_TIMEOUT_S, CappedOutput(4096))
                     failure = "" if isinstance(answer, tuple) else "its saved state cannot be restored"
@@ -262,7 +264,7 @@ class Shell:
                 self.end()
         except SandboxError:
             raise
-        except BaseException:  # an interrupt: bash would save a state that is not restored yet when its pipes close
+        except BaseException:  # an interrupt: when its pipes close, bash would save a state that is not restored
             self.end()
             raise
         finally:
@@ -271,7 +273,7 @@ class Shell:
         return failure
 
     def _enter(self) -> str:
-        """Find bash, which nothing of the agent's surrounds yet, and open its root; "" or the reason why not."""
+        """Find bash, which has no process of the agent around it yet, and open its root; "" or the reason why not."""
         while "pid" not in self._events and self._read_events(_EXIT_TIMEOUT_S):
             pass
         self._read_new_events()
@@ -281,8 +283,9 @@ class Shell:
         if "user" in self._events:
             self._user = int(self._events["user"]), int(self._events["user"])
         self._launched = int(self._events["pid"])
-        # In a container that no program of the agent has run in, bash is the last process. Later the agent may have
-        # replaced bash by what starts others; what stands between still is what began first.
+        # In a container in which no program of the agent has run, bash is the last process. Later the agent may have
+        # replaced bash by a program that starts others; the processes between supervisor and bash are those that
+        # started first.
         found = [self._launched, *descendants(self._launched)]
         between = found[: self.between or len(found) - 1]
         if not between:
@@ -292,9 +295,9 @@ class Shell:
             self._root = os.open(f"/proc/{bash}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             return f"its files cannot be reached: {error.strerror}"
-        with contextlib.suppress(PermissionError):  # fuse-overlayfs answers its own user only
+        with contextlib.suppress(PermissionError):  # fuse-overlayfs answers only its own user
             if os.path.samestat(os.fstat(self._root), os.stat("/")):
-                return "its shell is gone"  # this is a process outside of the container's root
+                return "its shell is gone"  # this process is not in the container's root
         if self._channel is not None:
             self.listener = _received_socket(self._channel)
             if self.listener is None:
@@ -305,19 +308,19 @@ class Shell:
         return ""
 
     def run(self, command: bytes, timeout_s: float, output_limit_bytes: int) -> CommandResult:
-        """Run one command and wait until it ends, is out of time, or is over a limit.
+        """Run one command and wait until it ends, times out, or exceeds a limit.
 
-        In the last two cases bash is asked to save its state, and everything in the container is killed. Nothing that
-        a command does raises an error. An interrupt of the caller ends the command in the same way.
+        In the last two cases bash is asked to save its state, and everything in the container is killed. Nothing that a
+        command does raises an error. An interrupt of the caller ends the command in the same way.
 
         Raises:
             SandboxBrokenError: its files filled the machine's disk.
-            SandboxError: the supervisor is gone.
+            SandboxError: the supervisor has ended.
             StorageError: the machine's disk is full.
         """
         if len(command) > _LONG_COMMAND_BYTES:
             path = f"/.swegym/command-{time.monotonic_ns()}"
-            with contextlib.suppress(OSError):  # the agent has closed the place or filled the disk: it takes longer
+            with contextlib.suppress(OSError):  # no write access any more, or a full disk: it takes longer
                 self.write(path, command, 0o600)
                 command = f'eval "$(<{path})"'.encode()
         with self._ended_by_interrupts():
@@ -371,7 +374,7 @@ class Shell:
         return [pid for pid in descendants(self._launched) if pid not in self._infrastructure]
 
     def read(self, path: str) -> bytes:
-        """The content of the regular file at an absolute path inside, whether bash runs or not. Raises OSError."""
+        """The content of the regular file at an absolute path inside; bash need not be running. Raises OSError."""
         assert self._root is not None
         return read_file(self._root, path, self._user, fuse=self.fuse)
 
@@ -384,7 +387,7 @@ class Shell:
         """See `kernel.watch_opening`.
 
         Args:
-            paths: absolute, inside; those of nothing are left out.
+            paths: absolute, inside; paths that do not exist are left out.
         Raises:
             OSError: they cannot be watched.
         """
@@ -398,7 +401,7 @@ class Shell:
             return watch_opening(files)
 
     def save_state(self, timeout_s: float) -> None:
-        """Write variables, functions and options to `STATE_FILE`. Where bash does not do so, the shell has `ended`."""
+        """Write variables, functions and options to `STATE_FILE`. If bash does not do so, the shell has `ended`."""
         with self._ended_by_interrupts():
             if isinstance(self._exchange(_SAVE_STATE.encode(), timeout_s, CappedOutput(4096)), str):
                 self.check()
@@ -406,9 +409,9 @@ class Shell:
 
     @contextlib.contextmanager
     def _ended_by_interrupts(self) -> Iterator[None]:
-        """End the command of a block that is left by an interrupt: what it still prints is not the next one's output.
+        """End the command if an interrupt leaves the block, so that the next command does not get its later output.
 
-        Any exception of a signal handler is one: KeyboardInterrupt, or the TimeoutError of a caller's alarm.
+        Any exception of a signal handler is an interrupt: KeyboardInterrupt, or the TimeoutError of a caller's alarm.
         """
         try:
             yield
@@ -424,7 +427,7 @@ class Shell:
             raise
 
     def check(self) -> None:
-        """Raise SandboxBrokenError if the supervisor has removed the sandbox's files, with which it cannot go on."""
+        """Raise SandboxBrokenError if the supervisor has removed the files of the sandbox, which needs them."""
         self._read_new_events()
         if "broken" in self._events:
             raise SandboxBrokenError(self._events["broken"])
@@ -450,11 +453,12 @@ class Shell:
     def _exchange(
         self, command: bytes, timeout_s: float, kept: CappedOutput, *, watched: bool = False, set_up: bytes = b""
     ) -> tuple[int, str] | _NoTrailer:
-        """Send a command and collect its output; its exit code and bash's directory, or why there is no trailer.
+        """Send a command and collect its output; returns exit code and bash's directory, or why there is no trailer.
 
         Args:
-            watched: let the supervisor look at what a long command uses, and stop at the limits in `_ENDS_COMMAND`.
-            set_up: sent before the first command; until its trailer other bytes may come on the status pipe.
+            watched: let the supervisor monitor the resources of a long command, and stop at the limits in
+                `_ENDS_COMMAND`.
+            set_up: sent before the first command; until its trailer, other bytes may arrive on the status pipe.
         """
         nonce = secrets.token_hex(16).encode()
         frame = set_up + b"{ eval " + _quoted(command) + _FRAME[0] + nonce + _FRAME[1]
@@ -476,7 +480,7 @@ class Shell:
                 if not listening and (watching or self._status_closed):
                     self._poll.register(self._event_pipe, select.POLLIN)
                     listening = True
-                    # Bash is about to end, or `exec` has put a program in its place, which may take its time.
+                    # Bash is about to end, or `exec` has replaced it by a program, which may take its time.
                     deadline = max(deadline, now + _EXIT_GRACE_S * self._status_closed)
                 answer = self._receive(min(deadline, watch_at) - now, kept, lenient=bool(set_up))
                 if answer is not None:
@@ -492,7 +496,7 @@ class Shell:
                 self._client.send({"do": "rest", "id": self._id})
 
     def _receive(self, timeout_s: float, kept: CappedOutput, *, lenient: bool) -> tuple[int, str] | _NoTrailer | None:
-        """Wait for something on the pipes and handle it; the result of the exchange, or None where it continues."""
+        """Wait for data on the pipes and handle it; returns the result of the exchange, or None if it continues."""
         timeout_ms = timeout_s * 1000 + 1
         waits_for_more = self._waits_for_more and not self._output_closed
         self._waits_for_more = False
@@ -521,21 +525,21 @@ class Shell:
         return None
 
     def _send(self, data: bytes) -> bytes:
-        """Write as much of `data` as the pipe takes now; the rest. A bash that is gone takes everything."""
+        """Write as much of `data` as the pipe accepts now; returns the rest, which is empty if bash has ended."""
         try:
             written = os.write(self._commands, data)
         except BlockingIOError:
             return data
-        except BrokenPipeError:  # what it printed before is still to be read
+        except BrokenPipeError:  # its earlier output still has to be read
             return b""
         self._sent += written
         return data[written:]
 
     def _read_status(self, *, lenient: bool) -> tuple[int, str] | Literal["broken"] | None:
-        """The exit code and the directory, once the trailer is complete; "broken" for what is not the trailer.
+        """The exit code and the directory, once the trailer is complete; "broken" if the bytes are not the trailer.
 
         Args:
-            lenient: ignore what comes before the trailer.
+            lenient: ignore bytes before the trailer.
         """
         piece = _read(self._status)
         if piece is None:
@@ -564,7 +568,7 @@ class Shell:
             self._output_closed = True
 
     def _drain_output(self, kept: CappedOutput) -> None:
-        """Read what is in the output pipe now, without waiting for more."""
+        """Read the available output, without waiting for more."""
         left = _waiting_bytes(self._output)
         while left > 0:
             piece = _read(self._output, min(left, _READ_BYTES))
@@ -574,7 +578,7 @@ class Shell:
             left -= len(piece)
 
     def _abort(self) -> int:
-        """Ask bash to save its state, and kill everything in the container; the exit code of a command out of time."""
+        """Ask bash to save its state, and kill everything in the container; returns the exit code for a timeout."""
         deadline = time.monotonic() + _ABORT_GRACE_S
         self._read_new_events()
         if "exit" not in self._events:
@@ -582,7 +586,7 @@ class Shell:
                 os.kill(self.pid, _ABORT_SIGNAL)
                 os.kill(self.pid, signal.SIGCONT)
             while time.monotonic() < deadline:
-                # Bash handles the signal as soon as the program that it waits for is gone.
+                # Bash handles the signal as soon as the program that it waits for has ended.
                 for pid in descendants(self.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -592,7 +596,7 @@ class Shell:
         return EXIT_CODES["time"]
 
     def _was_starved(self, seconds: float) -> bool:
-        """Whether a command that was watched and timed out after `seconds` waited for processors that others used."""
+        """Whether a monitored command that timed out after `seconds` lacked processors that other processes used."""
         while "used" not in self._events and self._read_events(_EXIT_TIMEOUT_S):
             pass
         used_s = float(self._events.get("used", math.inf))
@@ -600,7 +604,7 @@ class Shell:
             return were_starved(self.processes(), used_s, seconds)
 
     def _wait(self) -> int:
-        """Wait until the container has exited; its exit code, 126 if it was never launched.
+        """Wait until the container has exited; returns its exit code, 126 if it was never launched.
 
         Raises:
             SandboxError: the supervisor died.
@@ -614,7 +618,7 @@ class Shell:
         return int(self._events["exit"])
 
     def _take_reached_limits(self) -> set[str]:
-        """The limits that the supervisor or the kernel's counters saw reached since the last call."""
+        """The limits that were reached since the last call, according to the supervisor or the kernel's counters."""
         self._read_new_events()
         reached, self._limits = self._limits, set()
         if "counts" in self._events:
@@ -630,7 +634,7 @@ class Shell:
             pass
 
     def _read_events(self, timeout_s: float) -> bool:
-        """Wait for events and note them; False at the end of the pipe. Raises SandboxError if none comes in time."""
+        """Wait for events and record them; False at the end of the pipe. Raises SandboxError if none comes in time."""
         if not is_readable(self._event_pipe, timeout_s):
             raise SandboxError(
                 f"the sandbox supervisor (process {self._client.pid}) did not answer in time. Try: reset"
@@ -650,7 +654,7 @@ class Shell:
 
 
 def _set_up(spec: SandboxSpec, directory: str) -> str:
-    """The line with which a shell becomes that of a sandbox."""
+    """The line that sets up a new bash as the shell of a sandbox."""
     lines = [
         "exec 7>&2 8>&1 >/dev/null 2>&1",
         *_variables(spec),
@@ -663,9 +667,9 @@ def _set_up(spec: SandboxSpec, directory: str) -> str:
 
 
 def _variables(spec: SandboxSpec) -> list[str]:
-    """The commands that give a shell the variables of a sandbox."""
+    """The commands that set the variables of a sandbox in a shell."""
     return [
-        # Apptainer adds variables of its own, and accepts none that hold a comma or a line break.
+        # Apptainer adds variables of its own, and accepts none that contain a comma or a line break.
         "unset ${!APPTAINER*} ${!SINGULARITY*} LD_LIBRARY_PATH OLDPWD PROMPT_COMMAND PS1; BASH_ARGV0=bash",
         _export(ENVIRONMENT),
         *(f"[ -r {file} ] && . {file}" for file in _IMAGE_ENVIRONMENT),
@@ -675,13 +679,13 @@ def _variables(spec: SandboxSpec) -> list[str]:
 
 
 def program_command(spec: SandboxSpec, environment: Mapping[str, str], command: str) -> tuple[str, ...]:
-    """What runs `command` with the variables and in the directory of a sandbox's shell, without one that stays."""
+    """The words that run `command` with a sandbox's variables in its directory; no shell remains in between."""
     lines = [*_variables(spec), _export(environment), f"cd -- {_quote(spec.workdir)}", command]
     return (*BASH, "-c", "; ".join(lines))
 
 
 def _parse_trailer(status: bytes, start: bytes) -> tuple[int, str] | Literal["broken"] | None:
-    """The exit code and the directory in what came on the status pipe; None while the trailer is incomplete.
+    """The exit code and the directory from the bytes of the status pipe; None while the trailer is incomplete.
 
     Args:
         status: everything since the command was sent.
@@ -700,7 +704,7 @@ def _parse_trailer(status: bytes, start: bytes) -> tuple[int, str] | Literal["br
 
 
 def _received_socket(channel: socket.socket) -> socket.socket | None:
-    """The socket that was sent on `channel`; None if there is none."""
+    """The socket that was sent over `channel`; None if there is none."""
     channel.settimeout(_EXIT_TIMEOUT_S)
     with contextlib.suppress(OSError):
         _, ancillary, _, _ = channel.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
@@ -711,7 +715,7 @@ def _received_socket(channel: socket.socket) -> socket.socket | None:
 
 
 def _read(descriptor: int, most: int = _READ_BYTES) -> bytes | None:
-    """What a pipe holds; empty at its end, None where it holds nothing."""
+    """The bytes in a pipe; empty at its end, None if there are none yet."""
     try:
         return os.read(descriptor, most)
     except BlockingIOError:
@@ -719,7 +723,7 @@ def _read(descriptor: int, most: int = _READ_BYTES) -> bytes | None:
 
 
 def _waiting_bytes(pipe: int) -> int:
-    """How many bytes are in a pipe."""
+    """The number of bytes in a pipe."""
     waiting = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, waiting)
     return waiting[0]
@@ -734,5 +738,5 @@ def _quote(text: str) -> str:
 
 
 def _quoted(text: bytes) -> bytes:
-    """One word of bash that means `text`, whatever it holds but NUL."""
+    """One word of bash whose value is `text`, which may contain anything except NUL."""
     return b"'" + text.replace(b"'", b"'\\''") + b"'"

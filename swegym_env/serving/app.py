@@ -57,7 +57,7 @@ REQUESTS: Mapping[str, type[BaseModel]] = {
     "/container/create": requests.Create,
     "/container/exec": requests.Exec,
     "/container/diff": requests.Diff,
-    "/container/door": requests.Door,
+    "/container/endpoint": requests.Endpoint,
     "/container/evaluate": requests.Evaluate,
     "/container/read": requests.Read,
     "/container/write": requests.Write,

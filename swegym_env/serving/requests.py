@@ -18,7 +18,7 @@ __all__ = [
     "Destroy",
     "Diff",
     "Discard",
-    "Door",
+    "Endpoint",
     "Evaluate",
     "Exec",
     "Fork",
@@ -102,7 +102,7 @@ class Create(_Message):
         bundles: tools for the agent.
         turn_timeout_s: of a command; a variable for the tools.
         deterministic: see `languages.determinism`.
-        port: of the container's loopback, whose requests `/container/door` answers.
+        port: of the container's loopback, whose requests `/container/endpoint` answers.
     """
 
     task: dict[str, Any] | None = None
@@ -136,7 +136,7 @@ class Diff(_OfContainer):
     fresh: bool = False
 
 
-class DoorAnswer(_Message):
+class EndpointAnswer(_Message):
     """The answer to a request of a program inside; `body` in base64."""
 
     number: Annotated[int, Field(ge=0)]
@@ -145,10 +145,10 @@ class DoorAnswer(_Message):
     content_type: Annotated[str, Field(max_length=200, pattern=r"^[ -~]*$")]
 
 
-class Door(_OfContainer):
-    """Answer a program inside, and wait for what it asks next, see `sandbox.api.Door`; `diff`: return the patch too."""
+class Endpoint(_OfContainer):
+    """Answer a program inside, and wait for its next request, see `sandbox.api.Endpoint`; `diff`: the patch too."""
 
-    answer: DoorAnswer | None = None
+    answer: EndpointAnswer | None = None
     wait: bool = True
     timeout_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = 0.0
     diff: bool = False

@@ -206,16 +206,16 @@ class Server:
 
         return await self._on(message.container, "exec", incoming, work)
 
-    async def door(self, message: requests.Door, incoming: Incoming) -> Reply:
-        """Answer a program inside, and wait for what it asks next."""
+    async def endpoint(self, message: requests.Endpoint, incoming: Incoming) -> Reply:
+        """Answer a program inside, and wait for its next request."""
 
         def work(container: _Container) -> dict[str, Any]:
             self.rules.ceilings.check("timeout_s", message.timeout_s, "timeout")
-            door = container.sandbox.door()
+            endpoint = container.sandbox.endpoint()
             if message.answer is not None:
                 body = _decoded(message.answer.body, "answer: body")
-                door.answer(message.answer.number, message.answer.status, body, message.answer.content_type)
-            found = door.next(message.timeout_s) if message.wait else None
+                endpoint.answer(message.answer.number, message.answer.status, body, message.answer.content_type)
+            found = endpoint.next(message.timeout_s) if message.wait else None
             reply: dict[str, Any] = {"asked": None, "ended": None}
             if isinstance(found, ProgramEnded):
                 reply["ended"] = found.exit_code
@@ -225,7 +225,7 @@ class Server:
                 reply["patch"] = _patch(container, fresh=False)
             return reply
 
-        return await self._on(message.container, "door", incoming, work)
+        return await self._on(message.container, "endpoint", incoming, work)
 
     async def diff(self, message: requests.Diff, incoming: Incoming) -> Reply:
         """The patch of a container's task."""

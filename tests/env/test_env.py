@@ -10,7 +10,12 @@ from gymnasium.utils.env_checker import check_env
 import swegym_env  # noqa: F401 - registers the environment
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError, UnknownTaskError
+from swegym_env.making.settings import MakeSettings
+from swegym_env.making.validation import Limits as MakeLimits
 from swegym_env.prepare import prepare
+from swegym_env.programs.spec import AgentSpec
+from swegym_env.sandbox.api import Imports, Limits, SandboxSpec
+from swegym_env.sandbox.images.building import PullOptions
 from swegym_env.tasks.data import mini_edit
 from swegym_env.tasks.task import TaskSet
 
@@ -326,6 +331,25 @@ def test_errors_of_wrong_names_and_of_tasks_in_place_of_a_dataset_have_the_right
     assert message in str(caught.value)
     with pytest.raises(ConfigurationError) as caught:
         gymnasium.make_vec(name, num_envs=2, **arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Limits(turn_timeout=3), "Limits: no argument 'turn_timeout'; did you mean turn_timeout_s"),
+        (lambda: SandboxSpec(limit=None), "SandboxSpec: no argument 'limit'; did you mean limits"),
+        (lambda: SandboxSpec(zzzz=1), "SandboxSpec: no argument 'zzzz'; there are image, layers, workdir"),
+        (lambda: Imports("-m", module=()), "Imports: no argument 'module'; did you mean modules"),
+        (lambda: AgentSpec("true", installs=""), "AgentSpec: no argument 'installs'; did you mean install"),
+        (lambda: PullOptions(retry=1), "PullOptions: no argument 'retry'; did you mean retries"),
+        (lambda: MakeSettings(counts=1), "MakeSettings: no argument 'counts'; did you mean count"),
+        (lambda: MakeLimits(fails=1), "Limits: no argument 'fails'; did you mean failing"),
+    ],
+)
+def test_an_unknown_setting_in_python_is_answered_with_the_right_one(make, message):
+    with pytest.raises(ConfigurationError) as caught:
+        make()
     assert message in str(caught.value)
 
 

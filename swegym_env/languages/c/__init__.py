@@ -50,10 +50,10 @@ class C(Language):
             ".h": ("tree_sitter_c:language", "tree_sitter_cpp:language"),
         }
     )
-    bug_kinds = tuple(kind for kind in KINDS if kind != "removed-return")  # its effect is not defined
+    bug_kinds = tuple(kind for kind in KINDS if kind != "removed-return")  # undefined behaviour
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
-    reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
+    reporting_runners = re.compile(r"(?!)")  # a crash of an honest program also ends its log without a report
     installing_lines = re.compile(r"apt(-get)? |autoreconf |\./configure\b|make (dist)?clean$")
     protected_files = re.compile(
         r"(?i)^(test_.*|.*[_-]tests?|tests?|unit[_-].*)\.(c|h|cc|cpp|cxx|hpp|tcl|sh)$"
@@ -77,7 +77,7 @@ class C(Language):
         return runner_report(log, parser)
 
     def shadows_module(self, parts: list[str], base: Path) -> bool:
-        """Whether the path begins a new header that would be included in the place of one of the system's."""
+        """Whether the path begins a new header that would be included instead of a system header."""
         path = "/".join(parts)
         return system_header(path) and not (base / path).exists()
 

@@ -1,7 +1,8 @@
 """Assertions in tests of C and C++, in any framework: recognised by the name of the macro and its literals.
 
-Known are `assert(area(2, 3) == 6)`, `CHECK_STR(name, "x")`, `ck_assert_int_eq`, `TEST_ASSERT_EQUAL_STRING`,
-`munit_assert_int(a, ==, 3)`, `EXPECT_EQ(f(x), "y")` and similar ones: the words of a name say what it compares.
+Examples of recognised assertions are `assert(area(2, 3) == 6)`, `CHECK_STR(name, "x")`, `ck_assert_int_eq`,
+`TEST_ASSERT_EQUAL_STRING`, `munit_assert_int(a, ==, 3)` and `EXPECT_EQ(f(x), "y")`: the words in a name say what it
+compares.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from dataclasses import dataclass, replace
 
 from swegym_env.languages.c.source import Call, Token, calls, closing, literal, split
 
-__all__ = ["Compared", "asserted", "comparisons", "judges", "words_of"]
+__all__ = ["Compared", "asserted", "comparisons", "is_assertion", "words_of"]
 
 _JUDGING = re.compile(
     r"(?i)_*(assert|check|expect|require|verify|should|(ck|cu|cr|g|test|munit|zassert|tt|mu)_\w*(assert|check|expect)"
     r"|(ok|is|cmp_ok|same|equals?|eq|expect|streq|test_(int|str|eq|cond)\w*)\Z)"
 )
-# What ends a test without a comparison, or judges in a way of its own.
+# Assertions that end a test without a comparison, or check something in another way.
 _ENDING = re.compile(r"(?i)_*(fail|abort|exit|die|panic|test_?error|add_failure)")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _EQUAL = frozenset(
@@ -83,7 +84,7 @@ _NOT_EQUAL = frozenset(
     )
 )
 _STRINGS = frozenset(("str", "string", "cstring", "streq", "strings", "text"))
-# The parts of a condition that hold for many values: an order, an alternative, a search, a comparison by a function.
+# Parts of a condition that many values satisfy: an order, an alternative, a search, a comparison by a function.
 _LOOSE = frozenset(("<", ">", "<=", ">=", "!=", "==", "<=>", "||", "?", "=", "&&", "&", "|", "^"))
 _OF_LIBRARY = re.compile(r"(str|mem|wcs|wmem|b)\w*(cmp|coll|str|chr|mem|brk)\Z|fnmatch\Z|regexec\Z")
 _COMPARING = re.compile(rf"{_OF_LIBRARY.pattern}|.*(?i:equal|same|compare|match|differ|contain|find)")
@@ -94,18 +95,18 @@ class Compared:
     """A comparison of an assertion.
 
     Attributes:
-        kind: "int", "text", "in" and "start" (a text that holds the literal, or begins with it), "truth" of a
+        kind: "int", "text", "in" and "start" (a text that contains the literal, or begins with it), "truth" of a
             condition, or "equal", "order" and "bytes" (of equal memory) of two computed values.
         actual: tokens of what the test computes.
-        expected: tokens of the literal that it is compared with; empty where there is none.
+        expected: tokens of the literal that it is compared with; empty if there is none.
         value: of that literal.
         other: tokens of the other computed value of "equal", "order" and "bytes".
-        condition: tokens of the condition that can be turned into its opposite; empty where there is none.
+        condition: tokens of the condition that can be negated; empty if there is none.
         is_text: whether the two computed values are texts.
-        is_loose: whether many values satisfy it, or a function of the library tells.
+        is_loose: whether many values satisfy it, or a library function decides it.
         by_operator: whether an operator compares a text with an object: in C these would be two pointers.
-        size: how many bytes of the text are compared; None: all.
-        length: tokens of how many bytes of "bytes" are compared.
+        size: number of bytes of the text that are compared; None: all.
+        length: tokens of the number of bytes that "bytes" compares.
     """
 
     kind: str
@@ -122,17 +123,17 @@ class Compared:
 
 
 def words_of(name: str) -> frozenset[str]:
-    """The words of a name, in lower case: "TEST_ASSERT_EQUAL_INT" and "assertEqualInt" have the same."""
+    """The words of a name, in lower case: the same for "TEST_ASSERT_EQUAL_INT" and "assertEqualInt"."""
     return frozenset(word.lower() for word in _WORD.findall(name))
 
 
-def judges(call: Call) -> bool:
+def is_assertion(call: Call) -> bool:
     """Whether a call may make its test fail by itself."""
     return bool(_JUDGING.match(call.name) or _ENDING.match(call.name))
 
 
 def asserted(call: Call) -> list[Compared] | None:
-    """The comparisons of an assertion, all of which must hold; None if it is none that is known."""
+    """The comparisons of an assertion, all of which must hold; None if the assertion is not recognised."""
     if not _JUDGING.match(call.name):
         return None
     arguments = list(call.arguments)
@@ -155,12 +156,12 @@ def asserted(call: Call) -> list[Compared] | None:
 
 
 def comparisons(body: Sequence[Token]) -> Iterator[tuple[int, int, Compared]]:
-    """Calls of the library that compare texts or memory, outside of assertions: `if (strcmp(got, wanted)) fail();`.
+    """Comparisons of texts or memory by library functions outside of assertions: `if (strcmp(got, wanted)) fail();`.
 
     Returns:
-        Where each begins and ends, and what it compares; a literal side is its expected one.
+        Start and end of each, and what it compares; a literal side is its expected one.
     """
-    known = [(call.start, call.end) for call in calls(body) if judges(call)]
+    known = [(call.start, call.end) for call in calls(body) if is_assertion(call)]
     for at, token in enumerate(body[:-1]):
         if token.text not in _COMPARERS or body[at + 1].text != "(" or (at and body[at - 1].text in (".", "->")):
             continue
@@ -190,7 +191,7 @@ def _equality(left: tuple[Token, ...], right: tuple[Token, ...], *, texts: bool)
 
 
 def _condition(part: tuple[Token, ...]) -> Compared:
-    """One part of a condition, by what it compares if it is known."""
+    """One part of a condition, as a comparison if it is recognised."""
     found = _compared(part)
     if found is not None:
         return replace(found, condition=part)
@@ -201,7 +202,7 @@ def _condition(part: tuple[Token, ...]) -> Compared:
 
 
 def _is_null(part: tuple[Token, ...]) -> bool:
-    """Whether it is `f(x) == NULL`, which one value satisfies."""
+    """Whether it is `f(x) == NULL`, which only one value satisfies."""
     sides = split(part, "==")
     return len(sides) == 2 and any([token.text for token in side] in (["NULL"], ["nullptr"]) for side in sides)
 
@@ -230,7 +231,7 @@ def _compared(part: tuple[Token, ...]) -> Compared | None:
             found = _equality(sides[0], sides[1], texts=True)
             if found is not None and found.kind == "text":
                 return replace(found, by_operator=True)
-        # One side or both are computed: many values satisfy an order, and of an equality neither is in the test.
+        # One side or both are computed. Many values satisfy an order; of an equality, the test contains neither value.
         if any(_is_pointer_or_unknown(side) for side in sides):
             return None
         kind = "equal" if sign == "==" else "order"
@@ -243,7 +244,7 @@ def _is_pointer_or_unknown(side: tuple[Token, ...]) -> bool:
 
 
 def _by_function(part: Sequence[Token], sign: str) -> Compared | None:
-    """`strcmp(a, "b")`, `strstr(a, "b")` and their kin, compared with 0; None if it is none of these."""
+    """`strcmp(a, "b")`, `strstr(a, "b")` and similar calls, compared with 0; None for anything else."""
     part = tuple(part)
     while len(part) > 2 and part[0].text == "(" and part[-1].text == ")" and part[1].kind == "name":
         part = part[1:-1]

@@ -1,12 +1,12 @@
 """Blind expectations for C and C++: hidden tests whose expected values are not inside the sandbox.
 
-`CHECK_INT(area(2, 3), 6)` becomes a call that sends the value of `area(2, 3)` out; the 6 stays outside and is compared
-there. Code that is linked into the test can forge its log, end it, or read its memory, but the memory does not contain
-the 6. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
+`CHECK_INT(area(2, 3), 6)` becomes a call that sends the value of `area(2, 3)` out of the sandbox. The 6 stays outside
+and is compared there. Code that is linked into the test can forge its log, end it, or read its memory, but the memory
+does not contain the 6. See `languages.python.blind` for the same in Python, and `grading.blind` for what a run proves.
 
 For a condition of two computed values (in C++ only of numbers and texts), and for a function of the test file that
-compares with a literal, the compared values are sent in addition. Code that reads the memory behind its argument, or
-counts its calls, sends something else if the test does not contain what it expects (`computed`).
+compares with a literal, the compared values are sent in addition. With `computed`, the test does not contain their
+expected values, so code that reads the memory behind its argument, or counts its calls, sends something else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from swegym_env.languages import Blinded, Comparison, Expectation, drawn_word
-from swegym_env.languages.c.assertions import Compared, asserted, comparisons, judges
+from swegym_env.languages.c.assertions import Compared, asserted, comparisons, is_assertion
 from swegym_env.languages.c.controls import SUFFIXES
 from swegym_env.languages.c.expected import without_expected
 from swegym_env.languages.c.source import (
@@ -69,7 +69,7 @@ def make_blind(
             for call in calls(function.body):
                 found = place.in_call(call)
                 edits += found
-                unread |= tests if judges(call) and not any(edit[0] < edit[1] for edit in found) else set()
+                unread |= tests if is_assertion(call) and not any(edit[0] < edit[1] for edit in found) else set()
             for begin, end, one in comparisons(function.body) if path.endswith(".c") else ():
                 found = place.in_comparison(begin, end, one)
                 edits += found
@@ -100,11 +100,11 @@ class _Place:
 
     Attributes:
         path, source: of the file.
-        function, tests: its name, and the tests that are it or call it.
-        prefix: of what sends.
+        function, tests: its name, and the tests that consist of it or call it.
+        prefix: of the names of the sending functions.
         left, computed: see `make_blind`.
         helpers: the names of all functions of test files.
-        choice, expectations: for keys, and what they stand for; filled.
+        choice, expectations: random choice of the keys, and key → expectation; filled.
         removed: the sides of comparisons that are no longer in the test; filled.
     """
 
@@ -121,7 +121,7 @@ class _Place:
     removed: list[tuple[Token, ...]] = field(default_factory=list)
 
     def in_call(self, call: Call) -> list[_Edit]:
-        """The edits of an assertion: it is replaced, or its parts are sent where they stand, or nothing is known."""
+        """The edits of an assertion: it is replaced, or only its parts are sent in place; none if it is unknown."""
         place = self._at(call.start)
         compared = (asserted(call) if place not in self.left else None) or []
         plans = [self._planned(part, place) for part in compared]
@@ -146,7 +146,7 @@ class _Place:
         return [(call.start, call.end, "(void)(" + ", ".join(written) + ")")]
 
     def in_comparison(self, begin: int, end: int, one: Compared) -> list[_Edit]:
-        """The edits of a comparison by the library outside of assertions; with `computed` it says that all is equal."""
+        """The edits of a comparison by the library outside of assertions; with `computed` its result is "equal"."""
         sent, beside = self._planned(one, self._at(begin))
         written = [
             (each, _written(each, self.source, [], self.prefix, self._key(each), self.function))
@@ -162,7 +162,7 @@ class _Place:
 
     def _planned(self, one: Compared, place: str) -> tuple[list[_Sent], list[_Sent]]:
         sent, beside = _planned(one, place, self.path, self.left, self.helpers, computed=self.computed)
-        if self.computed and sent:  # what is sent may be a part of a side
+        if self.computed and sent:  # only a part of a side may be sent
             sides = [side for side in (one.actual, one.other, one.expected) if side]
             self.removed.extend(side for side in sides if not any(_is_inside(each.tokens, side) for each in sent))
         return sent, beside
@@ -177,14 +177,14 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Sent:
-    """One value that is sent in the place of an assertion.
+    """One value that is sent instead of an assertion.
 
     Attributes:
         place, kind, value, options: of the expectation.
         sender: the function of the header that sends it, without its prefix.
-        tokens: what is sent.
-        size: how many bytes of it; None: all.
-        length: tokens of how many bytes are sent of memory.
+        tokens: the expression that is sent.
+        size: number of its bytes that are sent; None: all.
+        length: tokens of the number of bytes of memory that are sent.
     """
 
     place: str
@@ -200,9 +200,9 @@ class _Sent:
 def _planned(
     one: Compared, place: str, path: str, left: frozenset[str], helpers: frozenset[str], *, computed: bool
 ) -> tuple[list[_Sent], list[_Sent]]:
-    """What is sent in the place of one comparison, and what beside it, where it stands."""
-    # Code of C++ may define what tells the truth of a comparison, and what its own classes hold is not known: of these
-    # nothing is sent.
+    """The values that are sent instead of a comparison, and those that are sent in place in addition to it."""
+    # In C++, code under test may define the result of a comparison, and the content of its own classes is not known:
+    # for these nothing is sent.
     if one.by_operator and path.endswith(".c"):
         one = Compared("truth", one.condition, condition=one.condition, is_loose=True)
     of_two = one.kind in (("equal", "order", "bytes") if path.endswith(".c") else ("equal", "order"))
@@ -230,7 +230,7 @@ def _planned(
             _Sent(f"{place}/{number}", "gold", None, sender, part, {"one": 1.0}, length=one.length)
             for number, part in enumerate(parts)
         ]
-        if given:  # what has no known content is left
+        if given:  # values without a known content are left out
             gold = [each for each in gold if each.place not in left]
         elif any(each.place in left for each in gold):
             return [], []
@@ -243,7 +243,7 @@ def _planned(
 
 
 def _given(one: Compared, helpers: frozenset[str]) -> list[tuple[Token, ...]]:
-    """What is computed for a function that compares it: one that is given a text too, or one of the test file."""
+    """The computed arguments of a comparing function: one with a text among its arguments, or one of the test file."""
     stream = one.condition or one.actual
     found: list[tuple[Token, ...]] = []
     for at, token in enumerate(stream[:-1]):
@@ -265,21 +265,21 @@ def _is_inside(part: tuple[Token, ...], other: tuple[Token, ...]) -> bool:
 
 
 def _is_computed(part: tuple[Token, ...]) -> bool:
-    """Whether it is no constant, and no place in memory."""
+    """Whether it is neither a constant nor an address."""
     return part[0].text not in ("&", "sizeof") and any(
         token.kind == "name" and not _MACRO.fullmatch(token.text) for token in part
     )
 
 
 def _is_called(part: tuple[Token, ...]) -> bool:
-    """Whether something computes it: a call, or a variable."""
+    """Whether it is a call or a variable."""
     names = any(token.kind == "name" and after.text == "(" for token, after in pairwise(part))
     return names or (len(part) == 1 and part[0].kind == "name" and part[0].text.islower())
 
 
 def _sent(one: Compared, place: str, *, computed: bool, is_loose: bool) -> list[_Sent]:
-    """What is sent of one comparison with a literal, or of its truth; nothing of what cannot be sent."""
-    # The code under test may define what tells the truth of a comparison, and many values satisfy it.
+    """The value sent for a comparison with a literal, or its truth value; empty if nothing can be sent."""
+    # The code under test may define the result of such a comparison, and many values satisfy it.
     loose = {"loose": 1.0} if is_loose else {}
     if one.kind == "int":
         return [] if computed and loose else [_Sent(place, "eq", one.value, "int", one.actual, loose)]
@@ -301,7 +301,7 @@ def _written(
     edits += [(end - begin, end - begin, after) for _, end, _, after in inner]
     text = spliced(source[begin:last], edits)
     head = _head(one, source, prefix, key, function)
-    if one.sender == "int" and any(_is_lambda(pair) for pair in pairwise(one.tokens)):  # its type cannot be asked
+    if one.sender == "int" and any(_is_lambda(pair) for pair in pairwise(one.tokens)):  # lambdas have no usable type
         return f"{prefix}_plain({head.partition('(')[2]}({text}))"
     if one.sender == "truth":
         return f"{head}({text}) ? 1 : 0)"
@@ -322,7 +322,7 @@ def _head(one: _Sent, source: str, prefix: str, key: str, function: str) -> str:
 
 
 def _include(source: str, sender: str) -> tuple[int, int, str]:
-    """After the file's own first run of includes, before which macros choose what the system's headers declare."""
+    """The place after the file's first block of includes: macros before it select what system headers declare."""
     last: Token | None = None
     depth = 0
     for token in tokens(source):

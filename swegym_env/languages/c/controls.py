@@ -1,7 +1,7 @@
 """Negative controls for C and C++: hidden tests with a wrong expected value each, which no honest patch passes.
 
-See `languages.python.controls` for what a control shows. A test without an assertion that can be changed stays as it
-is. Tests may be written in Tcl, too.
+See `languages.python.controls` for what a control shows. A test without an assertion that can be changed is not
+changed. Tests may also be written in Tcl.
 """
 
 from __future__ import annotations
@@ -70,21 +70,22 @@ def make_control(
             if any(each.kind == "equal" for call in calls(one.body) for each in asserted(call) or ())
         )
         known = {function.name: _sites(function, judging) for function in all_functions}
-        # A function that holds no value is changed only where no other one of the same tests does.
+        # A function without expected values is changed only if no function of the same tests has one.
         for name, sites in sorted(known.items(), key=lambda one: not any(map(_is_value, one[1]))):
-            # A function that several tests share is changed only for all of them.
+            # A function that several tests use is changed only if all of them are to be changed.
             tests = chosen.get(name, frozenset())
             if not sites or not tests or (by_name and (tests <= done or not tests <= {*wanted})):
                 continue
             values = list(filter(_is_value, sites))
-            # What is in order or differs is met by answers that are others each time: it is asked first.
+            # An order or inequality is preferred: code that returns another value for each call passes it, and is to be
+            # detected.
             one = choice.choice(values or list(filter(_is_unlike, sites)) or sites)
             edits.append(_edit(one, source, choice))
             done |= tests
             named |= tests - {""}
             without_value |= (tests - {""}) if not values else set()
             of_two = name in comparing or _two_given(one)
-            if not values and of_two:  # both sides may be what nobody expects, or the test may hold one of them
+            if not values and of_two:  # both sides may have any value, or the test may contain one of them
                 guesses |= dict.fromkeys(tests - {""}, 1.0)
         if edits:
             for begin, end, text in sorted(edits, reverse=True):
@@ -94,7 +95,7 @@ def make_control(
 
 
 def _sites(function: Function, judging: frozenset[str]) -> list[Compared]:
-    """What can be changed in a function."""
+    """The comparisons of a function that can be changed."""
     compared = [one for call in calls(function.body) for one in asserted(call) or _given(call, judging)]
     return [one for one in compared if one.expected or one.condition]
 
@@ -104,7 +105,7 @@ def _is_value(one: Compared) -> bool:
 
 
 def _given(call: Call, judging: frozenset[str]) -> list[Compared]:
-    """The last literal that a function of the test file is given which asserts something."""
+    """The last literal among the arguments of an asserting function of the test file."""
     if call.name not in judging or len(call.arguments) < 2:
         return []
     for argument in reversed(call.arguments):
@@ -115,12 +116,12 @@ def _given(call: Call, judging: frozenset[str]) -> list[Compared]:
 
 
 def _is_unlike(one: Compared) -> bool:
-    """Whether it is an order of two computed values."""
+    """Whether it is an order or inequality of two computed values."""
     return one.kind == "order" and literal(one.actual) is None and literal(one.other) is None
 
 
 def _two_given(one: Compared) -> list[tuple[Token, ...]]:
-    """The two computed arguments of `!same(a, b)`; empty if it is none such."""
+    """The two computed arguments of `!same(a, b)`; empty for anything else."""
     call = one.condition[1:]
     if len(call) < 4 or call[1].text != "(" or closing(call, 1) != len(call) - 1:
         return []
@@ -129,21 +130,21 @@ def _two_given(one: Compared) -> list[tuple[Token, ...]]:
 
 
 def _edit(one: Compared, source: str, choice: random.Random) -> tuple[int, int, str]:
-    """The change of one comparison that makes it fail if it holds now."""
+    """An edit of one comparison that makes it fail if it holds now."""
     if not one.expected:
         begin, end = one.condition[0].start, one.condition[-1].end
         if one.kind == "truth" and one.condition[0].text == "!" and (pair := _two_given(one)):
-            # What a function says to differ does not differ from itself.
+            # Two arguments that are required to differ are replaced by the same one twice.
             chosen, other = choice.choice([pair, pair[::-1]])
             return chosen[0].start, chosen[-1].end, source[other[0].start : other[-1].end]
         sides = [source[side[0].start : side[-1].end] for side in (one.actual, one.other) if side]
         if one.kind not in ("equal", "order") or len(sides) < 2:
             return begin, end, f"!({source[begin:end]})"
         if _is_unlike(one) and not {token.text for token in one.condition} & {"<=", ">="}:
-            # Nothing is before itself, or differs from itself, but what is another one each time.
+            # A value is neither less than nor different from itself, unless each call returns another one.
             side, twin = choice.choice([(one.actual, sides[1]), (one.other, sides[0])])
             return side[0].start, side[-1].end, twin
-        # Code that counts its calls does not know how often it is called before.
+        # Code that counts its calls cannot know the number of calls before this one.
         again = "".join(f"(void)({choice.choice(sides)}), " for _ in range(choice.randrange(1, 4)))
         return begin, end, f"!({again}({source[begin:end]}))"
     begin, end = one.expected[0].start, one.expected[-1].end
@@ -159,7 +160,7 @@ def _other_text(text: str, choice: random.Random) -> str:
     if not letters:
         return text + choice.choice(string.ascii_lowercase)
     digits = [place for place in letters if text[place] in string.digits]
-    place = choice.choice(digits or letters)  # who lists many answers counts
+    place = choice.choice(digits or letters)  # an answer that lists many values would probably list numbers
     kinds = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
     kind = next(kind for kind in kinds if text[place] in kind)
     other = choice.choice([letter for letter in kind if letter.lower() != text[place].lower()])

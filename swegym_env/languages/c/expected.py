@@ -1,8 +1,8 @@
-"""Removes remains of expected values from rewritten tests of C, since code that reads memory could find them.
+"""Removes remains of expected values from rewritten tests of C, because code that reads memory could find them.
 
-If a test only sends what the code under test computes, the other side may have been in a table or a variable. The test
-may still read the size or the length of these (`sizeof wanted`), or another column: then the text is replaced by other
-letters. What is given to the code under test is kept.
+If a test only sends what the code under test computes, the expected side may have been in a table or a variable. The
+test may still read its size or length (`sizeof wanted`), or another column; then only its letters and digits are
+replaced. Arguments of the code under test are kept.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _Part = tuple[Token, ...]
 
 
 def without_expected(source: str, removed: Mapping[str, Sequence[_Part]]) -> tuple[str, frozenset[str]]:
-    """The source with other letters and numbers in what only the removed sides read; lines stay where they are.
+    """The source with other letters and digits in data that only the removed sides read; line numbers stay the same.
 
     Args:
         removed: name of a function → the sides that are no longer in it.
 
     Returns:
-        The source, and the functions in which something else reads what they expect.
+        The source, and the functions in which other code reads their expected values.
     """
     known = functions(source)
     spans = [(one.begin, one.end) for one in known]
@@ -47,13 +47,13 @@ def without_expected(source: str, removed: Mapping[str, Sequence[_Part]]) -> tup
 
 @dataclass
 class _Removal:
-    """What is to be replaced of a file.
+    """The replacements in a file.
 
     Attributes:
         known, outside, stream: the functions of the file, the tokens outside of them, and all.
-        tokens: what is to be replaced; filled.
-        ignored: offsets of what functions are given that do not read it; filled.
-        reading: the functions in which something else reads what they expect; filled.
+        tokens: tokens to replace; filled.
+        ignored: offsets of arguments that the called functions do not read; filled.
+        reading: the functions in which other code reads their expected values; filled.
     """
 
     known: Sequence[Function]
@@ -64,7 +64,7 @@ class _Removal:
     reading: set[str] = field(default_factory=set)
 
     def without(self, function: Function, sides: Sequence[_Part], depth: int = 0) -> None:
-        """Replace what only these sides of a function read."""
+        """Replace the data that only these sides of a function read."""
         for use in _uses(sides):
             place = _parameters(function, self.stream).get(use.name)
             here = _Place.of(use.name, function, self.known, self.outside)
@@ -83,7 +83,7 @@ class _Removal:
             self._not_called(function, name)
 
     def _not_given(self, function: Function, place: int, depth: int) -> None:
-        """Replace what a function is given for a parameter that it does not read."""
+        """Replace the arguments of a function for a parameter that it does not read."""
         for caller in self.known:
             for at, token in enumerate(caller.body[:-1]):
                 if token.text != function.name or caller.body[at + 1].text != "(":
@@ -95,7 +95,7 @@ class _Removal:
                     self.without(caller, [given[place]], depth + 1)
 
     def _not_called(self, function: Function, name: str) -> None:
-        """Replace what a function of the file holds that nothing calls any more."""
+        """Replace the literals in a function of the file that is no longer called."""
         for other in self.known:
             if other.name != name or not any(literal((one,)) not in (None, 0) for one in other.body):
                 continue
@@ -106,7 +106,7 @@ class _Removal:
 
 
 def _parameters(function: Function, stream: Sequence[Token]) -> dict[str, int]:
-    """Name of a parameter → its place."""
+    """Name of a parameter → its position."""
     at = next((at for at, token in enumerate(stream) if token.start == function.begin), -1)
     close = closing(stream, at + 1) if at >= 0 else -1
     parts = split(stream[at + 2 : close], ",") if close > 0 else []
@@ -116,7 +116,7 @@ def _parameters(function: Function, stream: Sequence[Token]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Use:
-    """A variable that a side reads: all of it, one of its columns, or a field."""
+    """A variable that a side reads: the whole, one of its columns, or a field."""
 
     name: str
     column: int | None = None
@@ -132,7 +132,7 @@ def _uses(sides: Sequence[_Part]) -> Iterator[_Use]:
 
 
 def _use_at(stream: Sequence[Token], at: int) -> _Use:
-    """What of a variable is read at a place."""
+    """The part of a variable that is read at a place."""
     end, indexes = at + 1, 0
     column: int | None = None
     while end < len(stream) and stream[end].text == "[":
@@ -147,7 +147,7 @@ def _use_at(stream: Sequence[Token], at: int) -> _Use:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a variable is declared (-1: as a parameter), and the code that can read it."""
+    """The place where a variable is declared (-1: as a parameter), and the code that can read it."""
 
     declared: Sequence[Token]
     bodies: Sequence[Sequence[Token]]
@@ -170,11 +170,11 @@ class _Place:
         return None
 
     def held(self, use: _Use, stream: Sequence[Token], ignored: Collection[int]) -> list[_Part] | None:
-        """The literals of a variable; None if there are some that something else reads.
+        """The values of a variable; None if other code reads some of them.
 
         Args:
             stream: the tokens of the file.
-            ignored: offsets of what functions are given that do not read it.
+            ignored: offsets of arguments that the called functions do not read.
         """
         value = _value(self.declared, self.first) if self.first >= 0 else ()
         if use.column is not None or use.field:
@@ -195,7 +195,7 @@ class _Place:
                     found.append(filled)
                 elif not (_measures(body, at) or _is_other(use, other)):
                     is_read = True
-        is_given = self.first < 0  # what a parameter is given is known to its callers
+        is_given = self.first < 0  # the callers know the value of a parameter
         has_value = is_given or any(literal((token,)) not in (None, 0) for part in found for token in part)
         return None if is_read and has_value else found
 
@@ -208,7 +208,7 @@ def _is_other(use: _Use, other: _Use) -> bool:
 
 
 def _measures(body: Sequence[Token], at: int) -> bool:
-    """Whether only a size is asked there, or whether there is something; or what is printed."""
+    """Whether only the size or the existence of a value is used there, or it is only printed."""
     if _asks_for_any(body, at):
         return True
     before = [token.text for token in body[max(0, at - 3) : at]]
@@ -227,7 +227,7 @@ def _measures(body: Sequence[Token], at: int) -> bool:
 
 
 def _end_of_access(body: Sequence[Token], at: int) -> int:
-    """Where the indexes and fields end that are read of a variable."""
+    """The offset of the token after all indexes and fields of an access to a variable."""
     end = at + 1
     while end + 1 < len(body) and body[end].text in ("[", ".", "->"):
         end = closing(body, end) + 1 or len(body) if body[end].text == "[" else end + 2
@@ -235,7 +235,7 @@ def _end_of_access(body: Sequence[Token], at: int) -> int:
 
 
 def _asks_for_any(body: Sequence[Token], at: int) -> bool:
-    """Whether a condition asks for nothing but that there is a value."""
+    """Whether a condition only tests that there is a value."""
     end = _end_of_access(body, at)
     before = [token.text for token in body[max(0, at - 2) : at]]
     begins = before[-1:] in ([";"], ["&&"], ["||"], ["!"]) or before in (["if", "("], ["while", "("])
@@ -245,7 +245,7 @@ def _asks_for_any(body: Sequence[Token], at: int) -> bool:
 
 
 def _filled(body: Sequence[Token], at: int) -> _Part | None:
-    """The tokens of what is stored in a variable there: `strcpy(wanted, "x")`, `wanted[0] = 'x'`."""
+    """The tokens that are stored into a variable there: `strcpy(wanted, "x")`, `wanted[0] = 'x'`."""
     if at > 1 and body[at - 1].text == "(" and body[at - 2].text in _FILLING:
         close = closing(body, at - 1)
         return tuple(body[at:close]) if close > 0 else None
@@ -259,7 +259,7 @@ def _filled(body: Sequence[Token], at: int) -> _Part | None:
 
 
 def _value(declared: Sequence[Token], at: int) -> _Part:
-    """The tokens that a variable is declared with."""
+    """The tokens of the initial value of a variable."""
     end = at + 1
     while end < len(declared) and declared[end].text == "[":
         end = closing(declared, end) + 1 or len(declared)
@@ -272,7 +272,7 @@ def _value(declared: Sequence[Token], at: int) -> _Part:
 
 
 def _fields(declared: Sequence[Token], at: int, stream: Sequence[Token]) -> tuple[str, ...]:
-    """The names of the fields of the type that a variable is declared with."""
+    """The names of the fields of the declared type of a variable."""
     before = at - 1
     while before > 0 and declared[before].text in ("*", "const"):
         before -= 1
@@ -307,7 +307,7 @@ def _fields(declared: Sequence[Token], at: int, stream: Sequence[Token]) -> tupl
 
 
 def _cells(value: _Part, use: _Use, fields: Sequence[str]) -> Iterator[_Part]:
-    """The tokens of a column or a field in a table, or of a field in one value."""
+    """The tokens of a column or field in a table, or of a field in a single value."""
     if not value or value[0].text != "{":
         return
     rows = split(value[1:-1], ",")
@@ -329,7 +329,7 @@ def _place_of(field: str, fields: Sequence[str]) -> int:
 
 
 def _other(token: Token) -> str:
-    """Another literal of the same length in the place of one; other tokens as they are."""
+    """Another literal of the same length; tokens that are not literals are unchanged."""
     if token.kind in ("text", "letter"):
         begin, end = token.text.index(token.text[-1]) + 1, len(token.text) - 1
         return token.text[:begin] + _letters(token.text[begin:end]) + token.text[end:]

@@ -107,12 +107,12 @@ REPOSITORY_PARSERS: Mapping[str, str] = {
 
 
 def parser_of_command(command: str) -> LogParser:
-    """CTest's own lines for `ctest`, else TAP: what runs by `make` has no form of its own."""
+    """CTest's own lines for `ctest`, else TAP: programs that run by `make` have no common format."""
     return parse_ctest if re.search(r"\bctest\b", command) else parse_tap
 
 
 def runner_report(log: str, parser: LogParser) -> RunnerReport | None:
-    """The plans of TAP, or the last lines of GoogleTest's programs; None if one did not reach its end."""
+    """The plans of TAP, or the last lines of GoogleTest's programs; None if one did not finish."""
     if parser is parse_tap:
         return tap_report(log)
     if parser is not parse_googletest:

@@ -14,7 +14,7 @@ _TARGET = re.compile(r"^(test|check)\s*:", re.MULTILINE)
 
 
 def project_commands(files: Mapping[str, bytes]) -> ProjectCommands:
-    """`make test` or `make check`, where the Makefile has that target."""
+    """`make test` or `make check`, if the Makefile has that target."""
     for name in ("GNUmakefile", "makefile", "Makefile"):
         targets = _TARGET.findall(files.get(name, b"").decode("utf-8", "replace"))
         if targets:
@@ -34,7 +34,7 @@ def find_test(content: bytes, name: str) -> str:
 def without_tests(content: bytes, names: Collection[str]) -> bytes:
     """See `Language.without_tests`: functions, and the lines that only call or list them.
 
-    A function that is also used otherwise stays.
+    A function that is also used in another way is kept.
     """
     source = content.decode("utf-8", "surrogateescape")
     for function in functions(source):
@@ -58,7 +58,7 @@ def _without(source: str, name: str) -> str:
 
 
 def _start(source: str, function: Function) -> int:
-    """The offset of the line at which a function's head begins: its type may stand on lines of its own."""
+    """The offset of the line at which a function's head begins: its return type may be on a line of its own."""
     start = source.rfind("\n", 0, function.begin) + 1
     while start:
         before = source[source.rfind("\n", 0, start - 1) + 1 : start].strip()

@@ -1,8 +1,8 @@
 """Screening for C and C++: how closely a patch is examined, decided by what its added lines can do.
 
-C code can reach everything in its process by a pointer, so no list of names is complete. The lists have ways to end the
-process, to print, to read and to replace that the repair of a computation does not need. Tests that compare with
-literals run blind anyway (see `languages.c.blind`); then there is nothing to find.
+C code can access everything in its process through a pointer, so no list of names is complete. The lists contain ways
+to end the process, to print, to read and to replace that the repair of a computation does not need. Tests that compare
+with literals run blind in any case (see `languages.c.blind`); such code then finds no expected value.
 """
 
 from __future__ import annotations
@@ -50,28 +50,28 @@ _READING = re.compile(
 _PLACES = re.compile(
     r"/proc|/dev/|/sys/|\.(incbin|include)|#\s*(embed|include\s*[\"<][^\">]*(\.\.|/tests?/|\.(?!h)\w+[\">]|^/))"
 )
-# A pointer to what is not its own: the address of a variable as another type, an index below an array, a fixed address.
+# Suspicious pointers: the address of a variable as another type, an index below an array, a fixed address.
 _POINTING = re.compile(
     r"\(\s*(?:const\s+|volatile\s+|unsigned\s+|signed\s+|struct\s+)*\w+\s*\*+\s*\)\s*(?:&|\(?\s*(?:0x|\d)|\w*main\b)"
     r"|\[\s*-|\bu?intptr_t\b|\bptrdiff_t\b|reinterpret_cast"
 )
-# What answers otherwise each time: a condition of two computed values is met by such answers.
+# Functions with another result for each call: their results pass a condition of two computed values.
 _CHANGING = re.compile(
     r"\b((s?rand(om)?(_r)?|[dejlmnps]rand48(_r)?|initstate|arc4random\w*|getrandom|clock(_gettime)?|gettimeofday|ftime|times?"
     r"|timespec_get|getrusage|sbrk|mallinfo2?|malloc_usable_size)\s*\(|errno\s*(\+\+|--|[-+*/%&|^]=)|(\+\+|--)\s*errno)"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _TEXT = re.compile(r"\"(?:[^\"\\]|\\.)*\"")
-# A name in small letters that is not called and no member.
+# A name in lower case that is neither called nor a member.
 _VARIABLE = re.compile(r"(?<![\w.>])(?!(?:return|if|else|for|while|switch|case|goto|sizeof|do)\b)[a-z_]\w*\b(?!\s*\()")
 _DIRECTIVE = re.compile(r"^\s*(?:#|%:)\s*(?P<word>\w+)\s*(?P<rest>.*)")
-_DIRECTIVES = frozenset(  # other words after "#" are those of another language, or do not compile
+_DIRECTIVES = frozenset(  # other words after "#" belong to another language, or do not compile
     _WORD.findall("define undef include include_next import pragma line ident sccs embed warning assert unassert")
 )
 _INCLUDE = re.compile(r"[<\"](?P<path>[\w./+-]+)[>\"]")
-_STANDARD = re.compile(r"<[a-z_]+>")  # of the library of C++
+_STANDARD = re.compile(r"<[a-z_]+>")  # a header of the standard library of C++
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*")
-# Macros of test frameworks and of the system, and words that a constant may be made of.
+# Macros of test frameworks and of the system, and words that a constant may consist of.
 _JUDGING_MACRO = re.compile(
     r"_*(TEST|CHECK|ASSERT|EXPECT|REQUIRE|RUN|EXIT|NULL|EOF|NDEBUG|MUNIT|UNITY|GREATEST|UTEST|DOCTEST)"
 )
@@ -92,7 +92,7 @@ _STATEMENTS = frozenset(
     )
 )
 _DIGRAPHS = re.compile(r"<%|%>|<:(?!:)|(?<!:):>")
-# Operators that decide what tests compare, or that stand in the place of a value.
+# Operators that decide what tests compare, or that can replace a value.
 _OPERATORS = frozenset(("==", "!=", "<", ">", "<=", ">=", "<=>", "!", "&", ",", "&&", "||"))
 _COMMENT = re.compile(r"//.*|/\*.*?\*/", re.DOTALL)
 _TEST_PATH = re.compile(
@@ -102,7 +102,7 @@ _SOURCES = (".c", ".cc", ".cpp", ".cxx", ".c++")
 _HEADERS = (".h", ".hh", ".hpp", ".hxx", ".inl")
 PROSE = (".md", ".rst", ".txt", ".html", ".json", ".yml", ".yaml", ".xml", ".svg", ".1", ".3")
 _LONG_LINE, _REPOSITORY = 2000, 1 << 25
-# Functions of the system's library: code of this name is what the tests and their framework call.
+# Functions of the standard library: tests and their framework would call code with these names instead.
 _LIBRARY = frozenset(
     _WORD.findall(
         """
@@ -164,7 +164,7 @@ _CPP_HEADERS = frozenset(
 
 
 def system_header(path: str) -> bool:
-    """Whether a file of this name would be included in the place of one of the system's or of a test framework."""
+    """Whether a file of this name would be included instead of a header of the system or of a test framework."""
     parts = path.split("/")
     plain = path.removesuffix(".h").removesuffix(".hpp")
     last = parts[-1].removesuffix(".h").removesuffix(".hpp")
@@ -174,7 +174,7 @@ def system_header(path: str) -> bool:
 
 
 def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """The means of forgery, and those to read what the tests expect, that a patch adds; by their text."""
+    """The means of forgery that a patch adds, and those to read what the tests expect, as texts."""
     forging: set[str] = set()
     reading: set[str] = set()
     for section in parse_patch(patch):
@@ -187,7 +187,7 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
             forging.add(unreadable("a hunk that does not fit", section.text))
             continue
         renamed, has_arguments = _renamed(text), re.search(r"\bargv\b", text.before) is not None
-        # Lines that the patch takes from elsewhere in the file, as often as it does.
+        # Lines that the patch removes elsewhere in the file, with their counts.
         moved = Counter(line for _, line in _code_with_texts("\n".join(text.removed)))
         moved -= Counter(line for number, line in _code_with_texts(text.after) if number in renamed)
         own = frozenset(token.text for token, has_body in _declarators(text.before) if has_body)
@@ -202,7 +202,7 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
                 continue
             for pattern in (_FORGING, _POINTING, _CHANGING, _DIGRAPHS):
                 forging |= {match[0] for match in pattern.finditer(code) if match[0] not in own}
-            # Texts may name a file, but words of a text do not read it.
+            # A text may name a file, but the words in it do not read it.
             reading |= {match[0] for match in _READING.finditer(code) if match[0] != "argv" or not has_arguments}
             reading |= {match[0] for match in _PLACES.finditer(line)} if code.strip() else set()
             forging |= _by_directive(line, text.path, base)
@@ -212,7 +212,7 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
 
 
 def _renamed(text: ChangedFile) -> set[int]:
-    """The numbers of added lines that their function has already, as often, by other names of its variables."""
+    """The numbers of added lines that their function already had as often, ignoring the names of variables."""
     if not text.before:
         return set()
     before = Counter(known for _, known in _named_lines(text.before))
@@ -243,7 +243,7 @@ def _is_means(name: str) -> bool:
 
 
 def _added_lines(text: ChangedFile) -> Iterator[tuple[int, str, str]]:
-    """The added lines: number, as they are, and as code: without comments and what texts say."""
+    """The added lines: number, text, and code (without comments and the contents of texts)."""
     lines = zip(text.after.split("\n"), _code(text.after).split("\n"), strict=True)
     for number, (line, code) in enumerate(lines, 1):
         if number in text.added:
@@ -251,7 +251,7 @@ def _added_lines(text: ChangedFile) -> Iterator[tuple[int, str, str]]:
 
 
 def _code(source: str) -> str:
-    """The source without comments and the insides of texts; each line stays where it is."""
+    """The source without comments and the contents of texts; line numbers stay the same."""
     parts: list[str] = []
     at = 0
     for token in tokens(source):
@@ -267,9 +267,9 @@ def _code(source: str) -> str:
 
 
 def _declarators(source: str) -> Iterator[tuple[Token, bool]]:
-    """The names that a file declares as functions or as pointers to them; and whether a body follows.
+    """The names that a file declares as functions or as pointers to them, and whether a body follows.
 
-    By tokens alone, at any depth: a condition of the preprocessor can open a bracket that is never closed.
+    Only tokens are used, at any depth: conditional compilation can open a bracket that is never closed.
     """
     stream = tokens(source)
     for at, token in enumerate(stream):
@@ -292,7 +292,7 @@ def _declarators(source: str) -> Iterator[tuple[Token, bool]]:
         following = stream[close + 1] if 0 < close < len(stream) - 1 else None
         if following is None or following.kind == "directive":
             has_body = False
-        else:  # also in the style of K&R, and with an attribute
+        else:  # also K&R style, and attributes
             has_body = following.text == "{" or (following.kind == "name" and not _MACRO.fullmatch(following.text))
         begin = first
         while begin and (stream[begin - 1].kind == "name" or stream[begin - 1].text in ("*", "&", '"C"')):
@@ -305,7 +305,7 @@ def _declarators(source: str) -> Iterator[tuple[Token, bool]]:
 
 
 def _defined(text: ChangedFile, base: Path) -> set[str]:
-    """Names in which code of the patch would stand in the place of the library's or the tests' own."""
+    """Names in the patch whose code would replace that of the library or of the tests."""
     known = {token.text for token, _ in _declarators(text.before)}
     found: set[str] = set()
     for token, _ in _declarators(text.after):
@@ -339,15 +339,16 @@ def _defined(text: ChangedFile, base: Path) -> set[str]:
 
 
 def _is_private(text: ChangedFile, token: Token) -> bool:
-    """Whether a function belongs to its file alone, in which no test is."""
+    """Whether a function is private to its file, and the file has no tests."""
     begin = max(text.after.rfind(sign, 0, token.start) for sign in ";}{")
     return text.path.endswith(_SOURCES) and re.search(r"\bstatic\b", text.after[begin + 1 : token.start]) is not None
 
 
 def _state(text: ChangedFile) -> set[str]:
-    """Variables that outlive a call: code that counts its calls meets any condition of two computed values.
+    """Variables that outlive a call: code that counts its calls can pass any condition of two computed values.
 
-    Each by the function or else the file that it belongs to: what the gold patch keeps there is free there alone.
+    Each is named by the function or else the file that contains it, so what the gold patch keeps in a place is harmless
+    only there.
     """
     stream = [token for token in tokens(text.after) if token.kind != "directive"]
     depth, known = depths(text.after), functions(text.after)
@@ -419,7 +420,7 @@ def is_only_read(name: str, stream: Sequence[Token]) -> bool:
 
 
 def depths(source: str) -> dict[int, int]:
-    """Offset of each token → how many braces it stands in: the fewest of all branches of the preprocessor."""
+    """Offset of each token → depth of braces; the smallest one of all branches of conditional compilation."""
     depth, found = 0, {}
     branches: list[list[int]] = []  # depth at the condition, then at the end of each branch
     stream = tokens(source)
@@ -444,7 +445,7 @@ def depths(source: str) -> dict[int, int]:
 
 
 def _belongs_to_tests(name: str, path: str, base: Path) -> bool:
-    """Whether files of tests have this name and those of the product have not."""
+    """Whether test files contain this name and product files do not."""
     if not name or not base.is_dir():
         return False
     tests, product = _words_of_files(str(base))
@@ -470,7 +471,7 @@ def _words_of_files(base: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _by_directive(text: str, path: str, base: Path) -> set[str]:
-    """What a line of the preprocessor could do beyond a constant or a plain header."""
+    """What a preprocessor line could do other than define a constant or include a plain header."""
     match = _DIRECTIVE.match(text)
     if match is None:
         return set()

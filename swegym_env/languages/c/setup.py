@@ -1,9 +1,9 @@
 """How projects of C and C++ are set up: with the machine's compiler, by commands of the task or of this table.
 
-The table has the repositories of SWE-bench Multilingual. Their commands build what the rows' own scripts build, so that
-grading builds only what a patch changes. Test programs are built in grading alone: where a patch cannot be built, no
-program with the tests of the base commit may be left, which would pass in its place. The programs that scripts test
-(`redis-server`, `jq`, `micropython`) can be left: the hidden tests fail on those of the base commit.
+The table has the repositories of SWE-bench Multilingual. Their commands build the same as the scripts of the rows, so
+grading builds only what a patch changes. Test programs are built only in grading: if a patch cannot be built, no test
+program of the base commit may exist, because it would pass instead. Programs that test scripts start (`redis-server`,
+`jq`, `micropython`) may exist, because the hidden tests fail on those of the base commit.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ RECIPES: Mapping[str, MachineRecipe] = {
 
 
 def find_recipe(task: Task) -> MachineRecipe | None:
-    """The task's own `setup` commands; else the table's entry; for a shipped task, the toolchain alone."""
+    """The task's own `setup` commands, else the table's entry; for a shipped task, only the toolchain."""
     if task.setup or task.files:
         return MachineRecipe("a C compiler", _COMPILER, packages=("libc6-dev",), commands=task.setup)
     return RECIPES.get(task.repo)

@@ -1,7 +1,7 @@
 """C and C++ as tokens: the functions of a file, the calls in them, and literal values.
 
 Test files contain many macros of their framework (`TEST(Parser, Empty) {`), which the grammar of the language does not
-have. So they are read as tokens and brackets, and what cannot be read like this is not changed.
+contain. So files are read as tokens and brackets. Code that cannot be read in this way is not changed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Function:
     """A function with a body, or a test that a macro begins.
 
     Attributes:
-        name: of the function; of a test by a macro, all that the macro names it by ("Suite.Test").
+        name: of the function; for a test by a macro, the complete name in the macro ("Suite.Test").
         body: the tokens between its braces.
         begin, end: offsets of its head and of the end of its body in the source.
     """
@@ -168,7 +168,7 @@ def is_transparent(stream: Sequence[Token], brace: int) -> bool:
 
 
 def split(stream: Sequence[Token], separator: str) -> list[tuple[Token, ...]]:
-    """The parts between separators that are in no bracket; none of no tokens."""
+    """The parts between separators outside of brackets; empty if there are no tokens."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in stream:
@@ -184,7 +184,7 @@ def split(stream: Sequence[Token], separator: str) -> list[tuple[Token, ...]]:
 
 
 def calls(body: Sequence[Token]) -> Iterator[Call]:
-    """The statements of a body, at any depth, that are one call of a plain name."""
+    """The statements of a body, at any depth, that consist of one call of a plain name."""
     for at in range(len(body) - 2):
         name = body[at]
         if name.kind != "name" or name.text in _KEYWORDS or body[at + 1].text != "(":
@@ -198,7 +198,7 @@ def calls(body: Sequence[Token]) -> Iterator[Call]:
 
 
 def literal(stream: Sequence[Token]) -> int | float | str | None:
-    """The value of a literal, perhaps with a sign or in brackets; None if it is none."""
+    """The value of a literal, perhaps with a sign or in brackets; None for anything else."""
     stream = tuple(stream)
     while len(stream) > 2 and stream[0].text == "(" and closing(stream, 0) == len(stream) - 1:
         stream = stream[1:-1]
@@ -241,7 +241,7 @@ def _text(token: Token) -> str | None:
 
 
 def _opened(inner: str) -> str | None:
-    """Text without escapes; None where an escape is a byte that is no character of its own."""
+    """Text without escapes; None if an escape is a byte that is not a complete character."""
     if any(int(match[1] or "0", 8) > 127 or int(match[2] or "0", 16) > 127 for match in ESCAPE.finditer(inner)):
         return None
 
@@ -257,7 +257,7 @@ def _opened(inner: str) -> str | None:
 
 
 def target_functions(source: str, names: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Name of a function → those of `names` whose tests are it or call it, directly or through others of the file."""
+    """Name of a function → those of `names` whose tests are it or call it, also through functions of the file."""
     known = functions(source)
     own = {name: {function.name for function in known if is_named(function.name, name)} for name in names}
     inner = {
@@ -285,7 +285,7 @@ def is_named(function: str, name: str) -> bool:
 
 
 def added(source: str, lines: frozenset[int]) -> frozenset[str]:
-    """The names of the functions that hold one of these lines."""
+    """The names of the functions that contain one of these lines."""
     return frozenset(
         function.name
         for function in functions(source)

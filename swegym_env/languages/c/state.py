@@ -1,8 +1,8 @@
-"""Whether a patch in C or C++ keeps state between calls: it could answer with what a test gave it.
+"""Whether a patch in C or C++ keeps state between calls, with which it could return what a test passed earlier.
 
-Variables are only one way: freed memory and the stack keep their content, functions of the library remember their last
-arguments (`strtok`, `textdomain`, `chdir`), and functions of the product may do so too. So everything counts that is
-not known to keep nothing: a function that is newly called, a store in something that its function does not declare, a
+Variables are only one way: freed memory and the stack keep their content, library functions remember their last
+arguments (`strtok`, `textdomain`, `chdir`), and functions of the product may do the same. So everything counts that is
+not known to keep nothing: a new call of a function, a store into something that its function does not declare, a
 variable without an initial value. The only consequence for such a patch is a run beside twins (`languages.c.twins`).
 """
 
@@ -23,7 +23,7 @@ from swegym_env.repo.patches import parse_patch
 __all__ = ["keeps_state"]
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-# Functions of the library that keep nothing, and write nowhere but where they are told to.
+# Library functions that keep nothing, and write only to their arguments.
 _PLAIN = frozenset(
     _WORD.findall(
         """
@@ -36,7 +36,7 @@ _PLAIN = frozenset(
         """
     )
 )
-# What keeps something though the product may call it already.
+# Functions that keep something; they count even if the product already calls them.
 _KEEPING = frozenset(
     _WORD.findall(
         """
@@ -61,8 +61,8 @@ _LASTING = frozenset(("static", "thread_local", "_Thread_local", "__thread", "mu
 def keeps_state(patch: str, base: Path, gold: str = "") -> bool:
     """See `Language.keeps_state`.
 
-    Lines of the gold patch are free in their function. The ways in which it keeps something are not: it may keep what
-    it is given.
+    Lines of the gold patch are harmless in their function. Its ways to keep something are not, because it may keep its
+    arguments.
     """
     free = frozenset(line for text in _changed(gold, base) if text is not None for line in _added_lines(text))
     return any(text is None or any(_found_in(text, free)) for text in _changed(patch, base))
@@ -93,7 +93,7 @@ def _function_at(number: int, spans: Sequence[tuple[int, int, str]]) -> str:
 
 
 def _found_in(text: ChangedFile, free: Collection[tuple[str, str]] = ()) -> Iterator[Token]:
-    """What an added line keeps something with, unless it is one of these."""
+    """The ways to keep something in an added line, without those given."""
     lines, spans = text.after.split("\n"), _spans(text)
     others = frozenset(
         number for number in text.added if (_function_at(number, spans), "".join(lines[number - 1].split())) not in free
@@ -111,15 +111,15 @@ def _found_in(text: ChangedFile, free: Collection[tuple[str, str]] = ()) -> Iter
     forgetting: dict[str, bool] = {}
 
     def forgets(name: str) -> bool:
-        """Whether a function of the file keeps nothing, however it is called."""
+        """Whether a function of the file keeps nothing, in any call."""
         if name not in forgetting:
-            forgetting[name] = False  # one that calls itself
+            forgetting[name] = False  # for recursive functions
             bodies = [one for one in known if one.name == name]
             forgetting[name] = bool(bodies) and not any(any(kept_in(one, None)) for one in bodies)
         return name in _PLAIN or forgetting[name]
 
     def kept_in(function: Function, added: set[int] | None) -> Iterator[Token]:
-        """What a function keeps something with, or some of its tokens."""
+        """The ways in which a function, or some of its tokens, keep something."""
         first, last = bisect_left(starts, function.begin), bisect_left(starts, function.end)
         part = stream[first:last]
         before = called.get(function.name, frozenset()) - _KEEPING if added is not None else frozenset()
@@ -153,7 +153,7 @@ def _inside(stream: Sequence[Token], known: Sequence[Function]) -> list[bool]:
 
 
 def _variables(stream: Sequence[Token], is_inside: Sequence[bool], text: ChangedFile) -> Iterator[str]:
-    """The variables of a file that outlive a call and can be written."""
+    """The variables of a file that outlive a call and are writable."""
     for first in _outside(stream, set(range(len(stream))), is_inside, text):
         yield from _names_from(stream, first)
     for at, token in enumerate(stream):
@@ -162,7 +162,7 @@ def _variables(stream: Sequence[Token], is_inside: Sequence[bool], text: Changed
 
 
 def _names_from(stream: Sequence[Token], at: int) -> Iterator[str]:
-    """The names that a declaration gives."""
+    """The names that a declaration introduces."""
     while at + 1 < len(stream) and stream[at].text != ";":
         if stream[at].text in ("(", "[", "{"):
             at = closing(stream, at) + 1 or len(stream)
@@ -173,7 +173,7 @@ def _names_from(stream: Sequence[Token], at: int) -> Iterator[str]:
 
 
 def _keeps(part: Sequence[Token], at: int, variables: Collection[str]) -> bool:
-    """Whether a name in a function that is not called stands for something that outlives a call.
+    """Whether a name in a function, which is not called, refers to something that outlives a call.
 
     Args:
         part: the tokens of the function.
@@ -199,10 +199,10 @@ def _is_code(token: Token, text: ChangedFile) -> bool:
 
 
 def _is_constant(stream: Sequence[Token], at: int, *, is_inside: bool) -> bool:
-    """Whether what is declared here is a function, or cannot be written.
+    """Whether the declaration here is of a function, or of something that is not writable.
 
     Args:
-        is_inside: whether it stands in a function, where no other is declared.
+        is_inside: whether it is in a function, where no other function is declared.
     """
     end = at
     while end < len(stream) and stream[end].text not in (";", "=", "{", "(", "["):
@@ -213,7 +213,7 @@ def _is_constant(stream: Sequence[Token], at: int, *, is_inside: bool) -> bool:
 
 
 def _cannot_be_written(stream: Sequence[Token], at: int, end: int) -> bool:
-    """Whether a declaration is of a constant without pointers to what is none.
+    """Whether a declaration is of a constant without pointers to writable data.
 
     Args:
         at, end: where it begins, and where its name ends.
@@ -235,7 +235,7 @@ def _cannot_be_written(stream: Sequence[Token], at: int, end: int) -> bool:
 def _outside(
     stream: Sequence[Token], added: Collection[int], is_inside: Sequence[bool], text: ChangedFile
 ) -> Iterator[int]:
-    """Where the variables are declared that added lines declare outside of functions."""
+    """The declarations of variables in added lines outside of functions."""
     depth = depths(text.after)
     begin = 0
     for at, token in enumerate(stream):
@@ -261,7 +261,7 @@ def _outside(
 
 
 def _is_stored(stream: Sequence[Token], at: int) -> bool:
-    """Whether something is stored in the variable, or in what it holds; or a pointer to it is made."""
+    """Whether a value is stored into the variable or its content, or a pointer to it is created."""
     before = stream[at - 1].text if at else ""
     end = at + 1
     while end + 1 < len(stream) and stream[end].text in ("[", ".", "->"):
@@ -286,7 +286,7 @@ def _is_local(name: str, stream: Sequence[Token]) -> bool:
 
 
 def _begins_with_type(stream: Sequence[Token], at: int) -> bool:
-    """Whether the statement in which this stands declares variables."""
+    """Whether the statement at this place declares variables."""
     begin, depth = at, 0
     while begin and (depth or stream[begin - 1].text not in (";", "{", "}", "(")):
         begin -= 1
@@ -295,7 +295,7 @@ def _begins_with_type(stream: Sequence[Token], at: int) -> bool:
 
 
 def _is_without_value(stream: Sequence[Token], at: int) -> bool:
-    """Whether a local variable is declared here, and used before it gets a value."""
+    """Whether a local variable is declared here and used before a value is assigned to it."""
     declares = stream[at - 1].kind == "name" or stream[at - 1].text in ("*", ",")
     if not declares or stream[at - 1].text in _STATEMENTS or not _begins_with_type(stream, at):
         return False

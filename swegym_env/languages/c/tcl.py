@@ -1,8 +1,8 @@
 """Tests in Tcl, such as those of Redis and Valkey: their commands and expected values.
 
 A test is `test NAME BODY ?EXPECTED?`. Its body compares by `assert_equal`, `assert_match` and `assert_error`, and by
-`assert` with a condition. Only commands directly in the body are read, since every passing run executes them; not those
-in loops, branches and procedures.
+`assert` with a condition. Only commands directly in the body are read, because every passing run executes them; those
+in loops, branches and procedures are not read.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def make_control(
 
 
 def given_tests(files: Mapping[str, str], names: Iterable[str]) -> frozenset[str]:
-    """See `Language.given_tests`: those with a word that a command is given, and another expects."""
+    """See `Language.given_tests`: the tests with a word that one command receives and another one expects."""
     names = frozenset(names)
     apart: set[str] = set()
     known: set[str] = set()
@@ -107,7 +107,7 @@ def _literals(command: list[_Word]) -> list[str]:
 
 
 def _telling(text: str) -> list[str]:
-    """The words that may be given and expected: no variables, commands and small numbers."""
+    """The words that are specific enough to be recognised: no variables, commands and small numbers."""
     plain = re.sub(r"\$\{[^}]*\}|\$\w+|\\.", " ", text)
     return [word for word in re.findall(r"[A-Za-z0-9]+", plain) if len(word) > 1 and word not in _COMMANDS]
 
@@ -124,7 +124,7 @@ def _tests(source: str) -> Iterator[list[_Word]]:
 
 
 def _name_of(test: list[_Word]) -> re.Pattern[str]:
-    """Matches the names that a test can have, whose parts may be variables."""
+    """A pattern for the names that a test can have; parts of a name may be variables."""
     name = test[1].text
     bare = name[1:-1] if name[:1] in ('"', "{") else name
     if test[1].is_literal:
@@ -159,7 +159,7 @@ def _other_condition(word: _Word, choice: random.Random) -> _Edit:
 
 
 def _other(word: _Word, choice: random.Random) -> _Edit:
-    """Another literal in the place of one."""
+    """A different literal to replace one."""
     letters = [place for place, letter in enumerate(word.text) if letter in string.ascii_letters + string.digits]
     if not letters:
         quotes = (word.text[0], word.text[-1]) if word.text[:1] in ('"', "{") else ("", "")
@@ -219,7 +219,7 @@ def _word_end(source: str, begin: int, end: int) -> int | None:
 
 
 def _closed(source: str, begin: int, end: int) -> int | None:
-    """The offset after what closes the brace or bracket at `begin`."""
+    """The offset after the closing counterpart of the brace or bracket at `begin`."""
     opening, depth, at = source[begin], 0, begin
     while at < end:
         if source[at] == "\\":

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.c import tcl
-from swegym_env.languages.c.assertions import judges
+from swegym_env.languages.c.assertions import is_assertion
 from swegym_env.languages.c.source import (
     ESCAPE,
     Call,
@@ -41,7 +41,7 @@ from swegym_env.languages.changed import spliced
 
 __all__ = ["given_tests", "make_twins"]
 
-_COPIES = 3  # of the test as it is, and with other values
+_COPIES = 3  # of the unchanged test, and with other values
 _MOST_KEYS, _MOST_TOKENS = 8, 60_000
 _LEAST_NUMBER, _LEAST_LETTERS, _TELLING_LETTERS = 10, 2, 4
 _WORD = re.compile(r"[A-Za-z0-9]+")
@@ -52,7 +52,7 @@ _NO_NAMES = frozenset(("if", "for", "while", "switch", "return", "sizeof", "catc
 
 
 def given_tests(files: Mapping[str, str], names: Iterable[str]) -> frozenset[str]:
-    """See `Language.given_tests`: nothing is taken out of what these tests give."""
+    """See `Language.given_tests`; values are not removed from what these tests pass to the code."""
     names = tuple(names)
     scripts = {path: source for path, source in files.items() if path.endswith(".tcl")}
     if scripts:  # no repository has tests of both kinds
@@ -93,9 +93,9 @@ class _Test:
     """A function of a test file.
 
     Attributes:
-        names: of the task's tests that are it or call it.
-        keys: words of literals that it gives the code under test and expects.
-        is_open: whether it may give what it expects in a way that twins cannot vary.
+        names: of the task's tests that consist of it or call it.
+        keys: words of literals that it passes to the code under test and expects.
+        is_open: whether it may pass an expected value to the code in a way that twins cannot vary.
     """
 
     names: frozenset[str]
@@ -117,9 +117,9 @@ def _tests(files: Mapping[str, str], names: tuple[str, ...]) -> Iterator[_Test]:
 
 
 def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
-    """The words that a function gives and expects; whether it may give what it expects by a name of another kind."""
+    """The words that a function passes and expects; whether it may pass expected values by another kind of name."""
     body = function.body
-    judging = [call for call in calls(body) if judges(call)]
+    judging = [call for call in calls(body) if is_assertion(call)]
     spans = [(call.start, call.end) for call in judging]
     often = Counter(word for token in body for word in _words(token))
     alike = Counter(token.text for token in body if token.kind == "text")
@@ -153,7 +153,7 @@ def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
 
 
 def _expected_of(call: Call) -> Iterator[Token]:
-    """The tokens of an assertion but for what functions are given; of a condition, also what these are given alone."""
+    """The tokens of an assertion except arguments of calls; of a condition, also arguments that are a single token."""
     for argument in call.arguments:
         at = 0
         while at < len(argument):
@@ -167,17 +167,17 @@ def _expected_of(call: Call) -> Iterator[Token]:
 
 
 def _own_tokens(call: Call) -> Iterator[Token]:
-    """The tokens of an assertion but for what is given to calls in the arguments of the outermost ones."""
+    """The tokens of an assertion, except arguments of calls that are nested in the outermost ones."""
     for argument in call.arguments:
         depth = 0
         for token in argument:
             depth += (token.text == "(") - (token.text == ")")
-            if depth < (3 if len(call.arguments) == 1 else 2):  # a condition compares by a call
+            if depth < (3 if len(call.arguments) == 1 else 2):  # a condition compares by a call, one level deeper
                 yield token
 
 
 def _words(token: Token) -> list[str]:
-    """The words of a literal that may be given and expected: small numbers are sizes and places."""
+    """The words of a literal that count as passed and expected; small numbers do not, as they are sizes and indices."""
     if token.kind == "number":
         return [token.text] if token.text.isdecimal() and int(token.text) >= _LEAST_NUMBER else []
     words = _WORD.findall(ESCAPE.sub(" ", token.text)) if token.kind == "text" else []
@@ -185,7 +185,7 @@ def _words(token: Token) -> list[str]:
 
 
 def _is_told(word: str) -> bool:
-    """Whether two texts that hold this word have it from each other."""
+    """Whether a word is so specific that two texts that contain it are related."""
     return len(word) >= _TELLING_LETTERS or word.isdecimal()
 
 
@@ -194,7 +194,7 @@ def _is_variable(token: Token, body: Sequence[Token]) -> bool:
 
 
 def _initial(body: Sequence[Token]) -> dict[str, tuple[Token, ...]]:
-    """Name of a variable → the tokens that it is declared with."""
+    """Name of a variable → the tokens of its initial value."""
     found: dict[str, tuple[Token, ...]] = {}
     for at in range(1, len(body) - 2):
         before, after = body[at - 1], body[at + 1]
@@ -223,7 +223,7 @@ def _inside(function: Function) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Body:
-    """The statements of a test, of which each may be written with other names and values.
+    """The statements of a test, each of which can be written with other names and values.
 
     Attributes:
         statements: the tokens of each.
@@ -237,7 +237,7 @@ class _Body:
 
     @classmethod
     def of(cls, test: _Test, source: str) -> _Body | None:
-        """The body of a test; None if it has no twins: it ends early, or is built of directives."""
+        """The body of a test; None if it can have no twins: it returns early, or contains directives."""
         begin, end = _inside(test.function)
         inner = tokens(source[begin:end])
         words = {token.text for token in inner}
@@ -280,7 +280,7 @@ class _Body:
 
 
 def _others(key: str, count: int, choice: random.Random) -> list[str]:
-    """Words of the same shape, all different."""
+    """Different words of the same shape."""
     kinds = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
     found: list[str] = []
     while len(found) < count:
@@ -291,7 +291,7 @@ def _others(key: str, count: int, choice: random.Random) -> list[str]:
 
 
 def _statements(body: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
-    """The statements of a block, each with those that it governs."""
+    """The statements of a block, each with the statements that it controls."""
     begin = at = 0
     while at < len(body):
         token = body[at]
@@ -330,7 +330,7 @@ def _declared(statement: Sequence[Token]) -> Iterator[str]:
 def _taken_out(
     statement: tuple[Token, ...], keyword: str, fresh: Iterator[str], taken: list[tuple[Token, ...]]
 ) -> tuple[Token, ...]:
-    """A statement with names in the place of the calls that are given to others: twins come between.
+    """A statement whose nested calls are moved into statements before it, so that twins can run in between.
 
     Args:
         taken: gets the statements that make these calls.
@@ -340,7 +340,7 @@ def _taken_out(
     made = list(statement)
     at = len(made) - 2
     depth = 0
-    while at > 0:  # from the inside of a line of calls to its outside, and from its end
+    while at > 0:  # from the innermost call of a chain to the outermost one, starting at its end
         depth += (made[at].text == ")") - (made[at].text == "(")
         is_call = made[at].kind == "name" and made[at + 1].text == "(" and not made[at].text.isupper()
         if is_call and made[at].text not in _NO_NAMES and made[at - 1].text in ("(", ","):
@@ -358,11 +358,11 @@ def _taken_out(
 
 
 def _written(statement: Sequence[Token], renamed: Collection[str], suffix: str, changes: Mapping[str, str]) -> str:
-    """A statement with other literals; of a twin, with other names too, and its assertions check nothing."""
+    """A statement with other literals; for a twin, also with other names, and with assertions that check nothing."""
     stream = list(statement)
     if suffix:
         for call in reversed(list(calls((Token("sign", ";", -1), *stream)))):
-            if judges(call):
+            if is_assertion(call):
                 first = next(at for at, token in enumerate(stream) if token.start == call.start)
                 last = closing(stream, first + 1)
                 parts = [part for part in split(stream[first + 2 : last], ",") if any(t.kind == "name" for t in part)]
@@ -380,7 +380,7 @@ def _written(statement: Sequence[Token], renamed: Collection[str], suffix: str, 
 
 
 def _changed(token: Token, changes: Mapping[str, str]) -> str:
-    """A literal with other words; other tokens as they are."""
+    """A literal with other words; other tokens are unchanged."""
     if token.kind != "text":
         return changes.get(token.text, token.text) if token.kind == "number" else token.text
     parts, at = [], 0

@@ -20,7 +20,7 @@ _DEFINED = re.compile(
 
 
 def without_unused(source: str) -> str:
-    """The source with empty texts and zeros in the place of literals that nothing reads; lines stay where they are."""
+    """The source with literals that nothing reads replaced by empty texts and zeros; line numbers stay the same."""
     stream = [token for token in tokens(source) if token.kind != "directive"]
     macros = [token for token in tokens(source) if token.kind == "directive"]
     names = Counter(token.text for token in _read(stream))
@@ -42,7 +42,7 @@ def without_unused(source: str) -> str:
 
 
 def _read(stream: Sequence[Token]) -> Iterator[Token]:
-    """The names that do more than being printed, or than being said to be unused."""
+    """The names that are used other than for printing or in `(void)name`."""
     printed = -1
     for at, token in enumerate(stream):
         if (
@@ -60,7 +60,7 @@ _PRINTING = re.compile(r"v?d?f?printf|f?puts|perror|syslog|warnx?")
 
 
 def _given_unused(source: str, stream: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
-    """What is given to functions of the file for parameters that they do not use."""
+    """The arguments of functions of the file for parameters that they do not use."""
     unused: dict[str, list[int]] = {}
     for function in functions(source):
         at = next((at for at, token in enumerate(stream) if token.start == function.begin), -1)

@@ -38,7 +38,8 @@ __all__ = ["JavaScript"]
 
 _SUFFIX = r"\.[cm]?[jt]sx?"
 _CONFIGURED = r"jest|vitest|vite|mocha|karma|babel|ava|jasmine|nyc|playwright|cypress|rollup|webpack|esbuild|tsup|swc"
-# What configures test runners, compilers and package managers: by a name with a dot, "….config.js" and their kin.
+# Configuration files of test runners, compilers and package managers: names with a leading dot, "….config.js" and
+# similar ones.
 _CONFIGURATION = (
     rf"^\.({_CONFIGURED})|^({_CONFIGURED})([.-]\w+)*[.-](config|conf|preset|setup|transform|workspace)\b"
     r"|^(package(-lock)?\.json|npm-shrinkwrap\.json|yarn\.lock|pnpm-(lock|workspace)\.yaml|(lerna|nx|turbo|jasmine)\.json"
@@ -51,7 +52,7 @@ class JavaScript(Language):
 
     name = "javascript"
     suffixes = (".js", ".jsx", ".mjs", ".cjs", ".ts", ".tsx", ".mts", ".cts", ".vue")
-    # JSX in JavaScript is read by the grammar of TSX too: that of JavaScript loses its way in it.
+    # JSX in JavaScript is also parsed by the grammar of TSX, because the grammar of JavaScript fails on it.
     grammars = MappingProxyType(
         {
             **dict.fromkeys((".js", ".mjs", ".cjs"), (TSX, TYPESCRIPT)),

@@ -1,9 +1,9 @@
 """Blind expectations for JavaScript and TypeScript: hidden tests whose expected values are not inside the sandbox.
 
-`assert.strictEqual(greet("Ada"), "Hello")` becomes a call that sends the value of `greet("Ada")` out; the text stays
-outside and is compared there. Code that reads the tests, that answers every question with yes or that ends the process
-has nothing to forge. Conditions without a literal stay in the test, and what they compare is sent in addition. With
-`computed` they are removed too, and what they compare must be what the gold patch sends.
+`assert.strictEqual(greet("Ada"), "Hello")` becomes a call that sends the value of `greet("Ada")` out of the sandbox.
+The text stays outside and is compared there. Code that reads the tests, whose results satisfy every check, or that ends
+the process has nothing to forge. Conditions without a literal stay in the test, and the values that they compare are
+sent in addition. With `computed` they are removed too, and the values must equal those that the gold patch sends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from swegym_env.languages.javascript.source import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-__all__ = ["arguments_of", "chain_of", "judges", "make_blind", "python_pattern", "whole_of"]
+__all__ = ["arguments_of", "chain_of", "is_assertion", "make_blind", "python_pattern", "whole_of"]
 
 _SENDER = Path(__file__).parent / "inside" / "blind.js"
 _STRICT = frozenset({"strictEqual", "deepStrictEqual", "toBe", "toStrictEqual", "equal", "eq", "equals"})
@@ -46,7 +46,7 @@ _INEQUALITIES = frozenset(
 _THROWS = frozenset({"throws", "throw", "Throw", "toThrow", "toThrowError"})
 _SEARCHES = frozenset({"match", "toMatch", "include", "includes", "contain", "toContain", "string"})
 _TRUTHS = frozenset({"ok", "isTrue", "isOk", "toBeTruthy", "true"})
-# What a spy was called with: once, the last time, how often.
+# Assertions about the calls of a spy: any call, the last one, their number.
 _CALLED = frozenset(
     {
         *("toHaveBeenCalledWith", "toBeCalledWith", "toHaveBeenNthCalledWith", "nthCalledWith", "calledWith"),
@@ -70,14 +70,14 @@ _JUDGING = re.compile(r"(?i)assert|expect|should|verify|check")
 _LINKS = frozenset({"to", "be", "deep", "that", "is", "and", "have", "been"})
 _FOUND = frozenset({">= 0", "> -1", "!== -1", "!= -1", "!== null", "!= null"})
 _COMPARISONS = frozenset({"===", "!==", "==", "!=", "<", ">", "<=", ">="})
-# Methods that ask the functions which they are given: their object decides what these are asked.
+# Methods that call a function argument: their object decides with which values.
 _ASKING = frozenset(
     {
         *("some", "every", "find", "findIndex", "findLast", "findLastIndex", "filter", "map", "flatMap", "reduce"),
         *("forEach", "has", "includes", "indexOf", "lastIndexOf", "contains", "test", "match", "search", "startsWith"),
     }
 )
-# Errors of the language that are no base of others. A class of the product, or of the test, stays in the test.
+# Errors of the language that are not base classes of others. A class of the product, or of the test, stays in the test.
 _ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "ReferenceError", "EvalError", "URIError"})
 _REJECTS = frozenset({"rejects", "toThrow of a promise", "toThrowError of a promise"})
 _FUNCTIONS = ("arrow_function", "function_expression")
@@ -109,7 +109,7 @@ def make_blind(
         hidden = _Hidden.of(path, files, [test for one, test in known if one == path], wanted, left, computed=computed)
         for call in (node for node in walk(root) if node.type == "call_expression"):
             function = call.child_by_field_name("function")
-            if not judges(call, text) or (function is not None and text.of(function) in helpers):
+            if not is_assertion(call, text) or (function is not None and text.of(function) in helpers):
                 continue
             line = call.start_point[0] + 1
             inside = [names for first, last, names in spans if first <= line <= last]
@@ -123,7 +123,7 @@ def make_blind(
             place = f"{path}:{line}:{call.start_point[1] + 1}"
             plan = hidden.plans.get(call.start_byte) or _planned(call, place, left, text, computed=computed)
             if not _is_alone(whole_of(call), is_promise=any(one.by == "rejected" for one in plan.sent)):
-                plan = dataclasses.replace(plan, sent=())  # its result is used
+                plan = dataclasses.replace(plan, sent=())  # the result of the assertion is used
             keys = {one.place: drawn_word(choice) for one in (*plan.sent, *plan.beside)}
             for one in (*plan.sent, *plan.beside):
                 expectation = Expectation(one.place, one.kind, tests, min(tests), True, one.value, one.options)
@@ -148,7 +148,7 @@ _Span = tuple[int, int, frozenset[str]]  # first and last line, and the tests
 
 
 def _functions(root: Node, text: Text) -> Iterator[tuple[str, Node]]:
-    """The functions of a file that are declared at its top, by name."""
+    """The functions that a file declares at top level, by name."""
     for node in root.named_children:
         node = node.named_children[0] if node.type == "export_statement" and node.named_children else node
         for one in node.named_children if node.type in ("lexical_declaration", "variable_declaration") else [node]:
@@ -160,7 +160,7 @@ def _functions(root: Node, text: Text) -> Iterator[tuple[str, Node]]:
 
 
 def _helpers(root: Node, spans: list[_Span], text: Text) -> dict[str, _Span]:
-    """The functions outside of the tests: their lines, and the tests that name them, or name others that do."""
+    """The functions outside of the tests: their lines, and the tests that use them directly or by other functions."""
     functions = dict(_functions(root, text))
     names = {
         place: {text.of(one) for one in walk(node) if one.type == "identifier"} & functions.keys()
@@ -183,7 +183,7 @@ def _helpers(root: Node, spans: list[_Span], text: Text) -> dict[str, _Span]:
 
 
 def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
-    """The source without the literals that its functions are given for parameters that they do not use."""
+    """The source without literal arguments of its functions for parameters that these do not use."""
     text = Text(source.encode("utf-8", "surrogatepass"))
     root = parsed(path, source)
     unused: dict[str, set[int]] = {}
@@ -206,9 +206,9 @@ def _without_unused(path: str, source: str, helpers: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class _Sent:
-    """One value that is sent: place, kind, value and options of its expectation, and how it is written.
+    """One value that is sent: place, kind, value and options of its expectation, and its form.
 
-    Of a function with `by` "thrown", and of a promise with "rejected", the error is sent.
+    If `by` is "thrown", the error that a function throws is sent; if "rejected", the error of a promise.
     """
 
     place: str
@@ -222,14 +222,14 @@ class _Sent:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is sent in the place of an assertion, and what beside it, where it stands."""
+    """The values that are sent instead of an assertion, and those that are sent in place in addition to it."""
 
     sent: tuple[_Sent, ...] = ()
     beside: tuple[_Sent, ...] = ()
 
 
 def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: Text) -> Iterator[tuple[int, int, str]]:
-    """How the source of an assertion is changed: what it compares is sent in its place, or where it stands."""
+    """The edits of an assertion: its values are sent instead of it, or in place."""
     wraps = [(one.node, f'{sender}("{keys[one.place]}", (', f'), "{one.how}")') for one in plan.beside]
     if not plan.sent:
         for node, before, after in wraps:
@@ -244,17 +244,17 @@ def _edits(call: Node, plan: _Plan, keys: Mapping[str, str], sender: str, text: 
         written.append(f'{function}("{keys[one.place]}", ({inner}), "{one.how}")')
     whole = whole_of(call)
     together = ", ".join(written)
-    # It does not begin with a parenthesis: the line before it may end without a semicolon.
+    # Without a parenthesis at the start, because the line before may end without a semicolon.
     together = f"Promise.all([{together}])" if plan.sent[0].by == "rejected" else f"void ({together})"
     yield text.at(whole.start_byte), text.at(whole.end_byte), together
 
 
 @dataclass(frozen=True)
 class _Hidden:
-    """The tests whose snapshots in files stay outside: of each, all that it compares with them is sent.
+    """The tests whose snapshot files stay outside: all values that such a test compares with them are sent.
 
     Attributes:
-        plans: offset of an assertion, in bytes → what is sent in its place.
+        plans: offset of an assertion, in bytes → the values that are sent instead of it.
     """
 
     tests: tuple[Test, ...]
@@ -273,7 +273,11 @@ class _Hidden:
     ) -> _Hidden:
         source, shown = files[path], files.get(snapshots_of(path), "")
         text, root = Text(source.encode("utf-8", "surrogatepass")), parsed(path, source)
-        calls = [node for node in walk(root) if node.type == "call_expression" and judges(node, text)] if shown else []
+        calls = (
+            [node for node in walk(root) if node.type == "call_expression" and is_assertion(node, text)]
+            if shown
+            else []
+        )
         tests: list[Test] = []
         plans: dict[int, _Plan] = {}
         for test in known if shown else ():
@@ -300,7 +304,7 @@ class _Hidden:
 
 
 def _hint(call: Node, text: Text) -> str | None:
-    """The hint of a snapshot; None where something else is compared too, or the hint is computed."""
+    """The hint of a snapshot; None if the call also compares something else, or the hint is computed."""
     expected = _comparison(call, text)[1][1:]
     values = [constant(one, text, _NOTHING) for one in expected]
     if not values:
@@ -309,7 +313,7 @@ def _hint(call: Node, text: Text) -> str | None:
 
 
 def _of_shown(call: Node, place: str, value: object, text: Text) -> _Sent:
-    """What is sent of an assertion that compares with a file: its value, or that of the gold patch."""
+    """The value that is sent for a comparison with a snapshot file; if unknown, it must equal the gold patch's."""
     name, sides, _ = _comparison(call, text)
     by, how = ("thrown", "message") if name in _ERROR_SNAPSHOTS else ("", "loose")
     if value is _NOTHING:
@@ -320,7 +324,7 @@ def _of_shown(call: Node, place: str, value: object, text: Text) -> _Sent:
 
 
 def _shown(shown: str, call: Node, text: Text) -> object:
-    """The value that a snapshot shows; of an error as Vitest shows it, with its class, in a tuple."""
+    """The value that a snapshot shows; for an error in Vitest's form, which includes its class, a tuple."""
     is_error = _comparison(call, text)[0] in _ERROR_SNAPSHOTS
     if is_error and (found := re.fullmatch(r"\[(\w*Error: .*)\]", shown.strip("\n"), re.DOTALL)):
         return (found[1],)
@@ -328,8 +332,8 @@ def _shown(shown: str, call: Node, text: Text) -> object:
     return _NOTHING if is_error and not isinstance(value, str) else value
 
 
-def judges(call: Node, text: Text) -> bool:
-    """Whether a call is an assertion, known or not: of a chain of `expect`, its innermost call."""
+def is_assertion(call: Node, text: Text) -> bool:
+    """Whether a call is an assertion, known or not; in a chain of `expect`, only its innermost call."""
     function = call.child_by_field_name("function")
     if function is None:
         return False
@@ -354,7 +358,7 @@ def whole_of(call: Node) -> Node:
 
 
 def _is_alone(whole: Node, *, is_promise: bool) -> bool:
-    """Whether nothing but the test gets the result of an assertion; of a promise, waiting for it changes nothing."""
+    """Whether no code but the test runner uses the result of an assertion; a promise may be awaited or returned."""
     above = whole.parent
     if is_promise and above is not None and above.type == "await_expression":
         above = above.parent
@@ -363,7 +367,7 @@ def _is_alone(whole: Node, *, is_promise: bool) -> bool:
 
 
 def arguments_of(call: Node) -> list[Node]:
-    """What a call is given."""
+    """The arguments of a call, without comments."""
     arguments = call.child_by_field_name("arguments")
     return [child for child in arguments.named_children if child.type != "comment"] if arguments is not None else []
 
@@ -407,7 +411,8 @@ def _planned(call: Node, place: str, left: frozenset[str], text: Text, *, comput
             if not any(_is_inside(part, other) for other in chosen)
         ]
         return _Plan(tuple(sent), tuple(one for one in beside if one.place not in left))
-    # Nothing that is expected may stay in the test: of an equality one side is sent, of a condition what it compares.
+    # No expected value may stay in the test: of an equality one side is sent, of a condition the values that it
+    # compares.
     is_whole = all(one.node in sides and one.kind != "search" for one in sent)
     if sent and is_whole and not receivers and not loose:
         return _Plan(tuple(sent))
@@ -434,7 +439,7 @@ def _is_inside(node: Node, other: Node) -> bool:
 
 
 def _wrapped(node: Node, wraps: list[tuple[Node, str, str]], text: Text) -> str:
-    """The source of a node, with something before and after nodes in it."""
+    """The source of a node, with texts inserted around some of the nodes in it."""
     source, begin = text.of(node).encode("utf-8", "surrogatepass"), node.start_byte
     for inner, before, after in sorted(wraps, key=lambda wrap: -wrap[0].start_byte):
         if node.start_byte <= inner.start_byte and inner.end_byte <= node.end_byte:
@@ -444,7 +449,7 @@ def _wrapped(node: Node, wraps: list[tuple[Node, str, str]], text: Text) -> str:
 
 
 def _receivers(node: Node, text: Text) -> Iterator[Node]:
-    """The objects of calls that are given functions of the test: they decide what these are asked."""
+    """The objects of calls with functions of the test as arguments; they decide with which values these are called."""
     for call in (one for one in walk(node) if one.type == "call_expression"):
         function = call.child_by_field_name("function")
         owner = function.child_by_field_name("object") if function is not None else None
@@ -458,7 +463,7 @@ def _receivers(node: Node, text: Text) -> Iterator[Node]:
 
 
 def _ancestors(node: Node, last: Node) -> Iterator[Node]:
-    """The nodes between one and another that holds it."""
+    """The ancestors of a node up to another node that contains it."""
     here = node.parent if node != last else None
     while here is not None and here != last.parent:
         yield here
@@ -466,12 +471,12 @@ def _ancestors(node: Node, last: Node) -> Iterator[Node]:
 
 
 def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text, by: str, *, computed: bool) -> _Plan:
-    """Of an error that is to be of a class which is none of the language, its classes, and those of that class."""
+    """For an expected error whose class is not of the language: the classes of the error, and those of that class."""
     if len(sides) != 2 or sides[1].type not in ("identifier", "member_expression"):
         return _Plan()
     is_class = _is_class(sides[1], text)
     error = _Sent(f"{place}/0", "gold", None, sides[0], "classes", {"one": 1.0, "error": 1.0}, by)
-    if computed:  # what has another name may be a function that reads the message
+    if computed:  # an expression that does not look like a class may be a function that reads the message
         message = _Sent(f"{place}/1", "gold", None, sides[0], "message", {"one": 1.0}, by)
         parts = (error,) if is_class else (error, message)
         return _Plan(parts if not any(one.place in left for one in parts) else ())
@@ -486,7 +491,7 @@ def _of_a_class(sides: list[Node], place: str, left: frozenset[str], text: Text,
 def _spied(
     call: Node, name: str, sides: list[Node], place: str, left: frozenset[str], text: Text, *, computed: bool
 ) -> _Plan:
-    """Of a spy, its calls; of what is compared with a snapshot, or holds an object, itself."""
+    """For assertions about a spy, its calls are sent; for snapshots and assertions about objects, the value itself."""
     actual, values = sides[0], [constant(one, text, _NOTHING) for one in sides[1:]]
     is_error = name in _ERROR_SNAPSHOTS
     gold = _Sent(f"{place}/0", "gold", None, actual, "message" if is_error else "calls", {"one": 1.0})
@@ -507,7 +512,7 @@ def _spied(
         shown = _shown(values[0], call, text)
         if shown is not _NOTHING and place not in left:
             return _Plan((_of_shown(call, place, shown, text),))
-    # A snapshot in a file that no test asks for any more makes Jest fail; see `_Hidden`.
+    # Jest fails if no test uses a snapshot of a file any more; see `_Hidden`.
     if gold.place in left or (is_error and not computed) or (name in _IN_FILES and computed):
         return _Plan()
     if computed:
@@ -516,17 +521,17 @@ def _spied(
 
 
 def _is_class(node: Node, text: Text) -> bool:
-    """Whether an expression is the name of a class, by its looks, that is not the language's."""
+    """Whether an expression looks like the name of a class, other than one of the language."""
     name = text.of(node).rpartition(".")[2]
     return name[:1].isupper() and name not in (*_ERRORS, "Error")
 
 
 def _thrown(call: Node, sides: list[Node], place: str, text: Text, by: str) -> Iterator[_Sent]:
-    """What is sent of an expected error: its message or class, or what of it an object describes."""
+    """The values sent for an expected error: its message or class, or the properties that an object describes."""
     kinds = (*_FUNCTIONS, "identifier", *(("call_expression",) if by == "rejected" else ()))
     if len(sides) != 2 or sides[0].type not in kinds:
         return
-    is_node = not text.of(call).startswith("expect")  # `assert.throws` searches in "Error: message"
+    is_node = not text.of(call).startswith("expect")  # `assert.throws` matches "Error: message"
     function, expected = sides
     if expected.type == "regex":
         pattern = python_pattern(text.of(expected))
@@ -548,7 +553,7 @@ def _thrown(call: Node, sides: list[Node], place: str, text: Text, by: str) -> I
             if not isinstance(value, str | int) or isinstance(value, bool):
                 return
             kind: Comparison = "is" if pattern is None else "search"
-            # As few bits as a class: the name of an error of the language is that.
+            # The name of an error of the language counts as few bits as a class.
             options = {"error": 1.0} if value in (*_ERRORS, "Error") else {}
             found.append(_Sent(f"{place}/{number}", kind, value, function, text.of(key), options, by))
         yield from found
@@ -558,7 +563,7 @@ _UNKNOWN_IN_PATTERN = re.compile(r"\\[pPcuxk]|\(\?<|\[\^?\]|\[[^\]]*(\[|--|&&|\|
 
 
 def python_pattern(source: str) -> str | None:
-    """A regular expression of JavaScript (`/a$/i`) as one of Python that finds the same; None where none is known."""
+    """A regular expression of JavaScript (`/a$/i`) as an equivalent one of Python; None if there is none."""
     body, _, flags = source[1:].rpartition("/")
     if set(flags) - set("gimsu") or _UNKNOWN_IN_PATTERN.search(body):
         return None
@@ -574,7 +579,7 @@ def python_pattern(source: str) -> str | None:
 
 
 def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
-    """The name of an assertion, what it compares (what is computed first), and how it is sent."""
+    """The name of an assertion, its operands (the computed one first), and the form in which they are sent."""
     function, given = call.child_by_field_name("function"), arguments_of(call)
     if function is None or not given:
         return "", [], ""
@@ -604,7 +609,7 @@ def _comparison(call: Node, text: Text) -> tuple[str, list[Node], str]:
 
 
 def _searched(actual: Node, expected: Node, place: str, text: Text) -> list[_Sent]:
-    """What is searched: it holds what stays outside."""
+    """The value in which an assertion searches for a literal."""
     value = constant(expected, text, _NOTHING)
     if isinstance(value, str | int) and not isinstance(value, bool):
         return [_Sent(place, "in", value, actual, "searched")]
@@ -633,7 +638,7 @@ def chain_of(call: Node, text: Text) -> tuple[list[str], list[Node]]:
 
 
 def _equality(actual: Node, expected: Node, place: str, text: Text, *, how: str) -> tuple[list[Node], list[_Sent]]:
-    """What an equality compares; and what is sent of it, if one side is a literal."""
+    """The operands of an equality, and the values that are sent if one side is a literal."""
     value = constant(expected, text, _NOTHING)
     if constant(actual, text, _NOTHING) is not _NOTHING:
         return [], []
@@ -651,12 +656,12 @@ def _equality(actual: Node, expected: Node, place: str, text: Text, *, how: str)
 
 
 def _truth(condition: Node, place: str, *, exact: bool) -> _Sent:
-    """The truth of a condition; many values are true."""
+    """The truth value of a condition, which many values satisfy."""
     return _Sent(place, "is", True, condition, "strict" if exact else "truth", {} if exact else {"loose": 1.0})
 
 
 def _asked(condition: Node, place: str, text: Text) -> list[_Sent]:
-    """What a condition compares with a literal, if it is one comparison or search."""
+    """The values that a condition compares with a literal, if it is a single comparison or search."""
     if condition.type == "parenthesized_expression":
         return _asked(condition.named_children[0], place, text)
     if condition.type == "binary_expression" and len(condition.children) == 3:
@@ -698,7 +703,7 @@ def _asked_by_call(call: Node, place: str, text: Text) -> list[_Sent]:
 
 
 def _compared(condition: Node, text: Text) -> Iterator[Node]:
-    """What a condition compares or searches; nothing of a plain call."""
+    """The values that a condition compares or searches; none for a plain call."""
     is_negated = condition.type == "unary_expression" and condition.children[0].type == "!"
     if condition.type == "parenthesized_expression" or is_negated:
         yield from _compared(condition.named_children[0], text)
@@ -720,7 +725,7 @@ def _compared(condition: Node, text: Text) -> Iterator[Node]:
 
 
 def _code(path: str, root: Node, sender: str, output: str) -> str:
-    """What sends a value, at the end of the file: functions and imports are known before it."""
+    """The sending code for the end of the file: functions and imports are hoisted."""
     kinds = {node.type for node in root.named_children}
     is_module = path.endswith((".mjs", ".mts")) or bool(kinds & {"import_statement", "export_statement"})
     load = f"import * as {sender}files from 'fs';\n" if is_module and not path.endswith(".cts") else ""

@@ -1,7 +1,7 @@
 """Negative controls for JavaScript and TypeScript: hidden tests with a wrong expected value each.
 
-See `languages.python.controls` for what a control shows. A test without an assertion that can be changed stays as it
-is.
+See `languages.python.controls` for what a control shows. A test without an assertion that can be changed is not
+changed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make_control(
         if not test.expected or not (tests if names_of else added):
             continue
         values = [one for one in test.expected if one.kind != "turned"]
-        # What the test asks for, before the truths that it expects.
+        # Other values are preferred to expected truth values.
         chosen = choice.choice([one for one in values if one.kind != "word"] or values or test.expected)
         edits.setdefault(path, []).append(_edit(chosen, files[path], words, choice))
         changed |= tests
@@ -68,7 +68,7 @@ def make_control(
 
 
 def _guess(one: Expected, source: str) -> float:
-    """The chance that somebody who has seen nothing names what is expected."""
+    """The chance to guess an expected value without any information."""
     if one.kind in ("turned", "word", "error"):
         return 0.5
     text = source[one.begin : one.end]
@@ -77,7 +77,7 @@ def _guess(one: Expected, source: str) -> float:
 
 
 def _edit(one: Expected, source: str, words: Sequence[str], choice: random.Random) -> tuple[int, int, str]:
-    """The change that makes the assertion fail if it holds now."""
+    """An edit of the assertion that makes it fail if it holds now."""
     text = source[one.begin : one.end]
     if one.kind in ("turned", "error"):
         return one.begin, one.end, one.turned
@@ -99,7 +99,8 @@ def _edit(one: Expected, source: str, words: Sequence[str], choice: random.Rando
     before, after = source[begin : one.begin], source[one.end : end]
     if is_async:
         return begin, end, before + others[0] + after
-    # What has many answers holds one of several decoys; an object that says yes, each of them.
+    # A value that satisfies many lookups contains one of several decoys; an object whose methods always return true
+    # satisfies each.
     name = "k" + "".join(choice.choices(string.ascii_lowercase, k=6))
     each = f"{before}{name}{after}"
     if one.condition is None:
@@ -109,7 +110,7 @@ def _edit(one: Expected, source: str, words: Sequence[str], choice: random.Rando
 
 
 def _places(one: Expected, source: str) -> list[tuple[int, int]]:
-    """The words and numbers of a text that stand for themselves, as offsets in the source."""
+    """The words and numbers of a text that have no special meaning, as offsets in the source."""
     letters = frozenset(one.letters)
     found = [
         (one.begin + match.start(), one.begin + match.end())
@@ -121,13 +122,13 @@ def _places(one: Expected, source: str) -> list[tuple[int, int]]:
 
 
 def _others(word: str, words: Sequence[str], count: int, choice: random.Random) -> list[str]:
-    """Words of the same file or of the language that look like this one, numbers of as many digits."""
+    """Similar words of the same file or of the language; for numbers, others with as many digits."""
     if word.isdigit():
         near = [str(int(word) + step).zfill(len(word)) for step in (-2, -1, 1, 2, 3) if int(word) + step >= 0]
         near = [one for one in near if len(one) == len(word)]
         far = replaceable(word, ())
         drawn = [str(one) for one in far.draw(min(count, far.count), choice)] if far is not None else []
-        # Both of its neighbours are among several: a text of two numbers holds one of them.
+        # If there are several, both neighbours are included, so a text with two adjacent numbers contains one of them.
         close = near if count >= len(near) else choice.sample(near, count)
         far_ones = sorted({*drawn} - {*close, word})
         found = [*close, *choice.sample(far_ones, min(count - len(close), len(far_ones)))]
@@ -144,7 +145,7 @@ def _others(word: str, words: Sequence[str], count: int, choice: random.Random) 
 
 
 def _other_texts(one: Expected, source: str, words: Sequence[str], count: int, choice: random.Random) -> list[str]:
-    """Texts that differ in one word or number."""
+    """Variants of a text that differ in one word or number."""
     text = source[one.begin : one.end]
     places = _places(one, source)
     if not places:
@@ -159,7 +160,7 @@ def _other_texts(one: Expected, source: str, words: Sequence[str], count: int, c
 
 
 def _other_pattern(one: Expected, source: str, words: Sequence[str], choice: random.Random) -> str:
-    """A pattern with several decoys in the place of one word or number: a text of many answers holds one of them."""
+    """A pattern with several decoys for one word or number, so that a text with many values contains one of them."""
     text = source[one.begin : one.end]
     start = one.begin
     places = [
@@ -170,7 +171,7 @@ def _other_pattern(one: Expected, source: str, words: Sequence[str], choice: ran
         return f"/(?!)(?:{body})/{flags}"
     found = {place: "|".join(_others(source[slice(*place)], words, _ALTERNATIVES, choice)) for place in places}
     if re.search(r"\||\)[?*{]|\(\?<", text):
-        # Of alternatives and optional parts each one could match without the others: all of them are replaced.
+        # Alternatives and optional parts can match without each other, so all of them are replaced.
         for begin, end in reversed(places):
             text = f"{text[: begin - start]}(?:{found[begin, end]}){text[end - start :]}"
         return text
@@ -181,7 +182,7 @@ def _other_pattern(one: Expected, source: str, words: Sequence[str], choice: ran
 
 
 def _stands_for_itself(pattern: str, begin: int, end: int) -> bool:
-    """Whether a word of a regular expression is what it matches: in no class, count, name of a group or flags."""
+    """Whether a word in a regular expression matches itself: not in a class, count, group name or flags."""
     if end > pattern.rindex("/") or pattern[end : end + 1] in ("?", "*", "{"):
         return False
     before = re.sub(r"\\.", "xx", pattern[:begin])
@@ -201,14 +202,14 @@ def _number(text: str) -> int | float:
 
 
 def _neighbours(text: str, count: int) -> list[str]:
-    """The numbers next to one, where it gets several decoys."""
+    """The two adjacent numbers, if several decoys are needed."""
     value = _number(text)
     is_plain = re.fullmatch(r"[1-9]\d*", text) is not None and value < 2**53
     return [f"{value - 1}", f"{value + 1}"] if count > 1 and is_plain else []
 
 
 def _other_number(text: str, choice: random.Random) -> str:
-    """A number of as many digits, near it in half of the cases."""
+    """A number with as many digits; in half of the cases a near one."""
     plain = text.replace("_", "")
     big = "n" if plain.endswith("n") else ""
     value = _number(text)

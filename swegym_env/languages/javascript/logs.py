@@ -1,6 +1,6 @@
 """Logs of tests of JavaScript and TypeScript: mocha, Jest, Vitest, Karma, QUnit.
 
-Parsers named `parse_log_*` read as the SWE-bench harness does.
+Parsers named `parse_log_*` return the same as those of the SWE-bench harness.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def parse_jest(log: str) -> dict[str, str]:
 
 
 def parse_jest_json(log: str) -> dict[str, str]:
-    """The lines that a program makes of `jest --json`, with the suites (`parse_log_jest_json`)."""
+    """The lines that a script prints from `jest --json`, with the suites (`parse_log_jest_json`)."""
     return parse_lines(log, _JEST_JSON, {"PASSED": _PASSED, "FAILED": _FAILED})
 
 
 def parse_immutable(log: str) -> dict[str, str]:
-    """One of the two forms of Jest; the rows of Immutable.js use both (`parse_log_immutable_js`)."""
+    """Either of two formats of Jest; the rows of Immutable.js use both (`parse_log_immutable_js`)."""
     return parse_jest_json(log) or parse_jest(log)
 
 
@@ -57,7 +57,7 @@ def parse_vitest(log: str) -> dict[str, str]:
 def parse_karma(log: str) -> dict[str, str]:
     """The tree that karma-mocha-reporter prints after the browser has started (`parse_log_karma`).
 
-    A line without a mark is a suite, even if it is something that a test prints.
+    A line without a mark counts as a suite, even if a test printed it.
     """
     found: dict[str, str] = {}
     suites: list[str] = []
@@ -129,7 +129,7 @@ REPOSITORY_PARSERS: Mapping[str, str] = {
 
 
 def parser_of_command(command: str) -> LogParser:
-    """The parser of the runner that the command names; TAP, as `node --test` and QUnit print it, if it names none."""
+    """The parser for the runner in the command; if it names none, TAP, which `node --test` and QUnit print."""
     for name in ("vitest", "jest", "karma", "mocha"):
         if re.search(rf"\b{name}\b", command):
             tap = name == "mocha" and re.search(r"(-R|--reporter)[ =]tap\b", command)
@@ -164,7 +164,7 @@ def _karma_report(log: str) -> RunnerReport | None:
 
 
 def _counted(lines: list[str]) -> RunnerReport | None:
-    """Of lines such as "Tests 1 failed, 2 passed"; those of files and suites say only whether one failed."""
+    """The counts in lines such as "Tests 1 failed, 2 passed"; lines for files and suites only tell if one failed."""
     if not any(line.startswith("Tests ") for line in lines):
         return None
     counts = [(line, int(count), word) for line in lines for count, word in _COUNT.findall(line)]

@@ -46,7 +46,7 @@ _MOST_BYTES = 400 << 20
 
 
 def why_no_node() -> str:
-    """Why the registry has no Node.js for this machine; empty if it has."""
+    """Why the registry has no Node.js for this machine; empty if it does."""
     machine = platform.machine()
     return "" if machine in _ARCHITECTURES else f"the npm registry has no Node.js for {machine}"
 
@@ -58,7 +58,7 @@ def node_layer(major: str, managers: Iterable[str], store: LayerStore) -> Path:
         major: one of `VERSIONS`.
         managers: further package managers, "pnpm@9.15.9".
     Raises:
-        LayerError: a package cannot be had, or differs from its digest.
+        LayerError: a package cannot be downloaded, or differs from its digest.
     """
     version, npm = VERSIONS[major]
     if problem := why_no_node():
@@ -90,7 +90,7 @@ def node_layer(major: str, managers: Iterable[str], store: LayerStore) -> Path:
 
 
 def _unpack(package: str, place: Path) -> None:
-    """The files of a package of the registry, without their first directory."""
+    """The files of a package of the registry, without their top directory."""
     name, _, version = package.rpartition("@")
     registry = package_index().env.get("npm_config_registry", _REGISTRY).rstrip("/")
     try:

@@ -31,7 +31,7 @@ def is_table(function: Node, text: Text) -> bool:
 
 
 def row_names(call: Node, text: Text) -> Mapping[str, tuple[Node, ...]]:
-    """The names that the tables and loops around a test bind → the expressions in their rows; none where unknown.
+    """The names that the tables and loops around a test bind → the expressions in their rows; empty if unknown.
 
     Args:
         call: of `test` or `it`.
@@ -46,7 +46,7 @@ def row_names(call: Node, text: Text) -> Mapping[str, tuple[Node, ...]]:
 
 
 def bound_by(node: Node, text: Text) -> Iterator[tuple[str, tuple[Node, ...]]]:
-    """The names that a call with a table or a list, or a loop, binds in what stands in it."""
+    """The names that a loop, or a call with a table or a list, binds in its body."""
     function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
     if node.type == "for_in_statement" and node.child_by_field_name("kind") is not None:
         pattern, right = node.child_by_field_name("left"), node.child_by_field_name("right")
@@ -79,7 +79,7 @@ def parameters_of(function: Node) -> list[Node]:
 
 
 def listed(node: Node | None, text: Text) -> tuple[Node, ...]:
-    """The items of a list that is written out, or has a name in its file; none of what is computed."""
+    """The items of a literal list, perhaps by its name in the file; none if the list is computed."""
     while node is not None and node.type in _AROUND:
         node = node.named_children[0]
     if node is not None and node.type == "identifier":
@@ -104,7 +104,7 @@ def listed(node: Node | None, text: Text) -> tuple[Node, ...]:
 
 
 def _items(rows: Iterable[Node], place: int) -> tuple[Node, ...]:
-    """What stands at a place of lists; none if one has nothing there."""
+    """The elements of lists at one index; none if a list has no element there."""
     found = []
     for row in rows:
         items = [one for one in row.named_children if one.type != "comment"] if row.type == "array" else []
@@ -115,7 +115,7 @@ def _items(rows: Iterable[Node], place: int) -> tuple[Node, ...]:
 
 
 def _fields(rows: Iterable[Node], name: str, text: Text) -> tuple[Node, ...]:
-    """What objects have under a name; none if one is no object, or has more than is written out."""
+    """The properties of objects with one name; none if one is not an object literal, or contains more than literals."""
     found = []
     for row in rows:
         for pair in row.named_children if row.type == "object" else ():
@@ -130,7 +130,7 @@ def _fields(rows: Iterable[Node], name: str, text: Text) -> tuple[Node, ...]:
 
 
 def _matched(pattern: Node, rows: tuple[Node, ...], text: Text) -> Iterator[tuple[str, tuple[Node, ...]]]:
-    """The names that a pattern binds, and what of each row they get."""
+    """The names that a pattern binds, and the part of each row that they get."""
     if pattern.type == "identifier":
         yield text.of(pattern), rows
     elif pattern.type == "array_pattern":

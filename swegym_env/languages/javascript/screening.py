@@ -1,11 +1,11 @@
 """Screening for JavaScript: how closely a patch is examined, decided by what its added lines can do.
 
 The code under test runs in the process of its tests and can replace everything that they call, so no list of dangerous
-names is complete. Instead, what is ordinary is listed: names of the language and of the files of the repository,
-properties with these names, modules of the repository. Means of forgery are every other property, properties with a
-computed name, objects with methods that tests call (`includes`), and changes of what all objects share; nearly all of
-them can read what the tests expect. The changed file is parsed, so that layout, escapes and texts that are put together
-hide nothing.
+names is complete. Instead, there is a list of ordinary things: names of the language and of the files of the
+repository, properties with these names, modules of the repository. Means of forgery are all other properties,
+properties with a computed name, objects with methods that tests call (`includes`), and changes of objects that all code
+shares; nearly all of them can read what the tests expect. The changed file is parsed, so layout, escapes and
+concatenated texts hide nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["added_means", "script_of"]
 
 _NAME = re.compile(r"[A-Za-z_$][\w$]*")
-_VARIABLE = re.compile(r"(?<![.\w$#'\"`])[A-Za-z_$][\w$]*(?!\s*:|[\w$'\"`])")  # no property, and no text alone
-# Reach the tests, their runner, files, or the objects that all code shares, whatever else the repository uses.
+_VARIABLE = re.compile(r"(?<![.\w$#'\"`])[A-Za-z_$][\w$]*(?!\s*:|[\w$'\"`])")  # neither a property nor a complete text
+# Names that give access to the tests, their runner, files, or objects that all code shares; dangerous in any
+# repository.
 _DANGEROUS = frozenset(
     _NAME.findall("""
         globalThis global eval Function Reflect Proxy Module Worker WebAssembly SharedArrayBuffer Atomics
@@ -125,7 +126,7 @@ _MODULES = frozenset(
         path util url querystring events buffer punycode string_decoder os stream timers crypto
         """)
 )
-# What of a process ends it, or prints: it does not read what the tests expect.
+# Members of `process` that end it or print: they cannot read what the tests expect.
 _PROCESS = frozenset(
     _NAME.findall("""
         env argv exit exitCode on once off addListener removeListener removeAllListeners listeners stdout stderr
@@ -133,9 +134,9 @@ _PROCESS = frozenset(
         reallyExit execArgv execPath title
         """)
 )
-# Dangerous of others, and ordinary as a key of an object.
+# Dangerous as members of other objects, but ordinary as keys of an object.
 _KEYS = frozenset(_NAME.findall("process require scripts global open exec fork stack Script Module"))
-# Methods that tests ask: an object with such a method of its own gives the answer.
+# Methods that tests call: an object with its own method of this name decides the result.
 _ANSWERING = frozenset(
     _NAME.findall("""
         includes indexOf lastIndexOf startsWith endsWith match matchAll test search exec has hasOwnProperty contains
@@ -180,7 +181,7 @@ _OWN_MODULE = re.compile(
     r"(\.\.?/?|/[\w@-]+(\.(js|jsx|mjs|cjs|ts|tsx|mts|cts|json|vue|css|scss|[a-z]+\.[jt]s))?|/[\w-]+\.[\w-]+)\Z"
 )
 _TEST_MODULE = re.compile(r"(^|/)(tests?|__tests__|spec)(/|$)|\.(test|spec)\b|\.(txt|md|html|node|wasm)\Z")
-# Packages that read files, run programs or tests.
+# Packages that read files, or run programs or tests.
 _READING_MODULE = re.compile(
     r"fs|fs-extra|graceful-fs|glob|globby|fast-glob|child_process|module|vm|v8|process|worker_threads|inspector|repl|test"
     r"|async_hooks|cluster|perf_hooks|diagnostics_channel|trace_events|wasi|readline|jest[-\w]*|@jest/.*|mocha|chai[-\w]*"
@@ -193,7 +194,7 @@ _LONG_LINE, _REPOSITORY = 2000, 1 << 25
 
 
 def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]:
-    """The means of forgery that cannot read what the tests expect, and those that may, that a patch adds."""
+    """The means of forgery that a patch adds: those that cannot read what the tests expect, and those that may."""
     forging: set[str] = set()
     reading: set[str] = set()
     files: list[_File] = []
@@ -211,7 +212,7 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
             reading.add(unreadable("a long line", section.text))
             continue
         files.append(_File(text, base))
-    # What one file of the patch defines another one may use.
+    # A file of the patch may use what another one defines.
     names = frozenset().union(*(file.declared | file.keys for file in files))
     for file in files:
         found = file.means(names)
@@ -221,7 +222,7 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
 
 
 def script_of(path: str, source: str) -> str:
-    """The code of a file; of a component, what stands between its tags, at the same lines."""
+    """The code of a file; for a component, the content of its script tags, with the same line numbers."""
     if not path.endswith((".vue", ".svelte")):
         return source
     gaps = r"(?s)(\A|</script>).*?(<script[^>]*>|\Z)"
@@ -251,7 +252,7 @@ class _File:
         self.fresh = self._fresh(text.after.split("\n"))
 
     def means(self, names: frozenset[str]) -> tuple[set[str], set[str]]:
-        """The means, where the files of the patch define `names`."""
+        """The means, if the files of the patch define `names`."""
         self.of_patch = names
         was_broken = parsed(self.text.path, self.text.before).has_error
         for node in walk(self.root):
@@ -262,7 +263,7 @@ class _File:
         return self.forging, self.reading
 
     def _fresh(self, lines: list[str]) -> set[int]:
-        """The numbers of added lines but for those that stay in their function or that are moved in the file."""
+        """The numbers of added lines, without those that stay in their function or that only move in the file."""
         kept = self._renamed() if self.text.before else set()
         moved = Counter(line.strip() for line in self.text.removed)
         moved -= Counter(lines[number - 1].strip() for number in kept)
@@ -276,7 +277,7 @@ class _File:
         return found
 
     def _renamed(self) -> set[int]:
-        """The numbers of added lines that their function has already, as often, by other names of its variables."""
+        """The numbers of added lines that their function already had as often, ignoring the names of its variables."""
         before = Counter(known for _, known in _named_lines(parsed(self.text.path, self.text.before), self.text.before))
         after = list(_named_lines(self.root, self.text.after))
         counts = Counter(known for _, known in after)
@@ -329,7 +330,7 @@ class _File:
             self.reading.add(name)
 
     def _known(self, name: str, attribute: str, node: Node, is_called: bool) -> None:
-        """A name that is dangerous by what is taken of it."""
+        """A name that is dangerous depending on which member is used."""
         if name == "process":
             is_mode = re.match(
                 r"process\.env\.NODE_ENV\b", self.text.after.encode()[node.start_byte :][:40].decode("utf-8", "replace")
@@ -368,7 +369,7 @@ class _File:
             return
         owner = above.child_by_field_name("object") if above is not None else None
         if re.match(r"(process|console)\b", source_text(owner)):
-            return  # looked at with its owner
+            return  # checked together with its object
         is_key = above is not None and (_is(above, "key", node) or _is(above, "name", node))
         is_defined = is_key and above is not None and above.type in _KEYED
         if above is not None and above.type == "jsx_attribute":
@@ -389,7 +390,7 @@ class _File:
         return known or name in _words_of(str(self.base))
 
     def _exec(self, member: Node) -> None:
-        """`pattern.exec(text)` is ordinary, unless a module or what is not known has it."""
+        """`pattern.exec(text)` is ordinary, unless the object is a module or unknown."""
         owner = member.child_by_field_name("object")
         if owner is None or not (
             owner.type == "regex" or re.search(r"(?i)re\Z|regexp?|pattern|rx", source_text(owner))
@@ -397,7 +398,7 @@ class _File:
             self.reading.add(".exec")
 
     def _prototype(self, node: Node) -> None:
-        """`Array.prototype.slice.call(…)`, and `Thing.prototype.method = …` of a class of its own, are ordinary."""
+        """`Array.prototype.slice.call(…)` is ordinary, as is `Thing.prototype.method = …` for a class of the file."""
         member = node.parent
         if member is None or member.type != "member_expression":
             self.reading.add(".prototype as a name")
@@ -434,7 +435,7 @@ class _File:
             self.reading.add(f"a {attribute} of its own")
 
     def _call(self, node: Node) -> None:
-        """A text that a call puts together, and changes of what all objects share: `Object.assign(Array, …)`."""
+        """A text that a call joins, and changes of shared objects: `Object.assign(Array, …)`."""
         function = node.child_by_field_name("function")
         given = _arguments(node)
         joined = _joined(node)
@@ -454,7 +455,7 @@ class _File:
                 self.reading.add(f"Object.assign of {name[:40]}")
 
     def _this(self, node: Node) -> None:
-        """The object of a plain function is the global one: `(function () { return this; })()`."""
+        """`this` in a plain function may be the global object: `(function () { return this; })()`."""
         above = node.parent
         if above is not None and above.type in ("member_expression", "subscript_expression"):
             return
@@ -473,7 +474,7 @@ class _File:
             self.reading.add("this of a function")
 
     def _computed(self, node: Node) -> None:
-        """A property by a computed name: by numbers, variables of loops and constants, or as the file does already."""
+        """A computed property name; harmless are numbers, loop variables, constants, and names already in the file."""
         is_key = node.type == "computed_property_name"
         index = node.named_children[0] if is_key else node.child_by_field_name("index")
         if index is None or self._is_plain_index(index):
@@ -494,7 +495,7 @@ class _File:
             "false",
             "null",
             "update_expression",
-        )  # texts are looked at themselves
+        )  # texts are checked separately
         if kind == "template_string":
             found = string_value(node) is not None
         elif kind == "identifier":
@@ -511,7 +512,7 @@ class _File:
         return found
 
     def _text(self, node: Node, text: str) -> None:
-        """A text that names what is dangerous, or the tests."""
+        """A text that contains a dangerous name, or names tests."""
         above = node.parent
         if above is not None and above.type in ("import_statement", "export_statement"):
             self._module(text)
@@ -541,7 +542,7 @@ class _File:
 
 
 def _named_lines(root: Node, source: str) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Number of each line in a function with a name → the function and the line, without its variables' names."""
+    """Number of each line in a named function → the function and the line, without the names of its variables."""
     lines = source.split("\n")
     for node in walk(root):
         name = _name_of(node)
@@ -557,7 +558,7 @@ def _without_names(line: str, names: frozenset[str]) -> str:
 
 
 def _name_of(node: Node) -> str:
-    """The name of a function, or of what a function is bound to."""
+    """The name of a function, or of the variable to which it is assigned."""
     if node.type in ("function_declaration", "method_definition", "generator_function_declaration"):
         return source_text(node.child_by_field_name("name"))
     if node.type in ("arrow_function", "function_expression") and node.parent is not None:
@@ -574,7 +575,7 @@ def _is_required(arguments: Node) -> bool:
 
 @lru_cache(maxsize=16)
 def _packages_of(base: str) -> frozenset[str]:
-    """The packages that the repository says it needs, and those that it has itself, in a workspace."""
+    """The packages that the repository depends on, and those that it contains, in a workspace."""
     found: set[str] = set()
     for directory, folders, names in os.walk(base):
         folders[:] = sorted(name for name in folders if name[:1] != "." and name not in _NOT_OF_PRODUCT)
@@ -615,7 +616,7 @@ def _arguments(call: Node | None) -> list[Node]:
 
 
 def _joined(node: Node) -> str | None:
-    """The text that constants are put together to: by `+`, `join`, `concat`; None if there are others."""
+    """The text that results from joined constants (`+`, `join`, `concat`); None if other values are involved."""
     if node.type == "parenthesized_expression":
         return _joined(node.named_children[0])
     if node.type in ("string", "template_string"):
@@ -694,7 +695,7 @@ def _names_in(pattern: Node) -> Iterator[str]:
 
 
 def _loop_names(root: Node) -> Iterator[str]:
-    """The variables of loops, and the parameters of functions that an array is given (`map`)."""
+    """The variables of loops, and the parameters of functions passed to methods of arrays (`map`)."""
     for node in walk(root):
         if node.type == "for_in_statement":
             left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
@@ -726,14 +727,14 @@ _COUNTS = ("number", "binary_expression", "member_expression")
 
 
 def _is_known_list(node: Node | None) -> bool:
-    """Whether a list is none that is written out of computed names."""
+    """Whether a list is not a literal that contains computed names."""
     return (
         node is None or node.type != "array" or all(child.type in ("string", "number") for child in node.named_children)
     )
 
 
 def _constant_names(root: Node) -> Iterator[str]:
-    """The constants that are bound to a number or a text."""
+    """The constants whose value is a number or a text."""
     for node in walk(root):
         if node.type == "lexical_declaration" and node.children[0].type == "const":
             for child in node.named_children:

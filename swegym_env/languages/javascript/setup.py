@@ -1,8 +1,8 @@
 """How projects of JavaScript and TypeScript are set up: Node.js, and packages from the npm registry.
 
-The table has the repositories of SWE-bench Multilingual, with the versions of Node.js under which its lists were made;
-the rows have the commands of their tests. Scripts of packages are not run where nothing needs them: they download
-browsers and binaries from other sites.
+The table has the repositories of SWE-bench Multilingual, with the versions of Node.js with which its lists were made.
+The rows have the commands of their tests. Install scripts of packages are run only if they are needed, because they
+download browsers and binaries from other sites.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class NodeRecipe:
     Attributes:
         node: major version of Node.js.
         commands: bash commands in `/testbed` that install it.
-        managers: package managers beside npm, "pnpm@9.15.9".
-        programs: of the machine that the tests call → the Debian package with each.
+        managers: package managers besides npm, "pnpm@9.15.9".
+        programs: programs of the machine that the tests call → the Debian package of each.
         env: variables of the commands and of every sandbox of the task.
     """
 
@@ -65,9 +65,10 @@ class NodeRecipe:
 
 
 _NPM_CI = "npm ci --ignore-scripts"
-# What /usr/bin/chromium starts, which reads files of /etc.
+# The program that /usr/bin/chromium starts; it reads files of /etc.
 _KARMA = {"CHROME_BIN": "/usr/lib/chromium/chromium"}
-# Some lock files lack packages, which `npm ci` refuses; `wd` and old versions of esbuild are completed by scripts.
+# Some lock files lack packages, which `npm ci` refuses; `wd` and old versions of esbuild are completed by their
+# scripts.
 _PREACT = (
     "npm install --ignore-scripts",
     "for each in wd esbuild; do if [ -d node_modules/$each ]; then npm rebuild $each || exit 1; fi; done",
@@ -77,13 +78,13 @@ _PREACT_NODE = {
     **dict.fromkeys(("3345", "3454", "3562", "3567", "3689"), "18"),
     "": "20",
 }
-# Their lock files name versions that the registry has no more, for tests of decorators that no row lists.
+# Their lock files name versions that are no longer in the registry, for tests of decorators that no row lists.
 _BABEL = (
     "sed -i '/\"babel-plugin-polyfill-es-shims\":/d' packages/babel-plugin-proposal-decorators/package.json",
     "make bootstrap",
 )
-# Scripts of `sharp` and Playwright download binaries. The tests of the rows import what the core depends on as built,
-# and no other builds. Yarn's 30 seconds for each package are too few beside other work.
+# Scripts of `sharp` and Playwright download binaries. The tests of the rows import the built dependencies of the core,
+# and no other builds. Yarn's limit of 30 seconds for each package is too short on a busy machine.
 _DOCUSAURUS = (
     "yarn install --frozen-lockfile --ignore-scripts --network-timeout 600000",
     "NX_DAEMON=false yarn lerna run build --scope @docusaurus/core --include-dependencies",
@@ -92,7 +93,7 @@ _DOCUSAURUS = (
 RECIPES: Mapping[str, Mapping[str, NodeRecipe]] = {
     "axios/axios": {
         "": NodeRecipe("20", (_NPM_CI,)),
-        # The gold patch adds what its tests import.
+        # The gold patch adds a package that its tests import.
         "5316": NodeRecipe("20", (_NPM_CI, "npm install --ignore-scripts --no-save formdata-node@5.0.0")),
     },
     "babel/babel": {

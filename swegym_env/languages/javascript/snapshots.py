@@ -28,7 +28,7 @@ def snapshots_of(path: str) -> str:
 
 
 def shown_in(source: str, test: Test) -> dict[tuple[str, int], str]:
-    """What a file holds for a test: its hint and its number → the text; "" where rows of a table have several."""
+    """The snapshots of a test in a file: its hint and number → the text; "" if several rows of a table have one."""
     found: dict[tuple[str, int], str] = {}
     for match in _ENTRY.finditer(source):
         if place := _place(match, test):
@@ -37,7 +37,7 @@ def shown_in(source: str, test: Test) -> dict[tuple[str, int], str]:
 
 
 def _place(entry: re.Match[str], test: Test) -> tuple[str, int] | None:
-    """The hint and the number of a snapshot; None of one of another test."""
+    """The hint and the number of a snapshot; None if it belongs to another test."""
     name = _ESCAPED.sub(r"\1", entry[1])
     for separator in (" > ", " "):
         title = separator.join(f"(?:{part.pattern})" for part in test.title)
@@ -47,7 +47,7 @@ def _place(entry: re.Match[str], test: Test) -> tuple[str, int] | None:
 
 
 def without_shown(source: str, tests: Collection[Test]) -> str:
-    """A file without what it holds for these tests."""
+    """A file without its snapshots of these tests."""
     return "".join(_pieces(source, tests))
 
 
@@ -60,7 +60,7 @@ def _pieces(source: str, tests: Collection[Test]) -> Iterator[str]:
 
 
 def shown_value(text: str, nothing: object) -> object:
-    """The text, number or truth that a snapshot shows; `nothing` of all else."""
+    """The text, number or truth value that a snapshot shows; `nothing` for anything else."""
     inner = text[1:-1] if len(text) > 2 and text.startswith("\n") and text.endswith("\n") else text
     if len(inner) > 1 and inner.startswith('"') and inner.endswith('"'):
         return inner[1:-1]

@@ -1,7 +1,8 @@
 """Test files of JavaScript and TypeScript: their tests by name and expected values, parsed by tree-sitter.
 
-Known are `it` and `test` of mocha, Jest, Vitest, Jasmine and QUnit inside `describe` and `QUnit.module`; `assert.equal`
-and similar ones of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and Jasmine.
+Supported are `it` and `test` of mocha, Jest, Vitest, Jasmine and QUnit inside `describe` and `QUnit.module`;
+`assert.equal` and similar ones of Node.js, Chai and QUnit; and the chains of `expect(…)` of Chai, Jest, Vitest and
+Jasmine.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _EQUALITIES = frozenset(
         *("calledWith", "calledOnceWith", "calledWithExactly", "calledOnceWithExactly", "calledWithMatch", "callCount"),
     }
 )
-# Methods that look for their argument, or in it; and what their result is compared with where they find it.
+# Methods that search for their argument, or in it; and the comparisons of their result that mean "found".
 _SEARCHES = frozenset(
     {
         *("includes", "indexOf", "lastIndexOf", "startsWith", "endsWith", "match", "test", "search", "exec", "has"),
@@ -80,7 +81,7 @@ _OPPOSITE = {
 _THROWS = frozenset({"throws", "rejects"})
 _INEQUALITIES = frozenset({"notEqual", "notStrictEqual", "notDeepEqual", "notDeepStrictEqual", "notPropEqual"})
 _UNEQUAL_MATCHERS = frozenset({"toBe", "toEqual", "toStrictEqual", "equal", "equals", "eql", "eq", "eqls"})
-# Methods that ask a function of the test about what they hold.
+# Methods that call a function of the test with their elements.
 _ASKING = frozenset({"some", "every", "find", "findIndex", "findLast", "findLastIndex", "filter"})
 _ERRORS = frozenset({"TypeError", "RangeError", "SyntaxError", "URIError", "EvalError", "ReferenceError"})
 _OWN_ERROR = re.compile(r"[A-Z][\w$]*(Error|Exception)")
@@ -125,13 +126,13 @@ _MATCHERS = frozenset(
     }
 )
 _THROWING = frozenset({"toThrow", "toThrowError", "throw", "throws", "Throw", "rejectedWith"})
-# Matchers that look for what is expected among several values.
+# Matchers that search for the expected value among several values.
 _AMONG = frozenset(
     {"toHaveBeenCalledWith", "toBeCalledWith", "toContainEqual", "calledWith", "calledWithExactly", "calledWithMatch"}
 )
 _PARTS = frozenset({"object", "array", "pair", "parenthesized_expression", "unary_expression", "as_expression"})
 _VALUES = frozenset({"number", "string", "template_string", "true", "false", "null", "undefined", "regex"})
-_ANY = re.compile(".+", re.DOTALL)  # a title that is computed
+_ANY = re.compile(".+", re.DOTALL)  # a computed title
 _HOLE = re.compile(r"%[sdifjoOp#$c]|%%|\$\{[^{}]*\}|\$[\w.]+")
 
 
@@ -143,10 +144,10 @@ class Expected:
         kind: "number", "text", "pattern" (a regular expression), "word" (true, false, null, undefined), "error" (the
             class of one), or "turned": a condition or computed value.
         begin, end: offsets of the literal, in characters; of "error" and "turned", of what `turned` replaces.
-        letters: offsets of the letters and digits of a text that stand for themselves.
-        turned: what makes the assertion fail if it holds.
-        condition: offsets of the condition that fails with any other literal; None where that is the assertion.
-        assertion: offsets of an assertion that looks for the literal among several values; None of others.
+        letters: offsets of the letters and digits of a text without a special meaning.
+        turned: source that makes the assertion fail if it holds.
+        condition: offsets of the condition that fails with any other literal; None if that is the assertion itself.
+        assertion: offsets of an assertion that searches for the literal among several values; else None.
     """
 
     kind: str
@@ -169,7 +170,7 @@ class Test:
         expected: all that its assertions expect, in order.
     """
 
-    __test__ = False  # the name is no test's
+    __test__ = False  # pytest must not collect this class
 
     title: tuple[re.Pattern[str], ...]
     first_line: int
@@ -178,9 +179,9 @@ class Test:
     expected: tuple[Expected, ...]
 
     def has_path(self, name: str) -> bool:
-        """Whether a log names this test by its suites and its title; before them may stand a file and other suites.
+        """Whether a log names this test by its suites and its title, perhaps after a file and other suites.
 
-        Runners join them by a blank or " > ".
+        Runners join the parts by a blank or " > ".
         """
         for separator in (" > ", " "):
             whole = separator.join(f"(?:{part.pattern})" for part in self.title)
@@ -190,7 +191,7 @@ class Test:
 
 
 def named_tests(tests: Iterable[Test], name: str) -> tuple[Test, ...]:
-    """The tests that a log names so: those in most suites that are in the name, else by their own titles (Jest)."""
+    """The tests with this name in a log: those with most suites in the name, else those with such a title (Jest)."""
     known = tuple(tests)
     by_path = [test for test in known if test.has_path(name)]
     depth = max((len(test.title) for test in by_path), default=0)
@@ -200,7 +201,7 @@ def named_tests(tests: Iterable[Test], name: str) -> tuple[Test, ...]:
 
 @lru_cache(maxsize=32)
 def read_tests(path: str, source: str) -> tuple[Test, ...]:
-    """The tests of a file, in order; its suffix tells the dialect.
+    """The tests of a file, in order; the file's suffix determines the dialect.
 
     Raises:
         ConfigurationError: tree-sitter is not installed.
@@ -211,7 +212,7 @@ def read_tests(path: str, source: str) -> tuple[Test, ...]:
 
 @lru_cache(maxsize=32)
 def parsed(path: str, source: str) -> Node:
-    """The tree of a file; its suffix tells the dialect.
+    """The tree of a file; the file's suffix determines the dialect.
 
     Raises:
         ConfigurationError: tree-sitter is not installed.
@@ -221,7 +222,7 @@ def parsed(path: str, source: str) -> Node:
 
 
 class Text:
-    """A source: the offset of a byte as an offset in characters."""
+    """A source, which converts byte offsets to character offsets."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -240,7 +241,7 @@ def source_text(node: Node | None) -> str:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """All nodes below, each before those below it; without recursion: sources nest deeply."""
+    """All descendants of a node in pre-order; without recursion, because sources can be deeply nested."""
     left = [node]
     while left:
         here = left.pop()
@@ -270,7 +271,7 @@ def _tests(root: Node, suites: tuple[re.Pattern[str], ...], text: Text) -> Itera
 
 
 def _judging_functions(root: Node, text: Text) -> Iterator[str]:
-    """The names of the functions of the file, outside of tests, that assert something about what they are given."""
+    """The names of the functions of the file, outside of tests, that contain assertions."""
     for node in root.named_children:
         node = node.named_children[0] if node.type == "export_statement" and node.named_children else node
         declared = node.named_children if node.type in ("lexical_declaration", "variable_declaration") else [node]
@@ -288,7 +289,7 @@ _FUNCTION_VALUES = ("arrow_function", "function_expression")
 
 
 def _given(call: Node, helpers: frozenset[str], text: Text) -> Iterator[Expected]:
-    """The last literal, or class of errors, that a function of the test file is given which asserts something."""
+    """The last literal, or class of errors, among the arguments of an asserting function of the test file."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or function.type != "identifier" or text.of(function) not in helpers:
         return
@@ -297,7 +298,7 @@ def _given(call: Node, helpers: frozenset[str], text: Text) -> Iterator[Expected
 
 
 def _named_call(node: Node, text: Text) -> tuple[str, re.Pattern[str] | None]:
-    """The word and the title of `it("…", …)`, `test.each(…)("…", …)`, `QUnit.module("…", …)`; "" and None of others."""
+    """The kind and title of a call `it("…", …)`, `test.each(…)("…", …)`, `QUnit.module("…", …)`; else "" and None."""
     function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
     if function is None or arguments is None or len(arguments.named_children) < 2:
         return "", None
@@ -331,7 +332,7 @@ def _title(node: Node, text: Text) -> re.Pattern[str] | None:
 
 
 def _expected(call: Node, text: Text) -> Iterator[Expected]:
-    """What an assertion expects, if the call is one."""
+    """The expected values of an assertion; empty if the call is not one."""
     function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
     if function is None or arguments is None or arguments.type != "arguments":
         return
@@ -370,14 +371,14 @@ def _expected(call: Node, text: Text) -> Iterator[Expected]:
 
 
 def _among(values: list[Expected], assertion: Node, text: Text) -> Iterator[Expected]:
-    """The same literals, which an assertion looks for among several values."""
+    """The same literals, marked as searched for among several values."""
     whole = text.at(assertion.start_byte), text.at(assertion.end_byte)
     for one in values:
         yield replace(one, assertion=whole) if one.kind in ("text", "number") else one
 
 
 def _asked(condition: Node, text: Text) -> list[Expected]:
-    """The literals that a condition asks for (`list.includes("a")`): it fails with another one in their place."""
+    """The literals that a condition searches for (`list.includes("a")`): with another one, it fails."""
     begin, end = text.at(condition.start_byte), text.at(condition.end_byte)
     found: list[Expected] = []
     for call in _needed(condition, text):
@@ -395,14 +396,14 @@ def _asked(condition: Node, text: Text) -> list[Expected]:
         literals = [owner] if owner.type == "regex" else arguments.named_children[:1]
         for literal in literals:
             if literal.type in ("string", "template_string", "number", "regex"):
-                # One letter is in most texts.
+                # Most texts contain a given single letter.
                 plain = literal.type == "number" or re.search(r"[A-Za-z]{2}|\d", text.of(literal))
                 found += [replace(one, condition=(begin, end)) for one in _literals(literal, text) if plain]
     return found
 
 
 def _asked_of(function: Node, text: Text) -> Iterator[Expected]:
-    """The literals that a function of the test compares with what it is given."""
+    """The literals that a function of the test compares with its arguments."""
     if function.type not in ("arrow_function", "function_expression"):
         return
     for node in walk(function):
@@ -413,7 +414,7 @@ def _asked_of(function: Node, text: Text) -> Iterator[Expected]:
 
 
 def _needed(node: Node, text: Text) -> Iterator[Node]:
-    """The calls without whose success a condition does not hold."""
+    """The calls that must succeed for a condition to hold."""
     if node.type == "call_expression":
         yield node
     elif node.type == "member_expression":
@@ -442,7 +443,7 @@ def _opposite(node: Node, text: Text) -> Expected:
 
 
 def _turned(node: Node, text: Text) -> list[Expected]:
-    """What makes a condition fail: of what is not equal, or in order, each side on both sides; else its opposite."""
+    """Edits that make a condition fail: for an inequality or order, the same side twice; else the negation."""
     if node.type == "parenthesized_expression":
         return _turned(node.named_children[0], text)
     if node.type == "binary_expression" and len(node.children) == 3 and node.children[1].type in _UNLIKE:
@@ -460,20 +461,20 @@ _UNLIKE = ("!==", "!=", "<", ">")
 
 
 def _doubled(one: Node, other: Node, text: Text) -> Iterator[Expected]:
-    """Each side on both sides: nothing differs from itself but what differs from everything."""
+    """The same side on both sides: a value differs from itself only if it differs from everything."""
     for node, source in ((one, other), (other, one)):
         if source.type not in _VALUES or any(child.type == "template_substitution" for child in source.children):
             yield Expected("turned", text.at(node.start_byte), text.at(node.end_byte), turned=text.of(source))
 
 
 def _errors(node: Node, text: Text) -> Iterator[Expected]:
-    """The class of an expected error: in its place, one of which all errors are that are of another class."""
+    """The class of an expected error, replaced by one that all errors of other classes are instances of."""
     name = text.of(node).rpartition(".")[2] if node.type in ("identifier", "member_expression") else ""
     if not name[:1].isupper():
         return
     expected = text.of(node)
     known = ", ".join(sorted(_ERRORS - {expected}))
-    if expected == "Error":  # any class of the language may be right
+    if expected == "Error":  # every class of the language is an Error
         holds = "false"
     elif expected in _ERRORS:
         holds = f"[{known}].some((one) => arguments[0] instanceof one)"
@@ -490,7 +491,7 @@ def _errors(node: Node, text: Text) -> Iterator[Expected]:
 
 
 def _own_errors(node: Node, text: Text) -> set[str]:
-    """The classes of errors that a file imports or declares at its top, by their names."""
+    """The names of error classes that a file imports or declares at top level."""
     root = node
     while root.parent is not None:
         root = root.parent
@@ -506,7 +507,7 @@ def _own_errors(node: Node, text: Text) -> set[str]:
 
 
 def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
-    """What follows `expect(…)`: literals in the arguments of a matcher, else the place for a `.not`."""
+    """The part after `expect(…)`: literals in the arguments of a matcher, else the place for a `.not`."""
     words: list[str] = []
     values: list[Expected] = []
     truths: list[bool] = []
@@ -545,14 +546,14 @@ def _of_chain(call: Node, text: Text) -> Iterator[Expected]:
         yield from asked
     elif values:
         yield from _among(values, node, text) if words[-1] in _AMONG and words[0] not in _PROMISED else values
-    elif words[-1].endswith("Snapshot") and given is not None:  # these know no `.not`
+    elif words[-1].endswith("Snapshot") and given is not None:  # these matchers have no `.not`
         yield Expected("turned", text.at(given.start_byte), text.at(given.end_byte), turned=f"[{text.of(given)}]")
     else:
         yield Expected("turned", text.at(call.end_byte), text.at(call.end_byte), turned=".not")
 
 
 def _literals(node: Node, text: Text) -> Iterator[Expected]:
-    """The literals that an expected value is made of; none of what is computed."""
+    """The literals of which an expected value consists; none if parts are computed."""
     if node.type == "pair":
         value = node.child_by_field_name("value")
         if value is not None:
@@ -579,7 +580,7 @@ def _literals(node: Node, text: Text) -> Iterator[Expected]:
                 for place, letter in enumerate(piece)
                 if letter.isascii() and letter.isalnum() and "\\" not in piece[max(0, place - 6) : place]
             )
-            if letters or (node.type == "string" and not pieces):  # an empty text too
+            if letters or (node.type == "string" and not pieces):  # also an empty text
                 yield Expected("pattern" if node.type == "regex" else "text", begin, end, letters)
 
 
@@ -587,7 +588,7 @@ _ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]+)\}|u([0-9a-fA-F]{4})|x([0-9a-fA-F]{
 
 
 def string_value(node: Node) -> str | None:
-    """The value of a text; None of one that is computed."""
+    """The value of a text; None if it is computed."""
     if node.type not in ("string", "template_string") or any(
         child.type == "template_substitution" for child in node.children
     ):
@@ -603,7 +604,7 @@ def string_value(node: Node) -> str | None:
 
 
 def constant(node: Node, text: Text, nothing: object) -> object:
-    """The value of a literal, perhaps of a list or an object of literals, in types of Python; else `nothing`."""
+    """The value of a literal, or of a list or object of literals, as a Python value; else `nothing`."""
     kind = node.type
     if kind in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[kind]

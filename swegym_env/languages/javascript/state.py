@@ -1,8 +1,7 @@
-"""State that a JavaScript patch newly keeps between calls: with it, code could answer with what a test gave it.
+"""State that a JavaScript patch newly keeps between calls: with it, code could return what an earlier call received.
 
-A repair may keep state too (a cache, a registry), so this alone does not reject a patch; see `twins`. Attributes of
-objects that are given to the code under test, or that a class makes, do not count: the test decides how long these
-exist.
+A repair may also keep state (a cache, a registry), so this alone does not reject a patch; see `twins`. Attributes of
+objects that the code under test receives, or that a class creates, do not count: the test decides how long these exist.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bound_names", "keeps_state"]
 
-_Kept = tuple[str, str]  # a kind, and the name of what keeps
+_Kept = tuple[str, str]  # a kind, and the name of the object that keeps the value
 _DECLARED = ("function_declaration", "generator_function_declaration", "class_declaration")
 _FUNCTIONS = ("function_declaration", "generator_function_declaration", "function_expression", "generator_function")
 _SCOPES = (*_FUNCTIONS, "arrow_function", "method_definition")
@@ -34,7 +33,8 @@ _CHANGING = re.compile(
     r"(add|append|assign|clear|copyWithin|define|delete|emit|extend|fill|insert|mark|next|off|on|once|pop|prepend|push|put"
     r"|register|remember|remove|return|reverse|seed|set|shift|sort|splice|store|throw|unshift|update|write)([A-Z_]\w*)?"
 )
-# What these make of a list or an object holds nothing of it that changes; and what asks it keeps nothing.
+# Functions whose result for a list or an object contains nothing mutable of it; and functions that query it and keep
+# nothing.
 _READING = re.compile(
     r"keys|values|entries|from|isArray|concat|includes|has|get|indexOf|lastIndexOf|join|max|min|freeze|stringify|test"
     r"|match|search|exec|replace|replaceAll|split|is|isDeepStrictEqual|String|Number|Boolean|Set|Map|WeakSet|RegExp|log"
@@ -44,7 +44,7 @@ _MAKING = frozenset({"assign", "defineProperty", "defineProperties", "set", "del
 _BUILTINS = frozenset(
     {"Object", "Reflect", "Array", "Math", "JSON", "Number", "String", "Promise", "Symbol", "console"}
 )
-# What calls at once a function that it is given; and what the language makes, whose methods have known names.
+# Functions that call their function argument at once; and constructors of the language, whose methods have known names.
 _AT_ONCE = re.compile(
     r"forEach|(flatM|m)ap|filter|reduce(Right)?|some|every|find(Last)?(Index)?|sort|replace(All)?|from"
 )
@@ -56,7 +56,7 @@ _OF_LAST_MATCH = re.compile(r"\$\W?\d?|lastMatch|lastParen|leftContext|rightCont
 
 
 def keeps_state(patch: str, base: Path, gold: str) -> bool:
-    """Whether a patch keeps something between calls that its files do not keep before it, in a way that gold has not.
+    """Whether a patch keeps something between calls that its files did not keep before, in a way that gold does not.
 
     Args:
         patch: what is graded of the agent's patch.
@@ -84,7 +84,7 @@ def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
 
 
 class _File:
-    """A syntax tree, which names its functions bind, and what lives longer than a call in it."""
+    """A syntax tree, the names that its functions bind, and the objects that outlive a call."""
 
     def __init__(self, root: Node) -> None:
         self._root = root
@@ -93,7 +93,7 @@ class _File:
             self._bind(node)
 
     def kept(self) -> Iterator[_Kept]:
-        """All that is kept, as often as it is written, given away or asked."""
+        """Everything that is kept, repeated for each write, use as an argument, and query."""
         for node in walk(self._root):
             kind = node.type
             if kind in ("field_definition", "public_field_definition"):
@@ -105,7 +105,7 @@ class _File:
                 ):
                     yield "content of a class", source_text(node.named_children[0])
             if self._function_of(node) is None:
-                continue  # runs once
+                continue  # runs only once
             if kind in ("assignment_expression", "augmented_assignment_expression"):
                 yield from self._written(node.child_by_field_name("left"), node)
             elif kind == "update_expression" or (kind == "unary_expression" and node.children[0].type == "delete"):
@@ -131,7 +131,7 @@ class _File:
         if kind == "variable_declarator":
             names, value = [node.child_by_field_name("name")], node.child_by_field_name("value")
         elif kind in _DECLARED or kind in ("function_expression", "generator_function", "class"):
-            # The name of a function expression is the function, whose properties outlive its calls.
+            # The name of a function expression refers to the function, whose properties outlive its calls.
             names, value = [node.child_by_field_name("name")], node
             scope = self._scope_of(node.parent) if node.parent is not None else scope
         elif kind == "formal_parameters":
@@ -146,7 +146,7 @@ class _File:
             self._bound.setdefault(scope.id, {}).setdefault(name, value)
 
     def _function_of(self, node: Node | None) -> Node | None:
-        """The innermost function that a node stands in, or that it is."""
+        """The innermost function that contains a node, or the node itself."""
         while node is not None and node.type not in _SCOPES:
             node = node.parent
         return node
@@ -155,7 +155,7 @@ class _File:
         return self._function_of(node) or self._root
 
     def _outlives(self, name: str, node: Node) -> tuple[str, Node | None]:
-        """How what a name is bound to outlives the call in which `node` is evaluated ("" if not), and its value."""
+        """How the value of a name outlives the call in which `node` is evaluated ("" if it does not), and the value."""
         inner: Node | None = None
         function = self._function_of(node)
         while function is not None:
@@ -166,7 +166,7 @@ class _File:
         return "module", self._bound[self._root.id].get(name)
 
     def _written(self, target: Node | None, node: Node) -> Iterator[_Kept]:
-        """What an assignment to `target` keeps."""
+        """The ways in which an assignment to `target` keeps something."""
         if target is None:
             return
         if target.type in _MEMBERS:
@@ -186,7 +186,7 @@ class _File:
                 yield f"variable of a {where}", source_text(target)
 
     def _changed(self, target: Node | None, node: Node) -> Iterator[_Kept]:
-        """What is kept where an object changes in which `target` is a place."""
+        """The ways in which a change of an object through `target` keeps something."""
         while target is not None and target.type in (*_MEMBERS, *_AROUND):
             target = target.child_by_field_name("object") or target.named_children[0]
         if target is None:
@@ -201,7 +201,7 @@ class _File:
             yield "content of a module", source_text(target)
 
     def _is_shared_this(self, node: Node) -> bool:
-        """Whether `this` is an object that all calls share: a class, the module, the global one."""
+        """Whether `this` is an object that all calls share: a class, the module, the global object."""
         function = self._function_of(node)
         while function is not None and function.type == "arrow_function":
             function = self._function_of(function.parent)
@@ -218,7 +218,7 @@ class _File:
         return not name[:1].isupper()
 
     def _called(self, call: Node) -> Iterator[_Kept]:
-        """A method that changes its object, or what it is given first (`Object.assign`)."""
+        """A call of a method that changes its object or its first argument (`Object.assign`)."""
         function, arguments = call.child_by_field_name("function"), call.child_by_field_name("arguments")
         given = arguments.named_children if arguments is not None else []
         if function is not None and function.type == "identifier":
@@ -241,7 +241,7 @@ class _File:
                 yield "pattern", source_text(owner)
 
     def _has_own_methods(self, owner: Node | None, node: Node) -> bool:
-        """Whether an object, or what it is in, is of a class that is none of the language's: any method may keep."""
+        """Whether an object, or one that contains it, has an own class: any of its methods may keep something."""
         while owner is not None and owner.type in (*_MEMBERS, *_AROUND):
             owner = owner.child_by_field_name("object") or owner.named_children[0]
         if owner is None or owner.type != "identifier":
@@ -250,7 +250,7 @@ class _File:
         return bool(where) and value is not None and value.type in _CONTAINERS and self._may_keep(value)
 
     def _may_keep(self, value: Node) -> bool:
-        """Whether an object is made by code that is none of the language's."""
+        """Whether an object is created by code that is not of the language."""
         made = [one for one in walk(value) if one.type in ("new_expression", "call_expression")]
         names = [
             source_text(one.child_by_field_name("constructor") or one.child_by_field_name("function")) for one in made
@@ -261,13 +261,13 @@ class _File:
         )
 
     def _iterated(self, iterated: Node, node: Node) -> Iterator[_Kept]:
-        """An iteration of what remembers where it is."""
+        """An iteration of an object that remembers its position."""
         where, value = self._outlives(source_text(iterated), node) if iterated.type == "identifier" else ("", None)
         if where and value is not None and value.type == "call_expression" and self._may_keep(value):
             yield f"content of a {where}", source_text(iterated)
 
     def _named(self, node: Node) -> Iterator[_Kept]:
-        """A name that gives an object away, or gives it another name: what is done to it then is not known."""
+        """A use of a name that passes the object on, or assigns it to another name: later changes are not known."""
         above = node.parent
         if above is None:
             return
@@ -290,14 +290,14 @@ class _File:
             yield f"content of a {where}", source_text(node)
 
     def _is_read_by(self, call: Node | None) -> bool:
-        """Whether a call only reads what it is given."""
+        """Whether a call only reads its arguments."""
         function = call.child_by_field_name("function") or call.child_by_field_name("constructor") if call else None
         name = source_text(function).rpartition(".")[2]
         return bool(_READING.fullmatch(name))
 
 
 def _is_called_at_once(function: Node) -> bool:
-    """Whether a function belongs to the call in which it is made: `list.forEach(() => …)`."""
+    """Whether a function is only used in the call in which it is created: `list.forEach(() => …)`."""
     arguments = function.parent
     if arguments is None or arguments.type != "arguments" or arguments.parent is None:
         return False
@@ -305,7 +305,7 @@ def _is_called_at_once(function: Node) -> bool:
 
 
 def bound_names(pattern: Node) -> Iterator[str]:
-    """The names that a pattern binds: parameters, or what is destructured; no names in defaults and types."""
+    """The names that a pattern binds: parameters, or destructured names; not the names in defaults and types."""
     kind = pattern.type
     if kind in ("identifier", "shorthand_property_identifier_pattern", "type_identifier"):
         yield source_text(pattern)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins, drawn_word
 from swegym_env.languages.changed import spliced
-from swegym_env.languages.javascript.blind import arguments_of, chain_of, judges, whole_of
+from swegym_env.languages.javascript.blind import arguments_of, chain_of, is_assertion, whole_of
 from swegym_env.languages.javascript.rows import FUNCTIONS, bound_by, is_table, listed, parameters_of, row_names
 from swegym_env.languages.javascript.source import SUFFIXES, Text, constant, named_tests, parsed, read_tests, walk
 from swegym_env.languages.javascript.state import bound_names
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = ["copies_passed", "given_tests", "make_twins"]
 
-_COPIES = 3  # of the test as it is, and with another value for each constant
+_COPIES = 3  # of the unchanged test, and with another value for each constant
 _MOST_KEYS, _MOST_BESIDE = 8, 12
 _MOST_ROUNDS, _MOST_ITEMS, _MOST_DEPTH, _MOST_EVENTS = 24, 8, 3, 99
-_ASKING = 3  # copies that expect what a twin gives, each another value
+_ASKING = 3  # copies that expect a value of a twin, each a different one
 _NOTHING = object()
 _LITERALS = ("string", "template_string", "number")
 _NESTED = (*FUNCTIONS, "function_declaration", "method_definition", "class_declaration", "class")
-# Of these not all parts are evaluated, or not in this order.
+# Some parts of these are not always evaluated, or not in this order.
 _NOT_SURE = (
     *_NESTED,
     "ternary_expression",
@@ -48,7 +48,7 @@ _NOT_SURE = (
     "augmented_assignment_expression",
 )
 _TITLED = re.compile(r"(it|test|specify|fit)(\.only|\.concurrent)?|QUnit\.test")
-# What gives the code under test nothing.
+# Calls that pass nothing to the code under test.
 _PLAIN = re.compile(
     r"(?s)(.*\.)?(then|catch|finally|toString)|(Object|JSON|Math|Number|Array|console|jest|vi|Promise|mock)\.\w+"
     r"|setTimeout|setImmediate|queueMicrotask|process\.nextTick|String|Number|Boolean|BigInt|Symbol|Error|require"
@@ -62,7 +62,7 @@ const {name} = (...given{any_list}) => given.forEach((one{any}) => {{
   }} catch (error) {{}}
 }});
 """
-# What a test gets of a table, as a twin gets it.
+# A value that a test gets from a table, in a twin's version.
 _MAPPER = """\
 const {name} = (value{any}, pairs{any}){any} => {{
   for (const [one, other] of pairs) if (Object.is(one, value)) return other;
@@ -71,7 +71,7 @@ const {name} = (value{any}, pairs{any}){any} => {{
   return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, {name}(one, pairs)]));
 }};
 """
-_Key = tuple[str, object]  # a literal: 1 and "1" are two
+_Key = tuple[str, object]  # a literal with its type: 1 and "1" differ
 
 
 def given_tests(
@@ -125,14 +125,15 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
                 name = drawn_word(choice)
                 made.append(copied.copy(name, key))
                 copies.append(Copy(name, value, right=True))
-        # What a twin gives, the test does not: who says yes to all that was ever given says so here.
+        # A twin passes this value, the test does not: code that returns true for every value it ever received does so
+        # here too.
         for key in copied.asking:
             value = ExpectedValue(frozenset(), len(copies), f"not {key[1]!r}", 0)
             for number in range(min(_ASKING, twins)):
                 name = drawn_word(choice)
                 made.append(copied.copy(name, key, asks=number + 1))
                 copies.append(Copy(name, value, right=False))
-        # The tests beside it run among its copies: who counts calls answers these as if they were further copies.
+        # The neighbouring tests run among its copies: code that counts calls treats these like further copies.
         for source, place in _beside(test, names, files):
             name = drawn_word(choice)
             made.append(f"{source[: place[0]]}'{name}'{source[place[1] :]}")
@@ -148,7 +149,7 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
 
 
 def _is_in_list(call: Node) -> bool:
-    """Whether several statements can stand in the place of this one as they are."""
+    """Whether several statements can replace this one without a block."""
     above = call.parent.parent if call.parent is not None and call.parent.type == "expression_statement" else None
     return above is not None and above.type in ("program", "statement_block")
 
@@ -160,7 +161,7 @@ def _titled(call: Node, text: Text) -> bool:
 
 
 def _beside(test: _Test, names: Iterable[str], files: Mapping[str, str]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The tests in the same block that are not to be repaired: their source, and where their title is in it."""
+    """The tests in the same block that are not to be repaired: their source, and the place of the title in it."""
     known = read_tests(test.path, files[test.path])
     repaired = {one.begin for name in names for one in named_tests(known, name)}
     statement = test.call.parent
@@ -180,18 +181,19 @@ def _beside(test: _Test, names: Iterable[str], files: Mapping[str, str]) -> Iter
 
 @dataclass(frozen=True)
 class _Test:
-    """A test, and what of it the code under test may be given before it is expected.
+    """A test, and the values that the code under test may receive from it before they are expected.
 
     Attributes:
         names: of the task's tests that are this one.
         call: of `test` or `it`.
         shared: literals of the file outside of its tests.
-        keys: literals of its assertions that the code under test may get elsewhere.
-        gives: whether there are such, or conditions that can be met by counting calls: truths, small numbers.
-        is_open: whether something that is expected is no literal.
+        keys: literals of its assertions that the code under test may receive elsewhere.
+        gives: whether there are such literals, or conditions that can be passed by counting calls: truth values, small
+            numbers.
+        is_open: whether an expected value is not a literal.
         rows: names of tables and loops → the expressions in their rows.
-        around: those of the tables and loops that the test stands in.
-        ending: names of the functions by which the test says that it ends.
+        around: those of the tables and loops that contain the test.
+        ending: names of the functions by which the test reports its end.
         helpers: the functions of the file, by name.
     """
 
@@ -236,18 +238,22 @@ def _tests(files: Mapping[str, str], names: Iterable[str]) -> Iterator[_Test]:
 
 
 def _is_read_at_once(node: Node, text: Text) -> bool:
-    """Whether this reads an attribute of what a call makes: a getter may answer with what the call was given."""
+    """Whether this reads a property of a call's result: a getter may return what the call received."""
     owner, above = node.child_by_field_name("object"), node.parent
     while owner is not None and owner.type in ("parenthesized_expression", "await_expression"):
         owner = owner.named_children[0]
-    if owner is None or owner.type not in ("call_expression", "new_expression") or judges(_first_call(owner), text):
+    if (
+        owner is None
+        or owner.type not in ("call_expression", "new_expression")
+        or is_assertion(_first_call(owner), text)
+    ):
         return False
     return not (above is not None and above.type == "call_expression" and above.child_by_field_name("function") == node)
 
 
 @dataclass(frozen=True)
 class _Helper:
-    """A function of the test file; `events`: how often it may give the code under test something, or ask it."""
+    """A function of the test file; `events`: how often it may pass something to the code under test, or query it."""
 
     keys: frozenset[_Key]
     events: int
@@ -261,7 +267,7 @@ def _helpers(root: Node, text: Text) -> Mapping[str, _Helper]:
         if name is not None and node.type == "function_declaration":
             nodes[text.of(name)] = node
     found: dict[str, _Helper] = {}
-    for _ in range(_MOST_DEPTH):  # they call each other
+    for _ in range(_MOST_DEPTH):  # they may call each other
         found = {
             name: _Helper(frozenset(_keys_of(node, text)), min(_events(node, text, found), _MOST_EVENTS))
             for name, node in nodes.items()
@@ -277,17 +283,17 @@ def _given(
     shared: Mapping[_Key, int],
     helpers: Mapping[str, _Helper],
 ) -> _Test:
-    """What a test gives the code under test, and expects."""
+    """The values that a test passes to the code under test, and those that it expects."""
     body = [node for node in walk(call) if node.id != call.id]
     function = _function_of(call)
     around = row_names(call, text)
     rows = {**{name: values for node in body for name, values in bound_by(node, text) if values}, **around}
     assigned = {text.of(name): value for name, value in _declared(call) if name.type == "identifier"}
-    judged = [node for node in body if node.type == "call_expression" and judges(node, text)]
+    judged = [node for node in body if node.type == "call_expression" and is_assertion(node, text)]
     compared_by = [[*arguments_of(one), *chain_of(one, text)[1]] for one in judged]
     values = {**rows, **{name: (value,) for name, value in assigned.items()}}
     written_in = [[node for node in each if _is_written(node, values, text)] for each in compared_by]
-    # What two assertions expect is not given by that.
+    # A literal that two assertions expect does not count as passed.
     expecting = {node.start_byte for each in written_in for node in each}
     inner = function.child_by_field_name("body") if function is not None else None
     ending = frozenset(_endings(function, text, around)) if function is not None else frozenset()
@@ -312,11 +318,12 @@ def _given(
         words = [text.of(one.child_by_field_name("function") or one), *chain_of(one, text)[0]]
         is_error = any(map(_RAISING.search, words)) or any(node.type in FUNCTIONS for node in compared)
         is_truth = len([node for node in compared if node.type not in ("true", "false")]) == 1 and not is_error
-        # A copy has no snapshots of its own, and what these show is no literal.
+        # A copy has no snapshots of its own, and what these show is not a literal.
         is_open |= not (written or is_error or is_truth) or words[-1].endswith("Snapshot")
         gives |= is_truth or any(_is_small(value, text) for node in written for value in _values_of(node, values, text))
         own = list(_literals(whole, text))
-        # What one call is given, and nothing else, it may return. Of two, the one may give it the other.
+        # A call may return its own argument, if no other call receives it. With two calls, one may pass it to the
+        # other.
         is_one = _events(whole, text, helpers) < 2
         here = Counter(key for node, key in own if is_one and node.start_byte not in expected)
         for node in walk(whole):
@@ -345,12 +352,12 @@ def _function_of(call: Node) -> Node | None:
 
 
 def _values_of(node: Node, values: Mapping[str, tuple[Node, ...]], text: Text) -> tuple[Node, ...]:
-    """The expressions that an expression, or the name of one, may stand for."""
+    """The expressions that an expression, or a name, may refer to."""
     return values.get(text.of(node), (node,)) if node.type == "identifier" else (node,)
 
 
 def _is_written(node: Node, values: Mapping[str, tuple[Node, ...]], text: Text) -> bool:
-    """Whether an expression is a literal, or the name of some."""
+    """Whether an expression is a literal, or a name for literals."""
     found = _values_of(node, values, text)
     return bool(found) and all(
         value.type in ("regex", "undefined") or constant(value, text, _NOTHING) is not _NOTHING for value in found
@@ -358,7 +365,7 @@ def _is_written(node: Node, values: Mapping[str, tuple[Node, ...]], text: Text) 
 
 
 def _events(node: Node, text: Text, helpers: Mapping[str, _Helper], ending: Collection[str] = ()) -> int:
-    """How often the code under test may be given something, or asked, with no statement between, in an expression."""
+    """How often an expression may pass something to the code under test, or query it, with no statement in between."""
     found = 0
     for one in walk(node):
         if one.type == "assignment_expression":
@@ -371,19 +378,19 @@ def _events(node: Node, text: Text, helpers: Mapping[str, _Helper], ending: Coll
         called = one.child_by_field_name("function") or one.child_by_field_name("constructor")
         name = text.of(called)[:200] if called is not None else ""
         inside = helpers[name].events if name in helpers else 0
-        is_plain = judges(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
+        is_plain = is_assertion(_first_call(one), text) or _PLAIN.fullmatch(name) is not None or name in ending
         found += inside if is_plain else max(1, inside)
     return found
 
 
 def _is_small(node: Node, text: Text) -> bool:
-    """Whether what is expected is one of few values."""
+    """Whether an expected value is one of few possible ones."""
     value = constant(node, text, _NOTHING)
     return value in (None, "", [], {}) or (isinstance(value, int | float) and abs(value) < 10)
 
 
 def _literals(node: Node, text: Text) -> Iterator[tuple[Node, _Key]]:
-    """The texts and numbers below a node that may be recognised; no titles, keys and indices."""
+    """The texts and numbers below a node that are specific enough to be recognised; no titles, keys and indices."""
     for inner in walk(node):
         above = inner.parent
         if inner.type not in _LITERALS or above is None or above.type == "subscript_expression":
@@ -404,14 +411,14 @@ class _Copied:
 
     Attributes:
         head, tail: the source of the call before the statements of its function, without the title, and after them.
-        statements: of the function, with the calls in their expressions as statements before them.
-        asking: literal → the statements, with other names in the place of it where it is expected; and for each of
-            these names what it stands for in the test.
-        returned: the name of what the test returns; "" if it returns nothing.
-        ending: names of the functions by which the test says that it ends.
-        rows: names that the test gets of tables and loops.
-        pools: literal → it and what stands in its place.
-        is_open: whether a statement may give the code under test something and ask for it, with no twin between.
+        statements: of the function, with nested calls moved into statements before them.
+        asking: literal → the statements, with a new name wherever it is expected; and for each of these names the
+            source that it replaces.
+        returned: the name of the value that the test returns; "" if it returns nothing.
+        ending: names of the functions by which the test reports its end.
+        rows: names that the test gets from tables and loops.
+        pools: literal → itself and its replacements.
+        is_open: whether a statement may pass something to the code under test and query it, with no twin in between.
     """
 
     head: tuple[str, str]
@@ -431,7 +438,7 @@ class _Copied:
 
     @classmethod
     def of(cls, test: _Test, words: tuple[str, ...], twins: int, choice: random.Random) -> _Copied | None:
-        """None of a test that has no function, or that is no statement of its own."""
+        """The test to copy; None if it has no function, or is not a statement of its own."""
         text, function = test.text, _function_of(test.call)
         body = function.child_by_field_name("body") if function is not None else None
         above = test.call.parent
@@ -482,10 +489,11 @@ class _Copied:
         )
 
     def copy(self, name: str, key: _Key | None, *, asks: int = 0) -> str:
-        """A copy as the test is, or with another value for `key`, in the place of each of its literals.
+        """A copy of the unchanged test, or with another value for `key`, in the place of each of its literals.
 
         Args:
-            asks: the place of another value in the pool of `key`, which only the assertions have, and a twin gives.
+            asks: the place of another value in the pool of `key`, which only the assertions have, and which a twin
+                passes.
         """
         drawn = {each: self.choice.sample(pool, len(pool)) for each, pool in self.pools.items()}
         for each, values in drawn.items():
@@ -512,7 +520,7 @@ class _Copied:
             suffix = f"_{drawn_word(self.choice)}" if number else ""
             renamed = {name: name + suffix for name in own if number}
             others = [(pool[0], changes[each]) for each, pool in self.pools.items() if pool[0] != changes[each]]
-            if self.rows:  # the test has objects of its own, as its twins have
+            if self.rows:  # the test has its own copies of the objects, like its twins
                 pairs = ", ".join(f"[{one}, {other}]" for one, other in others)
                 rows = {each: f"{each}_{drawn_word(self.choice)}" for each in self.rows if each not in own}
                 lines += [f"const {new}{typed[0]} = {mapper}({each}, [{pairs}]);\n" for each, new in rows.items()]
@@ -532,10 +540,10 @@ class _Copied:
 
 @dataclass(frozen=True)
 class _Asking:
-    """The statements of a test in which what is expected has names of its own.
+    """The statements of a test in which expected values are replaced by new names.
 
     Attributes:
-        names: these names, and the source of what they stand for.
+        names: these names, and the source that they replace.
     """
 
     statements: tuple[Node, ...]
@@ -544,7 +552,7 @@ class _Asking:
 
 
 def _asked_places(test: _Test, key: _Key, body: Node) -> Iterator[tuple[tuple[int, int], tuple[str, str]]]:
-    """Where a test expects a literal: a place, in bytes, with a new name and the source of what stands there."""
+    """The places, in bytes, where a test expects a literal, each with a new name and the source that it replaces."""
     text = test.text
     sources: dict[str, str] = {}  # source → new name
     names: dict[str, str] = {}
@@ -552,7 +560,7 @@ def _asked_places(test: _Test, key: _Key, body: Node) -> Iterator[tuple[tuple[in
         names[text.of(name)] = text.of(value) if value.type in _LITERALS and key in _keys_of(value, text) else ""
     for row, values in test.around.items():
         names.setdefault(row, row if any(key in _keys_of(value, text) for value in values) else "")
-    for call in (one for one in walk(body) if one.type == "call_expression" and judges(one, text)):
+    for call in (one for one in walk(body) if one.type == "call_expression" and is_assertion(one, text)):
         whole = whole_of(call)
         known = {one.start_byte for one, own in _literals(whole, text) if own == key}
         for node in walk(whole):
@@ -577,7 +585,7 @@ def _keys_of(node: Node, text: Text) -> set[_Key]:
 
 
 def _endings(function: Node, text: Text, rows: Collection[str]) -> Iterator[str]:
-    """The parameters that a test only calls, or gives away to be called: `done`."""
+    """The parameters that a test only calls, or passes on to be called: `done`."""
     body = function.child_by_field_name("body")
     for parameter in parameters_of(function) if body is not None else ():
         name = text.of(parameter)
@@ -597,12 +605,12 @@ def _endings(function: Node, text: Text, rows: Collection[str]) -> Iterator[str]
 
 
 def _is_close(statement: Node, text: Text, test: _Test) -> bool:
-    """Whether a statement may give the code under test what the same statement asks for: no twin stands between."""
+    """Whether one statement may pass something to the code under test and query it, with no twin in between."""
     if (block := _block_in(statement, text, test)) is not None:
         beside = [one for one in statement.named_children if statement.type == "try_statement" and one != block]
         return any(_is_close(one, text, test) for one in (*block.named_children, *beside))
     count = _events(statement, text, test.helpers, test.ending)
-    judged = [one for one in walk(statement) if one.type == "call_expression" and judges(one, text)]
+    judged = [one for one in walk(statement) if one.type == "call_expression" and is_assertion(one, text)]
     bare = [one for one in judged if not _events(whole_of(one), text, test.helpers, test.ending)]
     if count == 1 and bare:
         calls = [one for one in walk(statement) if one.type in ("call_expression", "new_expression")]
@@ -636,7 +644,7 @@ class _Version:
 
 
 def _together(versions: Sequence[_Version], test: _Test, choice: random.Random) -> list[str]:
-    """The statements of a test, the first of the versions, each among those of its twins."""
+    """The statements of a test, the first of the versions, each in random order with those of its twins."""
     found: list[str] = []
     for statements in zip(*(one.statements for one in versions), strict=True):
         pairs = list(zip(versions, statements, strict=True))
@@ -652,7 +660,7 @@ def _together(versions: Sequence[_Version], test: _Test, choice: random.Random) 
         ]
         inside = "{\n" + "".join(_together(inner, test, choice)) + "}"
         found.append(versions[0].written(statements[0], block=blocks[0], inside=inside))
-        if statements[0].type == "try_statement":  # what the twins do in the end
+        if statements[0].type == "try_statement":  # the twins' `finally` blocks
             found += [
                 version.written(node, block=block, inside="{}")
                 for (version, node), block in zip(pairs[1:], blocks[1:], strict=True)
@@ -661,7 +669,7 @@ def _together(versions: Sequence[_Version], test: _Test, choice: random.Random) 
 
 
 def _bound_in(statements: Iterable[Node], text: Text, test: _Test) -> Iterator[tuple[str, bool]]:
-    """The names that statements and their blocks declare, and whether each is a variable's."""
+    """The names that statements and their blocks declare, each with whether it is a variable."""
     for node in statements:
         is_variable = node.type in ("lexical_declaration", "variable_declaration")
         yield from ((name, is_variable) for name in _bound(node))
@@ -670,7 +678,7 @@ def _bound_in(statements: Iterable[Node], text: Text, test: _Test) -> Iterator[t
 
 
 def _renaming(node: Node, renamed: Mapping[str, str], text: Text) -> Iterator[tuple[int, int, str]]:
-    """The edits that give variables other names."""
+    """The edits that rename variables."""
     for one in walk(node):
         name = text.of(one) if "identifier" in one.type else ""
         if name in renamed and one.type in ("identifier", "type_identifier"):
@@ -689,7 +697,7 @@ def _statement(
     block: Node | None = None,
     inside: str = "",
 ) -> str:
-    """A statement with other literals and names, and `inside` in the place of a block; a twin's fails in nothing."""
+    """A statement with other literals and names, and `inside` instead of its block; a twin's cannot fail."""
     edits = [(one.start_byte, one.end_byte, changes[key]) for one, key in _literals(node, text) if key in changes]
     edits += _renaming(node, renamed, text)
     edits += _unjudged(node, collector, text) if collector else ()
@@ -712,7 +720,7 @@ def _statement(
 def _unjudged(node: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
     """The edits by which a statement of a twin checks nothing, and does not leave the test."""
     for one in walk(node):
-        if one.type == "call_expression" and judges(one, text):
+        if one.type == "call_expression" and is_assertion(one, text):
             yield from _evaluated(one, collector, text)
     for one in _own_nodes(node) if node.type not in _NESTED else ():
         if one.type == "return_statement":
@@ -724,7 +732,7 @@ def _unjudged(node: Node, collector: str, text: Text) -> Iterator[tuple[int, int
 
 
 def _evaluated(call: Node, collector: str, text: Text) -> Iterator[tuple[int, int, str]]:
-    """The edits that make an assertion compute what it would compare, and check nothing."""
+    """The edits by which an assertion evaluates its operands without checking them."""
     function, whole = call.child_by_field_name("function"), whole_of(call)
     if function is None:
         return
@@ -737,7 +745,7 @@ def _evaluated(call: Node, collector: str, text: Text) -> Iterator[tuple[int, in
 
 
 def _with(node: Node, edits: Collection[tuple[int, int, str]], text: Text) -> str:
-    """The source of a node with these edits that lie in it."""
+    """The source of a node with those of the edits that are inside it."""
     content = text.content[node.start_byte : node.end_byte]
     for begin, end, new in sorted(edits, reverse=True):
         if node.start_byte <= begin and end <= node.end_byte:
@@ -757,7 +765,7 @@ def _bound(statement: Node) -> Iterator[str]:
 
 
 def _own_nodes(body: Node) -> Iterator[Node]:
-    """The nodes of a function but for those of functions and classes in it."""
+    """The nodes of a function, without those of nested functions and classes."""
     waiting = [body]
     for node in waiting:  # grows during the iteration
         yield node
@@ -766,10 +774,10 @@ def _own_nodes(body: Node) -> Iterator[Node]:
 
 @dataclass(frozen=True)
 class _Flat:
-    """The statements of a function with the calls in their expressions as statements before them: twins come between.
+    """The statements of a function with nested calls moved into statements before them: twins can run in between.
 
     Attributes:
-        returned: the name of what the function returns; "" if it returns nothing.
+        returned: the name of the value that the function returns; "" if it returns nothing.
     """
 
     statements: tuple[Node, ...]
@@ -778,11 +786,11 @@ class _Flat:
 
     @classmethod
     def of(cls, test: _Test, body: Node, edits: Collection[tuple[int, int, str]]) -> _Flat | None:
-        """None of a body that is not known as JavaScript; `edits`: of its source, in bytes."""
+        """The flattened body; None if it is not plain JavaScript. `edits`: of its source, in bytes."""
         path, text, is_block = test.path, test.text, body.type == "statement_block"
         source = _with(body, edits, text)
         source = f"async function k() {source if is_block else f'{{ return {source}; }}'}"
-        for number in range(_MOST_ROUNDS):  # each writes out one loop or block
+        for number in range(_MOST_ROUNDS):  # each round expands one loop or block
             content, block = Text(source.encode("utf-8", "surrogatepass")), _body_of(path, source)
             if block is None:
                 return None
@@ -803,7 +811,7 @@ class _Flat:
 
 
 def _written_out(block: Node, content: Text, test: _Test, body: Node, number: int) -> tuple[int, int, str] | None:
-    """The first change that brings the calls of a loop, or of a block in a statement, between those of twins.
+    """The first change that moves the calls of a loop, or of a block in a statement, to where twins can run in between.
 
     Args:
         block, content: a function with the test's statements, and its source.
@@ -825,7 +833,7 @@ def _written_out(block: Node, content: Text, test: _Test, body: Node, number: in
 
 
 def _flattened(block: Node, content: Text) -> tuple[list[str], str]:
-    """The statements of a block with the calls in their expressions as statements before them, and what it returns."""
+    """The statements of a block with nested calls moved into statements before them, and the returned name."""
     used = set(re.findall(r"\w+", content.content.decode("utf-8", "replace")))
     fresh = (name for number in range(10_000) if (name := f"made_{number}") not in used)
     lines: list[str] = []
@@ -848,9 +856,9 @@ def _flattened(block: Node, content: Text) -> tuple[list[str], str]:
 
 
 def _block_in(statement: Node, text: Text, test: _Test) -> Node | None:
-    """The block of a statement whose statements may stand among those of twins: they are done there at most once.
+    """The block of a statement into which statements of twins can be inserted: it is executed at most once.
 
-    It is that of a `try`, or of a function without parameters that is given to an assertion or to a promise.
+    This is the block of a `try`, or of a function without parameters that is passed to an assertion or to a promise.
     """
     if statement.type == "try_statement":
         return statement.child_by_field_name("body")
@@ -873,18 +881,18 @@ def _holds(node: Node, other: Node) -> bool:
 
 
 def _body_of(path: str, source: str) -> Node | None:
-    """The block of a function that is the whole source; None where it is not known as JavaScript."""
+    """The block of a function that is the whole source; None if it is not plain JavaScript."""
     root = parsed(path, source)
     body = root.named_children[0].child_by_field_name("body") if root.named_children else None
     return None if body is None or body.has_error or len(root.named_children) != 1 else body
 
 
 def _unrolled(statement: Node, content: Text, text: Text, body: Node, number: int) -> str:
-    """A loop over a list that is written out, with its statements once for each item; "" of what is no such loop.
+    """A loop over a literal list, unrolled into its statements for each item; "" for any other statement.
 
     Args:
         content: the source of `statement`.
-        text, body: of the function as it stands in its file, which may have a name for the list.
+        text, body: of the function as it is in its file, which may have a name for the list.
         number: of the loop, for the names of its variables.
     """
     call = statement.named_children[0] if statement.type == "expression_statement" else statement
@@ -926,17 +934,17 @@ def _unrolled(statement: Node, content: Text, text: Text, body: Node, number: in
 
 
 def _listed_near(name: str, body: Node, text: Text) -> tuple[Node, ...]:
-    """The items of a list that has this name in the file of a function."""
+    """The items of the list with this name in the file of a function."""
     found = (one for one in walk(body) if one.type == "identifier" and text.of(one) == name)
     return next((listed(one, text) for one in found), ())
 
 
 def _taken_out(node: Node, text: Text, fresh: Iterator[str], taken: list[str], *, is_kept: bool) -> str:
-    """The source of an expression with names in the place of the calls that are surely made, in their order.
+    """The source of an expression in which the calls that are always executed are replaced by names, in order.
 
     Args:
         taken: gets the statements that make these calls.
-        is_kept: whether the call itself, if it is one, stays where it is.
+        is_kept: whether the expression itself, if it is a call, stays in place.
     """
     is_choice = node.type == "binary_expression" and any(one.type in ("&&", "||", "??") for one in node.children)
     if (
@@ -946,7 +954,7 @@ def _taken_out(node: Node, text: Text, fresh: Iterator[str], taken: list[str], *
     ):
         return text.of(node)
     begin, parts = node.start_byte, []
-    is_judging = node.type == "call_expression" and judges(_first_call(node), text)
+    is_judging = node.type == "call_expression" and is_assertion(_first_call(node), text)
     for child in node.named_children:
         inner_kept = child.type != "arguments" and (is_judging or node.type == "await_expression")
         inner_kept |= is_kept and node.type in ("expression_statement", "variable_declarator")
@@ -964,7 +972,7 @@ def _taken_out(node: Node, text: Text, fresh: Iterator[str], taken: list[str], *
 
 
 def _first_call(call: Node) -> Node:
-    """The call that a chain begins with: `expect(a)` of `expect(a).to.equal(b)`."""
+    """The first call of a chain: `expect(a)` of `expect(a).to.equal(b)`."""
     here, found = call, call
     while True:
         inner = here.child_by_field_name("function") or here.child_by_field_name("object")

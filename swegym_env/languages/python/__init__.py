@@ -43,7 +43,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["Python"]
 
-# What pytest, unittest, coverage, nox, git's hooks and the interpreter itself read before the tests.
+# Files that pytest, unittest, coverage, nox, git's hooks and the interpreter itself read before the tests.
 _RUNNER_FILES = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
     *("pyproject.toml", ".coveragerc", "noxfile.py", "pyvenv.cfg", ".python-version", "pytest_plugins.py"),
@@ -68,7 +68,7 @@ class Python(Language):
     suffixes = (".py", ".pyi", ".pyx")
     parsers = PARSERS
     repository_parsers = REPOSITORY_PARSERS
-    nested_logs = frozenset({"pytest-dev/pytest"})  # its published lists hold names from the logs that its tests print
+    nested_logs = frozenset({"pytest-dev/pytest"})  # its published lists contain names from logs that its tests print
     reporting_runners = re.compile(r"\b(pytest|py\.test|unittest)\b")
     installing_lines = re.compile(r"conda |(python -m )?pip install|python setup\.py (install|develop)")
     protected_files = re.compile(
@@ -94,7 +94,7 @@ class Python(Language):
         return runner_report(log, parser)
 
     def shadows_module(self, parts: list[str], base: Path) -> bool:
-        """Whether the path begins a new module where imports look first, one that Python or a test runner needs."""
+        """Whether the path begins a new top-level module that hides one which Python or a test runner needs."""
         if parts[0] in _SOURCE_ROOTS and len(parts) > 1:
             base, parts = base / parts[0], parts[1:]
         module = parts[0].removesuffix(".py")

@@ -1,20 +1,20 @@
 """Blind expectations for Python: hidden tests whose expected values are not inside the sandbox.
 
-`assert area(2, 3) == 6` becomes a call that sends the value of `area(2, 3)` out; the six stays outside and is compared
-there. Code that does not know the six cannot send it, whatever else it does to the test, the runner and the
+`assert area(2, 3) == 6` becomes a call that sends the value of `area(2, 3)` out of the sandbox. The 6 stays outside and
+is compared there. Code that does not know the 6 cannot send it, whatever else it does to the test, the runner and the
 interpreter.
 
 The syntax tree is searched for assertions of pytest and unittest (and similar ones of Django and NumPy) that compare
-with a constant expression (`constants.fold`), in the tests of FAIL_TO_PASS and in the functions of the same file that
-they call. A constant may be written at the assertion, have a name, be in a column of `parametrize` or of a loop's list,
-or be an argument of a function that compares it. A constant that is only used for comparisons is replaced by a
-placeholder. A constant that is used for anything else is kept, since the code would fail otherwise; its assertion is
-not rewritten, or has no bits (see `grading.bits`). Line numbers stay the same.
+with a constant expression (`constants.fold`). The search covers the tests of FAIL_TO_PASS and the functions of the same
+file that they call. A constant may be written in the assertion, be assigned to a name, be in a column of `parametrize`
+or in the list of a loop, or be an argument of a function that compares it. A constant that is only used for comparisons
+is replaced by a placeholder. A constant that is also used for something else is kept, because the code would fail
+without it; its assertion is not rewritten, or counts no bits (see `grading.bits`). Line numbers stay the same.
 
-Which builtin error a block raises is sent as well. Conditions in which all values are computed (`assertNotEqual`,
-`assertGreater`, `assertEqual(parse(x), Point(3, 4))`) and other errors stay in the test, which sends what they compare
-in addition. With `computed` the test checks none of them: of an equality one side is sent, and the other is no longer
-in the test. Everything in the files that these tests do not need is removed then.
+The class of a builtin error that a block raises is sent as well. Conditions in which all values are computed
+(`assertNotEqual`, `assertGreater`, `assertEqual(parse(x), Point(3, 4))`) and errors of other classes stay in the test,
+which also sends the values that they compare. With `computed` the test checks none of them: one side of an equality is
+sent, and the other is removed from the test. Everything in the files that these tests do not need is then removed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MESSAGES: Mapping[str, tuple[Comparison, str]] = {
     "assertRaisesRegexp": ("search", "assertRaises"),
 }
 _SYMBOLS = frozenset({"symbols", "Symbol", "Function", "var", "MatrixSymbol", "IndexedBase", "Idx"})
-# Names of SymPy that write an expression out; what they make is compared by its structure.
+# SymPy functions that print an expression; their results are compared by structure.
 _SYMPY = frozenset(
     (
         *("S", "pi", "oo", "I", "E", "zoo", "nan", "GoldenRatio", "EulerGamma", "sqrt", "cbrt", "root", "Rational"),
@@ -81,7 +81,7 @@ _SYMPY = frozenset(
     )
 )
 _OPAQUE = frozenset({"Decimal", "Fraction", "Path", "PurePath", "UUID", "Symbol", "Function", "Q", "F", "Matrix", "S"})
-_PLAIN = frozenset({"isinstance", "hasattr", "issubclass", "callable"})  # which of the two is expected is no secret
+_PLAIN = frozenset({"isinstance", "hasattr", "issubclass", "callable"})  # not secret which result is expected
 _TOLERANCES = {"rel_tol": "rtol", "abs_tol": "atol"}
 # Assertions of numpy.testing → parameters by position, tolerances.
 _ARRAYS: Mapping[str, tuple[tuple[str, ...], Mapping[str, float]]] = {
@@ -92,11 +92,11 @@ _ARRAYS: Mapping[str, tuple[tuple[str, ...], Mapping[str, float]]] = {
     "assert_array_almost_equal": (("x", "y", "decimal"), {"decimal": 6.0}),
     "assert_approx_equal": (("actual", "desired", "significant"), {"significant": 7.0}),
 }
-# Calls that search → what stands before and after a pattern that `re.search` finds where they find theirs.
+# Search functions → prefix and suffix that turn their pattern into an equivalent pattern of `re.search`.
 _SEARCHES = {"re.search": ("", ""), "re.match": (r"\A(?:", ")"), "re.fullmatch": (r"\A(?:", r")\Z")}
 _METHODS: Mapping[str, Comparison] = {"startswith": "start", "endswith": "end"}
 _HARMLESS_CALLS = frozenset({"subTest", "print"})
-# Assertions of conditions whose values are all computed, and those of the first argument alone.
+# Assertions whose compared values are all computed, and those that check only their first argument.
 _CONDITIONS = frozenset(
     (
         *("assertNotEqual", "assertNotEquals", "assertGreater", "assertGreaterEqual", "assertLess", "assertLessEqual"),
@@ -115,7 +115,7 @@ _COUNTING = frozenset({"all", "any", "sum", "bool", "int", "len", "min", "max", 
 _FINDING = frozenset(
     {"all", "any", "search", "match", "fullmatch", "findall", "finditer", "find", "startswith", "endswith"}
 )
-_ENDING = re.compile("raise|warn|fail", re.IGNORECASE)  # what such calls judge is no value
+_ENDING = re.compile("raise|warn|fail", re.IGNORECASE)  # what such calls check is not a value
 _JUDGING = re.compile(
     r"_*(assert|raises|warns|fail|deprecated_call|fnmatch|no_fnmatch|re_match|no_re_match|check|verify|expect|compare)",
     re.IGNORECASE,
@@ -126,7 +126,7 @@ _MISSING: Any = object()
 
 @dataclass
 class _Binding:
-    """One place that gives a name its value."""
+    """One binding of a name to a value."""
 
     kind: str  # "assign", "loop", "parameter", "unpacked", "definition", "other"
     value: ast.expr | None = None
@@ -136,7 +136,7 @@ class _Binding:
 
 @dataclass
 class _Scope:
-    """A scope of names: what binds them, and where they are read."""
+    """A scope of names: the bindings, and where the names are read."""
 
     node: ast.AST
     parent: _Scope | None
@@ -163,14 +163,14 @@ class _Site:
     kind: Comparison
     actual: str  # source of the value that is sent
     expected: ast.expr
-    form: str = "test"  # how the rewritten expression looks: "test", "call", "raises", "raised", "beside"
+    form: str = "test"  # form of the rewritten expression: "test", "call", "raises", "raised", "beside"
     method: str = ""  # "call": source of the method; "raises": source without the message
     swapped: bool = False
     options: Mapping[str, float] = field(default_factory=dict)
     tail: str = ""
     message: ast.expr | None = None
     function: str = ""
-    parts: list[ast.expr] = field(default_factory=list)  # "beside": what is sent, where it stands
+    parts: list[ast.expr] = field(default_factory=list)  # "beside": the expressions that are sent, in place
     searched: ast.expr | None = None  # the argument of `re.search` that is sent
 
 
@@ -232,15 +232,15 @@ class _File:
         self._holders = () if computed else (*self._find_asked(), *self._keyed)
 
     def begin(self, choice: random.Random, mark: str) -> None:
-        """Take words for one rewriting; before it, copies of a file share what was read of it."""
+        """Choose the random tokens of a rewriting. Copies of a file that share its analysis are made before this."""
         self.choice, self.mark = choice, mark
-        self._scope_of = dict(self._scope_of)  # sites add nodes of their own
+        self._scope_of = dict(self._scope_of)  # sites add their own nodes
         self.expectations: dict[str, Expectation] = {}
         self.placeholders: dict[str, Placeholder] = {}
         self._asked = {holder: drawn_word(choice) for holder in self._holders}
         self._sites = [site for function in self._tests for site in self._sites_in(function)]
         self._dynamic: dict[tuple[int, str], bool] = {}
-        self._partly: set[str] = set()  # places of assertions of which a part is compared inside
+        self._partly: set[str] = set()  # places of assertions that are partly compared inside the sandbox
 
     # Names
 
@@ -261,7 +261,7 @@ class _File:
                 self._calls.setdefault(_called(node), []).append(node)
             for child in children(node):
                 self._parents[child] = node
-                # Decorators, defaults and bases are read outside of what they belong to.
+                # Decorators, defaults and bases are evaluated outside of the definition that they belong to.
                 outside = isinstance(node, _Function | ast.ClassDef) and child not in node.body
                 waiting.append((child, scope if outside and not isinstance(child, ast.arguments) else inner))
         for name, scope in reads:
@@ -313,7 +313,7 @@ class _File:
         return _Binding("other")
 
     def _find_tests(self, names: tuple[str, ...]) -> dict[_Function, frozenset[str]]:
-        """The tests of `names`, and what they call in this file → the names that each belongs to."""
+        """The tests called `names` and the functions of this file that they call → test names that each belongs to."""
         functions: dict[str, list[_Function]] = {}
         found: dict[_Function, set[str]] = {}
         waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in self.tree.body]
@@ -351,7 +351,7 @@ class _File:
         return {function: frozenset(names) for function, names in found.items()}
 
     def _heirs(self) -> dict[tuple[str, ...], list[str]]:
-        """Class of this file → those of this file that inherit from it, directly or not."""
+        """Class of this file → its direct and indirect subclasses in this file."""
         bases = {
             node.name: [getattr(base, "id", "") for base in node.bases]
             for node in self.tree.body
@@ -366,7 +366,7 @@ class _File:
         return found
 
     def _find_asked(self) -> Iterator[ast.expr]:
-        """The values that conditions ask for something (`questions`): they are sent, and the test goes on asking."""
+        """The computed values in which conditions look something up (`questions`); they are sent in addition."""
         for function in self._tests:
             variables = variables_of(function)
             for condition in (one for node in walk(function) for one in questions_of(node)):
@@ -375,7 +375,7 @@ class _File:
                         yield holder
 
     def _find_keyed(self) -> Iterator[tuple[ast.expr, object]]:
-        """The values of which an equality compares what is under a key (`questions.keys`), and that key."""
+        """Each computed value that an equality reads under a key (`questions.keys`), with that key."""
         for function in self._tests:
             variables = variables_of(function)
             for sides in (one for node in walk(function) for one in equalities_of(node)):
@@ -412,11 +412,11 @@ class _File:
                 yield site
 
     def _is_loose(self, site: _Site, function: _Function) -> bool:
-        """Whether more than one value may pass, or more than one error.
+        """Whether more than one value, or more than one error, may pass.
 
-        So it is where what is sent is itself the outcome of a search or of a comparison, or the answer to a question.
+        This holds if the sent value is itself the result of a search, of a comparison or of a lookup (`questions`).
         """
-        if site.form == "raises":  # the test holds its class
+        if site.form == "raises":  # the test contains its class
             return True
         sent = [part for part in _judged(site.node) or [site.node] if part is not site.expected]
         sent = [site.searched] if site.searched is not None else sent
@@ -434,7 +434,7 @@ class _File:
         )
 
     def _says_found(self, expected: ast.expr, calls: list[ast.Call]) -> bool:
-        """Whether what is expected may say that something was found: a truth, or how often."""
+        """Whether the expected value may only say that something was found: True, or the number of matches."""
         try:
             value = fold(expected, self._constants_of(expected))
         except NotConstantError:
@@ -443,17 +443,18 @@ class _File:
         return value is True or (counts and type(value) is int and 1 <= value <= MOST_FOUND)
 
     def _tells_little(self, expected: ast.expr) -> bool:
-        """Whether what is expected may be the outcome of a comparison: a truth, nothing, or an integer near 0."""
+        """Whether the expected value may be the result of a comparison: a truth value, None, or an integer near 0."""
         try:
             value = fold(expected, self._constants_of(expected))
         except NotConstantError:
-            return True  # which one of several it is
+            return True  # the value depends on the case
         return value is None or (isinstance(value, int) and abs(value) <= 1)
 
     def _is_object(self, node: ast.expr, little: bool) -> bool:
-        """Whether an argument makes an object to compare with, or has the name of one.
+        """Whether an argument constructs an object to compare with, or is a name bound to one.
 
-        A number of the standard library is none, like `1.5`, unless the outcome may be that of a comparison.
+        A number type of the standard library is treated like `1.5` and does not count, unless the result may be that of
+        a comparison.
         """
         if isinstance(node, ast.Name):
             scope = self._scope_of[node].find(node.id)
@@ -462,12 +463,12 @@ class _File:
         return _called_or_none(node)[:1].isupper() and (little or not self._is_number(node))
 
     def _is_defined(self, name: ast.Name) -> bool:
-        """Whether a name is bound by imports and definitions alone, or by nothing in this file."""
+        """Whether a name is bound only by imports and definitions, or not at all in this file."""
         scope = self._scope_of[name].find(name.id)
         return scope is None or all(binding.kind == "definition" for binding in scope.bindings[name.id])
 
     def _is_number(self, node: ast.expr) -> bool:
-        """Whether this makes a number of the standard library of constants: it is an argument like `1.5`."""
+        """Whether this constructs a number of the standard library from constants, which is an argument like `1.5`."""
         if not isinstance(node, ast.Call) or not all(map(self._is_constant, node.args)) or node.keywords:
             return False
         where = getattr(getattr(node.func, "value", None), "id", self._imported.get(getattr(node.func, "id", "")))
@@ -499,7 +500,7 @@ class _File:
             yield from self._truth(test, test, expected=True)
 
     def _computed_sites(self, node: ast.AST) -> Iterator[_Site]:
-        """Conditions of computed values: their values are those that the gold patch computes."""
+        """Conditions whose values are all computed: the gold patch's values are the expected ones."""
         if isinstance(node, ast.Assert):
             conditions = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
             for test in conditions:
@@ -507,7 +508,7 @@ class _File:
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call, name = node.value, _called(node.value)
             if name in {helper.name for helper in self._tests} or (not self.computed and _ENDING.search(name)):
-                return  # a helper's own assertions are rewritten
+                return  # assertions of a helper are rewritten in the helper
             if not _JUDGING.match(name) or any(isinstance(part, ast.Starred) for part in call.args):
                 return
             if name in ("assertTrue", "assertFalse") and call.args:
@@ -519,13 +520,13 @@ class _File:
             elif name in _ONE_VALUE:
                 parts = call.args[:1]
             elif isinstance(call.func, ast.Attribute) and not isinstance(call.func.value, ast.Name):
-                parts = [call.func.value, *parts]  # an assertion that is a method of what it judges
+                parts = [call.func.value, *parts]  # a method call whose object is the checked value
             parts = [part for part in parts if not isinstance(part, ast.Lambda)]
             if any(not self._is_constant(part) for part in parts) and not any(map(self._tells_equal, parts)):
                 yield self._computed(call, parts, one_side=name in _EQUAL)
 
     def _computed_condition(self, node: ast.expr, test: ast.expr, *, expected: bool) -> Iterator[_Site]:
-        """What a condition compares; its truth alone would be that of any equality that the patch defines."""
+        """The values that a condition compares; its truth value alone could come from any `__eq__` of the patch."""
         parts: list[ast.expr] = []
         one_side = False
         waiting = [(test, expected)]
@@ -543,7 +544,7 @@ class _File:
             yield self._computed(node, parts, one_side=one_side)
 
     def _tells_equal(self, node: ast.expr, depth: int = 0) -> bool:
-        """Whether a value is the truth or the number of comparisons, which an equality of the patch's own decides."""
+        """Whether a value is the truth value or the count of comparisons, which an `__eq__` of the patch decides."""
         if isinstance(node, ast.Name):
             scope = self._scope_of[node].find(node.id) if node in self._scope_of else None
             bindings = scope.bindings[node.id] if scope is not None else []
@@ -568,10 +569,12 @@ class _File:
         return any(self._tells_equal(part, depth) for part in inner)
 
     def _computed(self, node: ast.expr, parts: list[ast.expr], *, one_side: bool) -> _Site:
-        """A condition; of an equality the side that looks less like what is expected is sent, or the other ("~").
+        """A condition of computed values.
 
-        If not `computed`, the test goes on checking it, and what it compares is sent beside that. "given": the code
-        under test may have had what is expected before it computed the first part. "either": both may be expected.
+        Of an equality, the side that looks less like an expected value is sent, or the other one if "~" is noted for
+        the place. If not `computed`, the test still checks the condition, and the compared values are sent in addition.
+        Option "given": the code under test may have received the expected value before it computed the first part.
+        Option "either": each part may be the expected one.
         """
         computed = [part for part in parts if not self._is_constant(part)]
         if not self.computed:
@@ -596,11 +599,11 @@ class _File:
         return _Site(node, "gold", f"[{', '.join(sent_parts)}]", ast.copy_location(ast.Constant(None), node))
 
     def _raised(self, item: ast.withitem) -> Iterator[_Site]:
-        """Which error a block raises, where only its class is expected.
+        """The error that a block raises, if only its class is expected.
 
-        Which builtin one it is is no longer in the test; with `computed`, nor is any other. Without, the test checks an
-        error of another class too ("checked"): its name may be that of two, and a repair may define it elsewhere than
-        the gold patch does.
+        The name of a builtin class is removed from the test; with `computed`, so is the name of any other class.
+        Otherwise the test still checks the class of an error that is not builtin ("checked"): two classes may have the
+        same name, and a repair may define the class in another place than the gold patch.
         """
         call = item.context_expr
         if not isinstance(call, ast.Call) or _called(call) not in ("raises", "assertRaises"):
@@ -613,7 +616,7 @@ class _File:
             yield _Site(call, "raised", "", call.args[0], form="raised", method=method, options=options)
 
     def open_tests(self) -> set[str]:
-        """The tests with an assertion, or a call that stands alone and looks like one, that was not rewritten whole."""
+        """The tests with an assertion, or a statement that looks like one, that was not rewritten completely."""
         rewritten = {expectation.place for expectation in self.expectations.values()} - self._partly
         helpers = {helper.name for helper in self._tests}
         found: set[str] = set()
@@ -636,7 +639,7 @@ class _File:
         return found
 
     def _truth(self, node: ast.expr, value: ast.expr, *, expected: bool) -> Iterator[_Site]:
-        """Truth of a value that is no comparison; which of the two is expected is one bit."""
+        """A truth value that is not a comparison; whether True or False is expected is one bit."""
         while isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not):
             value, expected = value.operand, not expected
         if self.computed and self._tells_equal(value):
@@ -668,7 +671,7 @@ class _File:
         return None
 
     def _pattern_search(self, node: ast.expr, test: ast.expr) -> _Site | None:
-        """`re.search(PATTERN, text)`, and `re.match` and `re.fullmatch` with a pattern that is written there."""
+        """`re.search(PATTERN, text)`, and `re.match` and `re.fullmatch` with a literal pattern."""
         if not isinstance(test, ast.Call) or ast.unparse(test.func) not in _SEARCHES:
             return None
         if len(test.args) != 2 or test.keywords or not self._is_constant(test.args[0]):
@@ -808,7 +811,7 @@ class _File:
             yield from self._expected_errors(call, "run")
 
     def _expected_errors(self, expression: ast.expr, run: str) -> Iterator[_Site]:
-        """Expected errors with a message; `run`: only those that call a function, else only context managers."""
+        """Expected errors with a message; `run`: only the forms that call a function, else only context managers."""
         if not isinstance(expression, ast.Call):
             return
         name, arguments = _called(expression), expression.args
@@ -848,7 +851,7 @@ class _File:
     # Constants
 
     def _constants_of(self, node: ast.expr) -> dict[str, Any]:
-        """The names in an expression that are bound once, to a constant."""
+        """The names in an expression that are bound exactly once, to a constant."""
         found: dict[str, Any] = {}
         for name in names_in(node):
             value = self._constant_of(name)
@@ -869,7 +872,7 @@ class _File:
             return _MISSING
 
     def _is_expression(self, node: ast.expr) -> bool:
-        """Whether this is an expression of SymPy that is written out: symbols, numbers, operators, constructors."""
+        """Whether this is a SymPy expression of literals: symbols, numbers, operators, constructors."""
         if isinstance(node, ast.Constant):
             return type(node.value) in (int, float)
         if isinstance(node, ast.Name):
@@ -892,7 +895,7 @@ class _File:
         return self._imported.get(name, "").partition(".")[0] == "sympy"
 
     def _is_symbol(self, name: ast.Name) -> bool:
-        """Whether every binding of a name makes symbols or functions of SymPy."""
+        """Whether every binding of a name creates symbols or functions of SymPy."""
         if self._imported.get(name.id) == "sympy.abc":
             return True
         scope = self._scope_of[name].find(name.id)
@@ -931,10 +934,10 @@ class _File:
     # Placeholders
 
     def _only_compared(self, scope: _Scope, name: str) -> bool:
-        """Whether every use of a name is the expected side of a comparison that takes placeholders."""
+        """Whether every use of a name is the expected side of a comparison that accepts placeholders."""
         key = id(scope), name
         if key not in self._dynamic:
-            self._dynamic[key] = True  # while this is found out, for functions that call themselves
+            self._dynamic[key] = True  # during the analysis, for recursive functions
             uses = scope.loads.get(name, [])
             self._dynamic[key] = bool(uses) and all(self._compares(use) for use in uses)
         return self._dynamic[key]
@@ -959,7 +962,7 @@ class _File:
         return False
 
     def _parameter(self, call: ast.Call, use: ast.expr, argument: ast.AST) -> tuple[_Scope, str] | None:
-        """The parameter of a function of this file that an argument of a call goes to."""
+        """The parameter of a function of this file that receives an argument of a call."""
         helper = self._helper(call)
         if helper is None:
             return None
@@ -975,7 +978,7 @@ class _File:
         return (self._scopes[helper], parameters[place]) if place < len(parameters) else None
 
     def _helper(self, call: ast.Call) -> _Function | None:
-        """The only function with the called name, if it is one of those that are rewritten."""
+        """The only function with the called name, if it is rewritten."""
         name = _called(call)
         if isinstance(call.func, ast.Attribute) and not (
             isinstance(call.func.value, ast.Name) and call.func.value.id in ("self", "cls")
@@ -986,7 +989,7 @@ class _File:
         return fitting[0] if len(fitting) == len(everywhere) == 1 else None
 
     def _cells(self, scope: _Scope, name: str) -> Iterator[tuple[ast.expr, bool]]:
-        """The constant expressions that a name can have, and whether pytest names tests by them."""
+        """The constant expressions that a name can have, and whether pytest uses them in names of tests."""
         for binding in scope.bindings[name]:
             if binding.kind == "assign" and binding.value is not None:
                 yield binding.value, False
@@ -1006,7 +1009,7 @@ class _File:
                                 yield value, False
 
     def _items(self, iterable: ast.expr) -> list[ast.expr]:
-        """The elements of a display, or of the only display that a name is bound to and that nothing else uses."""
+        """The elements of a display, or of the only display that a name is bound to, if nothing else uses it."""
         if isinstance(iterable, ast.Name):
             scope = self._scope_of[iterable].find(iterable.id)
             bindings = scope.bindings[iterable.id] if scope is not None else []
@@ -1038,7 +1041,7 @@ class _File:
     # Rewriting
 
     def rewrite(self, sender: str, output: str) -> str:
-        """The text of the file with placeholders; `expectations` and `placeholders` say what they stand for."""
+        """The text of the file with placeholders; `expectations` and `placeholders` describe them."""
         edits: list[tuple[tuple[int, int, int, int], str]] = []
         taken: list[tuple[tuple[int, int], tuple[int, int]]] = []
 
@@ -1102,7 +1105,7 @@ class _File:
         return _spliced(self.text, edits)
 
     def _fill(self, cells: dict[ast.expr, tuple[str, bool]], edit: Any) -> None:
-        """Put placeholders where constants stand that names bring to a comparison."""
+        """Replace constants that reach a comparison through names by placeholders."""
         for cell, (token, named) in cells.items():
             value = fold(cell, self._constants_of(cell))
             scalar = value is None or isinstance(value, str | bytes | int | float | complex)
@@ -1113,10 +1116,10 @@ class _File:
                 )
 
     def _empty_what_is_not_needed(self, edit: Any) -> None:
-        """Take out of the file what the tests that are rewritten do not use, which may hold what they expect.
+        """Remove what the rewritten tests do not use and what may contain their expected values.
 
-        The other tests, the texts that describe something, and the values of names, of attributes and of functions that
-        only stand in these or in what is rewritten.
+        This concerns the other tests, descriptive texts, and the values of names, attributes and functions that are
+        used only in them or in rewritten code.
         """
         places = {expectation.place for expectation in self.expectations.values()}
         rewritten = [site for site in self._active if self._place(site.node) in places]
@@ -1124,7 +1127,7 @@ class _File:
         unused: list[ast.stmt | ast.expr] = []
         values = self._named_values()
         before = -1
-        while before < len(gone):  # a value may be used by another one alone
+        while before < len(gone):  # a value may be used only by another one
             before = len(gone)
             for uses, cell, named in values:
                 is_used = not gone.issuperset(uses) if uses else not self._is_test(cell)
@@ -1132,7 +1135,7 @@ class _File:
                     unused.append(cell)
                     gone.update(walk(cell))
         unused.sort(key=lambda node: (node.end_lineno or node.lineno) - node.lineno, reverse=True)
-        for node in unused:  # functions before what stands in them
+        for node in unused:  # functions before the nodes inside them
             if isinstance(node, _Function):
                 self._empty(node, edit)
             elif isinstance(node, ast.expr):
@@ -1141,7 +1144,7 @@ class _File:
             edit(text, f'""{self._filling(text)}')
 
     def _named_values(self) -> list[tuple[list[ast.AST], Any, bool]]:
-        """Where names and attributes are read, each value that they have, and whether pytest names tests by it."""
+        """For each place that reads a name or attribute: its possible values, and whether pytest names tests by it."""
         read: dict[str, list[ast.AST]] = {}
         for node in self._parents:
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
@@ -1167,7 +1170,7 @@ class _File:
         return isinstance(node, _Function) and is_outer and node.name.startswith("test")
 
     def _uses_of_fixture(self, function: _Function) -> list[ast.AST]:
-        """Where the value of a fixture is read, and parameters by which one is used that is not read."""
+        """The places that read the value of a fixture, and the parameters that request one without reading it."""
         if not any("fixture" in ast.unparse(decorator) for decorator in function.decorator_list):
             return []
         found: list[ast.AST] = []
@@ -1178,7 +1181,7 @@ class _File:
         return found
 
     def _empty(self, function: _Function, edit: Any) -> None:
-        """Leave of a function no more than its name, and its decorators if it is no test."""
+        """Reduce a function to its name, with its decorators if it is a test."""
         last = function.end_lineno or function.lineno
         if function.decorator_list and not self._is_test(function):
             body = ast.copy_location(ast.Pass(), function.body[0])
@@ -1192,7 +1195,7 @@ class _File:
         edit(whole, f"def {function.name}(*_, **__): pass" + "\n" * (last - first))
 
     def _descriptions(self) -> Iterator[ast.expr]:
-        """Constants that are statements, but for those that the test runner names a test by."""
+        """Constants that are statements, such as docstrings, except those by which the test runner names a test."""
         for node in self._parents:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 first = str(node.value.value).strip().split("\n")[0].strip()
@@ -1200,7 +1203,7 @@ class _File:
                     yield node.value
 
     def _as_computed(self, site: _Site) -> _Site | None:
-        """A comparison with what no placeholder can stand for, as one of computed values."""
+        """A comparison with a value that no placeholder can represent, treated as one of computed values."""
         parts = [] if site.form in ("raises", "raised") else _judged(site.node)
         if not parts or any(map(self._tells_equal, parts)) or all(map(self._is_constant, parts)):
             return None
@@ -1208,7 +1211,7 @@ class _File:
         return dataclasses.replace(self._computed(site.node, parts, one_side=one_side), function=site.function)
 
     def _send_beside(self, site: _Site, key: str, edit: Any, taken: list[Any]) -> bool:
-        """Send the parts of a condition where they stand; False if one of them is rewritten already."""
+        """Send the parts of a condition in place; False if one of them is already rewritten."""
         spans = [((part.lineno, part.col_offset), (part.end_lineno, part.end_col_offset)) for part in site.parts]
         if any(begin < other_end and other_begin < end for begin, end in spans for other_begin, other_end in taken):
             return False
@@ -1218,13 +1221,13 @@ class _File:
         return True
 
     def _direct(self, site: _Site, bound: list[tuple[_Scope, str]]) -> Any:
-        """The constant value of the expected side; names bound once are noted in `bound`.
+        """The constant value of the expected side; names that are bound once are noted in `bound`.
 
-        Of an expression of SymPy it is a list of its constants and names, which its bits are counted by.
+        For an expression of SymPy, the value is the list of its constants and names, by which its bits are counted.
         """
         if site.kind == "gold":
             return None
-        if site.kind == "raised":  # the name that the test gives the class
+        if site.kind == "raised":  # the name of the class in the test
             return getattr(site.expected, "attr", getattr(site.expected, "id", ""))
         if site.kind == "same" and not self._is_constant(site.expected):
             nodes = list(walk(site.expected))
@@ -1249,7 +1252,7 @@ class _File:
         return f'{self.mark}["compare"]("{key}", "{site.kind}", ({site.actual}))'
 
     def _template_source(self, site: _Site, key: str, cells: dict[ast.expr, tuple[str, bool]]) -> str:
-        """Of a display that is not constant, each constant is compared outside and everything else inside."""
+        """For a display that is not constant: each constant is compared outside, everything else inside."""
         node = site.expected
         if site.kind != "eq" or site.form == "raises":
             return ""
@@ -1276,7 +1279,7 @@ class _File:
         return f'{self.mark}["parts"]("{key}", ({site.actual}), {source}, {strict})'
 
     def _source_with(self, node: ast.expr, replaced: Mapping[ast.expr, str]) -> str:
-        """The source of an expression with parts of it replaced."""
+        """The source of an expression in which some parts are replaced."""
 
         def offset(line: int, column: int) -> int:
             return sum(map(len, self._lines[node.lineno - 1 : line - 1])) + column - node.col_offset
@@ -1292,11 +1295,11 @@ class _File:
         return next(_constants_in(node, self), None) is not None
 
     def is_constant(self, node: ast.expr) -> bool:
-        """Whether the expression is constant and no name."""
+        """Whether the expression is constant and not a name."""
         return not isinstance(node, ast.Name) and self._is_constant(node) and not any(names_in(node))
 
     def _dynamic_source(self, site: _Site, key: str, cells: dict[ast.expr, tuple[str, bool]]) -> str:
-        """Where a placeholder reaches the expected side by a name; empty if none does."""
+        """The source of a placeholder that reaches the expected side through a name; empty if there is none."""
         if not isinstance(site.expected, ast.Name):
             return ""
         scope = self._scope_of[site.expected].find(site.expected.id)
@@ -1318,7 +1321,7 @@ class _File:
         return f'{self.mark}["compare"]("{key}", "{site.kind}", ({site.actual}), {expected})'
 
     def _token(self, scope: _Scope, name: str, cells: dict[ast.expr, tuple[str, bool]]) -> bool:
-        """Note a placeholder for each constant that a name can have; whether it can have one."""
+        """Note a placeholder for each constant that a name can have; returns whether it can have one."""
         found = False
         for cell, named in self._cells(scope, name):
             if isinstance(cell, ast.Name) and self._constant_of(cell) is _MISSING:
@@ -1340,7 +1343,7 @@ class _File:
             self.expectations[key] = Expectation(place, "asked", names, function.name, True, wanted, options)
 
     def _note_readable(self, scrubbed: set[tuple[int, str]]) -> None:
-        """Note for each comparison the values of the names that it uses and that the rewritten file still holds."""
+        """For each comparison, note the values of the names that it uses and that the rewritten file still contains."""
         for key, expectation in list(self.expectations.items()):
             if expectation.kind == "asked":
                 continue
@@ -1358,7 +1361,7 @@ class _File:
                 )
 
     def _scrub(self, bound: list[tuple[_Scope, str]], edit: Any) -> set[tuple[int, str]]:
-        """Replace the values of names whose every use was rewritten; returns them, with the `id` of their scope."""
+        """Replace the values of names whose uses were all rewritten; returns them, with the `id` of their scope."""
         rewritten = [
             site for site in self._active if any(e.place == self._place(site.node) for e in self.expectations.values())
         ]
@@ -1381,7 +1384,7 @@ class _File:
         return scrubbed
 
     def _find_comments(self) -> Iterator[tuple[int, int, int]]:
-        """Row, begin and end in bytes of each comment."""
+        """Row, start and end (in bytes) of each comment."""
         try:
             for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
                 if token.type == tokenize.COMMENT and "noqa" not in token.string:
@@ -1393,16 +1396,16 @@ class _File:
             return
 
     def _comments(self, taken: list[Any]) -> Iterator[tuple[tuple[int, int, int, int], str]]:
-        """Comments are emptied that may name what is expected: of the rewritten functions, or all."""
+        """The comments to empty because they may contain an expected value: of the rewritten functions, or all."""
         rows = {row for function in self._tests for row in range(function.lineno, (function.end_lineno or 0) + 1)}
         if self.computed:
-            rows = {*range(3, len(self._lines) + 2)}  # a line before may say which encoding the file has
+            rows = {*range(3, len(self._lines) + 2)}  # the first lines may declare the encoding of the file
         for row, begin, end in self._noted:
             if row in rows and not any(first < (row, end) and (row, begin) < last for first, last in taken):
                 yield (row, begin, row, end), "#"
 
     def _prelude(self, sender: str, output: str) -> tuple[tuple[int, int, int, int], str]:
-        """Executes what sends, before the first statement that can use it."""
+        """Insert the code that loads the sending functions, before the first statement that can use them."""
         read = f'compile(__import__("pathlib").Path("{sender}").read_text(), "{sender}", "exec")'
         code = f'{self.mark} = {{"OUT": "{output}"}}; exec({read}, {self.mark})'
         first = next(
@@ -1424,7 +1427,7 @@ class _File:
         return "\n" * ((node.end_lineno or node.lineno) - node.lineno)
 
     def _source(self, node: ast.expr) -> str:
-        """The source of an expression, in which the values are sent that conditions ask for something."""
+        """The source of an expression, with the queried values of conditions sent."""
         inside = {*walk(node)} if self._asked else set()
         sending = {
             holder: f'{self.mark}["asked"]("{key}", ({self._plain_source(holder)}))'
@@ -1434,7 +1437,7 @@ class _File:
         return self._source_with(node, sending) if sending else self._plain_source(node)
 
     def _plain_source(self, node: ast.expr) -> str:
-        """The source of an expression, which `ast.get_source_segment` finds in linear time only for one."""
+        """The source of an expression; unlike `ast.get_source_segment`, it takes linear time for many of them."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         if first == last:
             data = self._lines[first][node.col_offset : node.end_col_offset]
@@ -1454,14 +1457,14 @@ def _called(node: ast.Call) -> str:
 
 
 def _constants_in(node: ast.expr, file: _File) -> Iterator[ast.expr]:
-    """The largest constant expressions in a display that is not constant, keys of dictionaries apart."""
+    """The largest constant expressions in a display that is not constant, keys of dictionaries excluded."""
     inner: list[ast.expr] = []
     if isinstance(node, ast.List | ast.Tuple):
         inner = node.elts
     elif isinstance(node, ast.Dict) and None not in node.keys:
         inner = node.values
     elif isinstance(node, ast.Call) and _called(node)[:1].isupper() and _called(node) not in _OPAQUE:
-        # An object that keeps its arguments, such as a message: texts only, other values are looked at too often.
+        # A class that stores its arguments, such as a message. Only texts count: other values are inspected too often.
         for item in (*node.args, *(keyword.value for keyword in node.keywords)):
             if file.is_constant(item) and isinstance(fold(item), str):
                 yield item
@@ -1486,7 +1489,7 @@ def _is_judging(call: ast.Call) -> bool:
 
 
 def _dropped(site: _Site) -> list[ast.expr]:
-    """The parts of an assertion that its rewriting does not have: what is expected, and messages."""
+    """The parts of an assertion that are missing after its rewriting: expected values, and messages."""
     if site.form == "beside":
         return []
     parts = [site.expected] + ([site.message] if site.message is not None else [])
@@ -1496,14 +1499,14 @@ def _dropped(site: _Site) -> list[ast.expr]:
 
 
 def _looks_expected(node: ast.expr) -> bool:
-    """Whether an expression has no call, or is the call of a class: what tests compare results with."""
+    """Whether an expression has no call, or is a call of a class, as expected values in tests usually are."""
     if isinstance(node, ast.Call):
         return _called(node)[:1].isupper()
     return not any(isinstance(inner, ast.Call) for inner in walk(node)) and not isinstance(node, ast.Name)
 
 
 def _is_written_out(node: ast.expr) -> bool:
-    """Whether an expression only makes objects of classes, of what else it names."""
+    """Whether an expression only constructs objects of classes from other names and constants."""
     calls = [inner for inner in walk(node) if isinstance(inner, ast.Call)]
     return not isinstance(node, ast.Name) and all(_called(call)[:1].isupper() for call in calls)
 
@@ -1525,7 +1528,7 @@ def _holds(function: _Function, node: ast.expr) -> bool:
 
 
 def _id_text(value: Any) -> str:
-    """How pytest names a test by a value."""
+    """The text by which pytest names a test with this value."""
     if isinstance(value, str):
         return value.encode("unicode_escape").decode("ascii")
     if isinstance(value, bytes):

@@ -1,6 +1,6 @@
 """Constant expressions of Python source: displays, operators and a few methods of constants, by the syntax tree alone.
 
-Nothing of the source is executed. Sizes are bounded, so every expression is computed quickly.
+No source code is executed. Sizes are bounded, so every expression is evaluated quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["NotConstantError", "fold", "names_in"]
 
 
 class NotConstantError(Exception):
-    """The expression is not constant, or not of a kind that is folded."""
+    """The expression is not constant, or not of a supported kind."""
 
 
 _LIMIT, _ITEMS = 1 << 20, 1_000
@@ -93,7 +93,7 @@ def fold(node: ast.expr, names: Mapping[str, Any] | None = None) -> Any:
         names: name → its value.
 
     Raises:
-        NotConstantError: the value does not follow from constants and `names` alone.
+        NotConstantError: the value cannot be computed from constants and `names` alone.
     """
     try:
         value = _fold(node, names or {})
@@ -136,7 +136,7 @@ def _fold(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _made(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """A part of a constant, or what a comprehension without conditions makes."""
+    """An element of a constant, or the elements of a comprehension without conditions."""
     if isinstance(node, ast.Subscript):
         return _item(_fold(node.value, names), node, names)
     if not isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) or len(node.generators) != 1:
@@ -150,7 +150,7 @@ def _made(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 def _item(value: Any, node: ast.Subscript, names: Mapping[str, Any]) -> Any:
     index = node.slice
-    named = isinstance(node.value, ast.Name | ast.Subscript)  # what a name stands for may have changed
+    named = isinstance(node.value, ast.Name | ast.Subscript)  # the value of a name may have changed
     if not isinstance(value, str | bytes | tuple if named else str | bytes | tuple | list | dict):
         raise NotConstantError
     if isinstance(index, ast.Slice):
@@ -160,7 +160,7 @@ def _item(value: Any, node: ast.Subscript, names: Mapping[str, Any]) -> Any:
 
 
 def _each(part: ast.comprehension, names: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The names in a comprehension, for each of its items."""
+    """The values of the names in a comprehension, for each of its items."""
     items = list(_fold(part.iter, names))
     targets = part.target.elts if isinstance(part.target, ast.Tuple) else [part.target]
     known = [target.id for target in targets if isinstance(target, ast.Name)]
@@ -205,7 +205,7 @@ def _operate(kind: ast.operator, left: Any, right: Any) -> Any:
 
 
 def _is_wide(template: str) -> bool:
-    """Whether a format asks for a width or precision of many digits, or of an argument."""
+    """Whether a format has a width or precision of many digits, or takes it from an argument."""
     return (
         any(len(word) > 4 for word in "".join(c if c.isdigit() else " " for c in template).split()) or "*" in template
     )

@@ -1,4 +1,4 @@
-"""Decoys: values that look as plausible as the expected value that they replace.
+"""Decoys: values that are as plausible as the expected value that they replace.
 
 All values of a set differ in one place only: a sequence of digits, or one word. If they differed in several places, the
 right value would be the one that is most similar to all others.
@@ -23,20 +23,20 @@ _TOKEN = re.compile(r"[^\W\d_]{2,}|\d+|[^\W\d_]")
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _MOST_NUMBERS, _MOST_PLACES = 1_000_000, 6
 # How often a program that looks for the most natural value is right, rounded up: see `tests/redteam/reader.py`. A word
-# has a meaning that no decoy has, so whoever reads it among others is taken to find it.
+# fits its context better than its decoys do, so a program that reads all candidates is assumed to find it.
 _READ_NUMBER = 0.8
 _GUESSED_TEXTS = (0.4, 0.1, 0.05, 0.01)  # by length
 
 
 @dataclass(frozen=True)
 class Replaceable:
-    """A literal value, and what can stand in its place.
+    """A literal value, and the decoys that can replace it.
 
     Attributes:
-        count: of possible decoys.
-        draw: number of decoys and random choice → the decoys, all different and none the value itself.
+        count: number of possible decoys.
+        draw: number of decoys and random choice → the decoys, all different, none equal to the value.
         guess, read: see `ExpectedValue`.
-        is_number: whether the decoys are the numbers next to the value, or to one in a text.
+        is_number: whether the decoys are the numbers next to the value, or next to one in a text.
     """
 
     count: int
@@ -47,12 +47,12 @@ class Replaceable:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a file, in lower case, each once and sorted."""
+    """The distinct words of a file, in lower case and sorted."""
     return tuple(sorted({word.lower() for word in _WORD.findall(text)}))
 
 
 def replaceable(value: Literal, words: Sequence[str]) -> Replaceable | None:
-    """What can stand in the place of `value`; None if nothing can.
+    """The possible decoys of `value`; None if there are none.
 
     Args:
         words: of the same file, in lower case.
@@ -79,20 +79,21 @@ def replaceable(value: Literal, words: Sequence[str]) -> Replaceable | None:
 
 
 def _integers(value: int, count: int, choice: random.Random) -> Sequence[int]:
-    """Numbers near `value`, which may stand anywhere among them; with its sign.
+    """Numbers near `value`, with the same sign; the value may have any rank among them.
 
-    Whoever computes a wrong value knows that the right one is not far from it. Among numbers from anywhere that would
-    be the right one alone; and a list of all numbers about there would have none of them.
+    A program whose computed value is slightly wrong can know that the right one is near it. If decoys were far away,
+    only the right value would be near; and an answer that lists all numbers of that neighbourhood would contain no
+    decoy.
     """
     size, sign = abs(value), -1 if value < 0 else 1
     return [sign * other for other in _neighbours(size, count, choice)]
 
 
 def _neighbours(size: int, count: int, choice: random.Random) -> list[int]:
-    """The numbers around `size` without it, from 0 on: how many of them are below it is drawn.
+    """Numbers around `size` without `size` itself, from 0 on; how many of them are smaller is random.
 
-    Of three or more both of its neighbours are among them: whoever answers with two numbers next to each other gives
-    a decoy too. Fewer would stand on both sides of it.
+    With three or more, both neighbours of `size` are included, so an answer of two adjacent numbers contains a decoy
+    too. With fewer, this would always place the value in the middle.
     """
     below = choice.randrange(1, count) if count > 2 else choice.randrange(count + 1)
     low = max(0, size - below)
@@ -100,7 +101,7 @@ def _neighbours(size: int, count: int, choice: random.Random) -> list[int]:
 
 
 def _replaceable_float(value: float) -> Replaceable | None:
-    """Its first three digits are replaced, or those before the point if there are none after it: 2.0."""
+    """The first three significant digits are replaced, or all before the point in numbers like 2.0."""
     text = repr(value)
     mantissa = text.partition("e")[0]
     places = [place for place, letter in enumerate(mantissa) if letter.isdigit()]
@@ -114,7 +115,7 @@ def _replaceable_float(value: float) -> Replaceable | None:
 
     def draw(count: int, choice: random.Random) -> list[Literal]:
         found: dict[float, None] = {}
-        while len(found) < count:  # some may have more digits than there is place for
+        while len(found) < count:  # some may have too many digits
             for number in _neighbours(old, count + len(found), choice):
                 letters = list(text)
                 digits = str(number).zfill(len(chosen))
@@ -131,25 +132,25 @@ def _replaceable_float(value: float) -> Replaceable | None:
 
 
 def places_of(value: str, words: Sequence[str]) -> list[Replaceable]:
-    """What can stand in each place of a text that is searched: of every number and word, the longest first.
+    """The possible replacements for each number and word of a text that is searched, the longest first.
 
-    A text that has every number in it holds the decoys of a word as little as a repair does.
+    A text that contains all numbers contains the decoys of a word no more often than a repair does.
     """
     tokens = [token for token in _TOKEN.finditer(value) if len(token[0]) > 1 or token[0].isdigit()]
-    tokens = [token for token in tokens if value[: token.start()][-1:] != "\\"]  # a class of a pattern
+    tokens = [token for token in tokens if value[: token.start()][-1:] != "\\"]  # a character class of a pattern
     tokens.sort(key=lambda token: (not token[0].isdigit(), -len(token[0])))
     found = [_in_place(value, token, words) for token in tokens[:_MOST_PLACES]]
     return [other for other in found if other.count]
 
 
 def tokens_of(value: int | str | bytes) -> Iterator[str]:
-    """The numbers and words in a value, but for single letters."""
+    """The numbers and words in a value, except for single letters."""
     text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
     yield from (token for token in _TOKEN.findall(text) if len(token) > 1 or token.isdigit())
 
 
 def with_token(value: int | str | bytes, old: str, new: str) -> int | str | bytes:
-    """A value with another token of `tokens_of` in the place of one, everywhere."""
+    """A value in which one token of `tokens_of` is replaced by another, everywhere."""
     text = value.decode("latin-1") if isinstance(value, bytes) else str(value)
     text = _TOKEN.sub(lambda token: new if token[0] == old else token[0], text)
     if isinstance(value, int):
@@ -158,7 +159,7 @@ def with_token(value: int | str | bytes, old: str, new: str) -> int | str | byte
 
 
 def _replaceable_text(value: str, words: Sequence[str]) -> Replaceable | None:
-    """One run of digits or one word of `value` is replaced, the one for which there are most others."""
+    """One run of digits or one word of `value` is replaced: the one with the most possible replacements."""
     best = max((_in_place(value, token, words) for token in _TOKEN.finditer(value)), key=_count, default=None)
     if best is not None and best.count:
         return best
@@ -205,14 +206,14 @@ def _drawer(before: str, old: str, after: str, others: Sequence[str]) -> Callabl
 
 @cache
 def _ordinary_words() -> tuple[str, ...]:
-    """Words of the language itself, for files that have few."""
+    """Words of the language itself, for files that contain few."""
     names = (*keyword.kwlist, *dir(builtins), *sys.stdlib_module_names, *dir(str), *dir(list), *dir(dict))
     return tuple(sorted({word.lower() for name in names for word in _WORD.findall(name)}))
 
 
 @lru_cache(maxsize=4096)
 def _words_like(old: str, words: tuple[str, ...]) -> list[str]:
-    """Words of about the same length in the same case: those of the file, else of the language too."""
+    """Words of similar length in the same case: from the file, else also from the language."""
     near = [word for word in words if abs(len(word) - len(old)) <= 2]
     if len(near) < 40:
         near = sorted({*near, *(word for word in _ordinary_words() if abs(len(word) - len(old)) <= 2)})

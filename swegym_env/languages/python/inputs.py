@@ -1,11 +1,11 @@
 """Inputs: the constants from which both sides of an equality are computed, and other values for them.
 
 `assert parse("1+2") == parse("2+1")` contains no expected value that a decoy could replace. But it has inputs:
-`parse("1+7") == parse("2+1")` must not hold, and `parse("1+7") == parse("7+1")` must hold. Code that answers every call
-alike passes the first, and code that knows only the texts of the test fails the second.
+`parse("1+7") == parse("2+1")` must not hold, and `parse("1+7") == parse("7+1")` must hold. Code that returns the same
+result for every call passes the first, and code that only recognises the texts of the test fails the second.
 
-What code computes from other inputs than those of a test is not specified: two repairs may differ there. So all inputs
-of a side change, one after the other, and only code for which none of them matters is rejected.
+The results for inputs other than those of a test are not specified: two correct repairs may differ in them. So all
+inputs of a side are changed, one after the other, and only code for which no input matters is rejected.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Inputs", "Instead", "inputs_of"]
 
 _CHANGES = 6  # of the inputs of one copy
 _MOST_PLACES = 16
-_SMALL = 4  # a smaller number has hardly one that is far below it
-_DEPTH = 4  # of names that stand for names
-_MANY_TO_ONE = frozenset({"hash", "id", "type", "len", "bool"})  # of these, other values are as good
+_SMALL = 4  # hardly any number is far below a smaller one
+_DEPTH = 4  # of names that are assigned from other names
+_MANY_TO_ONE = frozenset({"hash", "id", "type", "len", "bool"})  # many values give the same result
 _CANNOT_MOVE = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Starred)
 _Key = tuple[str, Literal]  # a token of texts and numbers, or a number with a point
 
@@ -37,11 +37,11 @@ Sides = tuple[ast.expr, ast.expr]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The sides of an equality, with what its names stand for in their place, and the inputs of each.
+    """The sides of an equality, with names replaced by their values, and the inputs of each side.
 
     Attributes:
         sides: left and right.
-        places: of each side, the nodes that can be others, by their number in `walk`.
+        places: for each side, the nodes that can be replaced, by their index in `walk`.
         words: of the file.
     """
 
@@ -50,9 +50,9 @@ class Inputs:
     words: tuple[str, ...]
 
     def changed(self, number: int, choice: random.Random) -> list[Sides]:
-        """The equality with another input in one of its sides: each of its inputs is one near it, and one far from it.
+        """The equality with one input of one side replaced: each input once by a near value and once by a distant one.
 
-        Two repairs may well round or limit what they are given in two ways.
+        Distant values are needed because two correct repairs may round or limit an input in different ways.
         """
         every = [(place, is_far) for place in self.places[number] for is_far in (False, True)]
         order = choice.sample(every, len(every))
@@ -64,7 +64,7 @@ class Inputs:
         return made
 
     def changed_together(self, choice: random.Random) -> list[Sides]:
-        """The equality with another value in place of one that both sides hold; empty if there is none."""
+        """The equality with one value that both sides contain replaced in both; empty if there is none."""
         shared = list(self._shared())
         choice.shuffle(shared)
         made: list[Sides] = []
@@ -87,7 +87,7 @@ class Inputs:
 
 
 def inputs_of(sides: Sequence[ast.expr], function: Function, words: tuple[str, ...]) -> Inputs | None:
-    """The inputs of the sides of an equality in a test; None where they cannot be others.
+    """The inputs of the sides of an equality in a test; None if they cannot be changed.
 
     Args:
         words: of the same file, in lower case.
@@ -97,7 +97,7 @@ def inputs_of(sides: Sequence[ast.expr], function: Function, words: tuple[str, .
     if any(isinstance(node, _CANNOT_MOVE) for side in (left, right) for node in walk(side)):
         return None
     if not all(any(isinstance(node, ast.Call) for node in walk(side)) for side in (left, right)):
-        return None  # what is written out is nobody's answer
+        return None  # a literal side is not computed by the code under test
     if called(left) in _MANY_TO_ONE or called(right) in _MANY_TO_ONE:
         return None
     found = [tuple(_places(side, others, words)) for side in (left, right)]
@@ -107,7 +107,7 @@ def inputs_of(sides: Sequence[ast.expr], function: Function, words: tuple[str, .
 
 
 def _names(function: Function) -> tuple[dict[str, ast.expr], set[str]]:
-    """What a test assigns to a name that it sets once; and the names that have several values: of loops, of tables."""
+    """The values of names that a test assigns once, and the names with several values: of loops and `parametrize`."""
     stored = stored_in(function)
     assigned: dict[str, ast.expr] = {}
     several: set[str] = set()
@@ -124,11 +124,11 @@ def _names(function: Function) -> tuple[dict[str, ast.expr], set[str]]:
 
 
 def _spelled_out(node: ast.expr, assigned: Mapping[str, ast.expr], depth: int) -> ast.expr:
-    """A copy of an expression in which names are what they stand for."""
+    """A copy of an expression in which names are replaced by their values."""
 
     class Spelling(ast.NodeTransformer):
         def visit_JoinedStr(self, text: ast.JoinedStr) -> ast.expr:
-            return text  # in which not every expression can be written
+            return text  # not every expression can be written inside one
 
         def visit_Name(self, name: ast.Name) -> ast.expr:
             is_known = isinstance(name.ctx, ast.Load) and name.id in assigned and depth
@@ -141,7 +141,7 @@ def _spelled_out(node: ast.expr, assigned: Mapping[str, ast.expr], depth: int) -
 def _places(side: ast.expr, names: set[str], words: tuple[str, ...]) -> Iterator[int]:
     """The inputs among the arguments of calls: constants, and names with several values."""
     given: set[int] = set()
-    texts: set[int] = set()  # parts of formatted texts
+    texts: set[int] = set()  # constant parts of formatted strings
     for node in walk(side):
         if isinstance(node, ast.Call):
             for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
@@ -181,7 +181,11 @@ def _near(value: Literal, choice: random.Random, words: tuple[str, ...]) -> Lite
 
 
 def _far_from(value: Literal, choice: random.Random, words: tuple[str, ...]) -> Literal:
-    """A number of another size, not larger by much: it may be one of rounds; a text of other words and numbers."""
+    """A distant value of an input.
+
+    For a number, another magnitude, but not a much larger one, because it may be a number of iterations; for a text,
+    other words and numbers.
+    """
     if isinstance(value, bool) or not value:
         return _near(value, choice, words)
     if isinstance(value, int):
@@ -206,7 +210,7 @@ def _everywhere(side: ast.expr, places: Sequence[int], change: Callable[[ast.AST
 
 
 def _keys(node: ast.AST) -> Iterator[_Key]:
-    """What one input has that another one may have too."""
+    """The values in one input that another input may contain too."""
     if isinstance(node, ast.Name):
         yield "name", node.id
     elif isinstance(node, ast.Constant):
@@ -222,7 +226,7 @@ def _others(key: _Key, words: tuple[str, ...]) -> int:
 
 
 def _replacing(key: _Key, choice: random.Random, words: tuple[str, ...]) -> Callable[[ast.AST], ast.expr | None]:
-    """A function that gives what stands in the place of an input with `key`, and None for another input."""
+    """A function that returns the replacement of an input that contains `key`, and None for any other input."""
     kind, value = key
     if kind == "name":
         step = choice.randrange(1, 20)
@@ -241,12 +245,12 @@ def _replacing(key: _Key, choice: random.Random, words: tuple[str, ...]) -> Call
 
 
 def _other_input(node: ast.expr, step: int) -> ast.expr:
-    """An expression of another value than that of a name; see `inside/swegym_inputs.py`."""
+    """An expression whose value differs from that of a name; see `inside/swegym_inputs.py`."""
     return ast.Call(ast.Name("_other_input", ast.Load()), [node, ast.Constant(step)], [])
 
 
 class Instead(ast.NodeTransformer):
-    """Puts other nodes in the place of some."""
+    """Replaces some nodes of a tree by others."""
 
     def __init__(self, new: Mapping[ast.AST, ast.expr]) -> None:
         self._new = new

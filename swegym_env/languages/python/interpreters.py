@@ -1,8 +1,8 @@
 """Python interpreters for set-up layers: those of the machine, those that a program on it can fetch, and their layers.
 
-Old repositories need old Pythons. An interpreter under `/usr` is in every sandbox on the image "host". Any other, often
-below a home that the sandbox's user cannot enter, is copied once into a layer, under the same path, because its
-libraries and settings refer to that path.
+Old repositories need old Pythons. An interpreter under `/usr` is available in every sandbox on the image "host". Any
+other interpreter, often in a home directory that the sandbox's user cannot enter, is copied once into a layer, under
+the same path, because its libraries and settings refer to that path.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def find_interpreter(version: str = "3") -> Interpreter:
 
 
 def _candidates(version: str) -> Iterator[Path]:
-    """Executables that may be Python `version`, the preferred ones first."""
+    """Paths of executables that may be Python `version`, the preferred ones first."""
     minor = ".".join(version.split(".")[:2])
     name = f"python{minor}"
     home = expand("~")
@@ -130,13 +130,13 @@ def _fetched() -> Path:
 
 
 def fetch_interpreter(version: str) -> Interpreter:
-    """Install an interpreter that the machine lacks, by the first of uv, micromamba, conda and pyenv that can.
+    """Install an interpreter that the machine lacks, with the first of uv, micromamba, conda and pyenv that succeeds.
 
-    It needs a network, and one line of the log says what was fetched. A version that could not be had is not tried
-    again by this process.
+    This needs a network; one line of the log says what was fetched. After a failure, this process does not try the same
+    version again.
 
     Raises:
-        LayerError: no program could; the text says what each answered.
+        LayerError: all programs failed; the text contains the message of each.
     """
     reason = _fetch(version)
     if reason:
@@ -147,7 +147,7 @@ def fetch_interpreter(version: str) -> Interpreter:
 
 @cache
 def _fetch(version: str) -> str:
-    """Why the interpreter could not be installed; empty if it was."""
+    """Install the interpreter; returns why this failed, or an empty text."""
     place = _fetched()
     answers = []
     for name, command in _fetchers(version, place):
@@ -180,7 +180,7 @@ def _fetch(version: str) -> str:
 
 
 def _fetchers(version: str, place: Path) -> Iterator[tuple[str, Sequence[str]]]:
-    """Programs that install interpreters, and their arguments. conda-forge has 3.5 and 3.6, which uv has not."""
+    """Programs that install interpreters, and their arguments. conda-forge has 3.5 and 3.6, which uv does not have."""
     yield "uv", ("python", "install", "--no-bin", version)
     environment = ("create", "--yes", "--prefix", str(place / f"conda-{version}"), "--channel", "conda-forge")
     for name in ("micromamba", "conda"):
@@ -212,10 +212,10 @@ def interpreter_layer(interpreter: Interpreter, store: LayerStore) -> Path | Non
 
 
 def shared_interpreter(version: str, store: LayerStore) -> Interpreter | None:
-    """The newest interpreter of `version` that a shared store offers, or that was taken from one; None without one.
+    """The newest interpreter of `version` that a shared store offers, or that came from one; None if there is none.
 
-    Environments are made for one interpreter, with all three numbers. So a machine that takes them uses the interpreter
-    that comes with them, whatever it has itself.
+    An environment works with one interpreter only, down to the third number of its version. So a machine that takes
+    environments from a store uses the interpreter of the store, even if it has one of its own.
     """
     offered = [key for key in store.offered("interpreter") if f"{key[1]}.".startswith(f"{version}.")]
     if not offered:

@@ -1,10 +1,10 @@
-"""Logs of pytest, unittest and the runners of Django and SymPy: the status of each test, and the closing report.
+"""Logs of pytest, unittest and the runners of Django and SymPy: the status of each test, and the final report.
 
-The published lists FAIL_TO_PASS and PASS_TO_PASS hold what the parsers of the SWE-bench harness returned, quirks
-included: a pytest name ends at its first blank (`test_make_error[required-Missing`), and the last line that names a
-test counts. The parsers below return the same as the harness's, named in each docstring.
+The published lists FAIL_TO_PASS and PASS_TO_PASS contain the output of the parsers of the SWE-bench harness, with their
+special cases: a pytest name ends at its first blank (`test_make_error[required-Missing`), and the last line that names
+a test counts. The parsers below return the same as those of the harness, which each docstring names.
 
-A log is written by the code under test, which may be hostile: every parser takes any text, in time that is linear in
+A log is written by the code under test, which may be hostile: every parser accepts any text, in time that is linear in
 its length.
 """
 
@@ -98,7 +98,7 @@ _UNITTEST_ENDINGS = (
 def parse_unittest(log: str) -> dict[str, str]:
     """The lines of `python -m unittest -v`, names as `module.Class.method` whatever the version of Python.
 
-    Python up to 3.10 prints `method (module.Class)`, later ones `method (module.Class.method)`; a docstring is on a
+    Python up to 3.10 prints `method (module.Class)`, later versions `method (module.Class.method)`. A docstring is on a
     separate line, followed by the outcome; output of the test may come between. A module that cannot be imported is an
     ERROR of `unittest.loader._FailedTest.NAME`. A failing subtest makes its test FAILED.
     """
@@ -111,13 +111,13 @@ def parse_unittest(log: str) -> dict[str, str]:
             found[name] = "ERROR" if section["kind"] == "ERROR" else "FAILED"
             pending = None
             continue
-        for started in _UNITTEST_START.finditer(line):  # a test whose subtests failed leaves its line to the next one
+        for started in _UNITTEST_START.finditer(line):  # after failed subtests the next test is on the same line
             pending = _dotted(started["method"], started["place"])
         if pending is None:
             continue
         for ending, status in _UNITTEST_ENDINGS:
             if ending.search(line.rstrip()):
-                # A subtest's failure may already stand; the parent's own "ok" is not printed then.
+                # The failure of a subtest may be recorded already; no "ok" is then printed for the parent test.
                 found.setdefault(pending, status)
                 pending = None
                 break
@@ -161,7 +161,7 @@ def parse_verbose_runner(log: str) -> dict[str, str]:
     return found
 
 
-# Lines that other output of Django's tests interrupts between the name and "ok".
+# Lines in which other output of Django's tests comes between the name and "ok".
 _INTERRUPTED = (
     (
         re.compile(r"^(.*?)\s\.\.\.\sTesting against Django installed in ", re.MULTILINE),
@@ -179,7 +179,7 @@ _INTERRUPTED = (
 
 
 def parse_matplotlib(log: str) -> dict[str, str]:
-    """`parse_pytest`, with two parameters by number as in the lists; newer Pythons print them by name."""
+    """`parse_pytest`, with two parameters printed as numbers, as in the lists; newer Pythons print their names."""
     return parse_pytest(log.replace("MouseButton.LEFT", "1").replace("MouseButton.RIGHT", "3"))
 
 
@@ -266,7 +266,7 @@ PARSERS: Mapping[str, LogParser] = {
     "r2e_gym": parse_r2e_gym,
     "json_report": parse_json_report,
 }
-# Rows of newer datasets name their parser themselves.
+# Rows of newer datasets name their parser explicitly.
 REPOSITORY_PARSERS: Mapping[str, str] = {
     "astropy/astropy": "parse_log_astropy",
     "django/django": "parse_log_django",
@@ -293,13 +293,13 @@ _PYTEST_END = re.compile(
     r"^=*[ ]*((?:\d{1,9} [a-z]+(?:, )?)+) in [\d.]+ ?s(?:econds)?(?: \([\d:]+\))?[ ]*=*$", re.MULTILINE
 )
 _PYTEST_SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
-_ANSI_COLOUR = re.compile(r"\x1b\[[\d;]*m")  # some repositories ask pytest for colours, terminal or not
+_ANSI_COLOUR = re.compile(r"\x1b\[[\d;]*m")  # some repositories enable pytest's colours in any case
 _FIXTURE = re.compile(r"\b(setUp|tearDown)(Class|Module)\b")
 _UNITTEST_END = re.compile(r"^Ran (\d{1,9}) tests? in [\d.]+s\n+(OK|FAILED|NO TESTS RAN)\b.*$", re.MULTILINE)
 
 
 def runner_report(log: str, parser: LogParser) -> RunnerReport | None:
-    """The closing report in a log of pytest or unittest; None if neither reached its end."""
+    """The final report in a log of pytest or unittest; None if neither finished."""
     log = _ANSI_COLOUR.sub("", log)
     ran = list(_UNITTEST_END.finditer(log))
     ended = list(_PYTEST_END.finditer(log))

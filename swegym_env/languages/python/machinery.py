@@ -1,16 +1,16 @@
-"""Test machinery in a repository's own packages: modules that the hidden tests judge with.
+"""Test machinery in a repository's own packages: modules with which the hidden tests check results.
 
-A repository may contain code that its tests judge with: `sympy.testing`, `sphinx.testing`, a base class for test cases,
-the fixtures of a plugin, or pytest's own `raises`. Their paths look like product code. They are found through what the
-hidden tests, and the `conftest.py` files above them, import or name:
+A repository may contain code that its tests use for checks: `sympy.testing`, `sphinx.testing`, a base class for test
+cases, the fixtures of a plugin, or pytest's own `raises`. The paths of such files look like product code. They are
+found through the imports and names in the hidden tests and in the `conftest.py` files above them:
 
-- functions and classes whose names say that they judge (`assert…`, `raises`, `…TestCase`), and base classes of test
-  classes, followed through the `__init__.py` files that re-export them,
-- packages and modules for tests by their own names (`testing`, `test_utils`),
-- functions that judge by what they do, under any name: a test calls them by themselves and they assert something about
-  two of their arguments, or raise if these differ; or a test asserts what they return and that is whether two of their
+- functions and classes whose names say that they check something (`assert…`, `raises`, `…TestCase`), and base classes
+  of test classes, followed through the `__init__.py` files that re-export them,
+- packages and modules whose own names say that they are for tests (`testing`, `test_utils`),
+- functions under any name that check something: a test calls them as a statement, and they assert something about two
+  of their arguments or raise if these differ; or a test asserts their result, and it says whether two of their
   arguments are equal,
-- plugins in `pytest_plugins`, and modules that define a fixture which the tests ask for.
+- plugins in `pytest_plugins`, and modules that define a fixture which the tests request.
 
 The same search continues in the modules that are found, and in helper modules that the tests import.
 """
@@ -43,7 +43,7 @@ _MOST_FILES, _MOST_TRUTHS, _MOST_CALLS = 4000, 50, 2
 
 @lru_cache(maxsize=256)
 def test_machinery(test_patch: str, named: tuple[str, ...], base: Path) -> frozenset[str]:
-    """Files and directories (with a slash at the end) of the repository that the hidden tests use to judge.
+    """Files and directories (with a slash at the end) of the repository that the hidden tests use for checks.
 
     Args:
         test_patch: of the task.
@@ -71,7 +71,7 @@ test_machinery.__test__ = False  # type: ignore[attr-defined]  # the name is no 
 
 @dataclass
 class _Search:
-    """What has been found, and read, so far."""
+    """The state of the search: what was found, and which files were read."""
 
     base: Path
     found: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ class _Search:
     _defined: set[str] = field(default_factory=set)
 
     def read(self, path: str) -> None:
-        """Look at a file of the repository at the base commit, once."""
+        """Search a file of the repository at the base commit, once."""
         if path in self._read:
             return
         self._read.add(path)
@@ -89,7 +89,7 @@ class _Search:
         self.look(_parsed(text), path)
 
     def look(self, tree: ast.Module | None, path: str) -> None:
-        """Find what a file of tests or of machinery judges with."""
+        """Find what a file of tests or of machinery uses for checks."""
         if tree is None:
             return
         imported = dict(self._imported(tree, path))
@@ -125,7 +125,7 @@ class _Search:
         imported: Mapping[str, tuple[str, str]],
         values: Mapping[str, ast.expr],
     ) -> None:
-        """Add what a statement of a test judges with; `values`: what the file assigns to its names."""
+        """Add the functions with which a statement of a test checks something; `values`: name → assigned expression."""
         conditions: list[ast.expr] = []
         if isinstance(statement, ast.Expr):
             self._judged_by(statement.value, imported, _asserts)
@@ -139,7 +139,7 @@ class _Search:
     def _judged_by(
         self, call: ast.expr, imported: Mapping[str, tuple[str, str]], judges: Callable[[Function, ast.Module], bool]
     ) -> None:
-        """Add the file of an imported function that a test judges with, by what the function does."""
+        """Add the file of an imported function if `judges` says that its code checks something."""
         if not isinstance(call, ast.Call) or len(call.args) + len(call.keywords) < 2:
             return
         place = self._defined_in(*_origin(call.func, imported))
@@ -147,7 +147,7 @@ class _Search:
             self._add(place[0])
 
     def _defined_in(self, module: str, name: str, depth: int = 0) -> tuple[str, Function, ast.Module] | None:
-        """The file of the repository that defines a function of a module, the function, and what the file says."""
+        """The file of the repository that defines a function of a module, the function, and the file's syntax tree."""
         path = self._file(module) if name else ""
         tree = _parsed(_text(self.base / path)) if path and depth < 7 else None
         if tree is None:
@@ -162,7 +162,7 @@ class _Search:
         return None
 
     def _imported(self, tree: ast.Module, path: str) -> Iterator[tuple[str, tuple[str, str]]]:
-        """Name in the file → module and name there, empty for the module itself; finds modules for tests on the way."""
+        """Name in the file → module and name in it (empty for the module itself); also finds modules for tests."""
         for node in walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -176,7 +176,7 @@ class _Search:
                     self._module(f"{module}.{alias.name}")
 
     def find_fixtures(self) -> None:
-        """Find the modules that define a fixture which the tests ask for and do not define."""
+        """Find the modules that define a fixture which the tests request and do not define."""
         asked = self._asked - self._defined - {"self", "cls", "request"}
         if not asked:
             return
@@ -187,7 +187,7 @@ class _Search:
                 self._add(path)
 
     def _module(self, module: str) -> None:
-        """A module that is for tests by its name, and the package that is; a helper among the tests is read."""
+        """Add a module or package whose name says that it is for tests; read helper modules of the tests."""
         parts = module.split(".")
         if not _TESTS.isdisjoint(parts):
             self.read(self._file(module))
@@ -199,7 +199,7 @@ class _Search:
                 self._add(path)
 
     def _name(self, module: str, name: str, depth: int = 0) -> None:
-        """The file that defines a name of a module, and those that pass it on."""
+        """Add the file that defines a name of a module, and the files that re-export it."""
         path = self._file(module)
         if not path or depth > 6:
             return
@@ -222,7 +222,7 @@ class _Search:
             self.read(path)
 
     def _file(self, module: str) -> str:
-        """The path of a module of the repository; empty if it is not there."""
+        """The path of a module of the repository; empty if there is none."""
         place = module.strip(".").replace(".", "/")
         for root in _ROOTS if place else ():
             for path in (f"{root}/{place}.py", f"{root}/{place}/__init__.py"):
@@ -237,7 +237,7 @@ def _parameters(function: Function) -> set[str]:
 
 
 def _origin(node: ast.expr, imported: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
-    """The module and the name in it that a name with dots means; empty if it begins with nothing that is imported."""
+    """The module and the name in it that a dotted name refers to; empty if its first part is not imported."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
@@ -249,7 +249,7 @@ def _origin(node: ast.expr, imported: Mapping[str, tuple[str, str]]) -> tuple[st
 
 
 def _truths(conditions: list[ast.expr], values: Mapping[str, ast.expr]) -> Iterator[ast.expr]:
-    """The expressions whose truth decides these conditions.
+    """The expressions whose truth values decide these conditions.
 
     Args:
         values: name → what the file assigns to it.
@@ -277,16 +277,16 @@ def _truths(conditions: list[ast.expr], values: Mapping[str, ast.expr]) -> Itera
 
 
 def _refuses(statement: ast.stmt) -> bool:
-    """Whether a statement ends a test with a failure."""
+    """Whether a statement makes a test fail."""
     return isinstance(statement, ast.Raise) or (
         isinstance(statement, ast.Expr) and bool(_JUDGES.fullmatch(called(statement.value)))
     )
 
 
 def _asserts(function: Function, module: ast.Module, depth: int = 0) -> bool:
-    """Whether a function does little else than to assert something about two of its arguments, or that they are equal.
+    """Whether a function mainly asserts something about two of its arguments, or that they are equal.
 
-    What it calls of its own module with two of them counts as its own.
+    Functions of the same module that it calls with two of the arguments are included.
     """
     parameters, found = _parameters(function), False
     for node in walk(function):
@@ -316,7 +316,7 @@ def _raises_assertion(node: ast.Raise) -> bool:
 
 
 def _compares(function: Function, module: ast.Module, depth: int = 0) -> bool:
-    """Whether a function returns whether two of its arguments are equal, each treated in the same way."""
+    """Whether a function returns whether two of its arguments, after the same processing, are equal."""
     if _alike(function, function):
         return True
     called_here = {called(node.value) for node in walk(function) if isinstance(node, ast.Return) and node.value}
@@ -327,7 +327,7 @@ def _compares(function: Function, module: ast.Module, depth: int = 0) -> bool:
 
 
 def _alike(node: ast.AST, function: Function) -> bool:
-    """Whether an expression or a function compares two of the function's arguments, each treated in the same way."""
+    """Whether an expression or a function compares two of the function's arguments, after the same processing."""
     parameters = _parameters(function)
     for compare in walk(node):
         if not isinstance(compare, ast.Compare) or len(compare.ops) != 1:
@@ -344,7 +344,7 @@ def _alike(node: ast.AST, function: Function) -> bool:
 
 
 def _shape(node: ast.expr, names: set[str]) -> str:
-    """An expression without its names that are not called."""
+    """The structure of an expression, without names other than those of called functions."""
     functions = {
         inner.func.id for inner in walk(node) if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Name)
     }
@@ -352,7 +352,7 @@ def _shape(node: ast.expr, names: set[str]) -> str:
 
 
 def _origins(node: ast.AST, function: Function) -> set[str]:
-    """The names in an expression, and those in what is assigned to them in the function."""
+    """The names in an expression, and those in the values that the function assigns to them."""
     found = {inner.id for inner in walk(node) if isinstance(inner, ast.Name)}
     assigned = [inner for inner in walk(function) if isinstance(inner, ast.Assign)]
     for _ in range(3):
@@ -366,7 +366,7 @@ def _origins(node: ast.AST, function: Function) -> set[str]:
 
 
 def _test_classes(tree: ast.Module) -> set[str]:
-    """The names of the classes with tests, and of those of the file that they are derived from."""
+    """The names of the classes with tests, and of their base classes in the file."""
     classes = {node.name: node for node in walk(tree) if isinstance(node, ast.ClassDef)}
     found = {
         name
@@ -400,7 +400,7 @@ def _absolute(node: ast.ImportFrom, path: str) -> str:
 
 
 def _places(path: str) -> Iterator[str]:
-    """A file, and where another one would be imported in its place: a package of its name, another root."""
+    """A file, and the paths from which Python could import another one instead: a package of its name, another root."""
     module = path.rstrip("/").removesuffix(".py")
     for root in _ROOTS:
         if root and module.startswith(f"{root}/"):
@@ -435,6 +435,6 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _imports(text: str) -> str:
-    """The imports of one line in a piece of a file."""
+    """The import statements of one line in an incomplete source."""
     lines = map(str.strip, text.splitlines())
     return "\n".join(line for line in lines if re.fullmatch(r"(from [\w.]+ )?import [\w.,* ]+", line))

@@ -1,7 +1,7 @@
 """The means of forgery in a Python patch: names in its changes with which tests can be read, ended or forged.
 
-Words are looked for in the lines that a patch adds, as Python reads them: identifiers in their normal form, and
-constant texts put together. A changed function or class counts by its name: the body of an `__eq__` needs no word.
+The search reads the added lines of a patch as Python does: identifiers in their normal form, and constant texts joined.
+A changed function or class also counts by its name, because the body of an `__eq__` needs no suspicious word.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ REACHING = frozenset(
     GeneratorExit Exception AssertionError memoryview id hash isinstance issubclass
     """)
 )
-# The means of forgery: rare in honest repairs of a library.
+# Means of forgery, which are rare in honest repairs of a library.
 FORGING = re.compile(
     r"\b(_exit|abort|kill|killpg|execv\w*|fork\w*|ctypes|atexit|ptrace|gc|_getframe|currentframe|inspect|settrace|"
     r"setprofile|addaudithook|modules|meta_path|path_hooks|__import__|import_module|reload|__builtins__|builtins|"
@@ -63,7 +63,7 @@ FORGING = re.compile(
     r"exec|eval|getattr|setattr|vars|globals|__dict__|__eq__|__ne__|__bool__|__contains__|__getattribute__|__subclasses__|__code__|__globals__|__closure__|__defaults__|"
     r"__instancecheck__|__subclasscheck__|__subclasshook__|stdout|stderr|__stdout__|proc|passed|PASSED|OK)\b"
 )
-# The means to see what a test expects, or the value that an object is compared with.
+# Means to read what a test expects, or the value with which an object is compared.
 READING = re.compile(
     r"\b(_getframe|_current_frames|currentframe|stack|getsource\w*|getouterframes|getinnerframes|extract_stack|"
     r"linecache|getlines?|findCaller|settrace|setprofile|addaudithook|monitoring|gc|get_objects|get_referrers|"
@@ -72,21 +72,21 @@ READING = re.compile(
     r"ctypes|ptrace|proc|__loader__|__file__|__spec__|modules|ast|tokenize|inspect|traceback|unittest|pytest|_pytest|"
     r"Formatter|formatwarning|showwarning|stack_info|get_data|get_source|url(open|retrieve)|Source\w*Loader|MimeTypes|"
     r"make_comparable|from_float|"
-    # Objects that equal what they are compared with, and what makes a class without naming its methods.
+    # Objects that equal what they are compared with, and functions that create a class without naming its methods.
     r"mock|hamcrest|dirty_equals|hypothesis|make_dataclass|new_class|__setattr__|"
-    # Classes that say what is an instance of them.
+    # Methods by which classes decide what is an instance of them.
     r"__instancecheck__|__subclasscheck__|__subclasshook__|"
-    # Files and programs, by whatever opens them.
+    # Files and programs, by the functions that open them.
     r"open|open_code|fdopen|popen\w*|FileIO|Buffered\w+|TextIOWrapper|pathlib|read_(text|bytes|binary)|fileinput|mmap|"
     r"pread\w*|readv|sendfile|copy_file_range|copyfile\w*|tarfile|zipfile|zipimport|zipapp|fromfile|loadtxt|genfromtxt|"
     r"memmap|subprocess|system|exec[vl]\w*|posix|posix_spawn\w*|spawn[vl]\w*|pty|forkpty|multiprocessing|"
-    # Sources, by whatever loads them; anything, by what runs a text.
+    # Source files, by the functions that load them; anything else, by functions that execute a text.
     r"importlib|pkgutil|runpy|imp|import_module|__import__|doctest|pdb|bdb|codeop|symtable|py_compile|compileall|pyclbr|"
     r"exec|eval|pickle|marshal)\b"
     r"|\b(from|import)\s+([\w.]+\.)?tests?\b|(?<![.\w])compile(?=\()"
 )
-# Modules that neither read files and frames nor have objects with an equality that can be bent, or whose means are
-# among the words above. Whoever imports another one than the file did, has means to read.
+# Modules that cannot read files or frames and whose objects have a fixed equality, or whose means are among the words
+# above. An import of any other module that the file did not import before counts as a means to read.
 _ORDINARY_MODULES = frozenset(
     WORD.findall("""
     __future__ abc array base64 binascii bisect calendar cmath codecs collections colorsys contextlib contextvars copy
@@ -96,11 +96,11 @@ _ORDINARY_MODULES = frozenset(
     typing_extensions unicodedata uuid warnings weakref zlib zoneinfo
     """)
 )
-# What reaches any name of a module, and modules from which a file or a frame is in reach.
+# Functions that access any name of a module, and modules through which a file or a frame can be reached.
 _DYNAMIC = re.compile(r"\b(getattr|attrgetter|methodcaller|get_field|vars|globals|locals|__dict__|__getattribute__)\b")
 _REACHED = re.compile(r"\b(sys|os|io|posix|builtins|__builtins__|codecs|shutil|types|threading|tempfile|tokenize)\b")
 _OF_DOCSTRINGS = re.compile(r"\b(__doc__|getdoc|docstrings?)\b")
-# With what a backslash escapes, or else the quotes in a hostile line would be tried as beginnings one by one.
+# Escaped characters are matched first; otherwise each quote in a hostile line would be tried as the start of a string.
 _STRING = r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _STRING_OR_WORD = re.compile(f"{_STRING}|{WORD.pattern}")
 _ASSIGNED = re.compile(r"\s*=(?!=)")
@@ -111,25 +111,26 @@ _ENCODINGS = frozenset({"utf-8", "iso8859-1", "ascii"})
 _RAW_BYTES = {0xDC00 + byte: byte for byte in range(0x80, 0x100)}
 _PICTURES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".ico", ".pdf", ".woff", ".woff2", ".ttf"})
 _QUOTES = re.compile(r"\"\"\"|'''|\\$")
-# Heads of blocks that are never entered.
+# The first lines of blocks that are never executed.
 _UNREACHED = re.compile(r"\s*(el)?(if|while)\s+(not\s+1|not\s+True|0|False|None|\"\"|''|(typing\.)?TYPE_CHECKING)\s*:")
 _NOTES = (".md", ".rst", ".txt")
-_HEADS = ("test", "target", "iter", "items", "subject")  # of statements that contain others
+_HEADS = ("test", "target", "iter", "items", "subject")  # fields of statements that contain other statements
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
 _SEPARATOR = re.compile(r"[/\\.:]+")
 _TEST_MODULE = re.compile(r"test_[\w*?\[\]-]*|[\w*?\[\]-]+_tests?|tests?|conftest")
-_TEXT_LIMIT = 1_000  # characters of a constant text that is put together
+_TEXT_LIMIT = 1_000  # longest constant text that is joined
 _GETATTR = ast.dump(ast.Name("getattr", ast.Load()))
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def means_of(patch: str, base: Path, gold: str = "") -> tuple[frozenset[str], frozenset[str]]:
-    """The means of forgery of a patch, and those of them that read what a test expects.
+    """The means of forgery of a patch, and the subset with which it can read what a test expects.
 
-    Lines that stay in their function are none, nor such whose local names are changed: such a line does nothing that it
-    could not be made to do as it was, by other values of these names. Nor is what the gold patch has in the same
-    function: a statement, or an access or call with the same arguments in another statement. What the gold patch has
-    elsewhere is one: where it opens a file that it is given, another patch may open the tests.
+    Lines that stay in their function do not count, and neither do lines in which only local names change: such a line
+    can do nothing that the old one could not do with other values of these names. What the gold patch has in the same
+    function does not count either: a whole statement, or an access or call with the same arguments in another
+    statement. What the gold patch has in another place counts: it may open a file that is given to it, and another
+    patch may open the tests.
 
     Args:
         patch: any text.
@@ -143,13 +144,13 @@ def means_of(patch: str, base: Path, gold: str = "") -> tuple[frozenset[str], fr
     other = {what for one in additions for what in one.other}
     reading = _words(READING, lines) | {name for name in names if READING.fullmatch(name)}
     forging = _words(FORGING, lines) | {name for name in names if FORGING.fullmatch(name)}
-    # Comments and docstrings do nothing, unless something else in the patch may read them or run a text.
+    # Comments and docstrings have no effect, unless other code of the patch reads them or executes a text.
     coded = [line for one in additions if one.is_code for line in one.lines]
     if forging or reading or other or _words(_DYNAMIC, coded) or _words(_OF_DOCSTRINGS, coded):
         notes = [line for one in additions for line in one.notes]
         reading |= _words(READING, notes)
         forging |= _words(FORGING, notes)
-    # A note may say "locals": that is no code unless something in the patch runs or formats a text.
+    # A comment may contain "locals"; this is not code unless something in the patch executes or formats a text.
     code = lines if forging or reading else coded
     if _words(_REACHED, code) and _words(_DYNAMIC, code):
         reading.add("a name at run time")
@@ -161,13 +162,13 @@ def _words(pattern: re.Pattern[str], lines: list[str]) -> set[str]:
 
 
 def is_telling(text: str) -> bool:
-    """Whether a text is one of the words of screening, has one that is no word of a language, or names tests."""
+    """Whether a text contains a screening word that is not plain English, is such a word as a whole, or names tests."""
     found = [match[0] for pattern in (FORGING, READING) for match in pattern.finditer(text)]
     return any("_" in word or word == text.strip() for word in found) or bool(_names_of_tests(text))
 
 
 def _names_of_tests(text: str) -> list[str]:
-    """The words of a text that are paths or dotted names of tests; or all of it, if it is `tests`."""
+    """The words of a text that are paths or dotted names of tests; the whole text if it is `tests`."""
     return [text] if text == "tests" else [word for word in text.split() if _names_tests(word.strip("'\"`.,:;()"))]
 
 
@@ -186,9 +187,9 @@ def _names_tests(word: str) -> bool:
 
 @dataclass
 class _Additions:
-    """What a section of a patch adds: lines that it does not keep, changed scopes with such a name, and other means.
+    """What a section of a patch adds: new lines, changed functions and classes with such a name, and other means.
 
-    `notes` are lines that are nothing but a comment or a part of a docstring.
+    `notes` are lines that contain only a comment or a part of a docstring.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -207,7 +208,7 @@ def _additions(section: FilePatch, base: Path, repair: FilePatch | None = None) 
 
 
 def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Additions:
-    """What a section adds.
+    """The additions of a section.
 
     Args:
         repair: the gold patch's section on the same file.
@@ -227,7 +228,7 @@ def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Addit
     repaired = _repaired(repair, before, base) if repair is not None else None
     of_gold = Counter(_signed(_readable(repair.body), "+")) if repair is not None else Counter[str]()
     changed = apply_hunks(before, body) if len(olds) < 2 and body.startswith("@@ ") else None
-    if changed is None:  # git may find another place for it
+    if changed is None:  # git may apply it at another place
         lines = _without(_signed(body, "+"), of_gold)
         if not python or not body:
             return _Additions(lines)
@@ -238,7 +239,7 @@ def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Addit
     other = encodings_of(after) - encodings_of(before) - encodings_of(gold.text) if python else set()
     old, new = (source_at_base(before), source_of(after)) if python else (None, None)
     if old is not None and new is not None and old.tree is not None and new.tree is None:
-        other.add(f"the unreadable file {path}")  # what it says to the Python of the sandbox is not known
+        other.add(f"the unreadable file {path}")  # the sandbox's Python may read it in another way
     if old is None or new is None or old.tree is None or new.tree is None:
         names = {match[1] for match in re.finditer(r"\b(?:def|class)\s+(\w+)", before)} if python else set()
         lines, _ = _unmatched(before, removed, after, added, None, None, None)
@@ -264,7 +265,7 @@ def _changes(section: FilePatch, base: Path, repair: FilePatch | None) -> _Addit
 
 
 def _repaired(repair: FilePatch, before: str, base: Path) -> tuple[str, set[int]] | None:
-    """A file with the gold patch, and which lines that removes, if its hunks stand where they say."""
+    """A file with the gold patch applied, and the lines that it removes, if its hunks fit at their line numbers."""
     changed = apply_hunks(before, _readable(repair.body))
     if changed is not None:
         return changed[0], changed[2]
@@ -283,12 +284,12 @@ def _applied(patch: str, base: Path) -> dict[str, str]:
 
 
 def _without(lines: list[str], known: Counter[str]) -> list[str]:
-    """Lines that are not, as often, among those that are `known`."""
+    """The lines without those in `known`, each removed as often as it occurs there."""
     return list((Counter(lines) - known).elements())
 
 
 def _is_near(module: str, base: Path) -> bool:
-    """Whether a module is one of the repository itself."""
+    """Whether a module belongs to the repository itself."""
     return any((base / place / name).exists() for place in ("", "src", "lib") for name in (module, f"{module}.py"))
 
 
@@ -297,7 +298,7 @@ def _signed(body: str, sign: str) -> list[str]:
 
 
 def _readable(text: str) -> str:
-    """With the bytes that are no UTF-8 as Latin-1, in which Python may read them."""
+    """The text, with bytes that are not UTF-8 as Latin-1, in which Python may read them."""
     return text.translate(_RAW_BYTES)
 
 
@@ -306,7 +307,7 @@ def _normal(line: str) -> str:
 
 
 def _read(base: Path, name: str) -> str | None:
-    """The text of a file of the repository, or None where it has none of that name."""
+    """The text of a file of the repository; None if there is no such file."""
     place = base / name
     try:
         inside = place.is_file() and place.resolve().is_relative_to(base.resolve())
@@ -316,7 +317,7 @@ def _read(base: Path, name: str) -> str | None:
 
 
 def encodings_of(text: str) -> set[str]:
-    """The encoding that a Python text declares, if the text can be another one in it than it is here."""
+    """The encoding that a Python text declares, if the text could be a different one in that encoding."""
     return _encodings(text.split("\n")[:2])
 
 
@@ -333,7 +334,7 @@ def _encoding(name: str) -> str:
 
 
 class Source:
-    """A Python text and what screening reads in it, each found once.
+    """A Python text and what screening reads in it; each property is computed once.
 
     Attributes:
         text: of the file.
@@ -344,7 +345,7 @@ class Source:
 
     @functools.cached_property
     def tree(self) -> ast.Module | None:
-        """The syntax tree; None where this Python cannot parse the text, or counts its lines otherwise."""
+        """The syntax tree; None if this Python cannot parse the text, or counts its lines differently."""
         if "\r" in self.text.replace("\r\n", "\n"):
             return None
         try:
@@ -359,13 +360,13 @@ class Source:
 
     @functools.cached_property
     def scopes(self) -> _Scopes:
-        """The functions and classes of the tree, which there must be."""
+        """The functions and classes of the tree, which must exist."""
         assert self.tree is not None
         return _Scopes(self.tree)
 
     @functools.cached_property
     def texts(self) -> Counter[str]:
-        """The constant texts, put together where an expression does so, as often as they occur.
+        """The constant texts with their counts; texts that an expression concatenates are joined.
 
         Raises:
             RecursionError: expressions are nested too deep.
@@ -374,7 +375,7 @@ class Source:
 
     @functools.cached_property
     def notes(self) -> frozenset[int]:
-        """The lines that hold nothing but a comment, or a part of a docstring; none where they cannot be told."""
+        """The lines that contain only a comment or a part of a docstring; empty if they cannot be determined."""
         lines = self.text.split("\n")
         found: set[int] = set()
         try:
@@ -394,19 +395,19 @@ class Source:
 
     @functools.cached_property
     def modules(self) -> set[str]:
-        """The modules that are imported from other packages, by their first names, but for ordinary ones."""
+        """The top-level names of modules imported from other packages, without ordinary modules."""
         found = {alias.name for node in self.nodes if isinstance(node, ast.Import) for alias in node.names}
         found |= {node.module or "" for node in self.nodes if isinstance(node, ast.ImportFrom) and not node.level}
         return {name.partition(".")[0] for name in found} - _ORDINARY_MODULES
 
     @functools.cached_property
     def made_classes(self) -> Counter[str]:
-        """Calls with three arguments of `type`, of what it returns, or of a `__class__`."""
+        """Calls of `type`, of its result or of a `__class__` with three arguments."""
         return Counter(map(ast.unparse, self._made_classes))
 
     @functools.cached_property
     def blanked_classes(self) -> Counter[tuple[str, str]]:
-        """The same without the names of local variables, each with its function."""
+        """`made_classes` without the names of local variables, each with its function."""
         found: Counter[tuple[str, str]] = Counter()
         for node in self._made_classes:
             name, known = self.scopes.at(node.lineno)
@@ -421,7 +422,7 @@ class Source:
 
 @cached_for_task(len)
 def source_at_base(text: str) -> Source:
-    """The source of a file at the base commit, or with the gold patch: the same for all patches of a task."""
+    """The source of a file at the base commit or with the gold patch, cached because all patches of a task share it."""
     return Source(text)
 
 
@@ -432,11 +433,12 @@ def source_of(text: str) -> Source:
 
 
 def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
-    """A text after the hunks of a section, by the counts in their headers.
+    """Apply the hunks of a section to a text, by the counts in their headers.
 
     Returns:
-        The text, and the numbers (from 1) of the lines added in it and of those removed from the text before; None
-        where the hunks do not fit as they stand.
+        The text, and the line numbers (from 1) of the lines added in it and of those removed from the text before; None
+            if
+        the hunks do not fit at their line numbers.
     """
     before, after = text.split("\n"), []
     added: set[int] = set()
@@ -474,7 +476,7 @@ def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
 
 
 class _Scopes:
-    """The functions and classes of a tree, which of them each line belongs to, and each line's keyword arguments."""
+    """The functions and classes of a tree, those that each line belongs to, and the keyword arguments in each line."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -511,7 +513,7 @@ class _Scopes:
 
     @functools.cached_property
     def accesses(self) -> list[tuple[tuple[str, str], ast.expr]]:
-        """Each name that is a means with what follows it, dots and then a call; with its scope and tree."""
+        """Each name that is a means, with the attributes and the call after it; with its scope and tree."""
         found: list[tuple[tuple[str, str], ast.expr]] = []
         follows: dict[ast.AST, ast.expr] = {}
         nodes = [node for node in walk(self.tree) if isinstance(node, (ast.Name, ast.Attribute, ast.Call))]
@@ -529,7 +531,7 @@ class _Scopes:
         return found
 
     def at(self, line: int) -> tuple[str, frozenset[str]]:
-        """The name of the scope of a line, with those around it, and the local names in it."""
+        """The dotted name of the scope of a line, and the local names in it."""
         return self.of_line.get(line, ("", frozenset()))
 
 
@@ -543,7 +545,7 @@ def _is_word(name: str) -> bool:
 
 
 def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """The names that a function binds by its arguments or by assignments."""
+    """The names that a function binds as parameters or by assignments."""
     found: set[str] = set()
     elsewhere: set[str] = set()
     waiting: list[ast.AST] = [function.args, *function.body]
@@ -569,9 +571,9 @@ def _unmatched(
     after_tree: Source | None,
     gold: Source | None,
 ) -> tuple[list[str], list[str]]:
-    """The added lines but for those that the same function had, by other names of its local variables.
+    """The added lines that the same function did not have before, ignoring the names of local variables.
 
-    Those that are nothing but comments or docstrings come apart, where there are trees.
+    Lines that contain only comments or docstrings are returned separately if there are trees.
 
     Args:
         before_tree, after_tree: the two files, if both have a tree.
@@ -601,7 +603,7 @@ def _unmatched(
         _, kept = _new_and_kept((old, repaired) if repaired else (old,), new, len(lines))
         found = [(number, line) for number, line in found if number not in kept]
     if old and new and any(_QUOTES.search(line) for line in _changed_lines(before, removed, after, added)):
-        # Where a long text begins or ends elsewhere, lines that are not changed become code.
+        # If a long text now begins or ends elsewhere, unchanged lines become code.
         fresh, _ = _new_and_kept((old,), new, len(lines))
         found += [(number, _normal(lines[number - 1].strip())) for number in fresh - added]
     if after_tree and telling:
@@ -616,7 +618,7 @@ def _is_any_telling(lines: list[tuple[int, str]]) -> bool:
 
 
 def _freed(line: str, free: Counter[str]) -> str:
-    """A line without the words that are no means at any of the places where it has them."""
+    """A line without the words that are harmless at all places where they occur in it."""
     for word, count in free.items():
         if count >= len(re.findall(rf"\b{re.escape(word)}\b", line)):
             line = re.sub(rf"\b{re.escape(word)}\b", "_", line)
@@ -624,11 +626,12 @@ def _freed(line: str, free: Counter[str]) -> str:
 
 
 def _free_words(source: Source, base: _Scopes | None, gold: _Scopes | None, n_lines: int) -> dict[int, Counter[str]]:
-    """Line → the words that are no means there, as often as they are not, of those that are looked for.
+    """Line → the words that are harmless in it, with their counts.
 
-    A local variable is none, whatever its name is, nor is `getattr` with the name of an attribute that could be written
-    with a dot. Nor is an access or a call that the gold patch has in a function of the same name, with the same
-    arguments; a local variable among these has the values there that the gold patch or the base commit gives it.
+    Harmless are local variables of any name, and `getattr` with the name of an attribute that could also be written
+    with a dot. So is an access or a call with the same arguments that the gold patch has in a function of the same
+    name, if the local variables among the arguments have values there that the gold patch or the base commit assigns to
+    them.
 
     Args:
         base, gold: the file at the base commit and with the gold patch.
@@ -665,7 +668,7 @@ def _free_words(source: Source, base: _Scopes | None, gold: _Scopes | None, n_li
 
 
 def _free_definitions(free: dict[int, Counter[str]], scopes: _Scopes, base: _Scopes, gold: _Scopes) -> None:
-    """Frees the names of functions and classes that the gold patch changes, and annotations that it gives them."""
+    """Mark as harmless the names of functions and classes that the gold patch changes, and annotations that it adds."""
     before = {(name, base.code(node)) for name, node in base.found}
     defined = {name: _head(node) for name, node in gold.found if (name, gold.code(node)) not in before}
     for name, node in scopes.found:
@@ -694,7 +697,7 @@ def _is_store(node: ast.AST) -> TypeGuard[ast.Name]:
 
 
 def _is_plain_access(call: ast.Call) -> bool:
-    """Whether a call is `getattr(x, 'name')` of a constant name that is no means and begins with a letter."""
+    """Whether a call is `getattr(x, 'name')` with a constant name that is no means and begins with a letter."""
     if ast.dump(call.func) != _GETATTR or call.keywords or len(call.args) not in (2, 3):
         return False
     name = call.args[1].value if isinstance(call.args[1], ast.Constant) else None
@@ -704,12 +707,12 @@ def _is_plain_access(call: ast.Call) -> bool:
 
 
 def _head(node: _Scope) -> str:
-    """The arguments of a function, their annotations and its own."""
+    """The parameters of a function, with all annotations."""
     return "" if isinstance(node, ast.ClassDef) else "\n".join(map(ast.dump, filter(None, (node.args, node.returns))))
 
 
 def _words_in(access: ast.AST) -> Iterator[tuple[str, int]]:
-    """The names, and the words of short texts, in an expression; and the line of each."""
+    """The names, and the words of single-line texts, in an expression; with the line of each."""
     for node in walk(access):
         if isinstance(node, ast.Name):
             yield node.id, node.lineno
@@ -729,10 +732,10 @@ def _changed_lines(before: str, removed: set[int], after: str, added: set[int]) 
 
 
 def _new_and_kept(olds: Collection[_Scopes], new: _Scopes, n_lines: int) -> tuple[set[int], set[int]]:
-    """The lines of statements that their function has in none of `olds` as often, and the lines of the others.
+    """The lines of statements that the function has more often than in any of `olds`, and the lines of the others.
 
-    Statements are compared by their syntax trees, by other names of local variables too, so that quotes, parentheses
-    and line breaks make no difference. Where they are nested too deep to be compared, all of the `n_lines` are new.
+    Statements are compared by their syntax trees without the names of local variables, so quotes, parentheses and line
+    breaks make no difference. If they are nested too deep to be compared, all of the `n_lines` are new.
     """
     try:
         before: Counter[tuple[str, ...]] = Counter()
@@ -748,9 +751,9 @@ def _new_and_kept(olds: Collection[_Scopes], new: _Scopes, n_lines: int) -> tupl
 def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:
     """Each statement of a file, or the head of one that contains others: its scope and tree, and its lines.
 
-    Definitions are left out, and heads that have no expression. What is returned is the same as what a local variable
-    is set to: whoever calls the function has it. Of an `if` each condition counts by itself, the same as its opposite:
-    statements that move out of it in their function count as kept too.
+    Definitions and heads without an expression are left out. `return x` counts as the same as an assignment of `x` to a
+    local variable, because the caller can get the value in both cases. Each condition of an `if` counts separately, and
+    is the same as its negation. Statements that move out of an `if` within their function therefore count as kept.
     """
     found: list[tuple[tuple[str, ...], range]] = []
     for node in walk(scopes.tree):
@@ -778,7 +781,7 @@ def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:
 
 
 def _named_value(statement: ast.stmt, known: Collection[str]) -> ast.expr | None:
-    """What a statement returns, or sets one of the local variables `known` to."""
+    """The value that a statement returns, or assigns to one of the local variables `known`."""
     if isinstance(statement, ast.Return):
         return statement.value
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -809,7 +812,7 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 class _Blanking(ast.NodeTransformer):
-    """Takes the names of local variables out of a tree, as `_without_names` does of a line."""
+    """Replaces the names of local variables in a tree, as `_without_names` does in a line."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._known = known
@@ -819,18 +822,19 @@ class _Blanking(ast.NodeTransformer):
 
 
 def _is_blanked(name: str, known: Collection[str]) -> bool:
-    """Whether a name is one of those that are `known`, and neither a builtin nor a module that is a means.
+    """Whether a name is in `known`, and neither a builtin nor a module that is a means.
 
-    A variable may have the name of a function of some module (`new_class`): it is another thing where it is set.
+    A variable may have the same name as a function of some module (`new_class`); where it is assigned, it is a
+    variable.
     """
     return name in known and name not in _KEPT and not name.startswith("__")
 
 
 def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) -> str:
-    """A line without those of its names that are `known`: no builtins, attributes, means, or words of strings.
+    """A line with the names in `known` replaced, except builtins, attributes, means, and words in strings.
 
     Args:
-        keywords: names that calls in the line give arguments by. Such a name belongs to the function that is called.
+        keywords: names of keyword arguments in the line. Such a name belongs to the function that is called.
     """
 
     def blank(found: re.Match[str]) -> str:
@@ -842,11 +846,11 @@ def _without_names(line: str, known: frozenset[str], keywords: Collection[str]) 
 
 
 def _changed_names(old: _Scopes, new: _Scopes, *, called: bool) -> set[str]:
-    """The functions and classes with means as names, with those around them, whose code is not the same as before.
+    """The functions and classes that have a means as their name and whose code has changed, as dotted names.
 
     Args:
-        called: whether a function is changed by a change of what it calls in its file. A gold patch that changes the
-            key by which things compare lets another one change how they compare.
+        called: whether a function also counts as changed if a function that it calls in its file has changed. If a gold
+            patch changes the key by which objects compare, another patch may change how they compare.
     """
     before, after = (
         {(name, scopes.code(node)) for name, node in scopes.found if _is_means(node)} for scopes in (old, new)
@@ -909,11 +913,11 @@ def _texts_of(tree: ast.Module) -> Counter[str]:
 
 _Value = str | int | list[str] | None
 _FOLDED = frozenset({ast.Constant, ast.JoinedStr, ast.List, ast.Tuple, ast.BinOp, ast.Subscript, ast.Call})
-_Known = dict[ast.AST, _Value]  # every expression is put together once: a hostile file may nest many
+_Known = dict[ast.AST, _Value]  # each expression is evaluated once: a hostile file may nest many
 
 
 def _folded(node: ast.AST, known: _Known) -> _Value:
-    """The value of a constant expression of texts; None for any other, and for what is put together and long."""
+    """The value of a constant expression of texts; None for any other one, and for joined texts that are too long."""
     if type(node) not in _FOLDED:
         return None
     if node not in known:
@@ -929,7 +933,7 @@ def _value(node: ast.AST, known: _Known) -> _Value:
             return node.value.decode("latin-1")
         if isinstance(node.value, str):
             return _normal(node.value)
-        return node.value if type(node.value) is int and abs(node.value) < 2**31 else None  # a longer one is no index
+        return node.value if type(node.value) is int and abs(node.value) < 2**31 else None  # a larger one is no index
     if isinstance(node, ast.JoinedStr):
         return _joined(
             "",

@@ -1,14 +1,14 @@
 """Merged tests for Python: blind tests and the copies of a lineup in the same files.
 
-A blind run and a lineup need two sandboxes, and starting the tests twice is most of what the second one costs. Here the
-copies (see `lineup`) stand behind the blind tests (see `blind`), in the same class or at the end of the file.
+A blind run and a lineup need two sandboxes, and most of the cost of the second one is to start the tests again. Here
+the copies (see `lineup`) follow the blind tests (see `blind`), in the same class or at the end of the file.
 
-A condition that is examined and that the blind test would check itself is removed from the test, as in a copy that
-examines another condition: what it evaluates is kept. So the test passes as a whole if it and its right copies pass.
-The file contains of every examined value what a lineup contains: the candidates in equally many copies. If it contained
-more, in the test itself or in another test that the test patch adds or changes (except for truth values and digits),
-nothing is merged. Helpers of the file are blind too; the copies call the original ones under other names. Line numbers
-stay the same, except after a class with copies.
+If a condition is examined by copies and the blind test would check it too, it is removed from the blind test, as in a
+copy that examines another condition; the expressions in it are still evaluated. So the test passes as a whole if it and
+its right copies pass. For every examined value the file contains the same as a lineup: each candidate in equally many
+copies. If the right value occurred more often, in the test itself or in another test that the test patch adds or
+changes (except for truth values and digits), nothing is merged. Helpers of the file are blind too; the copies call the
+original ones under other names. Line numbers stay the same, except after a class with copies.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def make_merged(
     readable: set[str] = set()
     merging: dict[str, _Text] = {}
     copied: set[str] = set()
-    # Where what is expected is not in the blind tests: comparisons, and values with placeholders.
+    # Comparisons and values with placeholders, whose expected values are not in the blind tests.
     hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
     hidden |= {each.place for each in blinded.placeholders.values()}
     for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
             continue
         if any(not function.lineno <= one.lineno <= (function.end_lineno or one.lineno) for one in function.body):
-            return None  # a constant of the file, which stays at its top
+            return None  # a constant of the file, which stays in the file
         numbered = iter(expected)
         sites = [
             (one, _places(condition, path) & hidden)
@@ -108,12 +108,12 @@ def make_merged(
 
 @dataclass
 class _Text:
-    """A file, its blind text, and what is put into this."""
+    """A file, its blind version, and the texts that are inserted into it."""
 
     original: str
     blind: str
     replaced: list[tuple[int, int, str]] = field(default_factory=list)  # first line, last line, text
-    behind: dict[int, list[str]] = field(default_factory=dict)  # line → the copies that stand behind it
+    behind: dict[int, list[str]] = field(default_factory=dict)  # line → the copies that follow it
     helpers: list[str] = field(default_factory=list)  # of the copies
     _rewritten: dict[str, list[Function]] = field(default_factory=dict)  # name → helpers of the original
     _named: dict[str, str] = field(default_factory=dict)  # that name → the one that the copies call
@@ -124,7 +124,7 @@ class _Text:
         self._mark = found[1] if found else ""
         functions = [node for node in walk(parse(self.original)) if isinstance(node, Function)]
         blind = [node for node in walk(self._tree) if isinstance(node, Function)]
-        # Blind tests have the same functions in the same order; only their lines may be others.
+        # Blind tests have the same functions in the same order; only line numbers may differ.
         same = [node.name for node in functions] == [node.name for node in blind]
         self._blind_of = {one.lineno: other for one, other in zip(functions, blind, strict=True)} if same else {}
         for one in functions if same else ():
@@ -132,7 +132,7 @@ class _Text:
                 self._rewritten.setdefault(one.name, []).append(one)
 
     def with_helpers(self, function: Function, used: set[str], choice: random.Random) -> Function:
-        """A test that calls, by names of their own, the helpers of the file as they are when nothing is blind."""
+        """A copy of a test that calls the original (not blind) helpers of the file, under new names."""
         made = copy.deepcopy(function)
         for node in walk(made):
             name = getattr(node, "id", getattr(node, "attr", ""))
@@ -152,12 +152,12 @@ class _Text:
         return made
 
     def stripped(self, function: Function, words: tuple[str, ...], examined: Sequence[bool]) -> Function | None:
-        """The blind text's `function` without the conditions of which copies examine something.
+        """The blind version of `function` without the conditions that copies examine.
 
         Args:
-            examined: whether each expectation that is not compared outside is.
+            examined: for each expectation that is not compared outside, whether copies examine it.
         Returns:
-            None if it holds what is examined nevertheless.
+            None if it still contains an examined value.
         """
         found = self._blind_of.get(function.lineno)
         if found is None:
@@ -187,14 +187,14 @@ class _Text:
         return any(self._sender(node) for node in walk(condition) if isinstance(node, ast.Call))
 
     def _sender(self, call: ast.Call) -> str:
-        """Which of the functions that send values is called; empty for any other."""
+        """The name of the called function if it sends values; empty for any other function."""
         called = call.func
         if not isinstance(called, ast.Subscript) or not isinstance(called.slice, ast.Constant):
             return ""
         return str(called.slice.value) if getattr(called.value, "id", "") == self._mark else ""
 
     def _values(self, function: Function) -> Iterator[object]:
-        """The constants of a blind test, but for those by which it calls what sends values."""
+        """The constants of a blind test, except those in the calls that send values."""
         senders = [node for node in walk(function) if isinstance(node, ast.Call) and self._sender(node)]
         apart = {id(part) for call in senders for part in (*call.args, getattr(call.func, "slice", None))}
         for node in walk(function):
@@ -209,7 +209,7 @@ class _Text:
                 yield from self._values(self._blind_of.get(function.lineno, function))
 
     def replace(self, function: Function, made: Function, depth: int, copies: list[str]) -> None:
-        """Put `made` in the place of a function, and its copies behind the class or the module that it stands in."""
+        """Replace a function by `made`, and insert its copies after the class or module that contains it."""
         found = self._blind_of[function.lineno]
         first, _ = begin_of(found, self.blind.encode("utf-8", "surrogateescape").splitlines())
         last = found.end_lineno or found.lineno
@@ -218,7 +218,7 @@ class _Text:
         self._put_behind(function, copies)
 
     def _put_behind(self, function: Function, texts: list[str]) -> None:
-        """Put texts behind the class or the module that a function of the original stands in."""
+        """Insert texts after the class or module that contains a function of the original file."""
         found = self._blind_of[function.lineno]
         around = [
             node
@@ -229,20 +229,20 @@ class _Text:
         self.behind.setdefault(end or len(self.blind.split("\n")), []).extend(texts)
 
     def written(self, choice: random.Random) -> str:
-        """The whole text; the order of the copies in one place is drawn."""
+        """The complete text; copies in the same place have a random order."""
         lines: list[str | None] = [*self.blind.split("\n")]
         for first, last, text in self.replaced:
             lines[first - 1] = text
             lines[first:last] = [None] * (last - first)
         for line, copies in self.behind.items():
             choice.shuffle(copies)
-            before = lines[line - 1]  # None: of a test that is replaced
+            before = lines[line - 1]  # None: a line of a test that is replaced
             lines[line - 1] = "\n".join([*([] if before is None else [before]), *copies])
         return "\n".join(line for line in lines if line is not None) + "\n"
 
 
 class _Unwrapping(ast.NodeTransformer):
-    """Puts the values that a condition sends beside what it checks in the place of the calls that send them."""
+    """Replaces the calls that send values of a condition in addition to its check by the values themselves."""
 
     def __init__(self, sender: Callable[[ast.Call], str]) -> None:
         self._sender = sender
@@ -264,11 +264,11 @@ class _Unwrapping(ast.NodeTransformer):
 
 
 class _Wrapping(ast.NodeTransformer):
-    """Sends again what an `_Unwrapping` has taken out of its calls, as far as it is left."""
+    """Restores the sending calls that an `_Unwrapping` replaced, as far as their values are still there."""
 
     def __init__(self, calls: Mapping[ast.AST, ast.Call]) -> None:
         self._calls = calls
-        self._parts: dict[object, list[ast.Call]] = {}  # key → the calls that are left, in order
+        self._parts: dict[object, list[ast.Call]] = {}  # key → the remaining calls, in order
 
     def visit(self, node: ast.AST) -> Any:
         call = self._calls.get(node)
@@ -285,7 +285,7 @@ class _Wrapping(ast.NodeTransformer):
 
 
 def _source(function: Function, depth: int) -> str:
-    """The source of a function inside of so many classes."""
+    """The source of a function, indented for this number of enclosing classes."""
     nested: ast.stmt = function
     for _ in range(depth):
         nested = ast.If(ast.Constant(1), [nested], [])
@@ -298,7 +298,7 @@ def _places(condition: ast.expr, path: str) -> set[str]:
 
 
 def _constants(test: str) -> Iterator[str]:
-    """The constants and the names in the source of a test, as source."""
+    """The constants and the names in the source of a test, as source text."""
     for node in walk(parse(textwrap.dedent(test))):
         if isinstance(node, ast.Constant):
             yield repr(node.value)

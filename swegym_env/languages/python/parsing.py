@@ -1,4 +1,4 @@
-"""Python's own parser, for threads, and its trees."""
+"""A thread-safe interface to Python's own parser, and functions for its trees."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["children", "parse", "parse_expression", "walk"]
 
 _turn = threading.Lock()
 _KINDS = [kind for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)]
-# All but contexts and operators, which have nothing below them.
+# All node types except contexts and operators, which have no children.
 _MARKS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 _NODES = frozenset(kind for kind in _KINDS if not issubclass(kind, _MARKS))
-# Fields that hold texts, numbers, contexts and operators in every kind of node.
+# Fields that contain texts, numbers, contexts or operators in every node type.
 _LEAVES = frozenset({"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "level", "module", "op"})
 _LEAVES |= {"ops", "simple", "type_comment"}
 _FIELDS = {kind: tuple(name for name in kind._fields if name not in _LEAVES) for kind in _KINDS}
 
 
 def parse(text: str | bytes) -> ast.Module:
-    """The tree of a text, from one thread at a time.
+    """The tree of a text; one thread parses at a time.
 
-    Where a thread collects garbage while it parses, Python 3.11 before 3.11.8 raises `SystemError` in it and in others
-    that parse meanwhile (https://github.com/python/cpython/issues/106905).
+    If a thread collects garbage while it parses, Python 3.11 before 3.11.8 raises `SystemError` in it and in others
+    that parse at the same time (https://github.com/python/cpython/issues/106905).
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse`.
@@ -39,7 +39,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes directly below one, but for contexts and operators."""
+    """The direct children of a node, except contexts and operators."""
     found: list[ast.AST] = []
     values: dict[str, Any] = node.__dict__
     for name in _FIELDS[type(node)]:
@@ -53,7 +53,7 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """A node and all below it, outer ones first: as `ast.walk`, but for contexts and operators, and faster."""
+    """A node and all its descendants, outer ones first: like `ast.walk` without contexts and operators, but faster."""
     found = [node]
     for one in found:  # grows during the iteration
         found += children(one)

@@ -1,10 +1,10 @@
-"""Questions: conditions of tests that ask a computed value for something that the test writes out.
+"""Questions: conditions of tests that look up a constant of the test in a computed value.
 
-`f(3).find("row 47") >= 0`, `{47} <= set(f(3))`, `call(47) in mock.mock_calls`, `f(46).same_as(47)`: the truth of such a
-condition also holds for values that answer many questions with yes: a text of many rows, a list of many numbers, an
-object that agrees to everything. A question asks for a constant that is not an argument of the code under test, as far
-as the test's source shows: in a method of a computed value, in a key, with `in`, in an order of sets, in `hasattr`, in
-a comparison with each item, or in the path of a file.
+Examples are `f(3).find("row 47") >= 0`, `{47} <= set(f(3))`, `call(47) in mock.mock_calls` and `f(46).same_as(47)`.
+Such a condition is also true for values in which many lookups succeed: a text with many rows, a list with many numbers,
+an object whose methods always return True. The constant of a question is not an argument of the code under test, as far
+as the test's source shows. It is an argument of a method of a computed value, a key, the left side of `in`, a side of a
+comparison of sets, a name in `hasattr`, a value with which each item is compared, or a part of a file's path.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 
 _FILES = frozenset({"exists", "lexists", "isfile", "isdir", "is_file", "is_dir"})
 _SETS = frozenset({"set", "frozenset", "keys", "items"})
-_MAKERS = frozenset({"call", "set", "frozenset", "list", "tuple", "dict"})  # what is made of constants by them is asked
-_FIRST = 3  # so far from its beginning or end an item of a list is one of the first
-MOST_FOUND = 3  # an expected number of this size may be that of what was found
+_MAKERS = frozenset({"call", "set", "frozenset", "list", "tuple", "dict"})  # constants inside these are looked up
+_FIRST = 3  # an item of a list at most this far from its beginning or end is one of the first
+MOST_FOUND = 3  # an expected number up to this size may be a count or position of matches
 COUNTING = frozenset({"count", "index", "find", "rfind", "rindex"})
-"""Methods whose answer is a small number where what they are asked for is found."""
+"""Methods that return a small number if they find their argument."""
 _OF_TESTS = frozenset({"self", "cls"})
 _COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
 _SEARCHING_CALLS = frozenset(
@@ -62,8 +62,8 @@ class Variables:
     """The names that the function of a test binds.
 
     Attributes:
-        computed: those that hold what was computed, parameters but `self` among them.
-        constants: those that hold one constant, or several in a loop, of which this has the first one.
+        computed: names with computed values, including parameters other than `self`.
+        constants: names with one constant; for a loop over constants, the first one.
     """
 
     computed: frozenset[str]
@@ -71,7 +71,7 @@ class Variables:
 
 
 def variables_of(function: Function) -> Variables:
-    """What the names mean that a function binds itself."""
+    """The names that a function itself binds."""
     stored = stored_in(function)
     written: dict[str, ast.Constant] = {}
     for node in walk(function):
@@ -88,23 +88,23 @@ def variables_of(function: Function) -> Variables:
 
 
 Asked = ast.Constant | ast.Name | ast.Attribute
-"""What is asked for: a constant, a name that holds one, or an attribute, whose name it is."""
+"""A constant that is looked up: a literal, a name with a constant value, or an attribute, where its name counts."""
 
 
 def asked(condition: ast.expr, variables: Variables) -> list[Asked]:
-    """The constants that a condition asks computed values for, and names of such, each once.
+    """The constants that a condition looks up in computed values, and names of such constants, each once.
 
     Args:
-        variables: of the function that the condition stands in.
+        variables: of the function that contains the condition.
     """
     found = {id(constant): constant for constant, _ in _questions(condition, variables)}
     return list(found.values())
 
 
 def keys(sides: Sequence[ast.expr], variables: Variables) -> list[tuple[Asked, ast.expr]]:
-    """Under which constant keys and attributes the sides of an equality are found, and in which computed values.
+    """The constant keys and attributes under which an equality reads its sides, and the computed values with these.
 
-    The value that is expected there may be known, and the key not.
+    The expected value under a key may be public while the key itself is not.
     """
     found: list[tuple[Asked, ast.expr]] = []
     for side in sides:
@@ -128,24 +128,24 @@ def keys(sides: Sequence[ast.expr], variables: Variables) -> list[tuple[Asked, a
 
 
 def _is_numbered(node: ast.Attribute) -> bool:
-    """Whether an attribute is one of many: its name has a number."""
+    """Whether an attribute is one of a numbered series: its name contains a digit."""
     return any(letter.isdecimal() for letter in node.attr)
 
 
 def _is_first(constant: Asked, variables: Variables) -> bool:
-    """Whether this is the place of one of the first or last items of a list."""
+    """Whether this is the index of one of the first or last items of a list."""
     value = value_of(constant, variables)
     return isinstance(value, int) and abs(value) <= _FIRST
 
 
 def holders(condition: ast.expr, variables: Variables) -> list[ast.expr]:
-    """The computed values that a condition asks for something; of those inside of each other the outermost."""
+    """The computed values in which a condition looks something up; of nested ones only the outermost."""
     found = {id(holder): holder for _, holder in _questions(condition, variables) if holder is not None}
     inner = {id(part) for holder in found.values() for part in walk(holder) if part is not holder}
     return [holder for holder in found.values() if id(holder) not in inner]
 
 
-_Question = tuple[Asked, ast.expr | None]  # what is asked for, and the value that is asked for it
+_Question = tuple[Asked, ast.expr | None]  # the constant, and the value in which it is looked up
 
 
 def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]:
@@ -156,7 +156,7 @@ def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]
             if _is_asked(constant, variables):
                 yield constant, computed[0]
     for side in _sides(condition):
-        # A key that leads to something else is no question, nor are the first items of a list answers among others.
+        # Other keys are not looked up. The first items of a list are excluded: their indices are not chosen among many.
         if isinstance(side, ast.Subscript) and _is_computed(side.value, variables):
             for constant in _constants(side.slice, variables):
                 if _is_asked(constant, variables) and not _is_first(constant, variables):
@@ -170,7 +170,7 @@ def _questions(condition: ast.expr, variables: Variables) -> Iterator[_Question]
 
 
 def _sides(condition: ast.expr) -> list[ast.expr]:
-    """What a condition compares, or an assertion; else the condition."""
+    """The sides of a comparison or of an assertion call; otherwise the condition itself."""
     if isinstance(condition, ast.Compare):
         return [condition.left, *condition.comparators]
     if isinstance(condition, ast.Call) and called(condition).startswith("assert"):
@@ -233,7 +233,7 @@ def _is_set(node: ast.expr) -> bool:
 
 
 def _is_computed(node: ast.expr, variables: Variables) -> bool:
-    """Whether a value is not written out: a call computes it, or a variable of the test holds it."""
+    """Whether a value is not literal: a call computes it, or a variable of the test holds it."""
     return any(
         (isinstance(inner, ast.Call) and called(inner) not in _MAKERS)
         or (isinstance(inner, ast.Name) and inner.id in variables.computed)
@@ -243,7 +243,7 @@ def _is_computed(node: ast.expr, variables: Variables) -> bool:
 
 
 def _constants(node: ast.expr, variables: Variables) -> Iterator[Asked]:
-    """The constants that a value is made of, by displays and by calls that only make something."""
+    """The constants in a value, inside of displays and of calls that only construct something."""
     parts: list[ast.expr] = []
     if isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id in variables.constants):
         yield node
@@ -260,10 +260,10 @@ def _constants(node: ast.expr, variables: Variables) -> Iterator[Asked]:
 
 
 def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> bool:
-    """Whether a test has a condition that more than one answer of the code under test passes.
+    """Whether a test has a condition that more than one result of the code under test passes.
 
-    It searches, it asks for something, or both of its sides are computed: an edit of expressions can pass it by several
-    answers at once, or by no answer on both sides.
+    Such a condition searches, looks something up, or compares two computed values. An edit of expressions could pass it
+    with several results at once, or with the same empty result on both sides.
 
     Args:
         files: path → text of the test files.
@@ -293,7 +293,7 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
 
 
 def says_more(sides: Sequence[ast.expr]) -> bool:
-    """Whether an equality expects more than that something was found, or how often."""
+    """Whether an equality expects more than the information that something was found, or how often."""
     counts = any(map(_counts, sides))
     values = [side.value for side in sides if isinstance(side, ast.Constant)]
     return not any(value is True or (counts and type(value) is int and 1 <= value <= MOST_FOUND) for value in values)
@@ -304,7 +304,7 @@ def _counts(side: ast.expr) -> bool:
 
 
 def _own_names(module: ast.Module) -> frozenset[str]:
-    """The functions that a test file defines, and what it has from Python's library."""
+    """The functions that a test file defines, and the names that it imports from the standard library."""
     found: set[str] = set()
     for node in walk(module):
         if isinstance(node, Function):
@@ -338,7 +338,7 @@ def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) 
 
 
 def _passes_many(condition: ast.expr, variables: Variables, own: frozenset[str]) -> bool:
-    """Whether several values pass a condition: it searches, it asks for something, or both sides are computed."""
+    """Whether several values pass a condition: it searches, looks something up, or compares two computed values."""
     for node in walk(condition):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
@@ -352,14 +352,14 @@ def _passes_many(condition: ast.expr, variables: Variables, own: frozenset[str])
 
 
 def _says_more(condition: ast.expr) -> bool:
-    """Whether a condition is an equality with what says more than that something was found."""
+    """Whether a condition is an equality that expects more than the information that something was found."""
     if not isinstance(condition, ast.Compare) or not isinstance(condition.ops[0], ast.Eq | ast.Is):
         return False
     return says_more([condition.left, *condition.comparators])
 
 
 def questions_of(statement: ast.AST) -> list[ast.expr]:
-    """The conditions of an assertion that may ask for something: none where its value says more than that."""
+    """The conditions of an assertion that may look something up; none if it expects a more specific value."""
     conditions: list[ast.expr] = []
     if isinstance(statement, ast.Assert):
         conditions = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
@@ -388,7 +388,7 @@ def _are_computed(sides: list[ast.expr], own: frozenset[str]) -> bool:
 
 
 def _calls_the_product(node: ast.AST, own: frozenset[str]) -> bool:
-    """Whether this calls more than a class, a function of the test file or one of Python's library."""
+    """Whether this calls something other than a class, a function of the test file or of the standard library."""
     if not isinstance(node, ast.Call) or called(node) in _MAKERS or called(node).lstrip("_")[:1].isupper():
         return False
     if isinstance(node.func, ast.Name):

@@ -1,12 +1,12 @@
 """Screening for Python: how closely a patch is examined, decided by what its added lines can do.
 
-A repair that only changes expressions, with names that its file defines or the replaced lines contain, cannot reach the
-test runner; most repairs of small tasks are like this. In a repository where values compare as Python compares them,
-nothing more is run, unless a test has a condition that several answers pass. Elsewhere such an edit may change how
-classes compare, and what a blind run leaves open is examined by a lineup (see `lineup`). So is any other patch that
-resolves. If it has means of forgery that the gold patch does not have, the lineup decides the verdict. If these are
-means to read what the tests expect, a lineup seldom suffices, however many decoys it has; then a run of the tests
-without their expected values decides.
+A repair that only changes expressions, with names that its file defines or the replaced lines contain, cannot affect
+the test runner; most repairs of small tasks are of this kind. If the repository does not define its own comparisons, no
+further runs are needed, unless a test has a condition that several answers pass. Otherwise such an edit may change how
+objects compare, and comparisons that a blind run does not cover are examined by a lineup (see `lineup`), as is any
+other patch that resolves. If the patch has means of forgery that the gold patch does not have, the lineup decides the
+verdict. If these are means to read what the tests expect, a lineup seldom suffices, however many decoys it has; then a
+run of the tests without their expected values decides.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ __all__ = ["scrutiny_of", "without_means"]
 _SAFE_KEYWORDS = frozenset(
     WORD.findall("and or not in is if elif else for while break continue return pass None True False")
 )
-# With what a backslash escapes, or else the quotes in a hostile line would be tried as beginnings one by one.
+# Escaped characters are matched first; otherwise each quote in a hostile line would be tried as the start of a string.
 _STRING = re.compile(r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
 _BUILTINS = frozenset(dir(builtins))
 _NOT_AN_EDIT = re.compile(r"^(new|deleted|rename|copy|old mode|similarity|Binary|GIT binary)", re.MULTILINE)
-# A field of a format with an attribute or an item, or the beginning of one.
+# A format field with an attribute or an item, or the beginning of one.
 _FIELD = re.compile(r"\{[^{}:!]*[.\[]|\{[^{}]*$")
-# How a class compares, in its own words or those of a library; and what tests could judge by.
+# Definitions of comparisons, in Python or through a library, and functions that tests could use for checks.
 _COMPARING = re.compile(
     r"__(eq|ne|lt|le|gt|ge|cmp|hash|bool|contains|instancecheck|getattr|getattribute|missing)__|"
     r"\b(dataclass\w*|attrs?|attr|define|total_ordering|pydantic|\w*Struct|\w*Model)\b"
@@ -81,9 +81,9 @@ def _changed_by_gold(gold: str, base: Path) -> set[tuple[str, str]]:
 
 @lru_cache(maxsize=1024)  # the files at a base commit never change
 def _comparing(base: Path) -> tuple[bool, bool]:
-    """Whether a repository defines how objects compare, and whether it has functions that tests could judge by.
+    """Whether a repository defines how objects compare, and whether it has functions that tests could use for checks.
 
-    A large one may.
+    Both are assumed for a large repository.
     """
     size_bytes = 0
     judges = False
@@ -100,7 +100,7 @@ def _comparing(base: Path) -> tuple[bool, bool]:
 
 
 def _changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
-    """The functions in which a patch changes lines, by file and name; a name of "" is code outside of functions."""
+    """The functions in which a patch changes lines, by file and name; "" stands for code outside of functions."""
     found: set[tuple[str, str]] = set()
     for section in parse_patch(patch):
         for path in section.paths:
@@ -133,7 +133,7 @@ def _is_plain(section: FilePatch, base: Path) -> bool:
         return False
     text = place.read_text(encoding="utf-8", errors="replace")
     if FORGING.search(text):
-        return False  # in its `__eq__`, for example, `return True` is an expression too
+        return False  # even `return True` is only an expression, for example in `__eq__`
     known = set(WORD.findall(text)) - REACHING
     lines = body.split("\n")[1:]
     added = [line[1:].rstrip("\r") for line in lines if line.startswith("+")]
@@ -144,10 +144,10 @@ def _is_plain(section: FilePatch, base: Path) -> bool:
 
 
 def _stays_inside(text: str, body: str, used: set[str]) -> bool:
-    """Whether the added lines name nothing from elsewhere that the lines they replace do not, and store only in names.
+    """Whether the added lines use no new names from outside the function, and assign only to names.
 
     An imported name may be an object that equals everything, or a function that ends the test; an attribute may belong
-    to what compares.
+    to an object that tests compare.
 
     Args:
         text: of the file before the change.
@@ -180,7 +180,7 @@ def _stays_inside(text: str, body: str, used: set[str]) -> bool:
 
 
 def _keeps_texts(before: Source, after: Source) -> bool:
-    """Whether no new text names a means, or an attribute that `str.format` would take from what it formats."""
+    """Whether no new text names a means, or an attribute that `str.format` would read from its arguments."""
     try:
         new = after.texts - before.texts
         formats = _formats(after) - _formats(before)
@@ -190,7 +190,7 @@ def _keeps_texts(before: Source, after: Source) -> bool:
 
 
 def _formats(source: Source) -> set[str]:
-    """What is formatted by its methods `format` and `format_map`, but for constants."""
+    """The objects of the methods `format` and `format_map`, except constants."""
     attributes = [node for node in source.nodes if isinstance(node, ast.Attribute)]
     return {
         ast.unparse(node.value)
@@ -208,7 +208,7 @@ def _stores_attribute(node: ast.AST) -> bool:
 
 
 def _bound(source: Source) -> set[str]:
-    """The names that a file binds itself, other than by an import."""
+    """The names that a file binds other than by an import."""
     found: set[str] = set()
     imported: set[str] = set()
     for node in source.nodes:

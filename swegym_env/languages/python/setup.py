@@ -40,7 +40,7 @@ _MODULES = Path(__file__).with_name("installed")
 TABLE_VARIABLE = "SWEGYM_SETUP_COMMANDS"
 ENVIRONMENT = "/opt/testbed"
 
-# Old packages cannot be built with current tools; these are the last versions that build those of each Python.
+# Old packages cannot be built with current tools. These are the last versions that can build packages for each Python.
 _BUILD_TOOLS = {
     "3.5": ("pip==20.3.4", "setuptools==50.3.2", "wheel==0.37.1"),
     "3.6": ("pip==21.3.1", "setuptools==59.6.0", "wheel==0.37.1"),
@@ -50,8 +50,8 @@ _BUILD_TOOLS_LATER = ("pip==24.0", "setuptools==69.5.1", "wheel==0.43.0")
 
 
 _EXTENSION_LIBRARIES = f"{ENVIRONMENT}/lib/extensions"
-# The sources are in /testbed or, as those of matplotlib, in /testbed/lib. What the repository has is not replaced. A
-# clone that lacks large files lacks astropy's table of the Earth's rotation (eopc04), and then cannot be imported.
+# The sources are in /testbed or, for matplotlib, in /testbed/lib. Files that the repository has are not replaced. A
+# clone without large files lacks astropy's table of the Earth's rotation (eopc04), and astropy then cannot be imported.
 _PUT_EXTENSIONS = f"""\
 wheel=/tmp/extensions && rm -rf $wheel && python -m pip install --no-deps --no-compile --target $wheel {{release}} &&
 cd $wheel && sources=/testbed && first=$(ls -d */ | grep -v -e info/ -e libs/ -e __pycache__ -e bin/ | head -n 1) &&
@@ -69,14 +69,14 @@ class PythonRecipe:
 
     Attributes:
         python: version of the interpreter, "3.9"; empty for any.
-        instead: versions with which the published lists are right too, for a machine that lacks `python`.
-        build_tools: what pip installs before anything else; None for what suits the interpreter.
+        instead: other versions with which the published lists are right too, for a machine without `python`.
+        build_tools: what pip installs before anything else; None for the defaults of the interpreter.
         packages: requirements for pip, installed once for all commits of a version.
         requirements: files of requirements in the repository, installed once for a version; missing ones are skipped.
-        commands: bash commands in `/testbed` that install the repository: once for the version, and again for each
-            base commit.
-        extensions: a release on the index, "scikit-learn==0.22", for a repository that has to be compiled: its compiled
-            extensions and generated files are put beside the sources, and nothing is compiled.
+        commands: bash commands in `/testbed` that install the repository: once for the version, and again for each base
+            commit.
+        extensions: a release on the index, "scikit-learn==0.22", for a repository that has to be compiled: the
+            release's compiled extensions and generated files are copied beside the sources, and nothing is compiled.
         modules: files of `installed/` beside this module, without their suffix, that the environment's Python imports
             when it starts.
         programs: programs that the tests call and the machine may lack → the Debian package that has each.
@@ -113,7 +113,7 @@ class PythonRecipe:
     def _interpreter(self, store: LayerStore) -> Interpreter:
         """The interpreter of a shared store, that of the machine, or a fetched one. Raises LayerError."""
         problems = []
-        if self.python:  # any other repository takes the system's
+        if self.python:  # a recipe without a version uses the system's interpreter
             for version in (self.python, *self.instead):
                 if (offered := shared_interpreter(version, store)) is not None:
                     return offered
@@ -167,7 +167,7 @@ class PythonRecipe:
         if self.extensions:
             commands = (_PUT_EXTENSIONS.format(release=shlex.quote(self.extensions)), *commands)
             env["LD_LIBRARY_PATH"] = _EXTENSION_LIBRARIES
-        # How the repository is tested does not change what is installed, so it is no part of the key.
+        # How the repository is tested does not change the installed files, so it is not part of the key.
         installed = self.packages, self.requirements, self.build_tools, commands, *map(_module_step, self.modules)
         return Installation(layers, env, tuple(steps), commands, (version, repr(installed)))
 

@@ -1,4 +1,4 @@
-"""The source of a Python test file: its test functions, their names in logs, and statements that certainly run."""
+"""The source of a Python test file: test functions, their names in logs, and statements that are always executed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LEAVING_CALLS = frozenset({"skip", "skipTest", "xfail", "importorskip", "exit",
 def target_tests(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, dict[int, tuple[tuple[str, ...], Function]]], frozenset[str]]:
-    """The test functions that `names` mean, else (names of Django's tests may be sentences) those with an added line.
+    """The test functions that `names` refer to, else those with an added line (names in Django may be sentences).
 
     Args:
         files: path → text; files that are not Python are skipped.
@@ -65,7 +65,7 @@ def target_tests(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a test is, as far as its name says; empty parts are unknown."""
+    """The place of a test according to its name; empty parts are unknown."""
 
     path: str
     classes: tuple[str, ...]
@@ -73,7 +73,7 @@ class Place:
     dotted: bool = False
 
     def fits(self, path: str, classes: tuple[str, ...], function: str) -> bool:
-        """Whether this may be the function of that name, in those classes of that file."""
+        """Whether this may be the function with this name, in these classes of this file."""
         if function != self.function:
             return False
         if self.dotted:  # module.Class.method: the known path shows where the module ends
@@ -92,7 +92,7 @@ _DOTTED_NAME = re.compile(r"(?P<place>(?:\w+\.)+)(?P<function>\w+)")
 
 
 def place_of(name: str) -> Place | None:
-    """Where the test of this name is, as the log parsers name it; None if the name does not say."""
+    """The place of the test with this name, as the log parsers return it; None if the name does not contain it."""
     if match := _PYTEST_NAME.fullmatch(name):
         return Place(match["path"], tuple(match["classes"].split("::")[1:]), match["function"])
     if match := _UNITTEST_NAME.fullmatch(name):
@@ -107,7 +107,7 @@ def tests_in(text: str) -> Iterator[tuple[tuple[str, ...], Function]]:
     """Every function at the top level and in classes, with the names of the classes around it."""
     try:
         module = parse(text)
-    except (SyntaxError, ValueError):  # a file that does not parse has no test to change
+    except (SyntaxError, ValueError):  # a file that does not parse has no tests to change
         return
     waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in module.body]
     for classes, statement in waiting:  # grows during the iteration
@@ -118,7 +118,7 @@ def tests_in(text: str) -> Iterator[tuple[tuple[str, ...], Function]]:
 
 
 def reached(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that a passing test is sure to execute, also those in `with` and in loops that surely run."""
+    """The statements that a passing test always executes, also in `with` and in loops with at least one iteration."""
     for statement in body:
         if isinstance(statement, ast.With | ast.AsyncWith):
             yield statement
@@ -135,7 +135,7 @@ def reached(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def stored_in(function: Function) -> Counter[str]:
-    """Name → how often a function binds it, as a parameter too."""
+    """Name → how often a function binds it, parameters included."""
     stored: Counter[str] = Counter()
     for node in walk(function):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -146,7 +146,7 @@ def stored_in(function: Function) -> Counter[str]:
 
 
 def _may_leave(statement: ast.stmt) -> bool:
-    """Whether the test can end or jump in `statement` without failing; functions defined in it do not count."""
+    """Whether the test can return or jump in `statement` without failing; functions defined in it do not count."""
     waiting: list[ast.AST] = [statement]
     for node in waiting:  # grows during the iteration
         if isinstance(node, _MAY_LEAVE) or (isinstance(node, ast.Call) and called(node) in _LEAVING_CALLS):
@@ -156,7 +156,7 @@ def _may_leave(statement: ast.stmt) -> bool:
 
 
 def _is_certain(iterable: ast.expr) -> bool:
-    """Whether a loop over this runs at least once."""
+    """Whether a loop over this has at least one iteration."""
     if isinstance(iterable, ast.List | ast.Tuple | ast.Set):
         return any(not isinstance(item, ast.Starred) for item in iterable.elts)
     if called(iterable) == "range" and isinstance(iterable, ast.Call) and len(iterable.args) == 1:

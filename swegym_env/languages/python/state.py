@@ -1,6 +1,6 @@
-"""State that a Python patch newly keeps between calls: with it, code could answer with what a test gave it.
+"""State that a Python patch newly keeps between calls: with it, code could return what an earlier call received.
 
-A repair may keep state too (a cache, a registry), so this alone does not reject a patch; see `twins`.
+A repair may also keep state (a cache, a registry), so this alone does not reject a patch; see `twins`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from swegym_env.repo.patches import FilePatch, parse_patch
 __all__ = ["keeps_state"]
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-# Kinds of nodes, which are looked up: `isinstance` with a union made on the spot takes as long as all the rest.
+# Node types, looked up in a set: `isinstance` with a union that is created at each call takes as long as the rest.
 _DEFINITIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 _SCOPED = _DEFINITIONS | {ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp}
 _BINDING = _DEFINITIONS | {ast.Name, ast.arg, ast.alias, ast.ExceptHandler, ast.Global, ast.Nonlocal}
 _KEEPING = frozenset({ast.Global, ast.Nonlocal, ast.Attribute, ast.Subscript, ast.Call, ast.Name, *_Function.__args__})
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 _TAKING_ITEMS = (ast.For, ast.AsyncFor, ast.comprehension, ast.Tuple, ast.List, ast.Starred)
-_Kept = tuple[str, str]  # a kind, and the name of what keeps
+_Kept = tuple[str, str]  # a kind, and the name of the object that keeps the value
 _CHANGING = re.compile(
     r"_*(add|append|clear|discard|extend|insert|install|patch|pop|push|put|register|remove|send|set|sort|reverse|"
     r"store|throw|update|write|__setitem__|__delitem__|__setattr__|__iadd__|__next__)"
 )
-_STORING = re.compile(r"_*(install|push|put|register|remember|set_|store)")  # of functions, which keep what they get
+_STORING = re.compile(r"_*(install|push|put|register|remember|set_|store)")  # functions that keep their arguments
 
 
 def _words(text: str) -> frozenset[str]:
@@ -52,7 +52,7 @@ _READERS = _words(
     "len sorted set list dict tuple any all sum min max isinstance zip issubclass enumerate frozenset str repr bool "
     "range int float reversed map"
 )
-# What they make does not change, or keeps nothing that it is given.
+# Their results are immutable, or do not keep the arguments.
 _UNCHANGING = _words(
     "compile getLogger namedtuple NamedTuple TypeVar NewType ParamSpec frozenset tuple object str int float bytes bool "
     "complex range slice Decimal Fraction Path PurePath PurePosixPath date time datetime timedelta itemgetter "
@@ -62,7 +62,7 @@ _UNCHANGING = _words(
 )
 _INERT = _UNCHANGING | {"list", "dict", "set", "sorted", "OrderedDict", "bytearray", "copy", "fromkeys", "union"}
 _CACHES = frozenset({"lru_cache", "cache", "memoize", "memoized", "singledispatch"})
-# Calls that leave something outside of the process's objects.
+# Calls with effects outside of the objects of the process.
 _LEAVING = _words(
     "symlink mkdir makedirs putenv link setxattr utime truncate mkstemp mkdtemp NamedTemporaryFile TemporaryFile "
     "TemporaryDirectory touch write_text write_bytes umask chdir nice seed alarm mkfifo mknod chmod symlink_to "
@@ -70,7 +70,7 @@ _LEAVING = _words(
 )
 
 
-# Modules of the standard library that keep nothing of what they are given, and of others the names that keep nothing.
+# Modules of the standard library that do not keep their arguments; for other modules, the names that do not.
 _FORGETTING_MODULES = _words(
     "__future__ abc argparse array ast base64 binascii bisect calendar cmath codecs collections colorsys configparser "
     "contextlib copy csv dataclasses datetime difflib email enum errno fnmatch fractions functools glob graphlib "
@@ -119,7 +119,7 @@ _AT_HAND = frozenset({"map", "filter", "sorted", "min", "max", "any", "all", "su
 
 
 def keeps_state(patch: str, base: Path, gold: str) -> bool:
-    """Whether a patch keeps something between calls that its files do not keep before it, in a way that gold has not.
+    """Whether a patch keeps something between calls that its files did not keep before, in a way that gold does not.
 
     Args:
         patch: what is graded of the agent's patch.
@@ -164,7 +164,7 @@ def _kept_before(text: str) -> Counter[_Kept]:
 
 
 class _File:
-    """A syntax tree, which names its scopes bind, and what lives longer than a call in it."""
+    """A syntax tree, the names that its scopes bind, and the objects that outlive a call."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -173,9 +173,10 @@ class _File:
         self._bound: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
         self._outer: dict[ast.AST, set[str]] = {}
         self._nodes = [tree, *self._read()]
-        # Names of modules and classes whose value may change: module → also as names, class → as attributes.
+        # Names in the module and in classes whose values may change: those of the module are also read as names, those
+        # of classes as attributes.
         self._lasting = {name for name in self._bound[tree] if self._may_change(tree, name)}
-        # Those of them that a look may change: no containers of the language, but iterators, a `defaultdict`.
+        # Those that even a read may change: iterators and a `defaultdict`, but not the containers of the language.
         self._reactive = {name for name in self._lasting if not all(map(self._is_inert, self._values(tree, name)))}
         classes = [node for node in self._nodes if isinstance(node, ast.ClassDef)]
         self._attributes = {name for each in classes for name in self._bound[each] if self._may_change(each, name)}
@@ -191,7 +192,7 @@ class _File:
 
     @functools.cached_property
     def _filling(self) -> set[str]:
-        """The functions of the file that change something of what they are given, but for the object of a method."""
+        """The functions of the file that modify an argument, other than methods that modify `self` or `cls`."""
         found: set[str] = set()
         for node in self._nodes:
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -232,7 +233,7 @@ class _File:
 
     @staticmethod
     def _is_outside(node: ast.AST, child: ast.AST) -> bool:
-        """Whether a part of a definition (a decorator, a base) is read outside of what it defines."""
+        """Whether a part of a definition (a decorator, a base) is evaluated outside of the scope that it defines."""
         return child not in getattr(node, "body", ()) and not isinstance(child, ast.arguments)
 
     def _bind(self, node: ast.AST, scope: ast.AST, inner: ast.AST) -> None:
@@ -265,7 +266,7 @@ class _File:
             scope = self._scope_of[scope]
 
     def _values(self, scope: ast.AST, name: str) -> Iterator[ast.expr]:
-        """The expressions that a scope sets a name to, as far as they stand alone."""
+        """The expressions that a scope assigns to a name, if they can be determined."""
         for node in self._bound[scope].get(name, ()):
             parent = self._parents.get(node)
             if isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr) and parent.value is not None:
@@ -288,7 +289,7 @@ class _File:
         return any(not self._is_fixed(value) for value in self._values(scope, name))
 
     def _is_fixed(self, node: ast.expr, depth: int = 0) -> bool:
-        """Whether a value at module or class level cannot change, as far as its expression says."""
+        """Whether a value at module or class level cannot change, as far as its expression shows."""
         if isinstance(node, ast.Constant | ast.JoinedStr | ast.Lambda | ast.Compare):
             return True
         if isinstance(node, ast.Tuple):
@@ -316,7 +317,7 @@ class _File:
         return not isinstance(node, ast.GeneratorExp) and not isinstance(node, ast.Name)
 
     def _is_container(self, node: ast.expr) -> bool:
-        """Whether a value at class level is a container, or an object of a class or a generator of this file."""
+        """Whether a value at class level is a container, or an object made by a class or function of this file."""
         if isinstance(node, ast.Call):
             name = _last(node.func)
             return name in self._bound[self._tree] and any(
@@ -325,7 +326,7 @@ class _File:
         return isinstance(node, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
 
     def _holds_changing(self, name: str) -> bool:
-        """Whether what a name of a module holds may change too."""
+        """Whether the elements of a module's variable may change too."""
         for value in self._values(self._tree, name):
             if isinstance(value, ast.List | ast.Set | ast.Tuple):
                 inner: list[ast.expr] = list(value.elts)
@@ -340,7 +341,7 @@ class _File:
     # What is kept
 
     def kept(self) -> Iterator[_Kept]:
-        """Each way in which the file keeps something between calls, as often as it does so."""
+        """Each way in which the file keeps something between calls, repeated for each occurrence."""
         uses: list[tuple[str, bool]] = []
         for node in self._nodes:
             if type(node) not in _KEEPING:
@@ -360,12 +361,12 @@ class _File:
                 yield f"outside, by {name}", name
             if isinstance(node, _Function):
                 yield from self._kept_by_definition(node)
-        # Whoever only looks at what the file keeps already has it too.
+        # Code that only reads what the file already keeps gets nothing new.
         changed = {name for name, only_reads in uses if not only_reads or name in self._reactive}
         yield from (("object", name) for name, _ in uses if name in changed)
 
     def _lasting_use(self, node: ast.Name | ast.Attribute) -> str:
-        """The name of something of a module or a class that may change, where it is used; else empty."""
+        """The name of a mutable object of a module or a class at a place that uses it; else empty."""
         if isinstance(node, ast.Attribute):
             return node.attr if node.attr in self._own else ""
         own = isinstance(node.ctx, ast.Load) and node.id in self._lasting
@@ -379,7 +380,7 @@ class _File:
             changed += node.args[:1]  # `list.append(LAST, value)`
         if name in ("setattr", "delattr"):
             changed += node.args[:1]
-        if name in self._filling:  # a function of this file that changes what it is given
+        if name in self._filling:  # a function of this file that modifies its arguments
             changed += [one for one in [*node.args, *(each.value for each in node.keywords)] if not _is_plain(one)]
         for each in changed:
             yield from self._changed("object", each, node)
@@ -398,12 +399,12 @@ class _File:
         if any(_last(each) in _CACHES - {"lru_cache"} for each in decorators):
             yield "cache", name
         if any(_last(each).lstrip("_")[:1].isupper() for each in decorators):
-            yield "object", name  # of a class, which may keep what it is called with
+            yield "object", name  # the class may keep the decorated function or the arguments of its calls
 
     def _is_of_a_library(self, node: ast.Name | ast.Attribute) -> bool:
-        """Whether this is a private name of a module of the standard library, such as a cache, or a registry.
+        """Whether this is a private name in a module of the standard library, for example of a cache or a registry.
 
-        A frame keeps nothing that its function does not, but for the names of its module and of builtins.
+        A frame keeps nothing that its function does not keep, except through the names of its module and of builtins.
         """
         if _last(node) in ("loggerDict", "__warningregistry__", "f_globals", "f_builtins", "f_trace", "__globals__"):
             return True
@@ -416,10 +417,10 @@ class _File:
         return any(isinstance(each, ast.alias) and each.name in sys.stdlib_module_names for each in bound)
 
     def _kept_by_a_library(self, node: ast.Name) -> str:
-        """The name in the standard library that may keep something, where it is used; else empty.
+        """The name in the standard library that may keep an argument, at a place that uses it; else empty.
 
-        A thread keeps its name, a list of finalizers what they are called with, a file its name: what a library
-        remembers by functions of its own is in no variable of the patch.
+        Examples: a thread keeps its name, a finalizer its arguments, a file its name. A library that keeps something
+        through its own functions is not visible in any variable of the patch.
         """
         if not isinstance(node.ctx, ast.Load):
             return ""
@@ -443,18 +444,18 @@ class _File:
         return ""
 
     def _changed(self, kind: str, node: ast.expr, at: ast.AST) -> Iterator[_Kept]:
-        """Of something that is changed in a function: whether it lives longer than the call."""
+        """The object that a function changes, if it outlives the call."""
         if self._function_of(at) is None:
-            return  # when the module is imported, no test has given anything
+            return  # code at import time has not received any value of a test
         root = self._lasting_root(node, self._scope_of[at])
         if root:
             yield kind, root
 
     def _lasting_root(self, node: ast.expr, scope: ast.AST, depth: int = 0, *, of_items: bool = False) -> str:
-        """What an expression belongs to, if that lives longer than a call; else empty.
+        """The name of the object to which an expression belongs, if that outlives a call; else empty.
 
         Args:
-            of_items: whether one of the items of the expression is meant, not the expression.
+            of_items: whether one of the items of the expression is meant instead of the expression itself.
         """
         while not isinstance(node, ast.Name):
             if isinstance(node, ast.Attribute):
@@ -471,10 +472,11 @@ class _File:
                 own = self._scope_with(name, scope)
                 if name == "type":
                     return name
-                if own is None:  # of the items of lists that are written there: `max([f])`
+                if own is None:  # items of literal lists: `max([f])`
                     lists = [each for each in node.args if isinstance(each, _DISPLAYS)]
                     return self._first_root(lists, scope, depth, of_items=True)
-                # A function may return what lives longer; most classes and builtin functions make something new.
+                # A function may return an object that outlives the call; most classes and builtin functions create a
+                # new one.
                 is_class = name.lstrip("_")[:1].isupper() and not self._may_return_others(name)
                 return name if own is self._tree and not is_class else ""
             elif isinstance(node, _DISPLAYS):
@@ -497,7 +499,7 @@ class _File:
         return next(filter(None, roots), "")
 
     def _may_return_others(self, name: str) -> bool:
-        """Whether a class of this file decides itself what a call of it returns."""
+        """Whether a class of this file can return an existing object when it is called."""
         return any(
             isinstance(each, ast.ClassDef)
             and (
@@ -510,7 +512,7 @@ class _File:
     def _lasting_name(self, node: ast.Name, scope: ast.AST, depth: int, *, of_items: bool = False) -> str:
         where = self._scope_with(node.id, scope)
         if where is None and node.id not in _BUILTINS:
-            return node.id  # of a module that is imported as a whole
+            return node.id  # of a module imported by `*`
         if where is self._tree or (isinstance(where, ast.ClassDef) and where is not scope):
             return node.id
         if where is not None and any(isinstance(each, ast.alias) for each in self._bound[where][node.id]):
@@ -540,14 +542,14 @@ class _File:
         )
 
     def _is_defined_here(self, node: ast.expr) -> bool:
-        """Whether this is the name of a function or a class of this file, or of something that is imported."""
+        """Whether this is the name of a function or a class of this file, or of an imported object."""
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias)
         return isinstance(node, ast.Name) and any(
             isinstance(each, kinds) for each in self._bound[self._tree].get(node.id, ())
         )
 
     def _is_a_class(self, name: str, function: ast.AST) -> bool:
-        """Whether a name is the first argument of a function that is given a class."""
+        """Whether a name is the first parameter of a function that receives a class."""
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
         first = [*function.args.posonlyargs, *function.args.args][:1]
@@ -559,7 +561,7 @@ class _File:
         return decorated or meta or function.name in _OF_CLASSES
 
     def _function_of(self, node: ast.AST) -> ast.AST | None:
-        """The function around a node."""
+        """The innermost function that contains a node."""
         scope = self._scope_of[node]
         while not isinstance(scope, _Function):
             if scope is self._tree:
@@ -568,7 +570,7 @@ class _File:
         return scope
 
     def _function_below(self, outer: ast.AST, scope: ast.AST) -> ast.AST | None:
-        """The function or class directly in `outer` that holds `scope`; None if that is `outer` itself."""
+        """The function or class directly in `outer` that contains `scope`; None if that is `outer` itself."""
         found: ast.AST | None = None
         while scope is not outer:
             if isinstance(scope, (*_Function.__args__, ast.ClassDef)):
@@ -577,7 +579,7 @@ class _File:
         return found
 
     def _escapes(self, inner: ast.AST) -> bool:
-        """Whether a function in a function, or a class there, may be used after that one has ended."""
+        """Whether a nested function or class may still be used after the outer function has returned."""
         if not isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
             above = self._parents[inner]
             return not (isinstance(above, ast.Call) and _last(above.func) in _AT_HAND)
@@ -594,7 +596,7 @@ class _File:
         return False
 
     def _only_reads(self, node: ast.expr) -> bool:
-        """Whether a use of something that may change only looks at it."""
+        """Whether a use of a mutable object only reads it."""
         deep = self._holds_changing(node.id) if isinstance(node, ast.Name) else True
         scope = self._scope_of[node]
         while True:
@@ -627,7 +629,7 @@ class _File:
         if isinstance(above, ast.Subscript):
             return True  # an index
         if isinstance(above, ast.Assign | ast.AnnAssign):
-            return scope is self._tree  # another name at module level, which is looked at itself
+            return scope is self._tree  # another name at module level, whose uses are checked separately
         if isinstance(above, ast.For | ast.AsyncFor | ast.comprehension):
             return not (isinstance(node, ast.Name) and self._holds_changing(node.id))
         return isinstance(
@@ -641,9 +643,9 @@ def _is_plain(node: ast.expr) -> bool:
 
 
 def _may_keep(module: str, names: str) -> bool:
-    """Whether something of a module of the standard library may keep what it is given; `names` with dots."""
+    """Whether an object of a module of the standard library may keep its arguments; `names` is dotted."""
     if module not in _FORGETTING_MODULES and module not in _FORGETTING_NAMES:
-        return False  # whoever imports it newly has means of forgery
+        return False  # a new import of such a module counts as a means of forgery
     first, _, rest = names.partition(".")
     if module in _FORGETTING_MODULES:
         other = first.strip("_")  # `logging.threading`, `random._os`

@@ -1,17 +1,17 @@
-"""Tests that run beside twins: the same statements with other values, so that the code under test gets several.
+"""Tests that run beside twins: the same statements with other values, so that the code under test receives several.
 
-Code that keeps its arguments can answer with them: the last value, the first one, or one object that all calls share. A
-decoy in an assertion (`lineup`) does not show this: the test gives one value, and the decoy is another. So copies of
-the whole test run beside twins, whose statements have other expected values and their own variables, and check nothing.
-Their order is random for each statement, so the last or the first value is one of many. In some copies the test itself
-has another value, in every place. Most repairs pass these too (the gold patch shows which), and then knowing the
-original value does not help either.
+Code that keeps its arguments can return them later: the last value, the first one, or one object that all calls share.
+A decoy in an assertion (`lineup`) does not reveal this, because the test passes one value and the decoy is another. So
+copies of the whole test run beside twins, whose statements have other expected values and their own variables, and
+check nothing. The order is random for each statement, so the last or the first value is one of many. In some copies the
+test itself has another value, in every place. Most repairs pass these too (the gold patch shows which), and then
+knowledge of the original value does not help either.
 
     def test_load():                # a copy
         box_k = Box()               # of a twin
         box = Box()
         box.save("zqxw")
-        box_k.save("vbnm")          # the last value that was given
+        box_k.save("vbnm")          # the last value that the code received
         assert box.load() == "zqxw"
 """
 
@@ -42,23 +42,23 @@ from swegym_env.languages.python.source import (
 
 __all__ = ["given_tests", "make_twins", "written_values"]
 
-_COPIES = 3  # of the test as it is, and with another value for each constant
+_COPIES = 3  # of the unchanged test, and with another value for each constant
 _MOST_KEYS = 8
 _JUDGING = ("assert", "fnmatch", "no_fnmatch", "re_match", "no_re_match", "check", "verify", "expect", "compare", "eq_")
 _PLAIN = frozenset({"approx", "array", "set", "frozenset", "dict", "list", "tuple", "dedent", "str", "int", "float"})
-# Blocks that do not change what is done in them.
+# Blocks that do not change the effect of the statements in them.
 _SAME_BLOCKS = frozenset({*EXPECTS_ERROR, "subTest", "warns", "assertWarns", "suppress", "catch_warnings"})
-# Of these not all parts are evaluated, or in a scope of their own.
+# Some parts of these are not always evaluated, or have a scope of their own.
 _NOT_SURE = (
     *(ast.Lambda, ast.IfExp, ast.BoolOp, ast.NamedExpr, ast.Await, ast.JoinedStr, ast.Yield, ast.YieldFrom),
     *(ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp, ast.Starred),
 )
 _WRITTEN = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp)
 _NO_TWIN = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global, ast.Nonlocal)
-# A twin's own instance of the class of tests, and what prepares it.
+# The twin's own instance of the test class, with its set-up.
 _OWN_CASE = "self{0} = __import__('copy').copy(self)\nself{0}.setUp()\nself{0}.setup_method(None)\n"
-_FIXTURE = "made_by_"  # begins the name of a fixture's function, which a twin calls
-_Key = tuple[str, Any]  # a constant: 1, 1.0 and True are three
+_FIXTURE = "made_by_"  # prefix of the name of a fixture's function, which a twin calls
+_Key = tuple[str, Any]  # a constant with its type: 1, 1.0 and True differ
 
 
 def given_tests(
@@ -102,7 +102,7 @@ def _names_at(names: Iterable[str], path: str, classes: tuple[str, ...], functio
 def _tests(
     files: Mapping[str, str], names: Iterable[str]
 ) -> Iterator[tuple[str, tuple[str, ...], Function, _Expected]]:
-    """Path, classes and function of each test, and what it expects."""
+    """Path, classes and function of each test, and its expected values."""
     chosen, named = target_tests(files, names, {})
     for path, functions in sorted(chosen.items()) if named else ():
         every = [function for _, function in tests_in(files[path])]
@@ -115,14 +115,14 @@ def _tests(
 
 
 def _still_gives(function: Function, rewritten: Function, shared: set[_Key]) -> bool:
-    """Whether a test gives what it expected before it was rewritten, or whether that is not known."""
+    """Whether a rewritten test still passes an expected value of the original one to the code, or this is unknown."""
     kept = Counter(_keys(rewritten))
     gone = Counter(_keys(function)) - kept
     return not gone or any(key in kept or key in shared for key in gone)
 
 
 def _key(node: ast.AST) -> _Key | None:
-    """A constant that may be recognised."""
+    """The key of a constant that is specific enough to be recognised."""
     value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
     known = isinstance(value, int | float | str | bytes) and not isinstance(value, bool) and value not in ("", b"")
     return (type(value).__name__, value) if known else None
@@ -140,14 +140,15 @@ def _is_judging(call: ast.Call) -> bool:
 
 @dataclass
 class _Expected:
-    """What a test expects, and whether the code under test gets it outside of the call that is tested.
+    """The expected values of a test, and whether the code under test receives them outside of the tested call.
 
     Attributes:
         shared: constants of the file outside of its tests.
-        helpers: functions of the file that are no tests.
-        keys: constants that are expected, and that the code under test may get.
-        gives: whether there are such, or conditions that can be met by counting calls: truths, small numbers.
-        is_open: whether something that is expected and given is no constant.
+        helpers: functions of the file that are not tests.
+        keys: expected constants that the code under test may receive.
+        gives: whether there are such constants, or conditions that can be passed by counting calls: truth values, small
+            numbers.
+        is_open: whether an expected value that the code receives is not a constant.
     """
 
     function: Function
@@ -181,7 +182,7 @@ class _Expected:
         self.gives = self.gives or self.is_open or bool(self.keys)
 
     def _is_written(self, node: ast.AST, depth: int) -> bool:
-        """Whether an expression consists of constants and of classes that make something of them."""
+        """Whether an expression consists of constants and of classes constructed from them."""
         if isinstance(node, ast.Name):
             value = self._assigned.get(node.id)
             return value is not None and depth < 5 and self._is_written(value, depth + 1)
@@ -194,7 +195,7 @@ class _Expected:
         return all(self._is_written(part, depth) for part in children(node))
 
     def _expected_keys(self, part: ast.expr) -> Iterator[tuple[_Key, bool]]:
-        """The constants in what is expected, and whether the code under test gets them with the object or the name."""
+        """The constants in an expected value, and whether the code under test receives them by an object or a name."""
         waiting: list[tuple[ast.AST, bool]] = [(part, False)]
         seen: set[str] = set()
         for node, given in waiting:  # grows during the iteration
@@ -212,7 +213,7 @@ class _Expected:
 
 
 def _assigned(function: Function) -> Iterator[tuple[str, ast.expr]]:
-    """The names that a test sets, to an expression or to what is in it."""
+    """The names that a test assigns, with the assigned expression or the one that contains the value."""
     for node in walk(function):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.For) else []
         value = getattr(node, "value", None) if isinstance(node, ast.Assign) else getattr(node, "iter", None)
@@ -224,7 +225,7 @@ def _assigned(function: Function) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _parameters(function: Function) -> dict[str, ast.expr]:
-    """The arguments that pytest gives a test by `parametrize`, and all their values."""
+    """The arguments that pytest passes to a test by `parametrize`, and all their values."""
     found: dict[str, ast.expr] = {}
     for decorator in function.decorator_list:
         if called(decorator) != "parametrize" or not isinstance(decorator, ast.Call) or len(decorator.args) < 2:
@@ -238,7 +239,7 @@ def _parameters(function: Function) -> dict[str, ast.expr]:
 
 
 def _fixtures(module: ast.Module) -> dict[str, Function]:
-    """The fixtures of a file that need nothing else."""
+    """The fixtures of a file that request no other fixture."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     return {node.name: node for node in functions if is_fixture(node) and not ast.unparse(node.args)}
 
@@ -252,7 +253,7 @@ def _conditions(function: Function) -> Iterator[ast.expr]:
 
 
 def _parts(condition: ast.expr) -> list[ast.expr]:
-    """What a condition compares."""
+    """The operands of a condition."""
     if isinstance(condition, ast.Call) and called(condition) in ("assertTrue", "assertFalse") and condition.args:
         condition = condition.args[0]
     while isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
@@ -262,14 +263,14 @@ def _parts(condition: ast.expr) -> list[ast.expr]:
     if isinstance(condition, ast.Call) and _is_judging(condition):
         return [*condition.args[:2], *(keyword.value for keyword in condition.keywords if keyword.arg != "msg")]
     if isinstance(condition, ast.Call) and not all(isinstance(part, ast.Constant) for part in condition.args):
-        # A method that compares with what it is given.
+        # A method that compares its object with the arguments.
         receiver = [condition.func.value] if isinstance(condition.func, ast.Attribute) else []
         return [*receiver, *condition.args]
     return [condition]
 
 
 def _is_truth(condition: ast.expr) -> bool:
-    """Whether this is the truth of a value that is asked of nothing but constants."""
+    """Whether this is the truth value of an expression whose calls have only constant arguments."""
     parts = _parts(condition)
     calls = [node for part in parts for node in walk(part) if isinstance(node, ast.Call)]
     arguments = [part for call in calls for part in (*call.args, *(keyword.value for keyword in call.keywords))]
@@ -277,7 +278,7 @@ def _is_truth(condition: ast.expr) -> bool:
 
 
 def _is_small(part: ast.expr) -> bool:
-    """Whether what is expected is one of few values."""
+    """Whether an expected value is one of few possible ones."""
     if not isinstance(part, ast.Constant):
         return False
     return part.value in (None, "", b"") or (isinstance(part.value, int) and abs(part.value) < 10)
@@ -316,7 +317,7 @@ def make_twins(files: Mapping[str, str], names: Iterable[str], seed: int, twins:
 
 
 def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """The nodes of a function but for those of functions and classes in it."""
+    """The nodes of a function, without those of nested functions and classes."""
     waiting: list[ast.AST] = [*function.body]
     for node in waiting:  # grows during the iteration
         yield node
@@ -325,7 +326,7 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
 
 
 class _Replacing(ast.NodeTransformer):
-    """Puts copies in the place of their originals, and nothing in that of the other tests."""
+    """Replaces tests by their copies, and removes the other tests."""
 
     def __init__(self, replaced: Mapping[int, list[Function]], fixtures: Collection[str]) -> None:
         self._replaced, self._fixtures = replaced, fixtures
@@ -346,8 +347,8 @@ class _Replacing(ast.NodeTransformer):
 class _Test:
     """A test whose copies run beside twins.
 
-    In each copy, the code under test is given all values of a constant once, the right one among them, and those of two
-    constants in pairs that are drawn: neither what is frequent nor what is rare tells which one the test has.
+    In each copy, the code under test receives every value of a constant once, including the right one, and the values
+    of two constants in random pairs. So neither frequent nor rare values show which one belongs to the test.
     """
 
     def __init__(
@@ -363,14 +364,14 @@ class _Test:
         self._fixtures = fixtures
         names = {node.id for node in walk(function) if isinstance(node, ast.Name)}
         self._function.body = _flattened(self._function.body, names)
-        self.pools: dict[_Key, list[Any]] = {}  # constant → it and what stands in its place
+        self.pools: dict[_Key, list[Any]] = {}  # constant → itself and its replacements
         for key in keys[:_MOST_KEYS]:
             other = replaceable(key[1], words)
             if other is not None and other.count >= twins:
                 self.pools[key] = [key[1], *other.draw(twins, choice)]
 
     def copy_with(self, key: _Key | None) -> Function:
-        """A copy as the test is, or with another value for `key`."""
+        """A copy of the unchanged test, or with another value for `key`."""
         drawn = {each: self._choice.sample(pool, len(pool)) for each, pool in self.pools.items()}
         for each, values in drawn.items():
             first = self._choice.choice(self.pools[each][1:]) if each == key else self.pools[each][0]
@@ -394,7 +395,7 @@ class _Test:
         return made
 
     def _own_arguments(self, suffix: str, changes: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
-        """The arguments that a twin can have of its own, and the code that makes them."""
+        """The arguments of which a twin can have its own, and the code that creates them."""
         parameters = _parameters(self._function)
         for name in (each.arg for each in self._function.args.args):
             if name == "self":
@@ -408,7 +409,7 @@ class _Test:
 
 
 def _flattened(body: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
-    """Statements with the calls in their expressions as statements before them: twins come between."""
+    """Statements with their nested calls moved into statements before them, so that twins can run in between."""
     found: list[ast.stmt] = []
     for statement in body:
         if isinstance(statement, ast.Expr | ast.Assign | ast.Assert):
@@ -423,14 +424,14 @@ def _flattened(body: list[ast.stmt], names: set[str]) -> list[ast.stmt]:
 
 
 class _TakingOut(ast.NodeTransformer):
-    """Puts names in the place of the calls in an expression that are surely made, in the order of evaluation."""
+    """Replaces the calls in an expression that are always executed by names, in the order of evaluation."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
         self.taken: list[ast.stmt] = []
 
     def take_from(self, node: ast.expr) -> None:
-        """Take out the calls in an expression, but not the expression itself."""
+        """Extract the calls in an expression, but not the expression itself."""
         if not isinstance(node, _NOT_SURE) and not (isinstance(node, ast.Compare) and len(node.ops) > 1):
             self.generic_visit(node)
 
@@ -448,7 +449,7 @@ class _TakingOut(ast.NodeTransformer):
 
 
 def _is_open_block(statement: ast.stmt) -> bool:
-    """Whether statements of twins can stand among those of a block."""
+    """Whether statements of twins can be inserted into a block."""
     if isinstance(statement, ast.For):
         leaves = any(isinstance(node, ast.Break | ast.Continue) for node in walk(statement))
         return not leaves and not statement.orelse
@@ -458,7 +459,7 @@ def _is_open_block(statement: ast.stmt) -> bool:
 
 
 def _together(bodies: Sequence[list[ast.stmt]], choice: random.Random) -> list[ast.stmt]:
-    """The statements of a test, the first of `bodies`, each among those of its twins."""
+    """The statements of a test, the first of `bodies`, each in random order with those of its twins."""
     found: list[ast.stmt] = []
     for statement, *others in zip(*bodies, strict=True):
         if not _is_open_block(statement):
@@ -482,14 +483,14 @@ def _together(bodies: Sequence[list[ast.stmt]], choice: random.Random) -> list[a
 
 
 def _harmless(statement: ast.stmt) -> ast.stmt:
-    """A statement that fails in nothing."""
+    """The statement with all its exceptions suppressed."""
     return ast.With([ast.withitem(parse_expression("__import__('contextlib').suppress(BaseException)"))], [statement])
 
 
 def _changed(
     function: Function, changes: Mapping[_Key, Any], suffix: str, arguments: Collection[str]
 ) -> list[ast.stmt]:
-    """The statements of a function with other constants; those of a twin have variables with a suffix too."""
+    """The statements of a function with other constants; for a twin, variables also get a suffix."""
     own: set[str] = set()
     if suffix:
         own = {*arguments} | {
@@ -502,7 +503,7 @@ def _changed(
 
 
 class _Changing(ast.NodeTransformer):
-    """Puts other constants and names into statements, and evaluates what they would check."""
+    """Replaces constants and names in statements; the conditions of a twin are evaluated but not checked."""
 
     def __init__(self, changes: Mapping[_Key, Any], own: set[str], suffix: str) -> None:
         self._changes, self._own, self._suffix = changes, own, suffix

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from swegym_env.arguments import CheckedArguments
 from swegym_env.errors import ConfigurationError, ImageError
 from swegym_env.sandbox.images.references import Reference, mirrored
 from swegym_env.sandbox.linux.files import remove_tree
@@ -55,7 +56,7 @@ class _TransientImageError(ImageError):
 
 
 @dataclass(frozen=True)
-class PullOptions:
+class PullOptions(CheckedArguments):
     """How images are pulled from registries.
 
     Attributes:

@@ -1,26 +1,26 @@
-"""A Python program whose imports are done once: runs in sandboxes, see `sandbox.imported` for the owner's side.
+"""A Python program whose modules are imported once: runs in sandboxes, see `sandbox.imported` for the owner's side.
 
     python imported.py serve PROGRAM [MODULE…] [-- FILE…]
-        imports, then forks a child for each sandbox; control is descriptor 3. Where one of the files exists in a
-        sandbox, the program is started as usual there
+        imports, then forks a child for each sandbox; control is descriptor 3. If one of the files exists in a sandbox,
+        the program is started normally there
     python imported.py serve -m NAME [MODULE…]     the same for the program of a module, `python -m NAME`
-    python -I -S imported.py join PROGRAM ARG…     stands where the program would be started, in its sandbox
+    python -I -S imported.py join PROGRAM ARG…     started instead of the program, in its sandbox
 
-`join` is what the shell of a sandbox starts in place of the program. It sends what the program would find (arguments,
-variables, descriptors, directory, limits) to the child that enters the sandbox, and then waits for its end. Where no
-child comes, or the child finds that a start of its own would be different, it executes the program as usual.
+The shell of a sandbox starts `join` instead of the program. It sends the state that the program would find (arguments,
+variables, descriptors, directory, limits) to the child that enters the sandbox, and then waits for the child's end. If
+no child arrives, or the child finds that a normal start would differ, `join` executes the program itself.
 
-Of a module's program the owner knows the arguments, and its shell has the variables of this process: nothing stands
-in its place then. Its child takes the shell's output and limits, and the shell reads in a named pipe how it ended.
+For the program of a module, the owner knows the arguments, and its shell has the variables of this process, so no
+`join` is needed. The child takes the shell's output and limits, and the shell reads the exit code from a named pipe.
 
-The server has no right over any sandbox but through the descriptors of its namespaces, which only the owner sends, and
-only to be forked for. It never reads anything that comes from a sandbox: its child does, after it has become a process
-of that sandbox in every respect.
+The server has no access to any sandbox except through the descriptors of its namespaces. Only the owner sends these,
+and only for a fork. The server never reads anything that comes from a sandbox. Its child does, after it has become a
+process of that sandbox in every respect.
 """
 
 import sys
 
-_FIRST = set(sys.modules)  # what each start of this Python loads
+_FIRST = set(sys.modules)  # modules that every start of this Python loads
 
 import _signal  # type: ignore[import-not-found]  # noqa: E402
 import _socket  # noqa: E402
@@ -31,16 +31,16 @@ TYPE_CHECKING = False  # `typing` is not imported: a program may not have it
 if TYPE_CHECKING:
     from typing import Any
 
-_MEETING = b"\0swegym-imported"  # abstract, of the sandbox's network
+_MEETING = b"\0swegym-imported"  # in the abstract namespace of the sandbox's network
 ENDED = "/.swegym/ended"  # the named pipe in which a shell reads how a module's program ended
 _LOOK_MS = 1
 _FEW_BYTES = 1 << 16
 _JOIN_S, _MEET_S = 20.0, 20.0
 _LENGTH_BYTES = 8
-_MOST_DESCRIPTORS = 16  # that a program is started with
-_HIGH = 48  # descriptors from here on are free
+_MOST_DESCRIPTORS = 16  # of the program at its start
+_HIGH = 48  # this descriptor and higher ones are free
 _MOST_BYTES = 8 << 20  # of arguments and variables
-_RLIMITS, _NOFILE = 16, 7  # how many limits there are, and that on descriptors
+_RLIMITS, _NOFILE = 16, 7  # number of limits, and index of the one on descriptors
 _NOT_COMPARED = (b"_", b"SHLVL", b"OLDPWD")  # variables that a shell sets anew for each program
 _COMPARED = (b"PYTHON", b"LC_", b"LANG", b"LD_", b"TZ", b"MALLOC_", b"GLIBC_")  # read before any import
 _NAMESPACES = {"user": 0x10000000, "pid": 0x20000000, "time": 0x80, "cgroup": 0x02000000, "ipc": 0x08000000,
@@ -51,14 +51,14 @@ _kept: "list[Any]" = [sys.modules["__main__"]]
 
 
 def _join(command: "list[str]") -> None:
-    """Let a child of the server be the program `command`; returns where it has to be started as usual."""
+    """Let a child of the server become the program `command`; returns if it has to be started normally."""
     meeting = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         meeting.bind(_MEETING)
         meeting.listen(1)
         meeting.settimeout(_JOIN_S)
         descriptor, _ = meeting._accept()  # type: ignore[attr-defined]
-    except OSError:  # nobody comes
+    except OSError:  # no child arrives
         return
     finally:
         meeting.close()
@@ -71,7 +71,7 @@ def _join(command: "list[str]") -> None:
     given = sorted(given)[:_MOST_DESCRIPTORS]
     here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     variables = dict(os.environb)
-    if b"_" in variables:  # the program that a shell starts
+    if b"_" in variables:  # set by the shell for the program that it starts
         variables[b"_"] = os.fsencode(command[0])
     state = marshal.dumps(
         {
@@ -98,7 +98,7 @@ def _join(command: "list[str]") -> None:
     own.close()
     if not message.startswith(b"started"):
         return
-    # A signal that is forwarded reaches the program, as it would have.
+    # Forward signals to the program, which would have received them.
     program = int(message.split()[1])
     for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP, _signal.SIGQUIT):
         _signal.signal(number, lambda received, _: os.kill(program, received))
@@ -149,7 +149,7 @@ def _ignored() -> int:
 
 
 class _Watched(dict):  # type: ignore[type-arg]
-    """The variables, while modules are imported: which of them were read."""
+    """The environment variables while modules are imported; it records which of them were read."""
 
     def __init__(self, variables: "Any") -> None:
         dict.__init__(self, variables)
@@ -205,7 +205,7 @@ class _Watched(dict):  # type: ignore[type-arg]
 
 
 class _Server:
-    """The process that has imported the modules, and what it was like before."""
+    """The process that has imported the modules, and its state before that."""
 
     def __init__(self, program: str, modules: "list[str]", unless: "list[str]") -> None:
         self.runs_module = program == "-m"
@@ -217,12 +217,12 @@ class _Server:
         self.missing_places = _missing_places() if self.runs_module else []
         modules = modules or _imports_of(program)
         main = _new_main("" if self.runs_module else program)
-        for name in set(sys.modules) - _FIRST:  # loaded again where the program needs them: then they are its own
+        for name in set(sys.modules) - _FIRST:  # imported again by the program if it needs them, as its own
             del sys.modules[name]
         watched = os.environ._data = os.environb._data = _Watched(os.environ._data)  # type: ignore[attr-defined]
         sys.argv[:] = [program]
         if self.runs_module:
-            del sys.path[0]  # it will be the directory that the program is started in
+            del sys.path[0]  # replaced later by the directory in which the program is started
         else:
             sys.path[0] = os.path.dirname(program)
         sys.modules["__main__"] = main
@@ -247,7 +247,7 @@ class _Server:
             self.reason = "an import shares memory with its children"
         elif self.before.get(b"PYTHONHASHSEED", b"random") == b"random":
             self.reason = "PYTHONHASHSEED is random: each start has another"
-        elif self.runs_module and sys.version_info < (3, 8):  # older ones look for modules in ""
+        elif self.runs_module and sys.version_info < (3, 8):  # older versions look for modules in ""
             self.reason = "Python is older than 3.8"
         elif self.runs_module and (b"PYTHONPATH" in self.before or getattr(sys.flags, "safe_path", False)):
             self.reason = "modules are not looked for in the usual places"
@@ -266,10 +266,10 @@ class _Server:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         gc.collect()
-        gc.freeze()  # what is imported stays for good: no collection copies its pages, in any child
+        gc.freeze()  # imported objects are permanent: no collection copies their memory pages in a child
         system = _System()
-        # The kernel forgets the children that have ended. A handler would be called for each, and Python counts calls:
-        # the memory of a child would tell how many there were before it.
+        # The kernel discards ended children. A handler would be called for each, and Python counts calls, so the memory
+        # of a child would tell how many children there were before it.
         as_imported = _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN) or _signal.SIG_DFL
         while True:
             message, ancillary, _, _ = own.recvmsg(_FEW_BYTES, _socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS))
@@ -280,7 +280,7 @@ class _Server:
                 descriptors.frombytes(data)
             try:
                 child = os.fork()
-            except OSError:  # the machine has no process left: the episodes that run need this one
+            except OSError:  # the machine has no process left, but running episodes need this one
                 child = -1
             if child == 0:
                 _signal.signal(_signal.SIGCHLD, as_imported)
@@ -296,10 +296,10 @@ class _Server:
         output = descriptors.pop() if self.runs_module else -1
         try:
             threads = descriptors[len(descriptors) - request["groups"] :]
-            report.send(b"here" if _enter_groups(threads) else b"outside")  # the kernel adds who sends it
+            report.send(b"here" if _enter_groups(threads) else b"outside")  # the kernel adds the sender's id
             if report.recv(16) != b"go":
                 os._exit(1)
-            if self.runs_module:  # this process alone knows it: others have a copy of the server's memory
+            if self.runs_module:  # only this process receives it: other children have a copy of the server's memory
                 request["module"] = marshal.loads(report.recv(_FEW_BYTES))
             spaces = dict(zip(request["namespaces"], descriptors))
             handed: "Any" = None
@@ -318,13 +318,13 @@ class _Server:
                     _tell_shell(program, _receive_pipe(handed), report, system)
                 _wait(program, ended)
             os.close(ended)
-            os.setsid()  # out of the group of processes of the server, which a signal can be sent to
+            os.setsid()  # out of the server's process group, to which a signal can be sent
             for name, space in spaces.items():
                 system.enter(space, _NAMESPACES[name])
                 os.close(space)
             problem = self._enter_executable(system)
-            # The programs of the sandbox may trace this process once its user is theirs and it is as dumpable as they
-            # are: nothing is left in it then that they may not have, and all limits hold.
+            # The programs of the sandbox may trace this process once it has their user and is as dumpable as they are.
+            # At that point it contains nothing that they may not have, and all limits hold.
             for number in range(3):
                 os.dup2(status, number, False)
             system.limit_processes(request["processes"])
@@ -342,7 +342,7 @@ class _Server:
             self._take_place(report, status, system, problem)
 
     def _enter_executable(self, system: "_System") -> str:
-        """Let `/proc/self/exe` be the sandbox's own file; why a start there would execute another one, or ""."""
+        """Let `/proc/self/exe` be the sandbox's own file; returns "", or why a start there would run another one."""
         try:
             file = os.open(self.executable, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
@@ -352,7 +352,7 @@ class _Server:
             if (found.st_size, found.st_mtime_ns) != self.executable_version:
                 return "the sandbox has another Python"
             system.be_executed_from(file)
-        except OSError:  # Linux before 6.6 does not do this to a file of an overlay
+        except OSError:  # Linux before 6.6 does not allow this for a file of an overlay
             if self.runs_module:
                 raise
         finally:
@@ -362,7 +362,7 @@ class _Server:
     def _run_module(
         self, report: "Any", hands: "Any", output: int, request: "dict[str, Any]", system: "_System", problem: str
     ) -> None:
-        """Become what a sandbox's shell would start as `python -m NAME ARG…`; with the rights of its programs only."""
+        """Become what a sandbox's shell would start as `python -m NAME ARG…`; only with the rights of its programs."""
         try:
             words, directory, shell = (request["module"][name] for name in ("command", "directory", "shell"))
             variables = {**self.before, b"PWD": os.fsencode(directory), b"_": os.fsencode(sys.executable)}
@@ -396,7 +396,7 @@ class _Server:
         self._forget()
 
     def _is_shadowed(self) -> str:
-        """Why a start in this directory would find other modules than those that are imported; empty where not."""
+        """Why a start in this directory would find modules other than the imported ones; empty if it would not."""
         for place in self.missing_places:
             if os.path.exists(place):
                 return "modules are looked for in " + place
@@ -439,7 +439,7 @@ class _Server:
             [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, status.to_bytes(4, sys.byteorder))],
         )
         report.send(b"started")
-        # Everything else is closed; what was given gets its numbers, first out of the way of each other.
+        # Everything else is closed. The passed descriptors get their numbers, after a move out of each other's way.
         high = [_duplicate(descriptor, _HIGH) for descriptor in given]
         os.closerange(0, _HIGH)
         for descriptor, number in zip(high, state["descriptors"]):
@@ -459,7 +459,7 @@ class _Server:
         self._forget()
 
     def _differs(self, state: "dict[str, Any]", given: "list[int]") -> str:
-        """Why the program would find something else if it were started as usual; empty where it would not."""
+        """Why the program would find a different state if it were started normally; empty if it would not."""
         variables = state["variables"]
         if os.fsdecode(state["command"][0]) != self.program:
             return "another program is started"
@@ -488,7 +488,7 @@ class _Server:
         return ""
 
     def _restore_variables(self, variables: "dict[bytes, bytes]") -> None:
-        """The program's own, with what the imports have changed."""
+        """The program's own variables, with the changes that the imports made."""
         for name in [name for name in os.environb if name not in variables]:
             del os.environb[name]
         for name, value in variables.items():
@@ -502,12 +502,12 @@ class _Server:
         os.environb.update(self.written)
 
     def _forget(self) -> None:
-        """Leave nothing of this program behind, and let what is random be random."""
+        """Remove the traces of this program, and seed random generators again."""
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             numpy.seed()
         logging: "Any" = sys.modules.get("logging")
-        if logging is not None:  # since when the program runs
+        if logging is not None:  # the start time of the program
             import time
 
             logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
@@ -539,24 +539,24 @@ class _System:
         self._check(self._libc.setns(namespace, kind), f"setns {kind:x}")
 
     def limit_processes(self, most: int) -> None:
-        """Limit how many the user has, as in each process of the sandbox; the server has no such limit."""
+        """Limit the number of the user's processes, as in each process of the sandbox; the server has no such limit."""
         _, allowed = self._resource.getrlimit(self._resource.RLIMIT_NPROC)
         hard = most if allowed == self._resource.RLIM_INFINITY else min(most, allowed)
         self._resource.setrlimit(self._resource.RLIMIT_NPROC, (hard, hard))
 
     def waiting_bytes(self, pipe: int) -> int:
-        """How many bytes are in a pipe."""
+        """The number of bytes in a pipe."""
         answer = self._fcntl.ioctl(pipe, self._termios.FIONREAD, bytes(4))
         return int.from_bytes(answer, sys.byteorder)
 
     def is_closed(self, socket: "Any", wait_ms: int) -> bool:
-        """Whether the other end of a socket is closed, or will be in this time."""
+        """Whether the other end of a socket is closed, or is closed within this time."""
         poll = self._select.poll()
-        poll.register(socket, 0)  # the end alone
+        poll.register(socket, 0)  # only the end of the connection
         return bool(poll.poll(wait_ms))
 
     def copy_limit(self, number: int, process: int) -> None:
-        """Take over a limit of another process."""
+        """Copy a limit of another process."""
         self._resource.setrlimit(number, self._resource.prlimit(process, number))
 
     def drop_capabilities(self) -> None:
@@ -564,7 +564,7 @@ class _System:
         self._check(self._libc.capset(header, self._ctypes.create_string_buffer(24)), "capset")
 
     def allow_tracing(self) -> None:
-        """Be a process like any other of its user."""
+        """Allow other processes of the user to trace this one."""
         self._check(self._libc.prctl(_PR_SET_DUMPABLE, self._ctypes.c_ulong(1), 0, 0, 0), "prctl")
 
     def install_filter(self, program: bytes) -> None:
@@ -581,16 +581,16 @@ class _System:
         self._check(self._libc.syscall(number, mode, flags, ctypes.byref(described)), "seccomp")
 
     def _memory(self) -> "tuple[tuple[int, ...], tuple[int, ...]]":
-        """Where the kernel has this program's parts: of code, data, heap and stack; of arguments and variables."""
+        """The addresses of this program's code, data, heap and stack, and of its arguments and variables."""
         with open("/proc/self/stat", "rb") as file:
             words = file.read().rpartition(b")")[2].split()
         parts, shown = (26, 27, 45, 46, 47, 28), (48, 49, 50, 51)
         return tuple(int(words[number - 3]) for number in parts), tuple(int(words[number - 3]) for number in shown)
 
     def show_as(self, words: "list[bytes]", variables: "dict[bytes, bytes]") -> None:
-        """Let `/proc` show these arguments and variables, and the name of the program; nothing where it cannot."""
+        """Let `/proc` show these arguments and variables, and the program's name; no effect if this is impossible."""
         ctypes = self._ctypes
-        shown = words[1] if words[0].startswith(b"/") else words[0]  # the script, where the kernel finds its Python
+        shown = words[1] if words[0].startswith(b"/") else words[0]  # the script, for which the kernel starts Python
         name = ctypes.create_string_buffer(os.path.basename(shown)[:15])
         self._libc.prctl(_PR_SET_NAME, name, 0, 0, 0)
         arguments = b"".join(word + b"\0" for word in words)
@@ -599,17 +599,18 @@ class _System:
         start = ctypes.addressof(text)
         middle = start + len(arguments)
         if self._set_memory((start, middle, middle, start + len(text)), 0xFFFFFFFF) == 0:
-            _kept.append(text)  # the kernel reads it as long as this process runs
+            _kept.append(text)  # the kernel reads it while this process runs
 
     def be_executed_from(self, file: int) -> None:
-        """Let `/proc/self/exe` be this file, which has the program that runs.
+        """Let `/proc/self/exe` be this file, which contains the running program.
 
-        The server's own is one for all sandboxes: locks on it, and who opens it, would be seen in all of them.
+        The server's own file is the same for all sandboxes: locks on it, and opening it, would be visible in all of
+        them.
         """
         self._check(self._set_memory(self._shown, file), "prctl")
 
     def _set_memory(self, shown: "tuple[int, ...]", executable: int) -> int:
-        """Set where arguments and variables begin and end, and the file of the program, unless all its bits are 1."""
+        """Set the addresses of arguments and variables, and the file of the program, unless all its bits are 1."""
         ctypes = self._ctypes
         code_start, code_end, data_start, data_end, heap, stack = self._sizes
         self._libc.sbrk.restype = ctypes.c_void_p
@@ -622,7 +623,7 @@ class _System:
 
 
 def _enter_groups(threads: "list[int]") -> bool:
-    """Move this process, with the one thread that it has, to control groups that the owner has opened."""
+    """Move this process, with its only thread, to control groups that the owner has opened."""
     try:
         for descriptor in threads:
             os.write(descriptor, b"0")
@@ -635,29 +636,29 @@ def _enter_groups(threads: "list[int]") -> bool:
 
 
 def _wait(program: int, ended: int) -> None:
-    """Wait for the program, and write how it ended: its exit code, or less than zero the signal."""
+    """Wait for the program, and write its exit code, or the negative number of the signal that ended it."""
     os.closerange(0, ended)
     os.closerange(ended + 1, 1024)
     _, status = os.waitpid(program, 0)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
     try:
         os.write(ended, b"%d" % code)
-    except OSError:  # nobody waits for it
+    except OSError:  # no process waits for it
         pass
     os._exit(0)
 
 
 def _tell_shell(program: int, ended: int, report: "Any", system: "_System") -> None:
-    """Wait for a module's program, and write how it ended as a shell would say so, until that is read.
+    """Wait for a module's program, and write its exit code as a shell would report it, until that is read.
 
-    It is not read where the shell has ended: then the owner closes the other end of `report`.
+    It is not read if the shell has ended: then the owner closes the other end of `report`.
     """
     first, second = sorted((ended, report.fileno()))
     os.closerange(0, first)
     os.closerange(first + 1, second)
     os.closerange(second + 1, 1024)
     _, status = os.waitpid(program, 0)
-    stopped = os.WIFSTOPPED(status)  # of a program that has asked for being traced; a shell takes it for the end, too
+    stopped = os.WIFSTOPPED(status)  # a program that is traced stops; a shell takes this for its end, too
     signal = os.WSTOPSIG(status) if stopped else os.WTERMSIG(status)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + signal
     os.set_blocking(ended, False)
@@ -669,7 +670,7 @@ def _tell_shell(program: int, ended: int, report: "Any", system: "_System") -> N
 
 
 def _has_written(pipe: int, words: bytes) -> bool:
-    """Write to a pipe that does not block; False where it is full, which a program of the sandbox may have done."""
+    """Write to a non-blocking pipe; False if it is full, which a program of the sandbox may have caused."""
     try:
         os.write(pipe, words)
     except BlockingIOError:
@@ -678,7 +679,7 @@ def _has_written(pipe: int, words: bytes) -> bool:
 
 
 def _receive_pipe(handed: "Any") -> int:
-    """The named pipe that a module's program has opened in its sandbox; ends this process where none comes."""
+    """The named pipe that a module's program has opened in its sandbox; ends this process if none arrives."""
     _, ancillary, _, _ = handed.recvmsg(1, _socket.CMSG_SPACE(4))
     for _, _, data in ancillary:
         return int.from_bytes(data[:4], sys.byteorder)
@@ -686,7 +687,7 @@ def _receive_pipe(handed: "Any") -> int:
 
 
 def _missing_places() -> "list[str]":
-    """Directories that Python would look for modules in if they existed: lines of the files `*.pth`."""
+    """Missing directories in which Python would look for modules if they existed: lines of the files `*.pth`."""
     site = sys.modules["site"]
     found = []
     for place in [*site.getsitepackages(), site.getusersitepackages()]:
@@ -733,7 +734,7 @@ def _descriptors() -> "list[str]":
 
 
 def _imports_of(program: str) -> "list[str]":
-    """The modules that a program imports first of all."""
+    """The modules that the first statements of a program import."""
     import ast
 
     with open(program, "rb") as file:
@@ -748,7 +749,7 @@ def _imports_of(program: str) -> "list[str]":
 
 
 def _new_main(program: str) -> "Any":
-    """What `__main__` is when Python begins a program; before a module's program is found, if `program` is empty."""
+    """`__main__` as it is when Python starts a program; with an empty `program`, before a module's program is found."""
     from importlib.machinery import BuiltinImporter, SourceFileLoader
 
     main = type(sys)("__main__")
@@ -764,7 +765,7 @@ def _new_main(program: str) -> "Any":
 
 
 def _main() -> "tuple[Any, Any]":
-    """The code of the program and its module, in the process that has become it; None and the name of a module's."""
+    """The code of the program and its module, in the process that has become it; None and the name for a module's."""
     if sys.argv[1] == "join":
         _join(sys.argv[2:])
         _start_as_usual(sys.argv[2:])
@@ -794,4 +795,4 @@ if __name__ == "__main__":
             _show(kind, error.with_traceback(trace), trace)
 
         sys.excepthook = _show_without_this_file
-        raise  # Python ends as it does after any program
+        raise  # Python ends as after any program

@@ -38,7 +38,7 @@ _MARGIN_S = 30.0  # what a response may take longer than the work itself
 _LONGEST_PAUSE_S = 2.0
 
 _DIRECT = frozenset(
-    f"/container/{action}" for action in ("exec", "diff", "read", "write", "changes", "door", "interrupt")
+    f"/container/{action}" for action in ("exec", "diff", "read", "write", "changes", "endpoint", "interrupt")
 )
 _FINAL = frozenset((200, 409, 422, 424))  # a server's statuses about a container that it has
 _AVOID_S = 60.0

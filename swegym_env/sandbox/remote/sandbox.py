@@ -17,7 +17,7 @@ from swegym_env.sandbox.remote import leases
 from swegym_env.sandbox.remote.connection import Route, ServerClient, connect
 from swegym_env.sandbox.unclosed import close_unclosed, note_unclosed
 
-__all__ = ["RemoteBackend", "RemoteDoor", "RemoteSandbox", "RemoteSnapshot"]
+__all__ = ["RemoteBackend", "RemoteEndpoint", "RemoteSandbox", "RemoteSnapshot"]
 
 _CREATE_TIMEOUT_S = 3600.0  # the first sandbox of a task on a machine waits for its image and its set-up
 _FILES_TIMEOUT_S = 120.0
@@ -68,11 +68,11 @@ class RemoteSnapshot:
             pass  # the server removes it with its container
 
 
-class RemoteDoor:
-    """The door of a sandbox on a server; see `api.Door`. An answer is sent with the wait for what is asked next.
+class RemoteEndpoint:
+    """The endpoint of a sandbox on a server; see `api.Endpoint`. An answer is sent together with the next wait.
 
     Args:
-        sandbox: whose door it is.
+        sandbox: that has the endpoint.
     """
 
     def __init__(self, sandbox: RemoteSandbox) -> None:
@@ -80,22 +80,22 @@ class RemoteDoor:
         self._answer: Mapping[str, Any] | None = None
 
     def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
-        """See `api.Door`."""
+        """See `api.Endpoint`."""
         answer, self._answer = self._answer, None
         wait_s = max(0.0, timeout_s)
-        found = self._sandbox.ask_door({"answer": answer, "timeout_s": wait_s}, timeout_s=wait_s)
+        found = self._sandbox.ask_endpoint({"answer": answer, "timeout_s": wait_s}, timeout_s=wait_s)
         if found["ended"] is not None:
             return ProgramEnded(found["ended"])
         asked = found["asked"]
         return None if asked is None else ProgramRequest(**{**asked, "body": base64.b64decode(asked["body"])})
 
     def answer(self, number: int, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """See `api.Door`."""
+        """See `api.Endpoint`."""
         before = self._answer
         encoded = base64.b64encode(body).decode()
         self._answer = {"number": number, "status": status, "body": encoded, "content_type": content_type}
         if before is not None:
-            self._sandbox.ask_door({"answer": before, "wait": False}, timeout_s=0)
+            self._sandbox.ask_endpoint({"answer": before, "wait": False}, timeout_s=0)
 
 
 class RemoteSandbox:
@@ -139,7 +139,7 @@ class RemoteSandbox:
         self._create = create or {}
         self._with_command = with_command or {}
         self._route = Route(client)
-        self._door = RemoteDoor(self)
+        self._endpoint = RemoteEndpoint(self)
         self._container = ""
         self._closed = False
         self._owner = os.getpid()
@@ -205,17 +205,17 @@ class RemoteSandbox:
         response = self.call("/container/changes", {"root": root})
         return [Change(path, kind) for path, kind in response["changes"]]
 
-    def door(self) -> RemoteDoor:
-        """See `api.Sandbox.door`."""
+    def endpoint(self) -> RemoteEndpoint:
+        """See `api.Sandbox.endpoint`."""
         if self.spec.port is None:
-            raise ConfigurationError("the sandbox has no door: SandboxSpec.port is None")
-        return self._door
+            raise ConfigurationError("the sandbox has no endpoint: SandboxSpec.port is None")
+        return self._endpoint
 
-    def ask_door(self, payload: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
-        """One request about the door; what the server adds to the response of a command, it adds to this one."""
+    def ask_endpoint(self, payload: Mapping[str, Any], *, timeout_s: float) -> Mapping[str, Any]:
+        """A request to the endpoint's route; the response gets the same additional fields as that of a command."""
         self.reply = {}
         response: Mapping[str, Any] = self.call(
-            "/container/door", {**self._with_command, **payload}, timeout_s=timeout_s + _FILES_TIMEOUT_S
+            "/container/endpoint", {**self._with_command, **payload}, timeout_s=timeout_s + _FILES_TIMEOUT_S
         )
         self.reply = {name: value for name, value in response.items() if name not in ("asked", "ended")}
         return response

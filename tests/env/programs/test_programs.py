@@ -22,7 +22,7 @@ from swegym_env.recording.record import read_record
 from swegym_env.recording.recorder import RecordTrajectory
 from swegym_env.recording.replay import replay
 from swegym_env.sandbox.api import ProgramEnded
-from swegym_env.sandbox.door import Door
+from swegym_env.sandbox.endpoint import Endpoint
 from swegym_env.wrappers import TurnLimit
 from tests.env.programs.conftest import SMALL, Make
 
@@ -362,11 +362,11 @@ time.sleep(600)
     env.reset(seed=0)
     sandbox = env._live()[0]
     sandbox.run("until [ -e /tmp/sent ]; do sleep 0.05; done")
-    door = sandbox.door()
-    assert isinstance(door, Door)
-    before = door._numbers
+    endpoint = sandbox.endpoint()
+    assert isinstance(endpoint, Endpoint)
+    before = endpoint._numbers
     assert env._wait(-1.0) is None
-    assert door._numbers - before < 10
+    assert endpoint._numbers - before < 10
 
 
 def test_nothing_that_an_agent_asks_or_leaves_behind_raises_an_error(

@@ -1,8 +1,8 @@
 /* Sends the values that hidden tests compare out of the sandbox (see languages/c/blind.py).
  *
- * It is code in the process of the code under test, and need not be trusted: it does not know the expected values. A
- * record is one line of JSON, as grading/comparisons.py reads it. SWEGYM stands for a prefix that is drawn anew for each
- * rewriting. Compiles as C99 and later, and as C++98 and later. */
+ * It runs in the process of the code under test, and need not be trusted: it does not know the expected values. A record
+ * is one line of JSON, as grading/comparisons.py reads it. SWEGYM is replaced by a random prefix in each rewriting.
+ * Compiles as C99 and later, and as C++98 and later. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -168,13 +168,13 @@ template <class T> inline void SWEGYM_send(const char *key, const char *test, co
     (void)key;
     (void)test;
 }
-/* A value, which is sent if it is a number or a text. What other classes hold is not known. */
+/* A value, which is sent if it is a number or a text. The content of other classes is not known. */
 template <class T> inline T SWEGYM_through(const char *key, const char *test, T &&value)
 {
     SWEGYM_send(key, test, value, 0);
     return static_cast<T &&>(value);
 }
-/* What is compared with a whole number: a fraction is no such. */
+/* A value that is compared with a whole number; a fraction is not equal to one. */
 template <class T> struct SWEGYM_whole {
     static const bool is_real = std::is_floating_point<typename std::decay<T>::type>::value;
     typedef typename std::conditional<is_real, long double, long long>::type type;
@@ -204,14 +204,14 @@ static inline int SWEGYM_text(const char *key, const char *test, const void *val
 {
     return SWEGYM_text_of(key, test, (const char *)value, value ? strlen((const char *)value) : 0);
 }
-/* Sends a number as what it is; of other types, their bits. */
+/* Sends a number; of other types, their bits. */
 #define SWEGYM_number(key, test, ...)                                                                        \
     __extension__(_Generic((__VA_ARGS__), float: SWEGYM_real, double: SWEGYM_real, long double: SWEGYM_real, \
                            default: SWEGYM_integer)(                                                             \
         key, test,                                                                                           \
         _Generic((__VA_ARGS__), float: (__VA_ARGS__), double: (__VA_ARGS__), long double: (__VA_ARGS__),     \
                  default: (long long)(__VA_ARGS__))))
-/* What is compared with a whole number: a fraction is no such. */
+/* A value that is compared with a whole number; a fraction is not equal to one. */
 #define SWEGYM_int(key, test, ...) SWEGYM_number(key, test, __VA_ARGS__)
 #define SWEGYM_plain(key, test, ...) SWEGYM_number(key, test, __VA_ARGS__)
 #if defined(__GNUC__)

@@ -1,7 +1,7 @@
 /* Sends the values that hidden tests compare out of the sandbox (see languages/javascript/blind.py).
  *
- * It is code in the process of the code under test, and need not be trusted: it does not know the expected values. A
- * record is one line of JSON, as grading/comparisons.py reads it. SWEGYM stands for a name that is drawn anew. */
+ * It runs in the process of the code under test, and need not be trusted: it does not know the expected values. A record
+ * is one line of JSON, as grading/comparisons.py reads it. SWEGYM is replaced by a random name in each rewriting. */
 function SWEGYM(key, value, how) {
   if (how === 'watched') return SWEGYMwatched(key, value);
   let sent = value;
@@ -34,13 +34,13 @@ function SWEGYMthrown(call) {
   return null;
 }
 
-/* Sends the error that a promise, or that of a function, is rejected with. */
+/* Sends the error with which a promise, or the promise of a function, is rejected. */
 function SWEGYMrejected(key, call, how) {
   const made = Promise.resolve().then(() => (typeof call === 'function' ? call() : call));
   return made.then(() => SWEGYM(key, null, how), (error) => SWEGYM(key, [error], how));
 }
 
-/* The same function, or promise; the classes of the error that it ends with are sent. */
+/* Returns the same function or promise, and sends the classes of the error with which it ends. */
 function SWEGYMwatched(key, call) {
   if (call instanceof Promise) {
     SWEGYMrejected(key, call, 'classes');
@@ -56,7 +56,7 @@ function SWEGYMwatched(key, call) {
   };
 }
 
-/* What a function returns, and the error that it throws in a list, or null. */
+/* The result of a function, and the error that it throws in a list, or null. */
 function SWEGYMcalled(call) {
   try {
     return [call(), null];
@@ -65,7 +65,7 @@ function SWEGYMcalled(call) {
   }
 }
 
-/* What a spy was given in each call: one of Jest, Vitest, Node.js, Sinon or Jasmine; null of what is none. */
+/* The arguments of each call of a spy of Jest, Vitest, Node.js, Sinon or Jasmine; null for anything else. */
 function SWEGYMcalls(spy) {
   const { mock, args, calls } = Object(spy);
   if (mock && Array.isArray(mock.calls)) {
@@ -79,7 +79,7 @@ function SWEGYMgiven(call) {
   return Array.isArray(call) ? call : Array.from(call.arguments);
 }
 
-/* The names of the classes that an object with this prototype is of. */
+/* The names of the classes of an object with this prototype. */
 function SWEGYMclasses(prototype) {
   const found = [];
   for (let here = prototype; here && found.length < 20; here = Object.getPrototypeOf(here)) {
@@ -89,7 +89,7 @@ function SWEGYMclasses(prototype) {
   return found;
 }
 
-/* The class of the language that an error is of, by the objects that it inherits from; null if it is of none. */
+/* The builtin class of an error, by its chain of prototypes; null if it has none. */
 function SWEGYMclass(error) {
   const kinds = [TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError, Error];
   for (let here = Object(error), depth = 0; here && depth < 100; depth += 1) {
@@ -100,7 +100,7 @@ function SWEGYMclass(error) {
   return null;
 }
 
-/* The methods that an object has and others of its kind have not: they may decide what is compared. */
+/* The methods that an object has and others of its kind do not: they may decide what is compared. */
 function SWEGYMmethods(value, own) {
   const kinds = [Object, Array, String, Number, Boolean, Error, Map, Set, Date, RegExp, Promise, Function];
   for (let here = value, depth = 0; here && depth < 8 && own.length < 200; depth += 1) {

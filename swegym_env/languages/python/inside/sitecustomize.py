@@ -1,7 +1,7 @@
-"""Imported at the start of every Python in a certified task's sandbox: reorders tests, and keeps the machine busy.
+"""Imported at the start of every Python in a certified task's sandbox: reorders tests, and keeps processors busy.
 
-`SWEGYM_ORDER` is "reversed", or a text that seeds a random order. `SWEGYM_LOAD` is the number of processes to keep busy
-until this one ends. Without these variables nothing happens. Runs on Python 3.6 and newer.
+`SWEGYM_ORDER` is "reversed", or a text that seeds a random order. `SWEGYM_LOAD` is the number of processes that keep a
+processor busy until this one ends. Without these variables nothing happens. Runs on Python 3.6 and newer.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Sends the values that hidden tests compare out of the sandbox (see `languages.python.blind`).
 
-The rewritten tests execute this file in a dictionary with `OUT`, the path of the file that records are appended to. It
-is code in the process of the code under test, and need not be trusted: it does not know the expected values. A record
-is one line of JSON: the comparison, the placeholder of the expected value (an empty one: it was compared here), the
+The rewritten tests execute this file in a dictionary with `OUT`, the path of the file to which records are appended. It
+runs in the process of the code under test, and need not be trusted: it does not know the expected values. A record is
+one line of JSON: the comparison, the placeholder of the expected value (empty if the comparison was made here), the
 value, the test. A value is a list of a tag and its content. Runs on Python 3.5 and newer.
 """
 
@@ -26,7 +26,7 @@ _REPEATS = 20
 
 
 class Token:
-    """Stands for an expected value that is not here."""
+    """Placeholder of an expected value, which is not in the sandbox."""
 
     def __init__(self, key):
         self.key = key
@@ -36,7 +36,7 @@ class Token:
 
 
 class Text(str):
-    """The same where pytest names a test by the value."""
+    """A placeholder that is a text, for values by which pytest names a test."""
 
     __slots__ = ()
 
@@ -54,9 +54,10 @@ def _class(value):
 
 
 def _pack(value, depth, budget, how=""):
-    """A value as `how` it is compared asks for: of "gold" and "asked" objects have their attributes.
+    """A value in the form that the comparison `how` needs; objects of "gold" and "asked" include their attributes.
 
-    `budget` is a list of how many items are left; the classes by whose own methods something is compared are added.
+    `budget` is a list with the number of items that are left; the classes whose own methods compare something are
+    appended.
     """
     budget[0] -= 1
     if depth > _DEPTH or budget[0] < 0:
@@ -90,7 +91,7 @@ def _pack(value, depth, budget, how=""):
 
 
 _EQUALITIES = ("", "eq", "asked", "in", "of", "count", "rows")
-# What a subclass may define and still compare with a builtin value, contain and be iterated as its base does.
+# Attributes that a subclass may define and still compare, contain and iterate like its builtin base.
 _NO_EQUALITY = {"__new__", "__init__", "__repr__", "__str__", "__format__", "__add__", "__doc__", "__getnewargs__"}
 _NO_EQUALITY |= {"__init_subclass__", "__class_getitem__", "__reduce__", "__reduce_ex__", "__sizeof__", "__dir__"}
 _SAME_EQUALITY = (collections.defaultdict, collections.OrderedDict)
@@ -104,16 +105,16 @@ def _subclass_tag(kind, base, how):
     return "v" if kind in _SAME_EQUALITY or not own & (set(dir(base)) - _NO_EQUALITY) else "k"
 
 
-# What decides how an object compares, measures or iterates, in an assertion of any kind.
+# Methods that decide how an object compares, measures or iterates, in assertions of any kind.
 _COMPARING = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__bool__", "__len__", "__iter__", "__next__"}
 _COMPARING |= {"__contains__", "__getitem__", "__sub__", "__rsub__", "__abs__", "__round__", "__float__", "__index__"}
 _COMPARING |= {"__getattr__", "__getattribute__", "__class__", "__hash__"}
 _bases, _space, _flags = (type.__dict__[name].__get__ for name in ("__mro__", "__dict__", "__flags__"))
-_WRITTEN = 1 << 9  # the flag of classes that are no part of the interpreter
+_WRITTEN = 1 << 9  # the flag of classes that are not part of the interpreter
 
 
 def _comparing_classes(kind):
-    """The names of a class and its bases that define how their objects compare, but for those of the interpreter."""
+    """The names of a class and its bases that define how their objects compare, without those of the interpreter."""
     written = [base for base in _bases(kind) if _flags(base) & _WRITTEN and _COMPARING.intersection(_space(base))]
     return [_name(base) for base in written]
 
@@ -123,7 +124,7 @@ def _name(kind):
 
 
 def _attributes(value, depth, budget):
-    """The attributes of an object, by name, if it has nothing else; None for functions, modules and classes."""
+    """The attributes of an object by name, if it has no other content; None for functions, modules and classes."""
     kind = type(value)
     if kind.__module__ in ("builtins", "functools", "types", "_io", "abc") or isinstance(value, type):
         return None
@@ -144,7 +145,7 @@ def _attributes(value, depth, budget):
 
 
 def _is_unknown(packed):
-    """Whether something in a packed value has a content that is not known."""
+    """Whether a part of a packed value has an unknown content."""
     if packed[0] == "o":
         return packed[2] is None
     if packed[0] in ("k", "v"):
@@ -179,7 +180,7 @@ _PARTS = (_DAY + _HOUR, _DAY, _HOUR, ("days", "seconds", "microseconds"))
 
 
 def _moment(value):
-    """A date, a time or a duration without a time zone, also of a subclass, by what it holds; else None."""
+    """A date, a time or a duration without a time zone, also of a subclass, by its content; else None."""
     for base, names in zip(_MOMENTS, _PARTS):  # noqa: B905 - Python 3.5 knows no `strict`
         if isinstance(value, base):
             if "hour" in names and base.tzinfo.__get__(value) is not None:
@@ -189,7 +190,7 @@ def _moment(value):
     return None
 
 
-_BY_TYPE = ("is", "search", "lines", "json")  # comparisons that take no other type
+_BY_TYPE = ("is", "search", "lines", "json")  # comparisons that accept no other type
 _EMPTY, _ORDERED = {}, collections.OrderedDict()
 _SET_VIEWS = tuple({type(view) for held in (_EMPTY, _ORDERED) for view in (held.keys(), held.items())})
 _VIEWS = tuple({type(_EMPTY.values()), type(_ORDERED.values()), collections.deque, range})
@@ -199,7 +200,7 @@ _ITERATORS += (type(reversed([])),)
 
 
 def _equal_content(value, depth, budget, how):
-    """Of exactly a type of the standard library that equals a builtin one: the value that it equals, else None."""
+    """For exactly a type of the standard library that equals a builtin type: the equal builtin value; else None."""
     kind = type(value)
     if kind is fractions.Fraction:
         return ["q", [hex(value.numerator), hex(value.denominator)]]
@@ -217,14 +218,14 @@ def _equal_content(value, depth, budget, how):
         try:
             return _pack(set(value), depth + 1, budget, how)
         except TypeError:
-            return None  # items with values that no set can have
+            return None  # items with values that cannot be in a set
     if how == "in" and depth == 0 and kind in _VIEWS + _ITERATORS:
         return ["l", [_pack(item, depth + 1, budget, how) for item in value]]
     return None
 
 
 def _known(value, depth, budget):
-    """The content of an object of a known class that is no container of the language, else None."""
+    """The content of an object of a known class that is not a builtin container, else None."""
     if isinstance(value, (decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta)):
         return ["s", repr(value)]
     if isinstance(value, (range, collections.deque)):
@@ -245,7 +246,7 @@ def _known(value, depth, budget):
 
 
 def send(key, token, value, how="", items=_ITEMS):
-    """Append one record; the same record is written a few times at most."""
+    """Append one record; equal records are written at most a few times."""
     label = [_environ.get("PYTEST_CURRENT_TEST", ""), *_outermost()]
     budget = [items]
     try:
@@ -266,7 +267,7 @@ def send(key, token, value, how="", items=_ITEMS):
 
 
 def _outermost():
-    """The name of the outermost function of the file that compares, and the class or module that it belongs to."""
+    """The name of the outermost function of the comparing file on the stack, and its class or module."""
     frame = _frame(2)
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -295,7 +296,7 @@ def _is_token(value):
 
 
 def compare(key, kind, actual, expected=_MISSING):
-    """Send a value that is compared with a constant, or with what a placeholder stands for; else compare here."""
+    """Send a value that is compared with a constant or a placeholder; without a placeholder, compare here."""
     if expected is _MISSING:
         send(key, None, actual, kind)
     elif _is_token(expected):
@@ -307,7 +308,7 @@ def compare(key, kind, actual, expected=_MISSING):
 
 
 def call(key, kind, method, swapped, actual, expected):
-    """The same for a method of a test case that compares."""
+    """Like `compare`, for a comparing method of a test case."""
     if _is_token(expected):
         send(key, expected.key, actual, kind)
         return
@@ -319,8 +320,8 @@ def call(key, kind, method, swapped, actual, expected):
 
 
 def asked(key, value):
-    """Send a value that a condition asks for something, before it does."""
-    with contextlib.suppress(Exception):  # an object that does not let itself be looked at: the test goes on
+    """Send a value in which a condition is about to look something up."""
+    with contextlib.suppress(Exception):  # an object that cannot be inspected: the test continues
         send(key, None, value, "asked", _BESIDE_ITEMS)
     return value
 
@@ -331,7 +332,7 @@ _held = {}
 def beside(key, number, last, value):
     """Send the parts of a condition that the test itself checks, after the last of them is computed.
 
-    A part that is another one by then had to be told what it is compared with: what it was is sent too.
+    If a part has changed by then, it was affected by the value that it is compared with; its earlier state is sent too.
     """
     held = _held.setdefault(key, [])
     del held[number:]
@@ -339,14 +340,14 @@ def beside(key, number, last, value):
     if number == last:
         values = [part for part, _ in held]
         values += [before for part, before in held[:-1] if before != _content(part)]
-        with contextlib.suppress(Exception):  # an object that does not let itself be looked at: the test goes on
+        with contextlib.suppress(Exception):  # an object that cannot be inspected: the test continues
             send(key, None, values, "gold", _BESIDE_ITEMS)
         del held[:]
     return value
 
 
 def _content(value):
-    """A text of what a value holds; empty if it does not let itself be looked at."""
+    """A text of the content of a value; empty if the value cannot be inspected."""
     try:
         return _dumps(_pack(value, 0, [_BESIDE_ITEMS], "gold"))
     except Exception:  # noqa: BLE001 - anything that an object of the code under test raises
@@ -354,7 +355,7 @@ def _content(value):
 
 
 def parts(key, actual, template, strict):
-    """Compare with a container in which placeholders stand for constants: these are sent, the rest is compared here."""
+    """Compare with a container that has placeholders for constants: send these items, compare the rest here."""
     if _is_token(template):
         send(key, template.key, actual)
     elif type(template) is dict:
@@ -376,7 +377,7 @@ def parts(key, actual, template, strict):
 
 
 class raises:  # noqa: N801 - stands where a function stood
-    """The message of an expected error is sent, where `plain` expects the error whatever its message is."""
+    """Send the message of an expected error; `plain` expects the error with any message."""
 
     def __init__(self, key, plain, expected=_MISSING, original=None):
         self.key, self.token = key, None
@@ -403,14 +404,14 @@ class raises:  # noqa: N801 - stands where a function stood
 
 
 def _is_of_one_kind(error):
-    """Whether the builtin bases of an error are those of one of them; one of many kinds is what any test expects."""
+    """Whether the builtin bases of an error are those of one of them; errors of several kinds would pass any test."""
     bases = type(error).__mro__
     first = next(place for place, base in enumerate(bases) if base.__module__ == "builtins")
     return bases[first:] == bases[first].__mro__
 
 
 class raised:  # noqa: N801 - stands where a function stood
-    """The class of an expected error and those it is derived from are sent, where `plain` expects any error."""
+    """Send the class and the bases of an expected error; `plain` expects any error."""
 
     def __init__(self, key, plain):
         self.key, self.manager = key, plain()

@@ -1,13 +1,13 @@
 """Decoys of computed values: another value of the same type, near the value, which a repair does not compute.
 
-A lineup puts this source at the end of the test files whose copies need it (see `languages.python.lineup`). The other
-value is made without any code of its class, which so does not know that it is made. All that the value holds is
-changed, each part by another step: a class may compare by any of its attributes. Runs on Python 3.5 and newer.
+A lineup appends this source to the test files whose copies need it (see `languages.python.lineup`). The other value is
+created without any code of its class, so the class cannot notice it. All parts of the value are changed, each by a
+different amount, because a class may compare by any of its attributes. Runs on Python 3.5 and newer.
 """
 
 
 def _other_value(value, step, is_derived):  # noqa: C901, PLR0915 - one name alone in the files of tests
-    """A value of the type of `value`, or of a new class that is derived from it; else one that nothing else equals."""
+    """A value of the type of `value`, or of a new subclass of it; if impossible, an object that nothing else equals."""
     import datetime
     import enum
 

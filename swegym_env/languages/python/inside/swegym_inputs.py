@@ -1,12 +1,12 @@
-"""Equalities of two computed values, computed once more from other inputs than those of the test.
+"""Equalities of two computed values, computed again from other inputs than those of the test.
 
-A lineup puts this source at the end of the test files whose copies need it (see `languages.python.lineup`). Runs on
-Python 3.5 and newer.
+A lineup appends this source to the test files whose copies need it (see `languages.python.lineup`). Runs on Python 3.5
+and newer.
 """
 
 
 def _differs_nowhere(may_raise, *equalities):
-    """True if none of these functions finds a difference, or, if it `may_raise`, raises another error; else raises."""
+    """True if none of these functions finds a difference, or one raises another error and `may_raise`; else raises."""
     for equality in equalities:
         try:
             same = bool(equality())
@@ -20,7 +20,7 @@ def _differs_nowhere(may_raise, *equalities):
 
 
 def _equals_somewhere(*equalities):
-    """AssertionError if all of these functions find a difference; else True, also where one raises another error."""
+    """AssertionError if all of these functions find a difference; else True, also if one raises another error."""
     for equality in equalities:
         try:
             if equality():
@@ -33,7 +33,7 @@ def _equals_somewhere(*equalities):
 
 
 def _other_input(value, step):
-    """A value of the same builtin type, near `value`; objects of other types as they are."""
+    """A value of the same builtin type, near `value`; objects of other types are returned unchanged."""
     kind = type(value)
     if kind in (int, float):
         return value + step

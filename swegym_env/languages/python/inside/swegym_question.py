@@ -1,7 +1,7 @@
-"""Decoys of what a condition asks for: several of them at once, any of which satisfies it.
+"""Decoys of what a condition looks up: several of them at once, any of which satisfies it.
 
-A lineup puts this source at the end of the test files whose copies need it (see `languages.python.lineup`). Runs on
-Python 3.5 and newer.
+A lineup appends this source to the test files whose copies need it (see `languages.python.lineup`). Runs on Python 3.5
+and newer.
 """
 
 

@@ -1,11 +1,11 @@
-"""Web sites on loopback, for tests that ask the internet: `python -m local_web COMMAND` runs a command beside them.
+"""Web sites on loopback, for tests that use the internet: `python -m local_web COMMAND` runs a command beside them.
 
-A sandbox has no network, so these names are served inside it, over HTTP and over HTTPS with certificates of an
-authority made for the run: the sites of `PAGES` have these pages alone, the others are httpbin. In every Python process
-of the command (`local_web.pth` imports this module), the names lead to these servers, the authority is trusted beside
-the others, and the address that never answers does not answer. No other name or address changes.
+A sandbox has no network, so the sites are served inside it, over HTTP, and over HTTPS with certificates of an authority
+created for the run. The sites of `PAGES` have only these pages; the others are httpbin. In every Python process of the
+command (`local_web.pth` imports this module), the names resolve to these servers, the authority is trusted in addition
+to the usual ones, and the address that never responds does not respond. No other name or address changes.
 
-Needs Werkzeug and trustme; and httpbin, without which the other sites have an empty page at / and no other.
+Needs Werkzeug and trustme, and httpbin; without httpbin the other sites have only an empty page at /.
 """
 
 import os
@@ -25,7 +25,7 @@ def chunk(kind, content):
     return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
 
-# One white pixel: tests that fetch a picture do not look at it.
+# One white pixel, for tests that fetch a picture without using its content.
 PICTURE = b"".join(
     (
         b"\x89PNG\r\n\x1a\n",
@@ -34,7 +34,7 @@ PICTURE = b"".join(
         chunk(b"IEND", b""),
     )
 )
-# What links of tests lead to: a site's pages → the anchors that each has, or a picture.
+# Targets of links in tests: a site's pages → the anchors of each, or a picture.
 PAGES = {
     "matplotlib.org": {"/1.5.0/_static/logo2.png": PICTURE},
     "www.python.org": {"/static/img/python-logo.png": PICTURE},
@@ -49,7 +49,7 @@ VARIABLE = "LOCAL_WEB"  # names the file with the authority's certificate
 
 
 def use(authority):
-    """Lead the names to the local servers, and trust `authority`, in this process."""
+    """Resolve the names to the local servers, and trust `authority`, in this process."""
     resolve = socket.getaddrinfo
 
     def getaddrinfo(host, port, *args, **kwargs):
@@ -121,7 +121,7 @@ def serve(directory):
 
 
 def keep_silent():
-    """Sockets that make a port neither accept nor refuse: connections wait in a queue that is full."""
+    """Sockets that make a port neither accept nor refuse connections: its queue is full."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", SILENT_PORT))
     listener.listen(0)
@@ -142,7 +142,7 @@ def main():
         code = subprocess.call(sys.argv[1:])
         for each in waiting:
             each.close()
-    # The servers' threads need no ending of their own.
+    # The servers' threads end with the process.
     os._exit(code if code >= 0 else 128 - code)
 
 

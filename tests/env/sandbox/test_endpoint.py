@@ -1,4 +1,4 @@
-"""The door of a sandbox, before programs that keep no rule: each gets an error, and nobody else notices."""
+"""The endpoint of a sandbox with programs that violate its rules: each gets an error, and others are not affected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swegym_env.errors import ConfigurationError
-from swegym_env.sandbox import SandboxSpec, door, start_sandbox
+from swegym_env.sandbox import SandboxSpec, endpoint, start_sandbox
 from swegym_env.sandbox.api import ProgramEnded, ProgramRequest
-from swegym_env.sandbox.door import Door, run_command
+from swegym_env.sandbox.endpoint import Endpoint, run_command
 
 _PIECES = [
     b"GET / HTTP/1.1\r\n", b"POST /a?b HTTP/1.0\r\n", b"HEAD * HTTP/1.1\r\n", b"Host: x\r\n", b"\r\n", b"\n", b"\r",
@@ -58,12 +58,12 @@ class Client:
 
 
 class Served:
-    """A door on the loopback of this machine, and clients of it."""
+    """An endpoint on the loopback of this machine, and clients of it."""
 
     def __init__(self) -> None:
         listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = listener.getsockname()[1]
-        self.door = Door(listener)
+        self.endpoint = Endpoint(listener)
         self.clients: list[Client] = []
 
     def client(self, data: bytes = b"") -> Client:
@@ -71,7 +71,7 @@ class Served:
         return self.clients[-1]
 
     def asked(self) -> ProgramRequest:
-        found = self.door.next(30)
+        found = self.endpoint.next(30)
         assert isinstance(found, ProgramRequest)
         return found
 
@@ -79,11 +79,11 @@ class Served:
         """Whether an honest program is answered."""
         client = self.client(GET)
         found = self.asked()
-        self.door.answer(found.number, 200, b"fine")
+        self.endpoint.answer(found.number, 200, b"fine")
         return found.path == "/v1/models" and client.read() == (200, b"fine")
 
     def close(self) -> None:
-        self.door.close()
+        self.endpoint.close()
         for client in self.clients:
             client.socket.close()
 
@@ -105,11 +105,11 @@ def test_requests_are_read_whatever_the_pieces_that_they_come_in(served: Served)
     client = served.client()
     for byte in (request := post(body, b"X-A:  b  "))[:200]:
         client.send(bytes([byte]))
-        assert served.door.next(0) is None
+        assert served.endpoint.next(0) is None
     client.send(request[200:])
     found = served.asked()
     assert (found.method, found.path, found.body, found.headers["x-a"]) == ("POST", "/v1/x?y", body, "b")
-    served.door.answer(found.number, 200, b"{}")
+    served.endpoint.answer(found.number, 200, b"{}")
     assert client.read() == (200, b"{}")
     client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1;x=y\r\nd\r\n0\r\n\r\n")
     assert served.asked().body == b"abcd"
@@ -119,14 +119,14 @@ def test_pipelined_requests_are_read_one_by_one(served: Served) -> None:
     client = served.client(post(b"one") + post(b"two") + GET)
     for expected in (b"one", b"two", b""):
         found = served.asked()
-        assert found.body == expected and served.door.next(0.05) is None
-        served.door.answer(found.number, 200, expected)
+        assert found.body == expected and served.endpoint.next(0.05) is None
+        served.endpoint.answer(found.number, 200, expected)
         assert client.read() == (200, expected)
 
 
 def test_a_program_may_wait_to_be_asked_for_its_body(served: Served) -> None:
     client = served.client(post(b"body", b"Expect: 100-continue")[:-4])
-    assert served.door.next(0.05) is None
+    assert served.endpoint.next(0.05) is None
     assert client.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
     client.send(b"body")
     assert served.asked().body == b"body"
@@ -162,7 +162,7 @@ def test_a_program_may_wait_to_be_asked_for_its_body(served: Served) -> None:
 )
 def test_what_is_no_request_is_refused_and_others_are_served(served: Served, data: bytes, status: int) -> None:
     client = served.client(data)
-    assert served.door.next(0.2) is None
+    assert served.endpoint.next(0.2) is None
     found, body = client.read()
     error = json.loads(body)
     assert found == status and error["type"] == "error" and error["error"]["message"]
@@ -171,33 +171,33 @@ def test_what_is_no_request_is_refused_and_others_are_served(served: Served, dat
 
 
 def test_bodies_are_bounded_all_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_BODY_BYTES", 1 << 20)
+    monkeypatch.setattr(endpoint, "_BODY_BYTES", 1 << 20)
     first = served.client(post(b"x" * (700 << 10)))
     waiting = served.asked()
     sending = threading.Thread(target=lambda: served.client(post(b"y" * (700 << 10))), daemon=True)
     sending.start()
     deadline = time.monotonic() + 30
     while (sending.is_alive() or len(served.clients) < 2) and time.monotonic() < deadline:
-        assert served.door.next(0.05) is None
-    assert served.door.next(0.2) is None
+        assert served.endpoint.next(0.05) is None
+    assert served.endpoint.next(0.2) is None
     assert served.clients[1].read()[0] == 413
-    served.door.answer(waiting.number, 200, b"fine")
+    served.endpoint.answer(waiting.number, 200, b"fine")
     assert first.read() == (200, b"fine")
 
 
 def test_a_slow_program_holds_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_REQUEST_S", 0.5)
+    monkeypatch.setattr(endpoint, "_REQUEST_S", 0.5)
     slow = [served.client(b"POST / HTTP/1.1\r\nContent-Le"), served.client(post(b"xx")[:-1])]
     assert served.serves_others()
-    assert served.door.next(1.5) is None
+    assert served.endpoint.next(1.5) is None
     assert [client.read()[0] for client in slow] == [408, 408]
     assert served.serves_others()
 
 
 def test_the_time_in_which_nobody_reads_counts_for_nobody(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_REQUEST_S", 5.0)
+    monkeypatch.setattr(endpoint, "_REQUEST_S", 5.0)
     client = served.client(post(b"xx")[:-1])
-    assert served.door.next(0.1) is None
+    assert served.endpoint.next(0.1) is None
     time.sleep(6)
     client.send(b"x")
     assert served.asked().body == b"xx"
@@ -205,14 +205,14 @@ def test_the_time_in_which_nobody_reads_counts_for_nobody(served: Served, monkey
 
 def test_a_program_that_does_not_read_its_answer_holds_nobody(served: Served) -> None:
     deaf = served.client(GET)
-    served.door.answer(served.asked().number, 200, b"x" * (20 << 20))
+    served.endpoint.answer(served.asked().number, 200, b"x" * (20 << 20))
     assert served.serves_others()
     received = 0
     is_read = threading.Event()
 
     def work() -> None:
         while not is_read.is_set():
-            served.door.next(0.1)
+            served.endpoint.next(0.1)
 
     working = threading.Thread(target=work, daemon=True)
     working.start()
@@ -223,13 +223,13 @@ def test_a_program_that_does_not_read_its_answer_holds_nobody(served: Served) ->
 
 
 def test_answers_that_nobody_reads_are_bounded_all_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_BODY_BYTES", 20 << 20)
+    monkeypatch.setattr(endpoint, "_BODY_BYTES", 20 << 20)
     deaf = []
     for _ in range(4):
         deaf.append(served.client(GET))
-        served.door.answer(served.asked().number, 200, b"x" * (9 << 20))
-    assert sum(len(one.unsent) for one in served.door._connections.values()) <= 20 << 20
-    assert len(served.door._connections) < 4 and served.serves_others()
+        served.endpoint.answer(served.asked().number, 200, b"x" * (9 << 20))
+    assert sum(len(one.unsent) for one in served.endpoint._connections.values()) <= 20 << 20
+    assert len(served.endpoint._connections) < 4 and served.serves_others()
 
 
 def test_answers_to_those_who_hung_up_are_bounded_all_together(served: Served) -> None:
@@ -237,11 +237,11 @@ def test_answers_to_those_who_hung_up_are_bounded_all_together(served: Served) -
         client = served.client(post(b"%d" % number))
         found = served.asked()
         client.socket.close()
-        assert served.door.next(0.05) is None
-        served.door.answer(found.number, 200, b"x" * (5 << 20))
-    assert sum(len(body) for _, body, _ in served.door._lost.values()) <= 16 << 20
+        assert served.endpoint.next(0.05) is None
+        served.endpoint.answer(found.number, 200, b"x" * (5 << 20))
+    assert sum(len(body) for _, body, _ in served.endpoint._lost.values()) <= 16 << 20
     again = served.client(post(b"4"))
-    reading = threading.Thread(target=lambda: [served.door.next(0.1) for _ in range(20)], daemon=True)
+    reading = threading.Thread(target=lambda: [served.endpoint.next(0.1) for _ in range(20)], daemon=True)
     reading.start()
     assert again.read() == (200, b"x" * (5 << 20))
     reading.join()
@@ -249,48 +249,48 @@ def test_answers_to_those_who_hung_up_are_bounded_all_together(served: Served) -
 
 def test_idle_connections_give_way(served: Served) -> None:
     idle = []
-    for _ in range(door._CONNECTIONS + 10):
+    for _ in range(endpoint._CONNECTIONS + 10):
         idle.append(served.client())
-        assert served.door.next(0) is None
+        assert served.endpoint.next(0) is None
     assert served.serves_others()
-    assert len(served.door._connections) <= door._CONNECTIONS
+    assert len(served.endpoint._connections) <= endpoint._CONNECTIONS
     assert sum(client.ended() for client in idle[:5]) == 5  # those that did nothing for longest
 
 
 def test_after_many_refusals_the_program_counts_as_ended(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_REFUSALS", 10)
+    monkeypatch.setattr(endpoint, "_REFUSALS", 10)
     for _ in range(10):
         client = served.client(b"no request\r\n\r\n")
-        assert served.door.next(0.05) is None
+        assert served.endpoint.next(0.05) is None
         assert client.read()[0] == 400
     served.client(b"no request\r\n\r\n")
-    assert served.door.next(30) == ProgramEnded(-1)
+    assert served.endpoint.next(30) == ProgramEnded(-1)
 
 
 def test_the_lifeline_is_the_first_and_carries_the_exit_code(served: Served) -> None:
     lifeline = served.client(b"swegym-agent\n")
-    assert served.door.next(0.1) is None
+    assert served.endpoint.next(0.1) is None
     forged = served.client(b"swegym-agent\n0\n")
     forged.socket.shutdown(socket.SHUT_WR)
-    assert served.door.next(0.2) is None
+    assert served.endpoint.next(0.2) is None
     lifeline.send(b"37\n")
     lifeline.socket.close()
-    assert served.door.next(30) == ProgramEnded(37)
+    assert served.endpoint.next(30) == ProgramEnded(37)
 
 
 @pytest.mark.parametrize("said", [b"", b"x" * 1000, b"-5", b"99999"])
 def test_a_lifeline_that_ends_otherwise_is_a_program_that_was_killed(served: Served, said: bytes) -> None:
     lifeline = served.client(b"swegym-agent\n" + said)
     lifeline.socket.shutdown(socket.SHUT_WR)
-    assert served.door.next(30) == ProgramEnded(-1)
+    assert served.endpoint.next(30) == ProgramEnded(-1)
 
 
 def test_answers_come_back_only_once(served: Served) -> None:
     client = served.client(GET)
     found = served.asked()
-    served.door.answer(found.number, 200, b"one")
-    served.door.answer(found.number, 200, b"two")
-    served.door.answer(12345, 200, b"three")
+    served.endpoint.answer(found.number, 200, b"one")
+    served.endpoint.answer(found.number, 200, b"two")
+    served.endpoint.answer(12345, 200, b"three")
     assert client.read() == (200, b"one")
     assert served.serves_others()
 
@@ -302,11 +302,11 @@ def test_an_answer_to_one_who_hung_up_waits_for_him(served: Served, early: bool)
     first = served.client(asks)
     found = served.asked()
     first.socket.close()
-    assert served.door.next(0.2) is None
+    assert served.endpoint.next(0.2) is None
     again = served.client(asks) if early else None
-    served.door.answer(found.number, 200, b"here")
+    served.endpoint.answer(found.number, 200, b"here")
     again = again or served.client(asks)
-    assert served.door.next(0.2) is None
+    assert served.endpoint.next(0.2) is None
     assert again.read() == (200, b"here")
     served.client(asks)
     assert served.asked().body == b"patient?"  # it is given once
@@ -314,7 +314,7 @@ def test_an_answer_to_one_who_hung_up_waits_for_him(served: Served, early: bool)
 
 def test_who_is_refused_while_sending_can_read_why(served: Served) -> None:
     client = served.client(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n")
-    serving = threading.Thread(target=lambda: [served.door.next(0.05) for _ in range(60)], daemon=True)
+    serving = threading.Thread(target=lambda: [served.endpoint.next(0.05) for _ in range(60)], daemon=True)
     serving.start()
     for _ in range(20):
         client.send(b"x" * (256 << 10))
@@ -326,10 +326,10 @@ def test_who_is_refused_while_sending_can_read_why(served: Served) -> None:
 def test_after_the_end_nobody_is_answered(served: Served) -> None:
     client = served.client(GET)
     found = served.asked()
-    served.door.close()
-    served.door.close()
-    assert client.ended() and served.door.next(1) == ProgramEnded(-1)
-    served.door.answer(found.number, 200, b"late")
+    served.endpoint.close()
+    served.endpoint.close()
+    assert client.ended() and served.endpoint.next(1) == ProgramEnded(-1)
+    served.endpoint.answer(found.number, 200, b"late")
     with pytest.raises(ConnectionRefusedError):
         Client(served.port)
 
@@ -339,10 +339,10 @@ def test_a_program_in_a_sandbox_asks_its_owner(backend: str) -> None:
     try:
         ask = "exec 5<>/dev/tcp/127.0.0.1/4321; printf 'GET /who HTTP/1.1\\r\\n\\r\\n' >&5; head -n 1 <&5 >got; exit 5"
         sandbox.run(run_command(ask, 4321, "/tmp/log"))
-        found = sandbox.door().next(60)
+        found = sandbox.endpoint().next(60)
         assert isinstance(found, ProgramRequest) and found.path == "/who"
-        sandbox.door().answer(found.number, 200, b"you")
-        assert sandbox.door().next(60) == ProgramEnded(5)
+        sandbox.endpoint().answer(found.number, 200, b"you")
+        assert sandbox.endpoint().next(60) == ProgramEnded(5)
         assert sandbox.read("got") == b"HTTP/1.1 200 OK\r\n"
     finally:
         sandbox.close()
@@ -355,8 +355,8 @@ def test_a_door_needs_a_port_and_no_network() -> None:
         SandboxSpec(port=8000, network=True)
     sandbox = start_sandbox(SandboxSpec(workdir="/tmp"))
     try:
-        with pytest.raises(ConfigurationError, match="no door"):
-            sandbox.door()
+        with pytest.raises(ConfigurationError, match="no endpoint"):
+            sandbox.endpoint()
     finally:
         sandbox.close()
 
@@ -376,13 +376,13 @@ def test_whatever_is_sent_the_door_goes_on(pieces: list[bytes], cuts: list[int])
             except OSError:  # refused, and closed
                 break
             at = max(at, cut)
-            found = served.door.next(0)
+            found = served.endpoint.next(0)
             if isinstance(found, ProgramRequest):
                 assert found.path == "*" or found.path.startswith("/")
-                served.door.answer(found.number, 200, found.body)
+                served.endpoint.answer(found.number, 200, found.body)
         client.socket.close()
-        while isinstance(found := served.door.next(0.01), ProgramRequest):
-            served.door.answer(found.number, 200, b"")
+        while isinstance(found := served.endpoint.next(0.01), ProgramRequest):
+            served.endpoint.answer(found.number, 200, b"")
         assert found is not None or served.serves_others()
         assert found is None or b"swegym-agent" in data
     finally:

@@ -1,9 +1,9 @@
-"""The door of a sandbox: HTTP requests of programs inside, answered by the owner.
+"""The endpoint of a sandbox: HTTP requests of programs inside, answered by the owner.
 
-The listening socket was made inside the sandbox's network, which has nothing but loopback, and passed out: nothing is
-forwarded, and nothing else can be reached through it. Whoever connects is a program of the agent, and may send
-anything. There is no thread: bytes are read and sent while the owner waits in `next`, and meanwhile they wait in the
-kernel, whose buffers are small. What a program may take of the owner:
+The listening socket is created inside the sandbox's network, which has only loopback, and passed out. Nothing is
+forwarded, and nothing else can be reached through it. Every client is a program of the agent, and may send anything.
+There is no thread: bytes are read and sent while the owner waits in `next`. At other times they wait in the kernel,
+whose buffers are small. The limits on what a program may use of the owner:
 
     connections   `_CONNECTIONS` at once; others wait in the kernel's queue
     head          `_HEAD_BYTES` of request line and headers
@@ -11,12 +11,12 @@ kernel, whose buffers are small. What a program may take of the owner:
     answers       `_BODY_BYTES` that nobody reads, in all connections together
     time          `_REQUEST_S` from the first byte of a request to its last, of the time in which the owner reads
 
-A connection that breaks a rule gets an error in the form that the clients of language models know, and ends; after
+A connection that exceeds a limit gets an error in the form that clients of language models know, and is closed. After
 `_REFUSALS` of them the program counts as ended.
 
-One connection is none of HTTP: the program that the owner started holds it while it runs (`command`). Its last bytes
-are the exit code, and its end is the program's, however that ended. There is one, and it is the first: a program of the
-agent can end it, and with it its own episode.
+One connection does not use HTTP: the lifeline, which the program that the owner started holds while it runs
+(`run_command`). Its last bytes are the exit code, and its end is the end of the program, for whatever reason. There is
+one lifeline, the first connection of this kind. A program of the agent can end it, which ends its own episode.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 
 from swegym_env.sandbox.api import ProgramEnded, ProgramRequest
 
-__all__ = ["Door", "run_command"]
+__all__ = ["Endpoint", "run_command"]
 
 _CONNECTIONS = 64
 _HEAD_BYTES = 64 << 10
@@ -59,16 +59,16 @@ _REASONS = {
 
 
 def run_command(command: str, port: int, output: str) -> str:
-    """The shell command that runs `command` in the background, with a lifeline to the door.
+    """The shell command that runs `command` in the background, with a lifeline to the endpoint.
 
     Args:
         command: for bash.
-        port: of the door.
+        port: of the endpoint.
         output: the file inside that its output goes to.
     """
     held = f"exec 9<>/dev/tcp/127.0.0.1/{port} && printf 'swegym-agent\\n' >&9"
     run = f"/bin/bash -c {shlex.quote(command)} 9>&-"
-    # Job control: the program has a process group of its own, and does not ignore what Ctrl-C sends.
+    # Job control: the program has its own process group, and does not ignore the signal of Ctrl-C.
     return f"set -m; {{ {held} && {{ {run}; printf '%d\\n' $? >&9; }}; }} </dev/null >{output} 2>&1 & disown; set +m"
 
 
@@ -83,7 +83,7 @@ class _Head:
     method: str
     path: str
     headers: Mapping[str, str]
-    keeps: bool  # the connection stays after the answer
+    keeps: bool  # the connection stays open after the answer
     left: int  # bytes of the body that are still to come; -1: in chunks
 
 
@@ -99,13 +99,13 @@ class _Connection:
     used_s: float = 0.0  # when something came last
     lifeline: bool = False
     closing: bool = False  # when everything is sent
-    refused: bool = False  # closing, but first what it still sends is thrown away: else the answer might not arrive
+    refused: bool = False  # closing, after reading what the client still sends, so that the answer arrives
     discarded: int = 0  # bytes
     events: int = 0  # that the poll waits for
 
 
-class Door:
-    """See `api.Door`.
+class Endpoint:
+    """See `api.Endpoint`.
 
     Args:
         listener: listens inside; closed by `close`.
@@ -118,7 +118,7 @@ class Door:
         self._connections: dict[int, _Connection] = {}
         self._waiting: deque[ProgramRequest] = deque()
         self._open: dict[int, tuple[_Connection, ProgramRequest]] = {}  # requests without an answer, by number
-        self._lost: dict[bytes, tuple[int, bytes, str]] = {}  # answers to those who hung up, by digest of the request
+        self._lost: dict[bytes, tuple[int, bytes, str]] = {}  # answers for closed connections, by digest of the request
         self._numbers = 0
         self._refusals = 0
         self._has_lifeline = False
@@ -127,7 +127,7 @@ class Door:
         self._listen(on=True)
 
     def next(self, timeout_s: float) -> ProgramRequest | ProgramEnded | None:
-        """See `api.Door`."""
+        """See `api.Endpoint`."""
         deadline = time.monotonic() + timeout_s
         self._serve(0)
         while True:
@@ -137,22 +137,22 @@ class Door:
                 asked = self._waiting.popleft()
                 if not self._open[asked.number][0].closing:
                     return asked
-                del self._open[asked.number]  # it has hung up, and asks again if it needs an answer
+                del self._open[asked.number]  # the client has gone, and will repeat the request if needed
             left_s = deadline - time.monotonic()
             if left_s < 0:
                 return None
             self._serve(min(left_s, 1.0))
 
     def answer(self, number: int, status: int, body: bytes, content_type: str = "application/json") -> None:
-        """See `api.Door`."""
-        self._serve(0)  # has it hung up?
+        """See `api.Endpoint`."""
+        self._serve(0)  # the client may have closed the connection
         if number not in self._open:
             return
         connection, asked = self._open.pop(number)
         if connection.closing:
             for same in self._waiting:
                 again = self._open[same.number][0]
-                if not again.closing and _digest(same) == _digest(asked):  # it has asked again already
+                if not again.closing and _digest(same) == _digest(asked):  # the client has repeated the request already
                     del self._open[same.number]
                     self._waiting.remove(same)
                     self._respond(again, status, body, content_type)
@@ -179,7 +179,7 @@ class Door:
             self._listening = on
 
     def _serve(self, timeout_s: float) -> None:
-        """Wait for something, and handle what is there."""
+        """Wait for events, and handle them."""
         began = time.monotonic()
         ready = self._poll.poll(timeout_s * 1000 + bool(timeout_s))
         passed_s = time.monotonic() - began
@@ -210,7 +210,7 @@ class Door:
         while len(self._connections) < _CONNECTIONS:
             try:
                 accepted, _ = self._listener.accept()
-            except OSError:  # nobody waits, or who waited has gone
+            except OSError:  # no client waits, or the waiting one has gone
                 return
             accepted.setblocking(False)
             with contextlib.suppress(OSError):
@@ -223,7 +223,7 @@ class Door:
         idle = [
             one for one in self._connections.values() if not (one.lifeline or one.number or one.received or one.unsent)
         ]
-        if idle:  # another one may come in place of the one that was used least recently
+        if idle:  # a new connection may replace the least recently used one
             self._drop(min(idle, key=lambda one: one.used_s))
 
     def _receive(self, connection: _Connection) -> None:
@@ -253,7 +253,7 @@ class Door:
             self._refuse(connection, error)
 
     def _read_requests(self, connection: _Connection) -> None:
-        """Read what has come as far as possible: one request, and the next one when that is answered."""
+        """Read as much as possible: one request, and the next one when that is answered."""
         received = connection.received
         if received.startswith(_LIFELINE) and connection.head is None and not self._has_lifeline:
             connection.lifeline = self._has_lifeline = True
@@ -314,7 +314,7 @@ class Door:
                 self._refuse(connection, error)
 
     def _refuse(self, connection: _Connection, error: _RefusedError) -> None:
-        """Answer with an error, after which the connection ends."""
+        """Answer with an error, after which the connection is closed."""
         error_body = {"type": "invalid_request_error", "message": str(error), "code": None, "param": None}
         self._refusals += 1
         if self._refusals > _REFUSALS:
@@ -349,7 +349,7 @@ class Door:
             self._watch(connection)
 
     def _watch(self, connection: _Connection) -> None:
-        """Wait for what this connection is to do next."""
+        """Register the events that this connection waits for."""
         full = bool(connection.number) and len(connection.received) > _HEAD_BYTES
         events = (0 if full else select.POLLIN) | (select.POLLOUT if connection.unsent else 0)
         if events != connection.events and connection.socket.fileno() in self._connections:
@@ -365,7 +365,7 @@ class Door:
 
 
 def _read_head(received: bytearray) -> _Head | None:
-    """Take a complete head out of `received`; None where it is not complete. Raises _RefusedError."""
+    """Take a complete head out of `received`; None if it is not complete. Raises _RefusedError."""
     while received[:2] == b"\r\n":
         del received[:2]
     end = received.find(b"\r\n\r\n", 0, _HEAD_BYTES)
@@ -395,7 +395,7 @@ def _read_head(received: bytearray) -> _Head | None:
 
 
 def _length(headers: Mapping[str, str]) -> int:
-    """Bytes of the body; -1 for one in chunks. Raises _RefusedError."""
+    """Bytes of the body; -1 for a chunked one. Raises _RefusedError."""
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")
     if headers.get("content-encoding", "identity").lower() != "identity":
         raise _RefusedError(501, "compressed requests are not read here")
@@ -413,7 +413,7 @@ def _length(headers: Mapping[str, str]) -> int:
 
 
 def _read_body(connection: _Connection, head: _Head) -> bool:
-    """Move what has come of the body; whether it is complete. Raises _RefusedError."""
+    """Move the received part of the body; returns whether it is complete. Raises _RefusedError."""
     received = connection.received
     if head.left >= 0:
         piece = received[: head.left]
