@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import functools
 import inspect
 import json
 import os
@@ -58,16 +59,25 @@ class Configuration:
 
     def __new__(cls: type[C], *_positional: Any, **settings: Any) -> C:
         """Check the names of the settings first: Python's own error does not suggest the right one."""
-        known = inspect.signature(cls.__init__).parameters
-        unknown = next((name for name in settings if name not in known), None)
-        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
-            raise ConfigurationError(cls._unknown(unknown, [name for name in known if name != "self"]))
+        known = _settings_of(cls)
+        unknown = next((name for name in settings if known and name not in known), None)
+        if unknown is not None:
+            raise ConfigurationError(cls._unknown(unknown, known))
         return super().__new__(cls)
 
     @classmethod
     def _unknown(cls, name: str, known: Sequence[str]) -> str:
         """The message of the error."""
         return f"{name}: {cls.__name__} has no such setting{nearest(name, known)}"
+
+
+@functools.lru_cache(maxsize=256)
+def _settings_of(kind: type[Configuration]) -> tuple[str, ...]:
+    """The names of the constructor's arguments; empty if it takes any."""
+    known = inspect.signature(kind.__init__).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return ()
+    return tuple(name for name in known if name != "self")
 
 
 def read_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
