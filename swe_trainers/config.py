@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import functools
 import inspect
 import json
 import os
 import re
 import textwrap
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -59,7 +58,7 @@ class Configuration:
 
     def __new__(cls: type[C], *_positional: Any, **settings: Any) -> C:
         """Check the names of the settings first: Python's own error does not suggest the right one."""
-        known = _settings_of(cls)
+        known = _settings_of(cls.__init__)
         unknown = next((name for name in settings if known and name not in known), None)
         if unknown is not None:
             raise ConfigurationError(cls._unknown(unknown, known))
@@ -71,10 +70,10 @@ class Configuration:
         return f"{name}: {cls.__name__} has no such setting{nearest(name, known)}"
 
 
-@functools.lru_cache(maxsize=256)
-def _settings_of(kind: type[Configuration]) -> tuple[str, ...]:
-    """The names of the constructor's arguments; empty if it takes any."""
-    known = inspect.signature(kind.__init__).parameters
+@cache
+def _settings_of(init: Callable[..., None]) -> tuple[str, ...]:
+    """The names of a constructor's arguments; empty if it takes any."""
+    known = inspect.signature(init).parameters
     if any(each.kind is each.VAR_KEYWORD for each in known.values()):
         return ()
     return tuple(name for name in known if name != "self")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -37,12 +38,20 @@ class CheckedArguments:
 
     def __new__(cls: type[C], *_positional: Any, **named: Any) -> C:
         """Check the names of the arguments first: Python's own error does not suggest similar names."""
-        known = inspect.signature(cls.__init__).parameters
-        unknown = next((name for name in named if name not in known), None)
-        if unknown is not None and all(each.kind is not each.VAR_KEYWORD for each in known.values()):
-            names = [name for name in known if name != "self"]
-            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{nearest_or_all(unknown, names)}")
+        known = _arguments_of(cls.__init__)
+        unknown = next((name for name in named if known and name not in known), None)
+        if unknown is not None:
+            raise ConfigurationError(f"{cls.__name__}: no argument {unknown!r}{nearest_or_all(unknown, known)}")
         return super().__new__(cls)
+
+
+@cache
+def _arguments_of(init: Callable[..., None]) -> tuple[str, ...]:
+    """The names of a constructor's arguments; empty if it takes any."""
+    known = inspect.signature(init).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        return ()
+    return tuple(name for name in known if name != "self")
 
 
 def check_positive(name: str, value: Any, *, optional: bool = False) -> None:
