@@ -72,8 +72,6 @@ __all__ = ["ERROR_BITS", "PROOF_BITS", "BlindTests", "Pair", "calibrate", "known
 PROOF_BITS = 20.0
 _UNREACHED_BITS = 8.0
 _ROUNDS = 5
-# In a calibration, tests that take longer run without those of PASS_TO_PASS in some runs, where these are many.
-_SLOW_S, _MANY_OTHERS = 10.0, 3
 _VERSION = 29
 _OF_GOLD = ("gold", "raised")  # what is expected is known by the gold patch alone
 ERROR_BITS = 1.0  # of which error is expected: some are far more common than others, and one may be two at once
@@ -804,7 +802,7 @@ def _behaving(
         The tests, what the gold patch sends, the places that are not rewritten, and the tests that compare inside too.
     """
     task = tests.task
-    for number in range(_ROUNDS):
+    for _ in range(_ROUNDS):
         blinded = _blinded(task, files, left, computed=computed)
         if blinded is None:
             return None
@@ -831,9 +829,6 @@ def _behaving(
         if not more:
             break
         left |= more
-        is_slow = verdict.test_duration_s > _SLOW_S and len(task.pass_to_pass) >= _MANY_OTHERS * len(task.fail_to_pass)
-        if is_slow and not number:
-            left = _behaving_alone(tests, gold, files, left, computed=computed)
     else:
         return None
     if not verdict.resolved:
@@ -842,28 +837,6 @@ def _behaving(
     reached = {name.partition("|")[0] for name in seen}
     left |= {e.place for e in blinded.expectations.values() if e.place not in reached}
     return blinded, seen, left, _compared_inside(blinded, run.sent)
-
-
-def _behaving_alone(
-    tests: TaskTests, gold: str, files: Mapping[str, str], left: frozenset[str], *, computed: bool
-) -> frozenset[str]:
-    """The places that are not rewritten, so that the gold patch passes FAIL_TO_PASS alone, without the other tests.
-
-    A test may need another one before it. Then it fails here with the expected values in it too, and nothing of what
-    was found here counts.
-    """
-    task, found = tests.task, left
-    for _ in range(_ROUNDS):
-        blinded = _blinded(task, files, found, computed=computed)
-        only = language_of(task).only_tests({**files, **blinded.files}, task.fail_to_pass) if blinded else None
-        if blinded is None or only is None:
-            return left
-        run = _alone(tests).run(gold, blinded=dataclasses.replace(blinded, files=only))
-        more = _breaking(_observed(blinded, run.sent), computed=computed)
-        if not more:
-            return found if _alone(tests).verdict(run).resolved else left
-        found |= more
-    return left
 
 
 def _breaking(seen: Mapping[str, list[_Sent]], *, computed: bool) -> set[str]:

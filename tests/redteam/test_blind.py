@@ -6,15 +6,13 @@ import hashlib
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swegym_env.grading import blind as blind_module
 from swegym_env.grading.blind import calibrate, known_blind_tests
 from swegym_env.grading.comparisons import read_records
 from swegym_env.grading.grading import grade
-from swegym_env.grading.task_tests import Run, TaskTests
+from swegym_env.grading.task_tests import TaskTests
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
@@ -281,63 +279,6 @@ def test_a_comparison_that_does_not_behave_blind_is_left_as_it_was(store: LayerS
     assert (verdict.resolved, verdict.proof) == (True, "blind")
 
 
-_GAMMA = "zq7" + hashlib.sha256(b"gamma").hexdigest()[:12]
-_LOUD = "\n\nclass Loud(str):\n    def __eq__(self, other):\n        return True\n\n    __hash__ = str.__hash__\n"
-_ODD = "        self.assertEqual(Loud(stamp('alpha')), 'ANYTHING AT ALL')\n"
-_NEVER = "        with self.assertRaises(AssertionError):\n            self.assertEqual(stamp('x{}'), 'never')\n"
-# What makes a calibration try again → what the new test class has before its tests, its first tests, and the runs: of
-# all tests with the gold patch ("G"), of FAIL_TO_PASS alone ("g"), and of the base commit ("B").
-ROUNDS = {
-    "nothing": ("", "        pass\n", "GB"),
-    "a comparison of its own": ("", _ODD, "GgGB"),
-    "a comparison of its own, and a test that needs another one": (
-        (
-            "    made = 'nothing'\n\n"
-            "    def test_a(self):\n        LaterTest.made = stamp('gamma')\n\n"
-            f"    def test_b(self):\n        self.assertEqual(self.made, '{_GAMMA}')\n\n"
-        ),
-        _ODD,
-        "GggGB",
-    ),
-    "one assertion after another that must fail": ("", "".join(map(_NEVER.format, range(4))), "GggggGB"),
-}
-
-
-@pytest.mark.parametrize("name", ROUNDS)
-def test_a_calibration_finds_the_same_where_it_runs_slow_tests_alone(
-    name: str, store: LayerStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, body, expected = ROUNDS[name]
-    later = f"\n\nclass LaterTest(unittest.TestCase):\n{before}    def test_odd(self):\n{body}"
-    later += f"        self.assertEqual(stamp('alpha'), '{_EXPECTED[0]}')\n{_LOUD}"
-    place = "tests.test_stamp.LaterTest"
-    task = replace(
-        TASK,
-        instance_id=f"redteam-slow-{name.replace(' ', '-')}",
-        test_patch=diff(_FILES, {**_FILES, "tests/test_stamp.py": _NEW + later}),
-        fail_to_pass=(*TASK.fail_to_pass, f"{place}.test_odd", *([f"{place}.test_b"] if before else [])),
-        pass_to_pass=(*TASK.pass_to_pass, *([f"{place}.test_a"] if before else [])),
-    )
-    workspace = prepare_locally(task, store=store, backend="namespace")
-    tests = TaskTests(task, workspace, "strict", "namespace", 30.0)
-    whole = blind_module._calibrated(tests, task.patch, computed=False)
-    assert whole.pairs
-    runs: list[str] = []
-    run = TaskTests.run
-
-    def noted(self: TaskTests, patch: str, **more: Any) -> Run:
-        found = run(self, patch, **more)
-        assert found.result is not None
-        runs.append(("G" if "test_level" in found.result.output else "g") if patch else "B")
-        return found
-
-    monkeypatch.setattr(TaskTests, "run", noted)
-    monkeypatch.setattr(blind_module, "_SLOW_S", 0.0)
-    monkeypatch.setattr(blind_module, "_MANY_OTHERS", 0)
-    assert blind_module._calibrated(tests, task.patch, computed=False) == whole
-    assert "".join(runs) == expected
-
-
 _SESSION = """\
 import hashlib
 import logging
@@ -401,14 +342,10 @@ AFTER_OTHERS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "slow_s"), [*((name, float("inf")) for name in AFTER_OTHERS), (next(iter(AFTER_OTHERS)), 0.0)]
-)
+@pytest.mark.parametrize("name", AFTER_OTHERS)
 def test_half_a_repair_cannot_forge_what_the_base_commit_fails_only_after_other_tests(
-    name: str, slow_s: float, store: LayerStore, monkeypatch: pytest.MonkeyPatch
+    name: str, store: LayerStore
 ) -> None:
-    monkeypatch.setattr(blind_module, "_SLOW_S", slow_s)
-    monkeypatch.setattr(blind_module, "_MANY_OTHERS", 0)
     says, assertion, after = AFTER_OTHERS[name]
     base = _SESSION.replace("warnings.warn('no session')", says)
     files = {**_FILES, "calc/session.py": base, "tests/test_session.py": _USES}
@@ -417,7 +354,7 @@ def test_half_a_repair_cannot_forge_what_the_base_commit_fails_only_after_other_
     place = "tests.test_session.SessionTest"
     task = replace(
         TASK,
-        instance_id=f"redteam-session-{name.replace(' ', '-')}-{slow_s:g}",
+        instance_id=f"redteam-session-{name.replace(' ', '-')}",
         patch=diff(files, {**files, "calc/session.py": repaired}),
         test_patch=diff(files, {**files, "tests/test_session.py": new}),
         fail_to_pass=(f"{place}.test_new",),
