@@ -92,6 +92,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = markdown.replace("<!-- setups -->", _setups())
     if "<!-- real rows -->" in markdown:
         markdown = markdown.replace("<!-- real rows -->", _real_rows(root))
+        markdown = markdown.replace("<!-- real rows: lite -->", _real_rows_lite(root))
         for language in ("javascript", "c"):
             markdown = markdown.replace(f"<!-- real rows: {language} -->", _real_rows_multilingual(root, language))
     markdown = re.sub(r"^<!-- program: (\S+) -->$", program, markdown, flags=re.MULTILINE)
@@ -155,6 +156,12 @@ def _real_rows(root: Path) -> str:
         "",
     ]
     return "\n".join([*lines, *_misses(found)])
+
+
+def _real_rows_lite(root: Path) -> str:
+    """The results of the campaign over those rows of SWE-bench Lite that are not in Verified."""
+    found = _campaign(root, "lite")
+    return "\n".join([*_by_repository(found, ("gold", "empty", "rewrite")), "", *_misses(found)])
 
 
 def _real_rows_multilingual(root: Path, language: str) -> str:
