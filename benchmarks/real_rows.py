@@ -77,7 +77,7 @@ def main() -> int:
     state = options.state or Path("runs") / f"{options.output.stem}.jsonl"
     state.parent.mkdir(parents=True, exist_ok=True)
     tasks = [task for dataset in options.dataset for task in load_tasks(dataset)]
-    beyond = {key[0] for key in read_entries(options.beyond, Path(os.devnull))} if options.beyond else set()
+    beyond = {key[0] for key in read_entries(options.beyond)} if options.beyond else set()
     chosen = [
         task
         for task in tasks

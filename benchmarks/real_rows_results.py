@@ -42,12 +42,12 @@ def seconds_of(entry: Entry) -> float:
     return float(entry.get("setup_s", 0.0) + entry.get("wall_s", 0.0))
 
 
-def read_entries(results: Path, state: Path) -> dict[Key, Entry]:
+def read_entries(results: Path, state: Path | None = None) -> dict[Key, Entry]:
     """The verdicts of a results file, and those of a state file, which count where both have one."""
     known: dict[Key, Entry] = {}
     if results.exists():
         known = {key_of(entry): entry for entry in json.loads(results.read_text()).get("runs", [])}
-    for line in state.read_text().splitlines() if state.exists() else ():
+    for line in state.read_text().splitlines() if state is not None and state.exists() else ():
         entry = json.loads(line)
         if "forget" in entry:
             known = {key: value for key, value in known.items() if key[0] != entry["forget"]}

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 __all__ = ["LOG", "Work", "begins", "long_work"]
 
@@ -33,17 +33,13 @@ class Work:
         what: with the task's id.
         began: by the monotonic clock; None: not yet.
         over: whether it ended.
-        timer: gives the warning, if one is needed.
+        timer: gives the warning; None: none is needed.
     """
 
     what: str
     began: float | None = None
     over: bool = False
-    timer: threading.Timer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.timer = threading.Timer(_SILENT_S, _warn, (self,))
-        self.timer.daemon = True
+    timer: threading.Timer | None = None
 
 
 _current: ContextVar[Work | None] = ContextVar("work", default=None)
@@ -67,7 +63,8 @@ def long_work(instance_id: str, what: str) -> Iterator[None]:
         _current.reset(outer)
         if work.began is not None:
             work.over = True
-            work.timer.cancel()
+            if work.timer is not None:
+                work.timer.cancel()
             seconds = time.monotonic() - work.began
             LOG.info("%s: %s after %.1f s", work.what, ended, seconds, extra={"work": work})
 
@@ -79,6 +76,8 @@ def begins() -> None:
         work.began = time.monotonic()
         LOG.info("%s", work.what, extra={"work": work})
         if not LOG.isEnabledFor(logging.INFO) and not _warned.is_set():
+            work.timer = threading.Timer(_SILENT_S, _warn, (work,))
+            work.timer.daemon = True
             work.timer.start()
 
 

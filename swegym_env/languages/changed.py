@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 from swegym_env.repo.patches import FilePatch
 
-__all__ = ["ChangedFile", "has_kinds_beyond_gold", "read_source", "spliced", "unreadable"]
+__all__ = ["ChangedFile", "MovedLines", "has_kinds_beyond_gold", "kept_lines", "read_source", "spliced", "unreadable"]
 
 _HUNK = re.compile(r"@@ -(?P<start>\d{1,9})(?:,(?P<count>\d{1,9}))? \+")
 _MOST_BYTES = 1 << 21
@@ -73,6 +74,38 @@ class ChangedFile:
     def is_added(self, offset: int) -> bool:
         """Whether a character of `after` stands in an added line."""
         return bisect_right(self._ends, offset) + 1 in self.added
+
+
+def kept_lines(
+    before: Iterable[tuple[int, Hashable]], after: Iterable[tuple[int, Hashable]], added: Collection[int]
+) -> set[int]:
+    """The numbers of added lines that their function already had as often.
+
+    Args:
+        before, after: number of each line of a file, and what it is: its function and its text, in any form.
+        added: numbers of the lines that the patch adds.
+    """
+    had, now = Counter(line for _, line in before), list(after)
+    counts = Counter(line for _, line in now)
+    return {number for number, line in now if number in added and counts[line] <= had[line]}
+
+
+class MovedLines:
+    """The lines that a patch removes from a file and may add elsewhere in it, each as often as it removes them.
+
+    Args:
+        removed: lines that the patch removes, in any form.
+        kept: added lines that stay where they were, in the same form.
+    """
+
+    def __init__(self, removed: Iterable[Hashable], kept: Iterable[Hashable]) -> None:
+        self._left = Counter(removed) - Counter(kept)
+
+    def take(self, line: Hashable) -> bool:
+        """Whether an added line is one of them; it is then used up."""
+        is_moved = self._left[line] > 0
+        self._left[line] -= is_moved
+        return is_moved
 
 
 def has_kinds_beyond_gold(

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.languages.c.source import Token, closing, functions, is_transparent, tokens
-from swegym_env.languages.changed import ChangedFile, read_source, unreadable
+from swegym_env.languages.changed import ChangedFile, MovedLines, kept_lines, read_source, unreadable
 from swegym_env.repo.patches import parse_patch
 
 __all__ = [
@@ -187,18 +186,16 @@ def added_means(patch: str, base: Path) -> tuple[frozenset[str], frozenset[str]]
             forging.add(unreadable("a hunk that does not fit", section.text))
             continue
         renamed, has_arguments = _renamed(text), re.search(r"\bargv\b", text.before) is not None
-        # Lines that the patch removes elsewhere in the file, with their counts.
-        moved = Counter(line for _, line in _code_with_texts("\n".join(text.removed)))
-        moved -= Counter(line for number, line in _code_with_texts(text.after) if number in renamed)
+        moved = MovedLines(
+            (line for _, line in _code_with_texts("\n".join(text.removed))),
+            (line for number, line in _code_with_texts(text.after) if number in renamed),
+        )
         own = frozenset(token.text for token, has_body in _declarators(text.before) if has_body)
         for number, line, code in _added_lines(text):
             if len(line) > _LONG_LINE or line.endswith("\\"):
                 forging.add(unreadable("a long or continued line", line))
                 line, code = line[:_LONG_LINE], code[:_LONG_LINE]
-            if number in renamed:
-                continue
-            if moved[known := (code.strip(), *_TEXT.findall(line))] > 0:
-                moved[known] -= 1
+            if number in renamed or moved.take((code.strip(), *_TEXT.findall(line))):
                 continue
             for pattern in (_FORGING, _POINTING, _CHANGING, _DIGRAPHS):
                 forging |= {match[0] for match in pattern.finditer(code) if match[0] not in own}
@@ -215,10 +212,7 @@ def _renamed(text: ChangedFile) -> set[int]:
     """The numbers of added lines that their function already had as often, ignoring the names of variables."""
     if not text.before:
         return set()
-    before = Counter(known for _, known in _named_lines(text.before))
-    after = list(_named_lines(text.after))
-    counts = Counter(known for _, known in after)
-    return {number for number, known in after if number in text.added and 0 < counts[known] <= before[known]}
+    return kept_lines(_named_lines(text.before), _named_lines(text.after), text.added)
 
 
 def _named_lines(source: str) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swegym_env.languages.changed import ChangedFile, read_source, unreadable
+from swegym_env.languages.changed import ChangedFile, MovedLines, kept_lines, read_source, unreadable
 from swegym_env.languages.javascript.source import parsed, source_text, string_value, walk
 from swegym_env.repo.patches import parse_patch
 
@@ -265,23 +264,13 @@ class _File:
     def _fresh(self, lines: list[str]) -> set[int]:
         """The numbers of added lines, without those that stay in their function or that only move in the file."""
         kept = self._renamed() if self.text.before else set()
-        moved = Counter(line.strip() for line in self.text.removed)
-        moved -= Counter(lines[number - 1].strip() for number in kept)
-        found: set[int] = set()
-        for number in sorted(self.text.added - kept):
-            line = lines[number - 1].strip()
-            if moved[line] > 0:
-                moved[line] -= 1
-            else:
-                found.add(number)
-        return found
+        moved = MovedLines(map(str.strip, self.text.removed), (lines[number - 1].strip() for number in kept))
+        return {number for number in sorted(self.text.added - kept) if not moved.take(lines[number - 1].strip())}
 
     def _renamed(self) -> set[int]:
         """The numbers of added lines that their function already had as often, ignoring the names of its variables."""
-        before = Counter(known for _, known in _named_lines(parsed(self.text.path, self.text.before), self.text.before))
-        after = list(_named_lines(self.root, self.text.after))
-        counts = Counter(known for _, known in after)
-        return {number for number, known in after if number in self.text.added and counts[known] <= before[known]}
+        before = _named_lines(parsed(self.text.path, self.text.before), self.text.before)
+        return kept_lines(before, _named_lines(self.root, self.text.after), self.text.added)
 
     def _is_fresh(self, node: Node) -> bool:
         return node.start_point[0] + 1 in self.fresh

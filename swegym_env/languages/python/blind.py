@@ -48,7 +48,7 @@ from swegym_env.languages.python.questions import (
     value_of,
     variables_of,
 )
-from swegym_env.languages.python.source import begin_of, place_of
+from swegym_env.languages.python.source import begin_of, lines_of, place_of
 
 __all__ = ["make_blind"]
 
@@ -224,7 +224,7 @@ class _File:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
             for alias in node.names
         }
-        self._lines = text.encode("utf-8", "surrogateescape").splitlines(keepends=True)
+        self._lines = lines_of(text)
         self._read_scopes()
         self._tests = self._find_tests(names)
         self._noted = list(self._find_comments())

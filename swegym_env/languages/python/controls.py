@@ -26,6 +26,7 @@ from swegym_env.languages.python.source import (
     Function,
     begin_of,
     called,
+    lines_of,
     place_of,
     reached,
     target_tests,
@@ -115,10 +116,10 @@ def _refusal(function: Function, text: str, choice: random.Random) -> _Edit:
     first = function.body[0]
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(function.body) > 1:
         first = function.body[1]
-    line, column = begin_of(first, _lines(text))
+    line, column = begin_of(first, lines_of(text))
     length = choice.randrange(3, 20)
     refusal = f"assert len({_word(choice, length)!r}) == {length + choice.randrange(1, 4)}"
-    indentation = _lines(text)[line - 1][:column].decode()
+    indentation = lines_of(text)[line - 1][:column].decode()
     separator = f"\n{indentation}" if hasattr(first, "body") else "; "  # a compound statement needs a line of its own
     return (line, column, line, column), refusal + separator
 
@@ -220,7 +221,7 @@ def _word(choice: random.Random, length: int) -> str:
 
 def _spliced(text: str, edits: Iterable[_Edit]) -> str:
     """`text` with each span replaced; columns count UTF-8 bytes."""
-    lines = _lines(text)
+    lines = lines_of(text)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))
@@ -232,8 +233,3 @@ def _spliced(text: str, edits: Iterable[_Edit]) -> str:
     for begin, end, new in sorted(spans, reverse=True):
         data = data[:begin] + new.encode() + data[end:]
     return data.decode("utf-8", "surrogateescape")
-
-
-def _lines(text: str) -> list[bytes]:
-    """Lines as the syntax tree counts them; `str.splitlines` splits at more characters than Python does."""
-    return text.encode("utf-8", "surrogateescape").splitlines(keepends=True)

@@ -35,6 +35,7 @@ from swegym_env.languages.python.source import (
     begin_of,
     called,
     is_fixture,
+    lines_of,
     place_of,
     target_tests,
     tests_in,
@@ -232,15 +233,16 @@ def only_tests(files: Mapping[str, str], names: Iterable[str]) -> Mapping[str, s
         return None
     made = dict(files)
     for path in filter(lambda path: path.endswith(".py"), files):
-        original, targets = re.split(r"\r\n|\r|\n", files[path]), kept.get(path, {})
-        lines = list(original)
+        original, targets = lines_of(files[path]), kept.get(path, {})
+        lines = [line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in original]
+        whole = list(lines)
         for _, function in tests_in(files[path]):
             if function.lineno in targets or not function.name.startswith("test") or is_fixture(function):
                 continue
             first = begin_of(function, original)[0] - 1
             last = function.end_lineno or function.lineno
             lines[first:last] = [f"{' ' * function.col_offset}pass", *[""] * (last - first - 1)]
-        if lines != original:
+        if lines != whole:
             text = "\n".join(lines)
             made[path] = f"{text.rstrip()}\n\n\n{LAST_TEST}\n"
     return made

@@ -28,7 +28,7 @@ from typing import Any
 from swegym_env.languages import Blinded, Copy, ExpectedValue, Merged
 from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _tests, conditions, with_other_values
 from swegym_env.languages.python.parsing import parse, walk
-from swegym_env.languages.python.source import Function, begin_of
+from swegym_env.languages.python.source import Function, begin_of, lines_of
 
 __all__ = ["make_merged"]
 
@@ -119,7 +119,7 @@ class _Text:
     _named: dict[str, str] = field(default_factory=dict)  # that name → the one that the copies call
 
     def __post_init__(self) -> None:
-        self._tree = parse(self.blind)
+        self._tree, self._lines = parse(self.blind), lines_of(self.blind)
         found = _PRELUDE.search(self.blind)
         self._mark = found[1] if found else ""
         functions = [node for node in walk(parse(self.original)) if isinstance(node, Function)]
@@ -211,7 +211,7 @@ class _Text:
     def replace(self, function: Function, made: Function, depth: int, copies: list[str]) -> None:
         """Replace a function by `made`, and insert its copies after the class or module that contains it."""
         found = self._blind_of[function.lineno]
-        first, _ = begin_of(found, self.blind.encode("utf-8", "surrogateescape").splitlines())
+        first, _ = begin_of(found, self._lines)
         last = found.end_lineno or found.lineno
         text = _source(made, depth)
         self.replaced.append((first, last, text + "\n" * max(0, last - first - text.count("\n"))))

@@ -17,6 +17,7 @@ __all__ = [
     "begin_of",
     "called",
     "is_fixture",
+    "lines_of",
     "place_of",
     "reached",
     "stored_in",
@@ -170,11 +171,16 @@ def is_fixture(function: Function) -> bool:
     return any("fixture" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
-def begin_of(statement: ast.stmt, lines: Sequence[str] | Sequence[bytes]) -> tuple[int, int]:
+def lines_of(text: str) -> list[bytes]:
+    """Lines as the syntax tree counts them; `str.splitlines` splits at more characters than Python does."""
+    return text.encode("utf-8", "surrogateescape").splitlines(keepends=True)
+
+
+def begin_of(statement: ast.stmt, lines: Sequence[bytes]) -> tuple[int, int]:
     """Line and column where a statement begins, with its decorators: one in parentheses begins above what it calls."""
     first: ast.stmt | ast.expr = next(iter(getattr(statement, "decorator_list", ())), statement)
     line = first.lineno
-    while first is not statement and line > 1 and lines[line - 1].lstrip()[:1] not in ("@", b"@"):
+    while first is not statement and line > 1 and not lines[line - 1].lstrip().startswith(b"@"):
         line -= 1
     return line, statement.col_offset
 
