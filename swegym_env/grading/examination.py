@@ -52,6 +52,7 @@ _LINEUPS = 2  # a test may fail for a reason of its own, once
 _LEAST_COPIES, _LEAST_COPIES_REQUIRED = 64, 2500  # however long the tests take: enough for one in 1,000
 _ENDING = 0.7  # of the time that the tests may take
 _COPIES_S = 5.0  # for copies, beside as many seconds as the tests take
+_AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run with decoys may take; times the tests, for one without copies
 _SEPARATE_RUNS, _SEPARATE_RUNS_REQUIRED = 2, 14  # half of them with a wrong value
 _MOST_PROBES = 4096
 _LEAST_TWINS, _MOST_TWINS, _COPIES_WITH_TWINS = 3, 15, 12
@@ -120,7 +121,7 @@ def examine(
         return verdict, {}
     task, language = tests.task, language_of(tests.task)
     names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
-    examination = Examination(tests, language, patch, gold, run.files, names)
+    examination = Examination(tests, language, patch, gold, run.files, names, verdict.test_duration_s)
     probe = examination.probe()
     apart = {*settled} if copied is None else {*settled, *copied.names}
     deciding = tuple(one for one in probe.deciding if not one.names <= apart)
@@ -197,7 +198,8 @@ def examine_given(
         given: tests that may give the code under test what they expect.
     """
     language = language_of(tests.task)
-    examination = Examination(tests, language, patch, gold, run.files, tests.task.fail_to_pass)
+    names, test_s = tests.task.fail_to_pass, verdict.test_duration_s
+    examination = Examination(tests, language, patch, gold, run.files, names, test_s)
     probe = examination.probe()
     number = _MOST_TWINS
     if probe.copy_s:
@@ -407,7 +409,15 @@ def _by_text(chances: Mapping[ExpectedValue, float]) -> Iterable[float]:
 
 @dataclass(frozen=True)
 class Examination:
-    """The further runs of one patch."""
+    """The further runs of one patch.
+
+    Attributes:
+        tests, patch, gold: as in `examine`.
+        language: of the task.
+        files: path → text of the test files as the task has them.
+        names: of FAIL_TO_PASS that are examined.
+        test_s: seconds that the tests take.
+    """
 
     tests: TaskTests
     language: Language
@@ -415,6 +425,7 @@ class Examination:
     gold: str
     files: Mapping[str, str]
     names: tuple[str, ...]
+    test_s: float
 
     def lineup(self, shares: Shares) -> Lineup:
         added = added_lines(self.tests.task.test_patch)
@@ -481,7 +492,9 @@ class Examination:
         lineup = self.lineup(dict.fromkeys(found, (1, 1)))
         run = self._run(self.gold, lineup)
         passed = self._outcomes(run, lineup)
-        unsound = {copy.expectation for copy in lineup.copies if passed.get(copy, False) != copy.right}
+        # With a decoy, code may run for ever; then also copies say nothing that were to run after it.
+        absent = None if run.result is not None and run.result.timed_out else False
+        unsound = {copy.expectation for copy in lineup.copies if passed.get(copy, absent) != copy.right}
         sound = [one for one in found if one not in unsound]
         if not sound:
             return Probe((), True, names)
@@ -558,14 +571,21 @@ class Examination:
         self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Iterable[str]
     ) -> dict[str, bool]:
         """Test → whether it passed, for tests with a result that no repair has."""
-        verdict = self.tests.verdict(self.tests.run(patch, rewritten=files, watched=tuple(self.files)))
+        limited = self._limited(_LONGER)
+        verdict = limited.verdict(limited.run(patch, rewritten=files, watched=tuple(self.files)))
         passed = {name: verdict.tests.get(name) == "PASSED" for name in names}
         if files and not changed:  # which tests were changed is not known by name: not all may pass
             return {name: True for name in passed if all(passed.values())}
         return {name: has for name, has in passed.items() if has == (name in changed)}
 
     def _run(self, patch: str, lineup: Lineup) -> Run:
-        return self.tests.run(patch, rewritten=lineup.files, watched=tuple(self.files))
+        limited = self._limited(len(lineup.copies))  # no copy runs more than all tests do
+        return limited.run(patch, rewritten=lineup.files, watched=tuple(self.files))
+
+    def _limited(self, longer: float) -> TaskTests:
+        """The tests, ended after so many times as long as they take; a decoy may make code run for ever."""
+        seconds = min(self.tests.timeout_s, _AT_LEAST_S + longer * self.test_s)
+        return dataclasses.replace(self.tests, timeout_s=seconds)
 
     def _outcomes(self, run: Run, lineup: Lineup) -> Mapping[Copy, bool]:
         return self.language.copies_passed(lineup, self.tests.verdict(run).tests)

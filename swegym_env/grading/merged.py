@@ -196,7 +196,7 @@ def known_merged_tests(tests: TaskTests, gold: str, store: LayerStore | None) ->
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if merged is not None:
-        _examination(tests, gold, merged.files, merged.names).remember(merged.probe)
+        _examination(tests, gold, merged.files, merged.names, tests.timeout_s).remember(merged.probe)
     return merged
 
 
@@ -245,7 +245,7 @@ def learn_merged_tests(
         if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
             return  # not UTF-8: would not survive being kept
         begins()
-        merged = _learned(tests, gold, blind, files, names, apart)
+        merged = _learned(tests, gold, blind, files, names, test_s, apart)
         probe = merged.probe
         data = {
             "version": _VERSION,
@@ -268,9 +268,10 @@ def _learned(
     blind: BlindTests,
     files: Mapping[str, str],
     names: tuple[str, ...],
+    test_s: float,
     apart: tuple[Run, Verdict] | None,
 ) -> MergedTests:
-    not_merged = MergedTests(files, names, _examination(tests, gold, files, names).probe())
+    not_merged = MergedTests(files, names, _examination(tests, gold, files, names, test_s).probe())
     # Tests that a repair settles need no copies.
     settled = {name for name in names if blind.may_settle(name)}
     numbers = frozenset(one.number for one in not_merged.probe.deciding if not one.names <= settled)
@@ -298,8 +299,10 @@ def _plain(tests: TaskTests, patch: str) -> tuple[Run, Verdict]:
     return run, tests.verdict(run)
 
 
-def _examination(tests: TaskTests, gold: str, files: Mapping[str, str], names: tuple[str, ...]) -> Examination:
-    return Examination(tests, language_of(tests.task), gold, gold, files, names)
+def _examination(
+    tests: TaskTests, gold: str, files: Mapping[str, str], names: tuple[str, ...], test_s: float
+) -> Examination:
+    return Examination(tests, language_of(tests.task), gold, gold, files, names, test_s)
 
 
 def _record(task: Task, store: LayerStore | None) -> Path:

@@ -11,6 +11,7 @@ import pytest
 
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
+from swegym_env.grading import examination
 from swegym_env.grading.examination import chance_left, nearest_chance, runs_beside_twins, shares_of, unreliable
 from swegym_env.grading.grading import grade
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Scrutiny
@@ -173,6 +174,28 @@ def test_what_nothing_can_prove_is_unproven_only_where_a_patch_has_means_of_forg
     assert (usual.resolved, usual.proof, usual.forgery_chance) == (True, "none", 1.0)
     strict = grade(odd, GOLD, store=store, backend="namespace", scrutiny=READER)
     assert (strict.resolved, strict.valid, strict.failure_reason) == (False, True, "unproven")
+
+
+def test_code_that_a_decoy_makes_run_for_ever_is_ended_long_before_the_time_limit_of_the_tests(
+    task: Task, public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = (
+        "import time\nimport unittest\n\nfrom calc.add import add\n\n\nclass Patient(int):\n"
+        "    def __eq__(self, other):\n        while int(self) == 3 != other:\n            time.sleep(0.1)\n"
+        "        return int(self) == other\n\n\nclass NewTest(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(Patient(add(1, 2)), 3)\n"
+    )
+    waiting = dataclasses.replace(
+        task,
+        instance_id="calc-waiting",
+        test_patch=new_file("tests/test_new.py", hidden),
+        fail_to_pass=("tests.test_new.NewTest.test_add",),
+    )
+    monkeypatch.setattr(examination, "_AT_LEAST_S", 4.0)
+    store = LayerStore(public_directory / "waiting")
+    verdict = grade(waiting, GOLD, store=store, backend="namespace", scrutiny=USUAL)
+    assert (verdict.resolved, verdict.proof) == (True, "controls")
+    assert verdict.control_duration_s < waiting.test_timeout_s / 4
 
 
 def test_the_largest_chance_of_forgery_can_be_set(task: Task, public_directory: Path) -> None:
