@@ -111,6 +111,8 @@ class Limits(CheckedArguments):
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Limits:
         """The defaults, with `given` replaced. Raises ConfigurationError for unknown names and values not positive."""
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"limits: expected a dictionary, got {given!r}")
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:

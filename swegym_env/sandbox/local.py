@@ -194,10 +194,12 @@ class LocalSnapshot:
         self.shell_directory = shell_directory
         self.former = _shared(former)
         self.directory = directory
+        self.discarded = False
         self._owner = os.getpid()
 
     def discard(self) -> None:
         """Free what it holds; idempotent."""
+        self.discarded = True
         if self.directory is not None:
             clean_up({"do": "remove", "directory": str(self.directory)})
         former, self.former = self.former, ()
@@ -658,6 +660,8 @@ class LocalSandbox:
         """See `api.Sandbox.restore`; background processes end."""
         if not isinstance(snapshot, LocalSnapshot) or snapshot.spec != self.spec:
             raise SandboxError("a snapshot of another sandbox cannot be restored here")
+        if snapshot.discarded:
+            raise SandboxError("a snapshot that was discarded cannot be restored")
         self._require_started()
         if self._shell is not None:
             self._shell.end()

@@ -276,6 +276,8 @@ def test_render_mode_ansi_returns_the_last_turn():
         ({"limits": {"memory_bytes": None}}, "limits: memory_bytes: expected a positive number, got None"),
         ({"limits": {"processes": 2.5}}, "limits: processes: expected a whole number, got 2.5"),
         ({"limits": {"inodes": float("inf")}}, "limits: inodes: expected a whole number, got inf"),
+        ({"limits": 5}, "limits: expected a dictionary, got 5"),
+        ({"chat_template": {"tool_use": "<tool_call>"}}, "chat_template: expected text, got a dict"),
         ({"max_turns": "5"}, "max_turns: expected None or a whole number of 1 or more, got '5'"),
         ({"max_turns": 2.5}, "max_turns: .*, got 2.5"),
         ({"max_turns": True}, "max_turns: .*, got True"),
