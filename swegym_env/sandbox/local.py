@@ -443,7 +443,10 @@ class LocalSandbox:
         limits = self.spec.limits
         timeout = limits.turn_timeout_s if timeout_s is None else timeout_s
         output_limit = limits.output_bytes if output_limit_bytes is None else output_limit_bytes
-        text = command.encode("utf-8", "surrogateescape")
+        try:
+            text = command.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return CommandResult("bash: a command cannot hold half of a surrogate pair\n", 2)
         if b"\0" in text:
             return CommandResult("bash: a command cannot hold a NUL byte\n", 2)
         for _ in range(_SHELLS_PER_COMMAND):
