@@ -25,6 +25,7 @@ __all__ = [
     "Sandbox",
     "SandboxSpec",
     "Snapshot",
+    "refused_command",
 ]
 
 
@@ -55,6 +56,16 @@ class CommandResult:
     duration_s: float = 0.0
     limit: str | None = None
     starved: bool = False
+
+
+def refused_command(command: str) -> CommandResult | None:
+    """The result of a command that no shell can be given; None for any other."""
+    held = "a NUL byte" if "\0" in command else ""
+    try:
+        command.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        held = "half of a surrogate pair"
+    return CommandResult(f"bash: a command cannot hold {held}\n", 2) if held else None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError, SandboxError, StorageError
 from swegym_env.files import write_atomically
 from swegym_env.paths import run_dir
-from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot, refused_command
 from swegym_env.sandbox.budget import Budget, OverBudgetError
 from swegym_env.sandbox.changes import find_changes
 from swegym_env.sandbox.client import clean_up, supervisor
@@ -443,12 +443,9 @@ class LocalSandbox:
         limits = self.spec.limits
         timeout = limits.turn_timeout_s if timeout_s is None else timeout_s
         output_limit = limits.output_bytes if output_limit_bytes is None else output_limit_bytes
-        try:
-            text = command.encode("utf-8", "surrogateescape")
-        except UnicodeEncodeError:
-            return CommandResult("bash: a command cannot hold half of a surrogate pair\n", 2)
-        if b"\0" in text:
-            return CommandResult("bash: a command cannot hold a NUL byte\n", 2)
+        if (refused := refused_command(command)) is not None:
+            return refused
+        text = command.encode("utf-8", "surrogateescape")
         for _ in range(_SHELLS_PER_COMMAND):
             shell = self._live()
             try:
