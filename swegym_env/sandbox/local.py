@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError, SandboxError, StorageError
-from swegym_env.files import write_atomically
+from swegym_env.files import make_directory, write_atomically
 from swegym_env.paths import run_dir
 from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot, refused_command
 from swegym_env.sandbox.budget import Budget, OverBudgetError
@@ -167,7 +167,7 @@ def _recorded_problem(what: str, version: tuple[object, ...], trial: Callable[[]
         reason = trial()
     if not reason:  # a failure is not recorded: its cause may be repaired meanwhile
         with contextlib.suppress(OSError):  # otherwise the next process tries again
-            record.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            make_directory(record.parent, 0o711)
             write_atomically(record, json.dumps({"reason": reason}))
     return reason
 
@@ -293,7 +293,7 @@ class LocalSandbox:
             directory = self._directory.path
             try:
                 for name in ("root", "dev", "binds", "empty"):
-                    os.mkdir(f"{directory}/{name}", 0o755)
+                    make_directory(f"{directory}/{name}")
                 own(f"{directory}/binds")
             except OSError as error:
                 raise storage_error(error, parent) from error
