@@ -58,15 +58,19 @@ class SupervisorClient:
             run_directories = sorted({str(directory), str(large)})
             users = "" if "users" in without else ":".join(map(str, own_users()))
             arguments = [package, str(theirs.fileno()), owner_prefix(), ",".join(without), users, *run_directories]
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                cwd="/",
-                env={},
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    cwd="/",
+                    env={},
+                )
+            except OSError as error:  # no lack of place for files
+                ours.close()
+                raise SandboxError(f"the sandbox supervisor cannot be started: {error}") from error
         self.pid = self._process.pid
         self._socket = ours
         self._gone = False  # its end of the socket is closed
