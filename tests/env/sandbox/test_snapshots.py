@@ -121,17 +121,6 @@ def test_a_snapshot_of_another_sandbox_is_rejected(opened: Opener) -> None:
     snapshot.discard()
 
 
-@pytest.mark.parametrize("files", [0, 300])
-def test_a_discarded_snapshot_is_rejected_and_ends_no_shell(sandbox: Sandbox, files: int) -> None:
-    sandbox.run(f"for ((i = 0; i < {files}; i++)); do echo $i > $i; done")
-    snapshot = sandbox.snapshot()
-    snapshot.discard()
-    shell = sandbox.run("echo $$").output
-    with pytest.raises(SandboxError, match="discarded"):
-        sandbox.restore(snapshot)
-    assert sandbox.run("echo $$").output == shell
-
-
 MINE = "/testbed/mine/file"
 MANY = "mkdir /testbed/many; for ((i = 0; i < 300; i++)); do echo $i > /testbed/many/$i; done"
 
@@ -221,3 +210,14 @@ def test_forks_that_share_layers_are_limited_as_one(opened: Opener) -> None:
         assert 400 < int(other.run("ls /testbed | wc -l").output) < 700
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("files", [0, 300])
+def test_a_discarded_snapshot_is_rejected_and_ends_no_shell(sandbox: Sandbox, files: int) -> None:
+    sandbox.run(f"for ((i = 0; i < {files}; i++)); do echo $i > $i; done")
+    snapshot = sandbox.snapshot()
+    snapshot.discard()
+    shell = sandbox.run("echo $$").output
+    with pytest.raises(SandboxError, match="discarded"):
+        sandbox.restore(snapshot)
+    assert sandbox.run("echo $$").output == shell
