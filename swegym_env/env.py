@@ -605,7 +605,12 @@ class SWEBenchEnv(TextEpisode[Task]):
         return EnvSnapshot(self._live()[0].snapshot(), self.task, self._turn, elapsed_s, self._patch)
 
     def restore(self, snapshot: EnvSnapshot) -> None:
-        """Return to a snapshot of this episode, or of the episode that this environment was forked from."""
+        """Return to a snapshot of this episode, or of the episode that this environment was forked from.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over: to play on after its end, `fork` before it.
+            SandboxError: the snapshot is of another task, or was discarded; nothing has happened.
+        """
         self._live()[0].restore(snapshot.sandbox)
         self.example = self.task = snapshot.task
         self._turn, self._patch = snapshot.turn, snapshot.patch

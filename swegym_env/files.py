@@ -1,4 +1,4 @@
-"""Files that stay whole: written atomically, or appended to line by line."""
+"""Files that stay whole: written atomically, or appended to line by line; and directories that others can enter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["append_json_line", "read_json_lines", "write_atomically"]
+__all__ = ["append_json_line", "make_directory", "read_json_lines", "write_atomically"]
+
+
+def make_directory(path: str | os.PathLike[str], mode: int = 0o755) -> None:
+    """Make a directory, and those above it that are missing, with these permissions whatever the umask is.
+
+    One that exists is left as it is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if os.path.isdir(path):
+        return
+    if above := os.path.dirname(path):
+        make_directory(above, mode)
+    try:
+        os.mkdir(path)
+    except FileExistsError:  # another process was faster, or it is a file
+        if not os.path.isdir(path):
+            raise
+        return
+    os.chmod(path, mode)
 
 
 def write_atomically(path: Path, text: str) -> Path:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import gymnasium
 
+from swegym_env.arguments import check_positive, check_whole
 from swegym_env.errors import ConfigurationError
 
 __all__ = ["TokenLimit", "TurnLimit", "WallTimeLimit"]
@@ -25,14 +26,12 @@ class _Limit(gymnasium.Wrapper[str, str, str, str], abc.ABC):
     reason: Literal["max_turns", "tokens", "time"]
     announcement: str
 
-    def __init__(self, env: gymnasium.Env[str, str], **maximum: float) -> None:
-        """Take the limit by its name. Raises ConfigurationError if it is not positive or `env` has no `last_turn`."""
+    def __init__(self, env: gymnasium.Env[str, str], maximum: float) -> None:
+        """Raises ConfigurationError if `env` has no `last_turn`."""
         if not env.has_wrapper_attr("last_turn"):
             raise ConfigurationError(f"{type(self).__name__}: {env} has no last_turn(), so it cannot be ended")
-        ((name, self._maximum),) = maximum.items()
-        if not self._maximum > 0:
-            raise ConfigurationError(f"{name}: expected a positive number, got {self._maximum!r}")
         super().__init__(env)
+        self._maximum = maximum
         self._announced = False
 
     @abc.abstractmethod
@@ -76,14 +75,15 @@ class TurnLimit(_Limit):
     """At most `max_turns` turns; the episode ends with `end_reason` "max_turns".
 
     Raises:
-        ConfigurationError: `max_turns` is below 1, or the environment has no `last_turn()`.
+        ConfigurationError: `max_turns` is not a whole number of 1 or more, or the environment has no `last_turn()`.
     """
 
     reason = "max_turns"
     announcement = "This is your last turn: submit now; otherwise your work is handed in as it then stands."
 
     def __init__(self, env: gymnasium.Env[str, str], max_turns: int) -> None:
-        super().__init__(env, max_turns=max_turns)
+        check_whole("max_turns", max_turns, 1)
+        super().__init__(env, max_turns)
         self._turns = 0
 
     def begin(self, observation: str, info: dict[str, Any]) -> None:
@@ -106,8 +106,8 @@ class TokenLimit(_Limit):
             `tokenizer.encode`, or a mapping with `input_ids`) or to their number.
 
     Raises:
-        ConfigurationError: `max_tokens` is below 1, the environment has no `last_turn()`, or the tokenizer returns
-            neither tokens nor a number.
+        ConfigurationError: `max_tokens` is not a whole number of 1 or more, the environment has no `last_turn()`, or
+            the tokenizer returns neither tokens nor a number.
     """
 
     reason = "tokens"
@@ -116,7 +116,8 @@ class TokenLimit(_Limit):
     )
 
     def __init__(self, env: gymnasium.Env[str, str], max_tokens: int, tokenizer: Callable[[str], Sized | int]) -> None:
-        super().__init__(env, max_tokens=max_tokens)
+        check_whole("max_tokens", max_tokens, 1)
+        super().__init__(env, max_tokens)
         self._tokenizer = tokenizer
         self._tokens = 0
 
@@ -152,7 +153,8 @@ class WallTimeLimit(_Limit):
     announcement = "Your time is used up, this is your last turn: submit now, or your work is not judged."
 
     def __init__(self, env: gymnasium.Env[str, str], seconds: float) -> None:
-        super().__init__(env, seconds=seconds)
+        check_positive("seconds", seconds)
+        super().__init__(env, seconds)
         self._began = 0.0
 
     def begin(self, observation: str, info: dict[str, Any]) -> None:

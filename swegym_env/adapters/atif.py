@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,10 +24,11 @@ from swegym_env.agent.formats.calls import dump_json
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, RecordedTurn, plain
 
-__all__ = ["VERSION", "from_atif", "to_atif"]
+__all__ = ["VERSION", "from_atif", "readable", "to_atif"]
 
 VERSION = "ATIF-v1.7"
 _OWN = "swegym"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OUTCOME = ("resolved", "fail_to_pass", "pass_to_pass", "end_reason", "valid", "failure_reason")
 
 
@@ -78,10 +80,10 @@ def _agent_step(record: Record, turn: RecordedTurn, call_id: str, timestamp: str
         **_bytes("message", turn.action),
     }
     if turn.patch != before:  # most turns change no file
-        own |= {"patch": _readable(turn.patch), **_bytes("patch", turn.patch)}
+        own |= {"patch": readable(turn.patch), **_bytes("patch", turn.patch)}
     return {
         "source": "agent",
-        "message": _readable(turn.action),
+        "message": readable(turn.action),
         "timestamp": timestamp,
         "tool_calls": calls or None,
         "observation": {
@@ -102,7 +104,7 @@ def _calls_of(record: Record, action: str, call_id: str) -> list[dict[str, Any]]
         case Call(name, given):
             called = (name, dict(given))
         case Command(text):
-            called = ("bash", {"command": _readable(text)})
+            called = ("bash", {"command": readable(text)})
         case Submit():
             called = ("submit", {})
         case _:
@@ -117,26 +119,33 @@ def _moment(record: Record, elapsed_s: float) -> str | None:
         return None
 
 
-def _readable(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def readable(text: str) -> str:
+    """The text with replacement characters for bytes that are not UTF-8 and for halves of surrogate pairs."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def _bytes(key: str, text: str) -> dict[str, str]:
-    """What a text was made of, where it is not UTF-8; nothing where it is."""
-    if _readable(text) == text:
+    """What a text was made of, where it is not UTF-8; nothing where it is. No bytes hold half of a surrogate pair."""
+    if readable(text) == text:
         return {}
-    return {f"{key}_base64": base64.b64encode(text.encode("utf-8", "surrogateescape")).decode()}
+    try:
+        return {f"{key}_base64": base64.b64encode(text.encode("utf-8", "surrogateescape")).decode()}
+    except UnicodeEncodeError:
+        return {f"{key}_utf16_base64": base64.b64encode(text.encode("utf-16-le", "surrogatepass")).decode()}
 
 
 def _text_field(key: str, text: str) -> dict[str, Any]:
     """A text under its key, as the format has it, and its exact bytes in `extra` where they are not UTF-8."""
     exact = _bytes(key, text)
-    return {key: _readable(text), **({"extra": {_OWN: exact}} if exact else {})}
+    return {key: readable(text), **({"extra": {_OWN: exact}} if exact else {})}
 
 
 def _exact(own: Mapping[str, Any], key: str, shown: str) -> str:
-    exact = own.get(f"{key}_base64")
-    return shown if exact is None else base64.b64decode(exact).decode("utf-8", "surrogateescape")
+    if (exact := own.get(f"{key}_base64")) is not None:
+        return base64.b64decode(exact).decode("utf-8", "surrogateescape")
+    if (exact := own.get(f"{key}_utf16_base64")) is not None:
+        return base64.b64decode(exact).decode("utf-16-le", "surrogatepass")
+    return shown
 
 
 def _without_none(value: Any) -> Any:

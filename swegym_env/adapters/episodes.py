@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from swegym_env.adapters.atif import from_atif
+from swegym_env.adapters.atif import from_atif, readable
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, find_records, read_record
 
@@ -19,7 +19,7 @@ def messages_of(record: Record) -> dict[str, Any]:
     system = [{"role": "system", "content": record.system_prompt}] if record.system_prompt else []
     read = [record.prompt, *(turn.observation for turn in record.turns[:-1])]
     turns = [
-        {"role": role, "content": content.encode("utf-8", "surrogateescape").decode("utf-8", "replace")}
+        {"role": role, "content": readable(content)}
         for observation, turn in zip(read, record.turns, strict=True)
         for role, content in (("user", observation), ("assistant", turn.action))
     ]

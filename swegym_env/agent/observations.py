@@ -71,10 +71,7 @@ def _readable(output: str) -> tuple[str, int]:
     text = _ESCAPES.sub("", output).replace("\r\n", "\n")
     shown = _OVERWRITTEN.sub("", text) if "\r" in text else text
     dropped = len(text) - len(shown)
-    for control, written in _CONTROLS.items():  # faster than `translate`, which asks for every character
-        if control in shown:
-            shown = shown.replace(control, written)
-    lines = shown.split("\n")
+    lines = _written(shown).split("\n")
     half = _LINE_LIMIT // 2
     folded = [
         f"{line[:half]} [... {len(line) - _LINE_LIMIT} characters of this line ...] {line[-half:]}"
@@ -84,6 +81,14 @@ def _readable(output: str) -> tuple[str, int]:
     ]
     dropped += sum(len(line) - _LINE_LIMIT for line in lines if len(line) > _LINE_LIMIT)
     return "\n".join(folded), dropped
+
+
+def _written(text: str) -> str:
+    """The text with its control characters in ASCII."""
+    for control, written in _CONTROLS.items():  # faster than `translate`, which asks for every character
+        if control in text:
+            text = text.replace(control, written)
+    return text
 
 
 def shorten(text: str, limit_chars: int, *, extra: int = 0) -> tuple[str, int]:
@@ -104,15 +109,24 @@ def shorten(text: str, limit_chars: int, *, extra: int = 0) -> tuple[str, int]:
 
 
 def turn_text(title: str, action: str | None, observation: str) -> str:
-    """One turn as plain text: a title, the action after `>>>`, the observation. Terminal escapes are removed."""
-    acted = "" if action is None else "\n".join(f">>> {line}" for line in _ESCAPES.sub("", action).split("\n")) + "\n"
-    return f"── {title} ──\n{acted}{observation}"
+    """One turn as plain text: a title, the action after `>>>`, the observation. Nothing in it controls a terminal."""
+    acted = "" if action is None else "\n".join(f">>> {line}" for line in _printable(action).split("\n")) + "\n"
+    return f"── {title} ──\n{acted}{_printable(observation)}"
+
+
+def _printable(text: str) -> str:
+    return _written(_ESCAPES.sub("", text).replace("\r\n", "\n"))
 
 
 def print_turn(title: str, action: str | None, observation: str) -> None:
-    """Print one turn, in colours if standard output is a terminal."""
+    """Print one turn, in colours if standard output is a terminal; characters that it lacks are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+
+    def shown(text: str) -> str:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+
     if not sys.stdout.isatty():
-        print(turn_text(title, action, observation), flush=True)  # noqa: T201 - the purpose of render_mode="human"
+        print(shown(turn_text(title, action, observation)), flush=True)  # noqa: T201 - the purpose of render_mode="human"
         return
     from rich.console import Console
     from rich.text import Text
@@ -120,10 +134,7 @@ def print_turn(title: str, action: str | None, observation: str) -> None:
     console = Console(highlight=False)
     console.rule(Text(title, style="bold cyan"), align="left")
     if action is not None:
-        console.print(Text(action, style="bold green"))
-    body, _, last = observation.rpartition("\n")
-    if last.startswith("[exit code "):
-        style = "green" if last.startswith("[exit code 0") else "red"
-        console.print(Text(body), Text(last, style=style), sep="\n" if body else "")
-    else:
-        console.print(Text(observation))
+        console.print(Text(shown(_printable(action)), style="bold green"))
+    body, _, last = shown(_printable(observation)).rpartition("\n")
+    style = "" if not last.startswith("[exit code ") else "green" if last.startswith("[exit code 0") else "red"
+    console.print(Text(body), Text(last, style=style), sep="\n" if body else "")

@@ -68,7 +68,9 @@ def add_parser(commands: Any) -> None:
 
 def _add_layers(parser: argparse.ArgumentParser, all_layers: str) -> None:
     parser.add_argument("address", metavar="ADDRESS", help=_ADDRESS)
-    parser.add_argument("layers", nargs="*", metavar="LAYER", help=f"by name; without any, all {all_layers}")
+    parser.add_argument(
+        "layers", nargs="*", default=[], metavar="LAYER", help=f"by name; without any, all {all_layers}"
+    )
 
 
 def _add_tasks(parser: argparse.ArgumentParser) -> None:

@@ -39,7 +39,7 @@ from swegym_env.languages import CHANCE, Scrutiny, language_of
 from swegym_env.languages.caching import patch_cache
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
-from swegym_env.repo.patches import parse_patch, refusal, touched_paths
+from swegym_env.repo.patches import parse_patch, refusal, refused_patch, touched_paths
 from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.backends import find_backend
 from swegym_env.sandbox.imported import MODULE
@@ -86,6 +86,8 @@ def grade(
         InfrastructureError: the machine failed, or the task's own tests cannot run without the patch either.
     """
     _check_chance(max_forgery_chance, policy, scrutiny)
+    if refused := refusal(patch):
+        patch = refused_patch(refused)
     server = find_backend(backend).server
     if server is not None:
         if repos is not None or store is not None or scrutiny is not None:

@@ -90,7 +90,9 @@ def _turns(turns: Iterable[RecordedTurn]) -> Iterable[dict[str, Any]]:
 
 
 def _change(before: str, after: str) -> list[Any] | None:
-    """The change from `before` to `after`: number of characters kept at head and tail, and the text between; or None.
+    """The change from `before` to `after`: what is kept at head and tail, and the text between; None if there is none.
+
+    What is kept is counted in UTF-16 code units, as the page's script counts characters.
 
     A diff grows a little with each turn; whole diffs would make the page grow with the square of the turns.
     """
@@ -100,4 +102,5 @@ def _change(before: str, after: str) -> list[Any] | None:
     head = next((n for n in range(shorter) if before[n] != after[n]), shorter)
     rest = shorter - head
     tail = next((n for n in range(rest) if before[-1 - n] != after[-1 - n]), rest)
-    return [head, tail, after[head : len(after) - tail]]
+    kept = (before[:head], before[len(before) - tail :])
+    return [*(len(text.encode("utf-16-le", "surrogatepass")) // 2 for text in kept), after[head : len(after) - tail]]

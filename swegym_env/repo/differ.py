@@ -129,7 +129,7 @@ class Differ:
             self.requests += 1
             printed = _read_until(process, end, used_s, budget).removeprefix(pair)
         except BaseException as error:
-            self._close()  # an object may be half written, an answer half read
+            self.close()  # an object may be half written, an answer half read
             if isinstance(error, OSError) and not isinstance(error, OverBudgetError):
                 raise StorageError(f"{_PURPOSE}: {error}") from error
             raise
@@ -182,10 +182,6 @@ class Differ:
             raise _failure("check-ignore", process.returncode, errors, "reading its .gitignore patterns")
         return {os.fsdecode(name[2:]) for name in found.split(b"\0") if name}
 
-    def close(self) -> None:
-        """End git and remove its objects; the next request starts anew."""
-        self._close()
-
     def abandon(self) -> None:
         """Close the pipes in a forked child: git exits only when every copy of its standard input is closed."""
         if self._process is not None:
@@ -197,7 +193,7 @@ class Differ:
     def _start(self) -> tuple[subprocess.Popen[bytes], ObjectWriter]:
         """A running git and the writer of its objects; both are replaced before they grow large."""
         if self._served >= _MAX_REQUESTS or self._bytes >= _MAX_BYTES:
-            self._close()
+            self.close()
         directory = self._open_directory()
         if self._process is not None and (
             self._process.poll() is not None or _cpu_s(self._process.pid) > _PROCESS_CPU_S / 2
@@ -247,7 +243,8 @@ class Differ:
             self._process.wait()
             self._process = None
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End git and remove its objects; the next request starts anew."""
         self._end_process()
         if self._directory is not None:
             remove_tree(self._directory)

@@ -96,6 +96,7 @@ class Git:
             istream=subprocess.PIPE,
             env=added,
             start_new_session=True,
+            umask=0o022,  # a layer is the same wherever it is built
         )
         process, started.proc = started.proc, None
         assert process is not None

@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from swegym_env.files import make_directory
+
 __all__ = ["COMMIT_TIME_S", "GITLINK", "REPOSITORY_CONFIG", "Blob", "ObjectWriter", "write_repository"]
 
 Blob = tuple[int, bytes]
@@ -56,7 +58,7 @@ class ObjectWriter:
         directory = f"{self._objects}/{oid[:2]}"
         path = f"{directory}/{oid[2:]}"
         if not os.path.exists(path):
-            os.makedirs(directory, exist_ok=True)
+            make_directory(directory)
             unfinished = f"{path}.{os.getpid()}"  # a process that dies here leaves no partial object under the id
             with open(unfinished, "wb") as file:
                 file.write(zlib.compress(data, 1))
@@ -112,28 +114,30 @@ def write_repository(
     """
     git = root / ".git"
     for name in ("", "objects", "refs", "refs/heads", "refs/tags", "info", "objects/info"):
-        (git / name).mkdir()
+        make_directory(git / name)
     objects = ObjectWriter(git / "objects")
     blobs: dict[str, tuple[int, str]] = {}
     for path, text in files.items():
         content = text.encode("utf-8", "surrogateescape")
         mode = 0o755 if content.startswith(b"#!") else 0o644
         target = os.path.join(root, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        make_directory(os.path.dirname(target))
         with open(target, "wb") as file:
             file.write(content)
         os.chmod(target, mode)
         os.utime(target, (COMMIT_TIME_S, COMMIT_TIME_S))
         blobs[path] = (stat.S_IFREG | mode, objects.write("blob", content))
     commit = objects.write_commit(objects.write_tree(blobs), message)
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    (git / "config").write_text(REPOSITORY_CONFIG)
-    (git / "refs" / "heads" / "main").write_text(commit + "\n")
+    contents = {"HEAD": "ref: refs/heads/main\n", "config": REPOSITORY_CONFIG, "refs/heads/main": f"{commit}\n"}
+    for name, text in contents.items():
+        (git / name).write_text(text)
+        (git / name).chmod(0o644)
     if owner is not None:
         for directory, names, entries in os.walk(root):
             for name in (*names, *entries):
                 os.chown(os.path.join(directory, name), *owner, follow_symlinks=False)
     (git / "index").write_bytes(_index(root, blobs))  # after chown: it holds the owner and the change time
+    (git / "index").chmod(0o644)
     if owner is not None:
         os.chown(git / "index", *owner)
     return commit

@@ -141,8 +141,14 @@ def refused_patch(reason: str) -> str:
 
 
 def refusal(patch: str) -> str:
-    """Why there is no patch, where `patch` is a refused one; else empty."""
-    return patch.removeprefix(_REFUSED).strip() if patch.startswith(_REFUSED) else ""
+    """Why there is no patch, where `patch` is a refused one or cannot be the bytes of any; else empty."""
+    if patch.startswith(_REFUSED):
+        return patch.removeprefix(_REFUSED).strip()
+    try:
+        patch.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return "it holds half of a surrogate pair, which no file does"
+    return ""
 
 
 def touched_paths(patch: str) -> frozenset[str]:

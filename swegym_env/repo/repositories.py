@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from swegym_env.errors import RepositoryError
+from swegym_env.files import make_directory
 from swegym_env.paths import expand
 from swegym_env.repo.git import Git
 from swegym_env.repo.objects import write_repository
@@ -175,7 +176,7 @@ def files_layer(files: Mapping[str, str], store: LayerStore | None = None) -> Pa
             if outside or ".git" in (part.lower() for part in parts):
                 raise RepositoryError(f"files: {path!r} is no path inside a repository")
         testbed = layer / _TESTBED
-        testbed.mkdir()
+        make_directory(testbed)
         user = sandbox_user()
         write_repository(testbed, files, owner=None if user == (os.geteuid(), os.getegid()) else user)
         own(testbed)
@@ -266,7 +267,7 @@ def _export_commit(name: str, location: str, revision: str, patch: str, testbed:
                 location = _fetch_for_lookup(name, location, revision, scratch, purpose)
             with _unknown_commit_explained(purpose, location):
                 commit = Git(purpose, location).text("rev-parse", "--verify", f"{revision}^{{commit}}").strip()
-        testbed.mkdir()
+        make_directory(testbed)
         git = initialize(testbed, purpose)
         missing: frozenset[str] = frozenset()
         if not is_url(location):

@@ -25,6 +25,7 @@ __all__ = [
     "Sandbox",
     "SandboxSpec",
     "Snapshot",
+    "refused_command",
 ]
 
 
@@ -55,6 +56,16 @@ class CommandResult:
     duration_s: float = 0.0
     limit: str | None = None
     starved: bool = False
+
+
+def refused_command(command: str) -> CommandResult | None:
+    """The result of a command that no shell can be given; None for any other."""
+    held = "a NUL byte" if "\0" in command else ""
+    try:
+        command.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        held = "half of a surrogate pair"
+    return CommandResult(f"bash: a command cannot hold {held}\n", 2) if held else None
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,8 @@ class Limits(CheckedArguments):
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Limits:
         """The defaults, with `given` replaced. Raises ConfigurationError for unknown names and values not positive."""
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"limits: expected a dictionary, got {given!r}")
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, SandboxError
+from swegym_env.files import make_directory
 from swegym_env.paths import large_run_dir, run_dir
 from swegym_env.sandbox.gc import collect_garbage
 from swegym_env.sandbox.identity import own_users
@@ -48,7 +49,7 @@ class SupervisorClient:
 
     def __init__(self, directory: Path, large: Path) -> None:
         without = disabled_features()
-        directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_directory(directory, 0o711)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
@@ -57,15 +58,19 @@ class SupervisorClient:
             run_directories = sorted({str(directory), str(large)})
             users = "" if "users" in without else ":".join(map(str, own_users()))
             arguments = [package, str(theirs.fileno()), owner_prefix(), ",".join(without), users, *run_directories]
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                cwd="/",
-                env={},
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    cwd="/",
+                    env={},
+                )
+            except OSError as error:  # no lack of place for files
+                ours.close()
+                raise SandboxError(f"the sandbox supervisor cannot be started: {error}") from error
         self.pid = self._process.pid
         self._socket = ours
         self._gone = False  # its end of the socket is closed

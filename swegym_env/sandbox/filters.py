@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swegym_env.errors import ConfigurationError
-from swegym_env.files import write_atomically
+from swegym_env.files import make_directory, write_atomically
 from swegym_env.paths import expand, work_dir
 from swegym_env.sandbox.linux.seccomp import (
     PROFILE,
@@ -61,7 +61,7 @@ def runtime_profile() -> Path:
     text = _read(_runtime_text)
     file = work_dir() / f"seccomp-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
     if not file.exists():
-        file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_directory(file.parent)
         write_atomically(file, text)
         file.chmod(0o644)
     return file

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from swegym_env.errors import StorageError
+from swegym_env.files import make_directory
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import sandbox_user
 
@@ -117,12 +118,12 @@ def _text(path: str) -> str:
 
 def _publish(image: Path, files: dict[str, str], links: dict[str, str]) -> None:
     """Write the tree to a temporary directory and rename it; if another process was first, its tree stays."""
-    image.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_directory(image.parent)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{image.name}-", dir=image.parent))
     try:
         unfinished.chmod(0o755)
         for name in _EMPTY:
-            (unfinished / name).mkdir(mode=0o755, parents=True, exist_ok=True)
+            make_directory(unfinished / name)
         for name in ("tmp", "var/tmp"):
             (unfinished / name).chmod(0o1777)
         for name, target in links.items():
@@ -142,11 +143,11 @@ def _publish(image: Path, files: dict[str, str], links: dict[str, str]) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_directory(target.parent)
     if source.name == "certs":
         # Only the bundle: the rest of the directory is hundreds of links into /usr/share.
         source, target = source / "ca-certificates.crt", target / "ca-certificates.crt"
-        target.parent.mkdir(mode=0o755, exist_ok=True)
+        make_directory(target.parent)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, ignore=_unreadable)
     elif source.is_file():

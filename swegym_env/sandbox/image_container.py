@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.errors import SandboxError
+from swegym_env.files import make_directory
 from swegym_env.sandbox.api import Limits
 from swegym_env.sandbox.client import SupervisorClient, supervisor
 from swegym_env.sandbox.identity import own
@@ -195,7 +196,7 @@ def _make_directory(client: SupervisorClient) -> Path:
     directory = lease_directory("container", client.pid)
     try:
         for name in ("root", "dev", "binds", "empty", "image"):
-            (directory / name).mkdir(mode=0o755)
+            make_directory(directory / name)
         own(directory / "binds")
     except OSError as error:
         raise storage_error(error, directory.parent) from error

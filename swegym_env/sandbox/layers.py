@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swegym_env.errors import LayerError
-from swegym_env.files import write_atomically
+from swegym_env.files import make_directory, write_atomically
 from swegym_env.long_work import begins
 from swegym_env.paths import work_dir
 from swegym_env.sandbox.identity import own, sandbox_user
@@ -287,7 +287,7 @@ class LayerStore:
             LayerError: the sandbox's user cannot reach the store.
         """
         _make_public(self.root)
-        (self.root / ".building").mkdir(exist_ok=True)
+        make_directory(self.root / ".building")
         with self._lock(name):
             temporary = self.root / ".building" / f"{name}.{secrets.token_hex(6)}"
             try:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from swegym_env.errors import StorageError
+from swegym_env.files import make_directory
 from swegym_env.paths import run_dir
 from swegym_env.sandbox.linux.files import remove_tree
 
@@ -109,8 +110,7 @@ def lease_directory(kind: str, supervisor: int, parent: Path | None = None) -> P
     lease = Lease(os.getpid(), _start_of_owner(os.getpid()), supervisor, process_start(supervisor) or 0, boot_id())
     unfinished = parent / f".{name}"
     try:
-        parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-        unfinished.mkdir(mode=0o711)
+        make_directory(unfinished, 0o711)
         (unfinished / _LEASE).write_text(json.dumps(asdict(lease)))
         return unfinished.rename(parent / name)
     except OSError as error:

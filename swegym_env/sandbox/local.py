@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from swegym_env.errors import ConfigurationError, InfrastructureError, SandboxBrokenError, SandboxError, StorageError
-from swegym_env.files import write_atomically
+from swegym_env.files import make_directory, write_atomically
 from swegym_env.paths import run_dir
-from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import Change, CommandResult, SandboxSpec, Snapshot, refused_command
 from swegym_env.sandbox.budget import Budget, OverBudgetError
 from swegym_env.sandbox.changes import find_changes
 from swegym_env.sandbox.client import clean_up, supervisor
@@ -167,7 +167,7 @@ def _recorded_problem(what: str, version: tuple[object, ...], trial: Callable[[]
         reason = trial()
     if not reason:  # a failure is not recorded: its cause may be repaired meanwhile
         with contextlib.suppress(OSError):  # otherwise the next process tries again
-            record.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+            make_directory(record.parent, 0o711)
             write_atomically(record, json.dumps({"reason": reason}))
     return reason
 
@@ -194,10 +194,12 @@ class LocalSnapshot:
         self.shell_directory = shell_directory
         self.former = _shared(former)
         self.directory = directory
+        self.discarded = False
         self._owner = os.getpid()
 
     def discard(self) -> None:
         """Free what it holds; idempotent."""
+        self.discarded = True
         if self.directory is not None:
             clean_up({"do": "remove", "directory": str(self.directory)})
         former, self.former = self.former, ()
@@ -291,7 +293,7 @@ class LocalSandbox:
             directory = self._directory.path
             try:
                 for name in ("root", "dev", "binds", "empty"):
-                    os.mkdir(f"{directory}/{name}", 0o755)
+                    make_directory(f"{directory}/{name}")
                 own(f"{directory}/binds")
             except OSError as error:
                 raise storage_error(error, parent) from error
@@ -441,9 +443,9 @@ class LocalSandbox:
         limits = self.spec.limits
         timeout = limits.turn_timeout_s if timeout_s is None else timeout_s
         output_limit = limits.output_bytes if output_limit_bytes is None else output_limit_bytes
+        if (refused := refused_command(command)) is not None:
+            return refused
         text = command.encode("utf-8", "surrogateescape")
-        if b"\0" in text:
-            return CommandResult("bash: a command cannot hold a NUL byte\n", 2)
         for _ in range(_SHELLS_PER_COMMAND):
             shell = self._live()
             try:
@@ -658,6 +660,8 @@ class LocalSandbox:
         """See `api.Sandbox.restore`; background processes end."""
         if not isinstance(snapshot, LocalSnapshot) or snapshot.spec != self.spec:
             raise SandboxError("a snapshot of another sandbox cannot be restored here")
+        if snapshot.discarded:
+            raise SandboxError("a snapshot that was discarded cannot be restored")
         self._require_started()
         if self._shell is not None:
             self._shell.end()

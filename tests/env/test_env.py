@@ -1,5 +1,8 @@
 """`SWEBenchEnv` in real sandboxes: the contract of its observations, rewards and infos."""
 
+import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +21,7 @@ from swegym_env.sandbox.api import Imports, Limits, SandboxSpec
 from swegym_env.sandbox.images.building import PullOptions
 from swegym_env.tasks.data import mini_edit
 from swegym_env.tasks.task import TaskSet
+from tests.places import public_directory
 
 TASK = mini_edit.generate(0)
 
@@ -276,6 +280,8 @@ def test_render_mode_ansi_returns_the_last_turn():
         ({"limits": {"memory_bytes": None}}, "limits: memory_bytes: expected a positive number, got None"),
         ({"limits": {"processes": 2.5}}, "limits: processes: expected a whole number, got 2.5"),
         ({"limits": {"inodes": float("inf")}}, "limits: inodes: expected a whole number, got inf"),
+        ({"limits": 5}, "limits: expected a dictionary, got 5"),
+        ({"chat_template": {"tool_use": "<tool_call>"}}, "chat_template: expected text, got a dict"),
         ({"max_turns": "5"}, "max_turns: expected None or a whole number of 1 or more, got '5'"),
         ({"max_turns": 2.5}, "max_turns: .*, got 2.5"),
         ({"max_turns": True}, "max_turns: .*, got True"),
@@ -425,3 +431,30 @@ def test_an_unknown_instance_or_option_or_prompt_is_named(env, tmp_path):
     (tmp_path / "task.j2").write_text("task")
     with pytest.raises(ConfigurationError, match="nothing"):
         SWEBenchEnv(tasks=[TASK], prompt=str(tmp_path)).reset()
+
+
+PLAYED = """
+import os, sys
+os.umask(int(sys.argv[2], 8))
+from swegym_env.env import SWEBenchEnv
+env = SWEBenchEnv(sandbox=sys.argv[1], action_format="raw", tools="default")
+env.reset(seed=0)
+for action in ("echo a > new", "stat -c '%A %U %n' * .git/* /opt/swegym/*/*", "rm new; search def | tail -1"):
+    observation, *_, info = env.step(action)
+    print(observation, info["patch"])
+env.step(f"git apply - <<'END_OF_PATCH'\\n{env.task.patch}END_OF_PATCH")
+print(env.step("submit")[1])
+"""
+
+
+def test_an_owner_with_any_umask_plays_the_same_episode(backend):
+    played = []
+    for umask in ("022", "077"):
+        with public_directory("work") as work, public_directory("run") as run:
+            places = {"SWEGYM_WORKDIR": str(work / "new"), "SWEGYM_RUNDIR": str(run / "new")}
+            environment = {**os.environ, **places, "PYTHONPATH": os.pathsep.join(sys.path)}
+            command = [sys.executable, "-c", PLAYED, backend, umask]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
+            played.append(done.stdout)
+    assert played[0] == played[1] and played[0].endswith("\n1.0\n")

@@ -59,8 +59,10 @@ def action_format(chosen: str | ActionFormat, *, chat_template: str | None = Non
         chat_template: of the model (Jinja2 text). With "auto" it decides: a model acts as it was trained to.
 
     Raises:
-        ConfigurationError: there is no such format; the message lists the known ones.
+        ConfigurationError: there is no such format (the message lists the known ones), or the template is not text.
     """
+    if not isinstance(chat_template, str | None):  # a tokenizer may have several, by name
+        raise ConfigurationError(f"chat_template: expected text, got a {type(chat_template).__name__}")
     if isinstance(chosen, str) and chosen == "auto" and chat_template is not None:
         chosen = format_of_template(chat_template)
     known = ACTION_FORMATS.get(chosen, chosen) if isinstance(chosen, str) else chosen

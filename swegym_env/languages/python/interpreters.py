@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from swegym_env.errors import LayerError
+from swegym_env.files import make_directory
 from swegym_env.paths import expand, work_dir
 from swegym_env.sandbox.identity import own
 from swegym_env.sandbox.layers import LayerStore, Provenance, system_of
@@ -155,7 +156,7 @@ def _fetch(version: str) -> str:
         if program is None:
             continue
         _log.warning("Python %s is not on this machine: %s fetches it into %s", version, name, place)
-        place.mkdir(mode=0o755, parents=True, exist_ok=True)
+        make_directory(place)
         environment = {**os.environ, "UV_PYTHON_INSTALL_DIR": str(place)}
         try:
             done = subprocess.run(
@@ -163,6 +164,7 @@ def _fetch(version: str) -> str:
                 capture_output=True,
                 text=True,
                 timeout=_FETCH_TIMEOUT_S,
+                umask=0o022,
                 stdin=subprocess.DEVNULL,
                 env=environment,
                 check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import select
@@ -90,7 +91,14 @@ def _checked(result: int, call: str, subject: str = "") -> int:
 
 
 def _path(path: str) -> bytes:
-    return os.fsencode(path)
+    """The bytes of a path. Raises OSError: there is no such path; C would cut it off at a NUL."""
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise OSError(errno.EILSEQ, os.strerror(errno.EILSEQ), path) from error
+    if b"\0" in encoded:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    return encoded
 
 
 def clone(flags: int, group: int | None = None) -> int:

@@ -589,6 +589,7 @@ def main(arguments: list[str]) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner decides when it ends, and the socket shows when it has
+    os.umask(0o022)
     owner = socket.socket(fileno=int(arguments[0]))
     owner.set_inheritable(False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -36,6 +36,7 @@ _CONNECT_S = 10.0
 _CONNECT_DIRECT_S = 2.0  # where the pool remains as another route
 _MARGIN_S = 30.0  # what a response may take longer than the work itself
 _LONGEST_PAUSE_S = 2.0
+_LONGEST_S = 1e9  # what a socket can wait; the server refuses less
 
 _DIRECT = frozenset(
     f"/container/{action}" for action in ("exec", "diff", "read", "write", "changes", "endpoint", "interrupt")
@@ -171,7 +172,7 @@ class ServerClient:
                 connection.timeout = connect_s
                 connection.connect()
                 _detect_dead_peer(connection)
-            connection.sock.settimeout(timeout_s)
+            connection.sock.settimeout(min(timeout_s, _LONGEST_S))
             connection.request("GET" if body is None else "POST", path, body, headers)
             response = connection.getresponse()
             content = response.read()

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, SandboxError
-from swegym_env.sandbox.api import Change, CommandResult, ProgramEnded, ProgramRequest, SandboxSpec, Snapshot
+from swegym_env.sandbox.api import (
+    Change,
+    CommandResult,
+    ProgramEnded,
+    ProgramRequest,
+    SandboxSpec,
+    Snapshot,
+    refused_command,
+)
 from swegym_env.sandbox.budget import Budget
 from swegym_env.sandbox.remote import leases
 from swegym_env.sandbox.remote.connection import Route, ServerClient, connect
@@ -177,6 +185,8 @@ class RemoteSandbox:
         self, command: str, *, timeout_s: float | None = None, output_limit_bytes: int | None = None
     ) -> CommandResult:
         """See `api.Sandbox.run`: one request."""
+        if (refused := refused_command(command)) is not None:
+            return refused
         limit = self.spec.limits.turn_timeout_s if timeout_s is None else timeout_s
         payload = {
             **self._with_command,

@@ -168,7 +168,7 @@ class _Archive:
     def __enter__(self) -> _Archive:
         try:
             fields = _SUPERBLOCK.unpack(self._read(0, _SUPERBLOCK.size))
-            magic, self._inode_count, _, self._block_bytes, self._fragment_count = fields[:5]
+            magic, _, _, self._block_bytes, self._fragment_count = fields[:5]
             compressor, block_log, _, _, major, minor = fields[5:11]
             self._root, used, _, xattrs, self._inodes, self._directories, self._fragments, _ = fields[11:]
             if (magic, major, minor) != (_MAGIC, 4, 0):

@@ -98,6 +98,13 @@ def test_bytes_that_are_not_utf8_are_kept_beside_a_readable_text(recorded: Recor
     assert base64.b64decode(step["extra"]["swegym"]["message_base64"]) == b"echo \xfe"
     again = from_atif(document)
     assert again.turns == record.turns
+    half = dataclasses.replace(
+        record, turns=[dataclasses.replace(exact, action="echo \ud83d \udcfe")]
+    )  # of a model's emoji
+    document = to_atif(half)
+    json.dumps(document, ensure_ascii=False).encode()
+    assert document["steps"][-1]["message"] == "echo \ufffd \ufffd" and from_atif(document).turns == half.turns
+    assert messages_of(half)["messages"][-1]["content"] == "echo \ufffd \ufffd"
     assert (again.prompt, again.system_prompt) == ("\udcaa", "\udcab")
 
 

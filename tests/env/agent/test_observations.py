@@ -1,12 +1,16 @@
 """Observations are bounded, harmless and say what is missing."""
 
+import contextlib
+import os
+import re
+import sys
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swegym_env.agent.observations import render_result, shorten
+from swegym_env.agent.observations import print_turn, render_result, shorten
 from swegym_env.sandbox import SandboxSpec, open_sandbox
 from swegym_env.sandbox.api import CommandResult
 
@@ -155,3 +159,22 @@ def test_middle_of_a_very_long_output_is_counted_in_characters_of_the_output() -
     assert tail.endswith("\\x00\nlast\n[exit code 1]")
     assert shown.truncated_chars == len(output) - 1000 + 7
     assert f"[... {shown.truncated_chars} characters left out ...]" in shown.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_printed_turn_neither_controls_a_terminal_nor_fails_for_any_text(terminal, encoding, monkeypatch):
+    reader, writer = os.openpty() if terminal else os.pipe()
+    with open(reader, "rb", 0) as printed:
+        with open(writer, "w", encoding=encoding) as stdout, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", stdout)
+            hostile = "a\x1b]0;title\x07 \x9b2J \b\b\x0e \ud83d ☃ \x1b"
+            print_turn("turn 1", f"act {hostile}", f"see\r\n{hostile}\n[exit code 0]")
+        read = b""
+        with contextlib.suppress(OSError):  # EIO: the end of a terminal
+            while piece := printed.read(1 << 16):
+                read += piece
+    text = read.decode(encoding)
+    plain = re.sub(r"\x1b\[[0-9;]*m|\r(?=\n)", "", text) if terminal else text  # colours, and line ends of a terminal
+    assert "act a" in plain and "see\na" in plain and "\n[exit code 0]" in plain and "\\ud83d" in plain
+    assert [character for character in plain if not character.isprintable() and character != "\n"] == []

@@ -37,6 +37,17 @@ def test_the_environment_passes_the_gymnasium_checker(name):
     env.close()
 
 
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("form", ["{}", "```python\n{}\n```", "<answer>{}</answer>", f"{REPAIR.path}\n{{}}"])
+def test_an_answer_with_half_of_a_surrogate_pair_is_wrong(name, form):
+    block = "<<<<<<< SEARCH\n=======\nx = '\ud83d'\n>>>>>>> REPLACE" if REPAIR.path in form else "x = '\ud83d'"
+    env = gymnasium.make(name)
+    env.reset(options={"instance_id": REPAIR.instance_id} if name == IDS[0] else None, seed=0)
+    _, reward, terminated, _, info = env.step(form.format(block))
+    assert (reward, terminated, info["valid"], info["resolved"]) == (0.0, True, True, False)
+    env.close()
+
+
 @pytest.mark.parametrize("name", ["SWEBenchLite-v0", "SWEBenchVerified-v0", "SWEGym-v0"])
 def test_named_datasets_are_swe_bench_env_with_another_dataset(name):
     spec = gymnasium.spec(name)

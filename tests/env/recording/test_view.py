@@ -126,7 +126,7 @@ def test_diff_of_each_turn_marks_new_lines(show, episode):
 
 
 def test_earlier_turn_shows_its_own_diff(show, made_record):
-    texts = ["", "a\nb\nc\n", "a\nx\nb\nc\n", "b\nc\n", "", "zz\n"]
+    texts = ["", "😀\nb\n😀\n", "😀\nx\nb\n😀\n", "b\n😃\n", "", "zz\n"]  # of two code units each in JavaScript
     patches = [
         text and "diff --git a/f b/f\n@@ -0,0 +1 @@\n" + "".join(f"+{line}\n" for line in text.split())
         for text in texts

@@ -271,10 +271,14 @@ def test_wall_time_limit_truncates_after_an_announced_turn():
 
 
 def test_limits_are_checked():
-    with pytest.raises(ConfigurationError, match="max_turns"):
-        TurnLimit(_env(), 0)
-    with pytest.raises(ConfigurationError, match="seconds"):
-        WallTimeLimit(_env(), math.nan)
+    for turns in (0, 0.5, "3"):
+        with pytest.raises(ConfigurationError, match="max_turns"):
+            TurnLimit(_env(), turns)
+    with pytest.raises(ConfigurationError, match="max_tokens"):
+        TokenLimit(_env(), "5", len)
+    for seconds in (math.nan, None):
+        with pytest.raises(ConfigurationError, match="seconds"):
+            WallTimeLimit(_env(), seconds)
     with pytest.raises(ConfigurationError, match="last_turn"):
         TurnLimit(gymnasium.make("CartPole-v1"), 3)
     env = TokenLimit(_env(), 5, lambda text: None)

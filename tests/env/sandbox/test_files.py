@@ -59,11 +59,18 @@ def test_write_and_read(sandbox: Sandbox) -> None:
     assert sandbox.run("/tmp/script").output == "ran\n"
 
 
-@pytest.mark.parametrize("path", ["missing", "/testbed", "/tmp/pipe", "/tmp/loop", "a.txt/x"])
+@pytest.mark.parametrize("path", ["missing", "/testbed", "/tmp/pipe", "/tmp/loop", "a.txt/x", "a.txt\0x", "\ud83d"])
 def test_only_regular_files_can_be_read(sandbox: Sandbox, path: str) -> None:
     sandbox.run("mkfifo /tmp/pipe; ln -s loop /tmp/loop; touch a.txt")
     with pytest.raises(OSError):
         sandbox.read(path)
+
+
+@pytest.mark.parametrize("path", ["half\0of it", "half of \ud83d"])
+def test_a_path_that_no_file_has_is_refused_and_nothing_is_written(sandbox: Sandbox, path: str) -> None:
+    with pytest.raises(OSError):
+        sandbox.write(path, b"x")
+    assert sandbox.run("ls").output == ""
 
 
 def test_links_and_dots_cannot_leave_the_sandbox(sandbox: Sandbox, tmp_path: Path) -> None:

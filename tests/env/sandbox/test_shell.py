@@ -246,11 +246,12 @@ def test_capped_output_keeps_head_and_tail(pieces: list[bytes], limit: int) -> N
         assert kept.dropped == len(whole) - limit
 
 
-def test_commands_may_be_long_but_contain_no_nul(shared_sandbox: Sandbox) -> None:
+def test_commands_may_be_long_but_contain_no_nul_and_no_half_of_a_pair(shared_sandbox: Sandbox) -> None:
     text = "".join(f"line {number} 'quoted'\n" for number in range(20_000))
     assert shared_sandbox.run(f"cat <<'END' | sha256sum | cut -c1-8\n{text}END").exit_code == 0
     assert shared_sandbox.run(f"x=$(cat <<'END'\n{text}END\n); echo ${{#x}}").output == f"{len(text) - 1}\n"
-    assert shared_sandbox.run("echo a\0b").exit_code == 2
+    for text in ("echo a\0b", "echo \ud83d"):
+        assert shared_sandbox.run(text).exit_code == 2
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

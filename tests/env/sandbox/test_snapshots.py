@@ -210,3 +210,14 @@ def test_forks_that_share_layers_are_limited_as_one(opened: Opener) -> None:
         assert 400 < int(other.run("ls /testbed | wc -l").output) < 700
     finally:
         other.close()
+
+
+@pytest.mark.parametrize("files", [0, 300])
+def test_a_discarded_snapshot_is_rejected_and_ends_no_shell(sandbox: Sandbox, files: int) -> None:
+    sandbox.run(f"for ((i = 0; i < {files}; i++)); do echo $i > $i; done")
+    snapshot = sandbox.snapshot()
+    snapshot.discard()
+    shell = sandbox.run("echo $$").output
+    with pytest.raises(SandboxError, match="discarded"):
+        sandbox.restore(snapshot)
+    assert sandbox.run("echo $$").output == shell

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import gc
+import math
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -140,6 +141,17 @@ def test_the_shell_survives_a_command_timeout(service: Served) -> None:
     assert sandbox.run("echo $kept $PWD").output == "1 /usr\n"
     many = sandbox.run("head -c 100000 /dev/zero | tr '\\0' x", output_limit_bytes=1000)
     assert many.truncated_bytes > 0 and len(many.output) < 2000
+    sandbox.close()
+
+
+def test_a_command_that_no_shell_takes_is_an_observation_and_an_endless_timeout_an_error(service: Served) -> None:
+    sandbox = opened(service)
+    for command, held in (("echo a\0b", "a NUL byte"), ("echo \ud83d", "half of a surrogate pair")):
+        assert sandbox.run(command) == CommandResult(f"bash: a command cannot hold {held}\n", 2)
+    for timeout_s in (math.inf, 1e12):
+        with pytest.raises(ConfigurationError, match="timeout_s"):
+            sandbox.run("true", timeout_s=timeout_s)
+    assert sandbox.run("echo on").output == "on\n"
     sandbox.close()
 
 
