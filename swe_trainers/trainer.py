@@ -279,9 +279,8 @@ class Trainer:
             kind = getattr(self.algorithm, name, "constant")
             if total > own and kind != "constant":
                 more = f"max_updates {total}" if hasattr(self.algorithm, "max_updates") else "more epochs"
-                raise ConfigurationError(
-                    f"updates: got {total}, but {name} {kind} reaches 0 at update {own}. Try: {more}, or {name} constant"
-                )
+                end = f"{name} {kind} reaches 0 at update {own}"
+                raise ConfigurationError(f"updates: got {total}, but {end}. Try: {more}, or {name} constant")
         return total
 
     def _opened(self, stack: ExitStack) -> tuple[Run | None, Former]:
