@@ -204,6 +204,7 @@ class Trainer:
             self._rollout.max_invalid_fraction, setting="rollout.max_invalid_fraction", log="training.log"
         )
         self._widest, self._blind, self._mismatched = 0.0, 0, False
+        self._continues = False  # whether another call goes on with the learner as it is, not with a checkpoint
         self.stopped = False
 
     def train(self, updates: int | None = None) -> Learner:
@@ -220,9 +221,10 @@ class Trainer:
         Yields:
             The metrics of each update; `update` is its number, from 1.
         Raises:
+            ConfigurationError: there are more updates than the algorithm's schedules have.
             TrainerError: an update failed, or a checkpoint cannot be read or written, or does not fit the model.
         """
-        total = self.algorithm.total_updates(self.demonstrations) if updates is None else updates
+        total = self._total(updates)
         learner = self.learner
         with ExitStack() as stack:
             run, former = self._opened(stack)
@@ -230,7 +232,7 @@ class Trainer:
             checkpoints = self._checkpoints
             if checkpoints is None and run is not None:
                 checkpoints = Checkpoints(run.directory / "checkpoints" / self.name, keep=self._keep_checkpoints)
-            if checkpoints is not None and run is not None:
+            if checkpoints is not None and run is not None and not self._continues:
                 self._resume(checkpoints, run)
                 if learner.updates and self._finished(total):
                     run.info(self._complete(total, run.directory))
@@ -238,6 +240,7 @@ class Trainer:
                 run.record(0, {"stage": self.name, **self._evaluated()})
             bar = None if run is None else stack.enter_context(run.progress(self.name, total, done=learner.updates))
             while not self._finished(total):
+                self._continues = False
                 metrics = self.step()
                 former.record(learner.updates)
                 every = self._evaluation.every
@@ -263,9 +266,22 @@ class Trainer:
                 if checkpoints is not None and (last or learner.updates % self._checkpoint_every == 0):
                     state = {"learner": learner.state_dict(), "stopped": self.stopped}
                     checkpoints.save(learner.updates, state)
+                self._continues = True
                 yield metrics
             if run is not None:
                 former.close(run)
+
+    def _total(self, updates: int | None) -> int:
+        """The number of updates to train to. Raises ConfigurationError if a schedule ends before."""
+        own = self.algorithm.total_updates(self.demonstrations)
+        total = own if updates is None else updates
+        for name in ("decay", "entropy_decay"):
+            kind = getattr(self.algorithm, name, "constant")
+            if total > own and kind != "constant":
+                more = f"max_updates {total}" if hasattr(self.algorithm, "max_updates") else "more epochs"
+                end = f"{name} {kind} reaches 0 at update {own}"
+                raise ConfigurationError(f"updates: got {total}, but {end}. Try: {more}, or {name} constant")
+        return total
 
     def _opened(self, stack: ExitStack) -> tuple[Run | None, Former]:
         """The run, if there is one, and its changed settings."""

@@ -27,7 +27,7 @@ class REINFORCE(PolicyGradient):
 
     Attributes:
         gamma: discount per action token.
-        baseline: subtract the mean return of the batch's other episodes (`batch`), or nothing (`none`).
+        baseline: subtract the mean discounted return of the batch's other episodes (`batch`), or nothing (`none`).
     """
 
     epochs: int = 1
@@ -57,7 +57,8 @@ class REINFORCE(PolicyGradient):
         returns = _discounted(batch, experience.rewards, self.gamma)
         if self.baseline == "none":
             return returns
-        totals = batch.total(experience.rewards)
+        counts = batch.actions_of_sequence
+        totals = returns[batch.action_mask][counts.cumsum(0) - counts]  # (S,), from the first action on
         one_group = torch.zeros(batch.n_sequences, dtype=torch.int64)
         better = group_advantages(totals, one_group, baseline="leave_one_out", scale="none")
         return returns - batch.spread(totals - better)  # the mean of the other episodes

@@ -21,6 +21,9 @@ __all__ = ["Decay", "Learner", "Moments", "adamw", "scheduled", "set_learning_ra
 Decay = Literal["constant", "linear", "cosine"]
 Moments = Literal["float32", "8bit"]
 
+_SETTINGS = {"betas", "eps", "share", "weight_decay"}
+"""Of a parameter group: what `adamw` was given. The learning rate is set before each update."""
+
 
 @dataclass
 class Learner:
@@ -68,6 +71,8 @@ class Learner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the result of `state_dict`.
 
+        Settings of the algorithm stay those of this learner: it may go on with other ones than it was saved with.
+
         Raises:
             RuntimeError: a parameter is missing, or of another shape (from torch).
             KeyError: it is no learner's state.
@@ -81,9 +86,13 @@ class Learner:
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])
         coded = isinstance(self.optimizer, AdamW8bit)
+        settings = [{name: group[name] for name in _SETTINGS & group.keys()} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"] if coded else with_float32_moments(state["optimizer"]))
+        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(own)
         self.generator.set_state(state["generator"])
-        self.kl.coefficient = state["kl_coefficient"]
+        if self.kl.target is not None and state["kl_coefficient"]:  # adapted, not a setting
+            self.kl.coefficient = state["kl_coefficient"]
         self.returns = RunningMoments(**state.get("returns", {}))  # none in checkpoints of older versions
         self.updates, self.episodes, self.seconds = state["updates"], state["episodes"], state["seconds"]
 

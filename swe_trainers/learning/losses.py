@@ -46,6 +46,9 @@ KLEstimator = Literal["k1", "k2", "k3", "full"]
 RatioLevel = Literal["token", "sequence", "trajectory"]
 Correction = Literal["none", "truncate", "mask"]
 
+_MOST_LOG_RATIO = 20.0
+"""A logarithm of a ratio counts as at most this, as in verl: float32 has no exp(89), and 0 · ∞ in a gradient is NaN."""
+
 
 def clipped_policy_loss(
     log_ratio: Tensor,
@@ -67,11 +70,11 @@ def clipped_policy_loss(
     Returns:
         The loss of each token (A,), and where clipping stopped its gradient, (A,) bool.
     """
-    ratio = log_ratio.exp()
+    ratio = log_ratio.clamp(max=_MOST_LOG_RATIO).exp()
     free = -advantages * ratio
     clipped = -advantages * ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = torch.maximum(free, clipped)
-    cut = clipped > free
+    cut = (clipped > free) | (log_ratio > _MOST_LOG_RATIO)
     if dual_clip is not None:
         ceiling = -advantages * dual_clip
         bounded = (advantages < 0) & (loss > ceiling)
@@ -246,6 +249,7 @@ def kl_estimate(policy_logprobs: Tensor, reference_logprobs: Tensor, kind: KLEst
     if kind == "k2":
         return difference.square() / 2
     if kind == "k3":
+        difference = difference.clamp(min=-_MOST_LOG_RATIO)
         return (-difference).expm1() + difference
     raise ConfigurationError(f"KL estimator: got {kind!r}, expected k1, k2 or k3")
 

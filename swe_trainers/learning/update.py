@@ -249,16 +249,18 @@ def gradient_noise(
         return {}
     order = chosen[torch.randperm(len(chosen), generator=generator)]
     divided = [order[start : start + size] for start in range(0, size * min(parts, len(order)), size)]
-    trained = [stepped(parameter) for parameter in model.parameters() if parameter.requires_grad]
-    sums: list[Tensor | None] = [None] * len(trained)
+    sums: list[Tensor | None] = []
     squares = 0.0
     for part in divided:
         accumulate(model, optimizer, batch, part, objective, **options)
-        for number, parameter in enumerate(trained):
-            if parameter.grad is not None:
+        # Not before the backward pass, when FSDP's parameters may be gathered ones, which get no gradient.
+        gradients = [stepped(parameter).grad for parameter in model.parameters() if parameter.requires_grad]
+        sums = sums or [None] * len(gradients)
+        for number, gradient in enumerate(gradients):
+            if gradient is not None:
                 before = sums[number]
-                sums[number] = parameter.grad.clone() if before is None else before.add_(parameter.grad)
-        squares += _squared_norm([parameter.grad for parameter in trained]) / len(divided)
+                sums[number] = gradient.clone() if before is None else before.add_(gradient)
+        squares += _squared_norm(gradients) / len(divided)
     optimizer.zero_grad(set_to_none=True)
     m = len(divided)
     mean_square = _squared_norm(sums) / m**2

@@ -95,7 +95,7 @@ def estimate_memory(
     """
     settings = config.trainer
     number_bytes = _number_bytes(config)
-    trained, trained_size = _trained(config, model)
+    trained = _trained(config, model)
     policy = model_bytes(config, model)
     sharded = ranks if config.scale.fsdp else 1
     masters = _masters(config, model)
@@ -108,7 +108,7 @@ def estimate_memory(
         copies = copies // sharded
     copies += 4 * judge.parameters if judge is not None else 0
     on_device = not config.scale.cpu_offload
-    gradients = trained_size * trained // sharded
+    gradients = 4 * trained // sharded
     if config.scale.fsdp:
         gradients += number_bytes * model.embedding_parameters
     tokens = -(-max(settings.microbatch_tokens, config.environment.max_tokens) // config.scale.sequence_parallel)
@@ -132,7 +132,7 @@ def estimate_memory(
         working=max(working, next_logits),
         cache=kv,
         runtime=_CUDA_BYTES if cuda else 0,
-        step=trained_size * trained // sharded if on_device else 0,
+        step=4 * trained // sharded if on_device else 0,
         start=2 * policy if config.scale.fsdp else 0,
     )
 
@@ -143,8 +143,7 @@ def model_bytes(config: RunConfig, model: Architecture) -> int:
     body = model.parameters - model.embedding_parameters
     # 4 bits, and a doubly quantised scale for every 64 numbers.
     packed = {None: number_bytes, 8: 1.0, 4: 0.52}[config.model.bits]
-    trained, trained_size = _trained(config, model)
-    adapters = trained * trained_size if config.model.lora is not None else 0
+    adapters = 4 * _trained(config, model) if config.model.lora is not None else 0
     return int(body * packed) + number_bytes * model.embedding_parameters + adapters
 
 
@@ -153,9 +152,9 @@ def disk_bytes(config: RunConfig, model: Architecture) -> int:
 
     A checkpoint has the trained weights, their moments and the frozen copies.
     """
-    trained, trained_size = _trained(config, model)
+    trained = _trained(config, model)
     narrow = model_bytes(config, model) if _masters(config, model) and not config.scale.fsdp else 0
-    checkpoint = trained * trained_size + _moments(config, trained) + narrow + _copies(config, model)
+    checkpoint = 4 * trained + _moments(config, trained) + narrow + _copies(config, model)
     models = 1 if config.engine.in_process else 2
     return (config.keep_checkpoints + 1) * checkpoint + models * model_bytes(config, model) + (16 << 20)
 
@@ -164,11 +163,10 @@ def _number_bytes(config: RunConfig) -> int:
     return {"float32": 4, "bfloat16": 2}[config.model.dtype]
 
 
-def _trained(config: RunConfig, model: Architecture) -> tuple[int, int]:
-    """The number of trained parameters, and the bytes of each as the optimizer sees it: float32 always."""
-    if config.model.lora is not None:
-        return model.adapter_parameters(config.model.lora.rank, config.model.lora.targets), 4
-    return model.parameters, 4
+def _trained(config: RunConfig, model: Architecture) -> int:
+    """The number of trained parameters; the optimizer sees each as float32."""
+    lora = config.model.lora
+    return model.parameters if lora is None else model.adapter_parameters(lora.rank, lora.targets)
 
 
 def _moments(config: RunConfig, trained: int) -> int:
@@ -187,13 +185,9 @@ def _copies(config: RunConfig, model: Architecture) -> int:
     one = model_bytes(config, model)
     settings = config.trainer
     reference = settings.needs_reference and config.model.lora is None
-    trained, trained_size = _trained(config, model)
-    critic = (
-        one + _masters(config, model) + trained * trained_size + _moments(config, trained)
-        if settings.needs_critic
-        else 0
-    )
-    return one * reference + critic
+    trained = _trained(config, model)
+    critic = one + _masters(config, model) + 4 * trained + _moments(config, trained)
+    return one * reference + critic * settings.needs_critic
 
 
 def _layer_activations(model: Architecture, number_bytes: int) -> float:

@@ -182,6 +182,29 @@ def test_program_goes_on_with_changes_or_begins_anew(tmp_path: Path) -> None:
     assert trainer.train(2).updates == 2 and not (folder / "replaced-2").exists()
 
 
+def test_changed_settings_of_optimizer_and_penalty_take_effect(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    python_run(folder, critic_learning_rate=1e-4, kl_coefficient=0.1).train(1)
+    changes = {"weight_decay": 0.1, "adam_epsilon": 1e-5, "critic_learning_rate": 1e-3, "kl_coefficient": 0.2}
+    trainer = python_run(folder, "changed", **changes)
+    (metrics,) = trainer.iterate(2)
+    assert metrics["kl/coefficient"] == 0.2
+    groups = trainer.learner.optimizer.param_groups
+    assert {group["weight_decay"] for group in groups} == {0.0, 0.1}
+    assert {group["eps"] for group in groups} == {1e-5}
+    assert sorted({round(group["lr"], 9) for group in groups}) == [1e-5, 1e-3]
+
+
+def test_an_adapted_penalty_is_resumed_and_a_new_one_begins_with_its_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    adaptive = {"kl_coefficient": 0.1, "kl_target": 1e-9, "kl_horizon": 1}
+    python_run(folder).train(1)
+    first, second = python_run(folder, "changed", **adaptive).iterate(3)  # there was no penalty before
+    assert first["kl/coefficient"] == 0.1 and second["kl/coefficient"] != 0.1
+    (third,) = python_run(folder, **adaptive).iterate(4)
+    assert third["kl/coefficient"] not in (0.1, second["kl/coefficient"])
+
+
 def test_program_and_command_do_not_take_each_other_over(tmp_path: Path, run: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="has a run with other settings"):
         python_run(tmp_path / "run")

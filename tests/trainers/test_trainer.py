@@ -128,6 +128,43 @@ def test_run_that_ended_before_its_first_checkpoint_begins_again_and_says_so(mod
     assert (tmp_path / "training.log").read_text().count("begins again") == 1
 
 
+@pytest.mark.parametrize("checkpoint_every", [2, 9])
+def test_another_call_goes_on_where_the_one_before_was_left(model, tmp_path, checkpoint_every):
+    trainer = Trainer(model, lake, PPO(**SMALL), output_dir=tmp_path, checkpoint_every=checkpoint_every, **LIMITS)
+    for metrics in trainer.iterate(9):
+        if metrics["update"] == 3:
+            break
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    trainer.train(3)
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert [metrics["update"] for metrics in trainer.iterate(5)] == [4, 5]
+    assert [row["update"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    assert "begins again" not in (tmp_path / "training.log").read_text()
+
+
+def test_a_call_after_a_failed_update_resumes_from_the_checkpoint(model, tmp_path):
+    def fail(trainer, metrics):
+        if metrics["update"] == 3 and not failed:
+            failed.append(trainer.learner.updates)
+            raise RuntimeError("no")
+
+    failed = []
+    trainer = Trainer(model, lake, PPO(**SMALL), callbacks=[fail], output_dir=tmp_path, checkpoint_every=2, **LIMITS)
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.train(5)
+    assert [metrics["update"] for metrics in trainer.iterate(5)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("schedule", [{"decay": "linear"}, {"entropy_decay": "cosine", "entropy_coefficient": 0.1}])
+def test_more_updates_than_a_schedule_has_are_refused(model, schedule):
+    (name, kind), *_ = schedule.items()
+    trainer = Trainer(model, lake, PPO(**SMALL, max_updates=2, **schedule), **LIMITS)
+    with pytest.raises(ConfigurationError, match=f"got 3, but {name} {kind} reaches 0 at update 2. Try: max_updates 3"):
+        trainer.train(3)
+    assert trainer.train(1).updates == 1
+    assert Trainer(model, lake, PPO(**SMALL, max_updates=2), **LIMITS).train(3).updates == 3
+
+
 def test_incompatible_arguments_are_rejected(model):
     with pytest.raises(ConfigurationError, match="env: missing"):
         Trainer(model, algorithm=PPO())

@@ -327,6 +327,8 @@ def test_batch_baseline_is_the_mean_return_of_the_other_episodes():
     seen = REINFORCE().observe(REINFORCE().learner(TinyPolicy(), seed=0), played)
     got = REINFORCE().advantages(seen).reshape(3, 3)
     torch.testing.assert_close(got, torch.tensor([[0, -3.0, -3], [0, -1.5, -1.5], [0, 4.5, 4.5]]))
+    got = REINFORCE(gamma=0.5).advantages(seen).reshape(3, 3)  # discounted, the returns are 0.5, 1 and 3
+    torch.testing.assert_close(got, torch.tensor([[0, -1.5, -1], [0, -0.75, 0.25], [0, 2.25, 5.25]]))
     bare = REINFORCE(baseline="none", gamma=0.5)
     got = bare.advantages(seen).reshape(3, 3)
     torch.testing.assert_close(got, torch.tensor([[0, 0.5, 1], [0, 1, 2], [0, 3, 6]]))

@@ -41,6 +41,19 @@ def test_policy_loss_and_gradient_match_hand_computed_values(ratio, advantage, d
     assert cut.item() == (slope == 0)
 
 
+@pytest.mark.parametrize("advantage", [2.0, 0.0, -2.0])
+@pytest.mark.parametrize("log_ratio", [100.0, 1000.0])
+def test_a_ratio_beyond_float32_leaves_loss_and_gradient_finite(log_ratio, advantage):
+    """As that of a long trajectory, whose logarithm is a sum over its tokens."""
+    moved = torch.tensor([log_ratio, 0.0], requires_grad=True)
+    value, cut = clipped_policy_loss(moved, torch.tensor([advantage, 1.0]), clip_low=0.2, clip_high=0.3)
+    divergence = kl_estimate(-moved, torch.zeros(2), "k3")  # of the same ratio
+    (value.sum() + divergence.sum()).backward()
+    assert value[0].isfinite() and divergence[0].isfinite()
+    assert moved.grad.tolist() == [0.0, -1.0]
+    assert cut.tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     ("value", "clip", "loss", "slope"),
     [

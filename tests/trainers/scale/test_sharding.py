@@ -53,12 +53,14 @@ class Case:
     pack: bool = False
     tied: bool = False
     share: bool = False
+    noise: bool = False
     scale: ScaleConfig | None = None
 
     @property
     def settings(self) -> PPO:
         critic = "separate" if self.critic else "shared"
-        return replace(SETTINGS, pack=self.pack, critic=critic, share_prefixes=self.scale is not None)
+        options = {"pack": self.pack, "critic": critic, "gradient_noise_every": int(self.noise)}
+        return replace(SETTINGS, share_prefixes=self.scale is not None, **options)
 
     def episodes(self, seed: int) -> list:
         return episodes(seed, start=10 if self.share else 0)
@@ -164,6 +166,7 @@ def train_and_save(folder: Path, cases: list[Case]) -> None:
                 LORA.on(activation_checkpointing=True),
                 LORA_CRITIC.on(cpu_offload=True, sequence_parallel=2),
                 PLAIN.on(sequence_parallel=2),
+                replace(PLAIN, noise=True).on(),
                 SHARED.on(),
                 replace(SHARED, pack=True).on(sequence_parallel=2, activation_checkpointing=True),
                 replace(SHARED, pack=True).on(accelerate="ddp"),
