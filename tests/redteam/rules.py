@@ -44,11 +44,6 @@ _LIBRARIES = {
         "note('k', lambda _: x)",
         "noted('k')(None)",
     ),
-    "variables of a context": (
-        "from contextvars import ContextVar, copy_context",
-        "ContextVar('k').set(x) and None",
-        "[*copy_context().values()][-1]",
-    ),
     "overloads": (
         "from typing import get_overloads, overload\n\n\ndef keep(x=None):\n    def kept():\n        return x\n\n"
         "    if x:\n        overload(kept)\n        return Code('')\n    return kept",
@@ -121,6 +116,13 @@ REMEMBERED: dict[str, Attack] = {
         )
         for how, (before, body) in _ANNOTATED.items()
     },
+    "remembered: a text in variables of a context": _codec(
+        _CODED,
+        "keep(x)",
+        "[*copy_context().values()][-1]",
+        "from contextvars import ContextVar, copy_context\n\n\ndef keep(x):\n    ContextVar('k').set(x)\n"
+        "    return Code('')",
+    ),
     "remembered: a text in a property": _codec(
         _CODED, "HELD.__init__(lambda: x) or Code('')", "HELD.fget()", "HELD = property()"
     ),

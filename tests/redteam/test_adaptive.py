@@ -50,6 +50,7 @@ _FIRST = (
     *("remembered: a text in finalizers", "remembered: a text in filters", "remembered: the number"),
     *("remembered: a text in a function, by a function that", "remembered: a text in a function, by a value"),
     *("remembered: a text in a function, by the result of a", "remembered: a text in a function, by what an error"),
+    *("warns: every class, with", "warns: a class", "applied: "),
     *("remembered: a text in annotations, by an operator", "remembered: a text in handlers of errors"),
     *("both computed: a part that is empty", "both computed: in a loop", "both computed: two functions"),
     *("both computed: what is written in the test", "both computed: a twin"),
