@@ -45,8 +45,10 @@ _LIBRARIES = {
         "noted('k')(None)",
     ),
     "overloads": (
-        "from typing import get_overloads, overload\n\n\ndef keep(x=None):\n    def kept():\n        return x\n\n"
-        "    if x:\n        overload(kept)\n        return Code('')\n    return kept",
+        (
+            "from typing import get_overloads, overload\n\n\ndef keep(x=None):\n    def kept():\n        return x\n\n"
+            "    if x:\n        overload(kept)\n        return Code('')\n    return kept"
+        ),
         "keep(x)",
         "get_overloads(keep())[0]()",
     ),

@@ -185,6 +185,8 @@ class _File:
         self._scope_of: dict[ast.AST, ast.AST] = {tree: tree}
         self._bound: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
         self._outer: dict[ast.AST, set[str]] = {}
+        self._fixed: dict[str, bool] = {}  # names of the module → whether their values cannot change
+        self._visited: set[tuple[ast.AST, str, bool]] = set()  # names of the expression that is being looked at
         self._nodes = [tree, *self._read()]
         # Names in the module and in classes whose values may change: those of the module are also read as names, those
         # of classes as attributes.
@@ -305,27 +307,29 @@ class _File:
     def _may_change(self, scope: ast.AST, name: str) -> bool:
         return any(not self._is_fixed(value) for value in self._values(scope, name))
 
-    def _is_fixed(self, node: ast.expr, depth: int = 0) -> bool:
+    def _is_fixed(self, node: ast.expr) -> bool:
         """Whether a value at module or class level cannot change, as far as its expression shows."""
         if isinstance(node, ast.Constant | ast.JoinedStr | ast.Lambda | ast.Compare):
             return True
         if isinstance(node, ast.Tuple):
-            return all(self._is_fixed(item, depth) for item in node.elts)
+            return all(self._is_fixed(item) for item in node.elts)
         if isinstance(node, ast.UnaryOp):
-            return self._is_fixed(node.operand, depth)
+            return self._is_fixed(node.operand)
         if isinstance(node, ast.BinOp):
-            return self._is_fixed(node.left, depth) and self._is_fixed(node.right, depth)
+            return self._is_fixed(node.left) and self._is_fixed(node.right)
         if isinstance(node, ast.BoolOp):
-            return all(self._is_fixed(item, depth) for item in node.values)
+            return all(self._is_fixed(item) for item in node.values)
         if isinstance(node, ast.IfExp):
-            return self._is_fixed(node.body, depth) and self._is_fixed(node.orelse, depth)
+            return self._is_fixed(node.body) and self._is_fixed(node.orelse)
         if isinstance(node, ast.Subscript | ast.Starred):
-            return self._is_fixed(node.value, depth)
+            return self._is_fixed(node.value)
         if isinstance(node, ast.Attribute):
-            return not _CHANGING.match(node.attr) or self._is_fixed(node.value, depth)
+            return not _CHANGING.match(node.attr) or self._is_fixed(node.value)
         if isinstance(node, ast.Name):
-            values = list(self._values(self._tree, node.id))
-            return depth < 5 and all(self._is_fixed(value, depth + 1) for value in values)
+            if node.id not in self._fixed:
+                self._fixed[node.id] = False  # while its values are looked at: they may contain it
+                self._fixed[node.id] = all(map(self._is_fixed, self._values(self._tree, node.id)))
+            return self._fixed[node.id]
         return isinstance(node, ast.Call) and _last(node.func) in _UNCHANGING
 
     def _is_inert(self, node: ast.expr) -> bool:
@@ -376,6 +380,8 @@ class _File:
                 yield "outside", _last(node)
             elif isinstance(node, ast.Name) and (name := self._kept_by_a_library(node)):
                 yield f"outside, by {name}", name
+            elif isinstance(node, ast.Name) and self._is_changing(node):
+                yield "object", node.id
             elif isinstance(node, ast.Name) and isinstance(self._parents[node], ast.AugAssign):
                 yield from self._changed("object", node, node, called=False)
             if isinstance(node, _Function):
@@ -383,6 +389,15 @@ class _File:
         # Code that only reads what the file already keeps gets nothing new.
         changed = {name for name, only_reads in uses if not only_reads or name in self._reactive}
         yield from (("object", name) for name, _ in uses if name in changed)
+
+    def _is_changing(self, node: ast.Name) -> bool:
+        """Whether a function that changes its argument is used as a value: it may be called under any name."""
+        above = self._parents[node]
+        if not isinstance(node.ctx, ast.Load) or (isinstance(above, ast.Call) and above.func is node):
+            return False
+        where = self._scope_with(node.id, self._scope_of[node])
+        bound = self._bound[where][node.id] if where is not None else []
+        return any(isinstance(each, ast.alias) and each.name in _CHANGING_ARGUMENTS for each in bound)
 
     def _lasting_use(self, node: ast.Name | ast.Attribute) -> str:
         """The name of a mutable object of a module or a class at a place that uses it; else empty."""
@@ -420,17 +435,22 @@ class _File:
         if name == "lru_cache":
             yield "cache", name
 
-    def _aliases(self, function: ast.expr, scope: ast.AST, depth: int = 0) -> Iterator[ast.expr]:
-        """What a name of a function stands for, if an import or an assignment says so."""
-        where = self._scope_with(function.id, scope) if isinstance(function, ast.Name) and depth < 5 else None
-        if where is None or not isinstance(function, ast.Name):
-            return
-        for each in self._bound[where][function.id]:
-            if isinstance(each, ast.alias) and each.asname:
-                yield ast.Name(each.name.rpartition(".")[2], ast.Load())
-        for value in self._values(where, function.id):
-            yield value
-            yield from self._aliases(value, where, depth + 1)
+    def _aliases(self, function: ast.expr, scope: ast.AST) -> list[ast.expr]:
+        """What a name of a function stands for, if imports and assignments say so."""
+        found: list[ast.expr] = []
+        seen: set[tuple[ast.AST, str]] = set()
+        waiting = [(function, scope)]
+        for one, inside in waiting:  # grows during the iteration
+            where = self._scope_with(one.id, inside) if isinstance(one, ast.Name) else None
+            if where is None or not isinstance(one, ast.Name) or (where, one.id) in seen:
+                continue
+            seen.add((where, one.id))
+            imported = [each for each in self._bound[where][one.id] if isinstance(each, ast.alias) and each.asname]
+            found += [ast.Name(each.name.rpartition(".")[2], ast.Load()) for each in imported]
+            values = list(self._values(where, one.id))
+            found += values
+            waiting += [(value, where) for value in values]
+        return found
 
     def _kept_by_definition(self, function: _Function) -> Iterator[_Kept]:
         name, decorators = getattr(function, "name", ""), getattr(function, "decorator_list", [])
@@ -495,13 +515,12 @@ class _File:
         """
         if self._function_of(at) is None:
             return  # code at import time has not received any value of a test
+        self._visited.clear()
         root = self._lasting_root(node, self._scope_of[at], called=called)
         if root:
             yield kind, root
 
-    def _lasting_root(
-        self, node: ast.expr, scope: ast.AST, depth: int = 0, *, of_items: bool = False, called: bool = True
-    ) -> str:
+    def _lasting_root(self, node: ast.expr, scope: ast.AST, *, of_items: bool = False, called: bool = True) -> str:
         """The name of the object to which an expression belongs, if that outlives a call; else empty.
 
         Args:
@@ -519,36 +538,34 @@ class _File:
             elif not called:
                 return ""
             elif isinstance(node, ast.Call):
-                return self._root_of_result(node, scope, depth, of_items=of_items)
+                return self._root_of_result(node, scope, of_items=of_items)
             elif isinstance(node, ast.Lambda):
-                return self._lasting_root(node.body, node, depth + 1, of_items=of_items) if depth < 6 else ""
+                return self._lasting_root(node.body, node, of_items=of_items)
             else:
                 parts, of_parts = _parts(node, of_items=of_items)
                 inner = node if isinstance(node, _COMPREHENSIONS) else scope
-                return self._first_root(parts, inner, depth + 1, of_items=of_parts) if depth < 6 else ""
-        return self._lasting_name(node, scope, depth, of_items=of_items, called=called)
+                return self._first_root(parts, inner, of_items=of_parts)
+        return self._lasting_name(node, scope, of_items=of_items, called=called)
 
-    def _root_of_result(self, call: ast.Call, scope: ast.AST, depth: int, *, of_items: bool) -> str:
+    def _root_of_result(self, call: ast.Call, scope: ast.AST, *, of_items: bool) -> str:
         """See `_lasting_root`, for what a call returns."""
         given = [*call.args, *(each.value for each in call.keywords if each.arg != "key")]
         function = call.func
-        if depth > 5:
-            return ""
         if isinstance(function, ast.Attribute):
-            root = self._lasting_root(function.value, scope, depth + 1, of_items=True)
+            root = self._lasting_root(function.value, scope, of_items=True)
             others = given[1:] if function.attr in ("get", "pop", "setdefault") else []
-            return root or self._first_root(others, scope, depth + 1, of_items=of_items)
+            return root or self._first_root(others, scope, of_items=of_items)
         if not isinstance(function, ast.Name):
-            return self._lasting_root(function, scope, depth + 1) if isinstance(function, ast.Lambda) else "a call"
+            return self._lasting_root(function, scope) if isinstance(function, ast.Lambda) else "a call"
         name, own = function.id, self._scope_with(function.id, scope)
         if name == "type":
             return name
         if own is None:  # `max([f])`, `list([f])[0]`
             lists = given if of_items or name in _ONE_OF_THEM else [one for one in given if isinstance(one, _DISPLAYS)]
-            return self._first_root(lists, scope, depth + 1, of_items=True)
+            return self._first_root(lists, scope, of_items=True)
         # A function may return an object that outlives the call; most classes create a new one.
         if name.lstrip("_")[:1].isupper() and not self._may_return_others(name):
-            return self._first_root(given, scope, depth + 1, of_items=False) if of_items else ""
+            return self._first_root(given, scope, of_items=False) if of_items else ""
         if own is self._tree or not all(isinstance(each, ast.arg | ast.Name) for each in self._bound[own][name]):
             return name
         # A parameter, or a variable: usually a class that an object has as its attribute, or its own class.
@@ -556,8 +573,8 @@ class _File:
         is_other = any(_last(value) != "type" for value in values)
         return name if is_other or self._has_lasting_default(name, own) else ""
 
-    def _first_root(self, nodes: Iterable[ast.expr], scope: ast.AST, depth: int, *, of_items: bool) -> str:
-        roots = (self._lasting_root(node, scope, depth, of_items=of_items) for node in nodes)
+    def _first_root(self, nodes: Iterable[ast.expr], scope: ast.AST, *, of_items: bool) -> str:
+        roots = (self._lasting_root(node, scope, of_items=of_items) for node in nodes)
         return next(filter(None, roots), "")
 
     def _may_return_others(self, name: str) -> bool:
@@ -566,14 +583,13 @@ class _File:
             isinstance(each, ast.ClassDef)
             and (
                 any(keyword.arg == "metaclass" for keyword in each.keywords)
+                or any(_last(base).endswith(("Enum", "Flag")) for base in each.bases)
                 or any(isinstance(inner, _Function) and getattr(inner, "name", "") == "__new__" for inner in each.body)
             )
             for each in self._bound[self._tree].get(name, ())
         )
 
-    def _lasting_name(
-        self, node: ast.Name, scope: ast.AST, depth: int, *, of_items: bool = False, called: bool = True
-    ) -> str:
+    def _lasting_name(self, node: ast.Name, scope: ast.AST, *, of_items: bool = False, called: bool = True) -> str:
         where = self._scope_with(node.id, scope)
         if where is None and node.id not in _BUILTINS:
             return node.id  # of a module imported by `*`
@@ -583,8 +599,9 @@ class _File:
             return "" if is_constant else node.id
         if where is not None and any(isinstance(each, ast.alias) for each in self._bound[where][node.id]):
             return node.id
-        if where is None or isinstance(where, ast.ClassDef) or depth > 5:
+        if where is None or (where, node.id, of_items) in self._visited:
             return ""
+        self._visited.add((where, node.id, of_items))
         if of_items and any(isinstance(each, ast.ExceptHandler) for each in self._bound[where][node.id]):
             return node.id  # an error may hold anything
         inner = self._function_below(where, scope)
@@ -597,7 +614,7 @@ class _File:
         aliases = [value for value in self._values(where, node.id) if not isinstance(value, ast.Constant)]
         is_item = any(isinstance(self._parents.get(each), _TAKING_ITEMS) for each in self._bound[where][node.id])
         of_items = of_items or is_item
-        roots = (self._lasting_root(one, where, depth + 1, of_items=of_items, called=called) for one in aliases)
+        roots = (self._lasting_root(one, where, of_items=of_items, called=called) for one in aliases)
         return next(filter(None, roots), "")
 
     def _has_lasting_default(self, name: str, function: ast.AST) -> bool:
@@ -734,7 +751,10 @@ def _parts(node: ast.expr, *, of_items: bool) -> tuple[list[ast.expr], bool]:
     if isinstance(node, _COMPREHENSIONS):
         return [node.value if isinstance(node, ast.DictComp) else node.elt], False
     items = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", [])
-    return [*items, *(part for one in items if isinstance(one, _DISPLAYS) for part in _parts(one, of_items=True)[0])], False
+    return [
+        *items,
+        *(part for one in items if isinstance(one, _DISPLAYS) for part in _parts(one, of_items=True)[0]),
+    ], False
 
 
 def _may_keep(module: str, names: str) -> bool:
