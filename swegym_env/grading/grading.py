@@ -149,6 +149,7 @@ def _graded(
     language = language_of(task)
     kept, set_aside = exclude_paths(task, patch, workspace.base, policy, tests.evaluation.tests)
     refused = refusal(patch)
+    kept = tests.as_applied(kept) if policy == "strict" and not refused else kept
     by_default = policy == "strict" and scrutiny is None  # who asks for a number of runs gets these
     can_be_blind = by_default and bool(task.patch and kept) and not refused
     if policy == "official":

@@ -21,9 +21,12 @@ from swegym_env.grading.builds import Builds, environment_lines
 from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.verdict import FORGED, Policy, Verdict, grade_log
 from swegym_env.languages import Blinded, language_of
+from swegym_env.languages.changed import ChangedFile
+from swegym_env.languages.python.means import apply_hunks
 from swegym_env.prepare import LocalWorkspace
 from swegym_env.repo.applying import Checkout, PlainFile, apply_plainly
-from swegym_env.repo.patches import parse_patch, touched_paths
+from swegym_env.repo.capture import capture_patch
+from swegym_env.repo.patches import parse_patch, refusal, touched_paths
 from swegym_env.sandbox import CommandResult, Sandbox, open_sandbox
 from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.images import resolve_image
@@ -210,6 +213,20 @@ class TaskTests:
             elif place.is_file() and not place.is_symlink():
                 found[path] = place.read_text(encoding="utf-8", errors="surrogateescape")
         return found
+
+    def as_applied(self, patch: str) -> str:
+        """The patch, rewritten as the changes that it makes if these differ from what its sections say.
+
+        Git and `patch` may put a hunk where another one fits too, apply several sections to one file, and find diffs in
+        other formats between the sections. Screening reads sections one by one, at their line numbers.
+        """
+        if not patch or patch == self.task.patch or self._plain_files(patch, {}) is not None:
+            return patch
+        with self.patched(patch) as (sandbox, problem, _):
+            if problem or _is_read_as_applied(patch, sandbox, self.workspace.base):
+                return patch
+            captured = capture_patch(sandbox, self.workspace.base, fresh=True)
+        return patch if refusal(captured) else captured
 
     def verdict(self, run: Run) -> Verdict:
         """The verdict from one run."""
@@ -426,6 +443,27 @@ def exclusion(task: Task, base: Path, command: str) -> Callable[[str], bool]:
         path not in allowed
         and (language.is_protected(path, base, command) or path in machinery or path.startswith(directories))
     )
+
+
+def _is_read_as_applied(patch: str, sandbox: Sandbox, base: Path) -> bool:
+    """Whether each file that changed in a sandbox is what one section of the patch says, at its line numbers."""
+    sections = parse_patch(patch)
+    of_path = {path: section for section in sections for path in section.paths}
+    if sum(len(section.paths) for section in sections) > len(of_path):
+        return False
+    for change in sandbox.changes("/testbed"):
+        section = of_path.get(change.path)
+        if section is None or (change.kind == "deleted") != (change.path != section.new_path):
+            return False
+        if change.kind != "written" or section.body.startswith(("GIT binary patch", "Binary files ")):
+            continue  # screening reads links and binary files by what they are, not by their content
+        old = next((base / path for path in sorted(section.paths) if (base / path).is_file()), None)
+        text = old.read_bytes().decode("utf-8", "surrogateescape") if old is not None else ""
+        strict, nearest = apply_hunks(text, section.body), ChangedFile.of(section, base)
+        content = sandbox.read(f"/testbed/{change.path}").decode("utf-8", "surrogateescape")
+        if strict is None or nearest is None or {strict[0], nearest.after} != {content}:
+            return False
+    return True
 
 
 def _read(sandbox: Sandbox, paths: tuple[str, ...]) -> dict[str, str]:

@@ -39,6 +39,19 @@ _LIBRARIES = {
         "warnings.filterwarnings('ignore', x)",
         "warnings.filters[0][1].pattern",
     ),
+    "handlers of errors": (
+        "from codecs import register_error as note, lookup_error as noted",
+        "note('k', lambda _: x)",
+        "noted('k')(None)",
+    ),
+    "overloads": (
+        (
+            "from typing import get_overloads, overload\n\n\ndef keep(x=None):\n    def kept():\n        return x\n\n"
+            "    if x:\n        overload(kept)\n        return Code('')\n    return kept"
+        ),
+        "keep(x)",
+        "get_overloads(keep())[0]()",
+    ),
 }
 # Ways to change something that lives as long as its module, `same`, without naming it where it is changed.
 _HIDDEN = {
@@ -53,12 +66,39 @@ _HIDDEN = {
     "a loop": "for into in [same]:\n        into.x = x\n    return Code('')||",
     "a class that returns it": "Own().x = x\n    return Code('')||",
     "setattr": "setattr(same, 'x', x)\n    return Code('')||",
+    "the result of a function that is imported there": (
+        "from m import returned\n    returned().x = x\n    return Code('')||"
+    ),
+    "the result of a default": "into().x = x\n    return Code('')|, into=returned|",
+    "the result of an argument": "into().x = x\n    return Code('')|, into|, returned",
+    "the result of an expression": "(lambda: same)().x = x\n    return Code('')||",
+    "a loop over what is computed": "for into in (same for _ in '1'):\n        into.x = x\n    return Code('')||",
+    "what an error holds": (
+        "try:\n        raise KeyError(same)\n    except KeyError as error:\n        error.args[0].x = x\n"
+        "    return Code('')||"
+    ),
+    "what an object holds": "Code(same).text.x = x\n    return Code('')||",
+    "what a dictionary holds": "dict(k=same)['k'].x = x\n    return Code('')||",
+    "a method that changes what its object holds": "Holder(same).note(x)\n    return Code('')||",
+    "a function of the library, by another name": "dress(same, Holder(x))\n    return Code('')||",
+}
+# Where the annotations of `same` get a text.
+_ANNOTATED = {
+    "a method that is imported": ("from operator import setitem as note", "note(same.__annotations__, 'k', x)"),
+    "a method that has a name": ("note = dict.update", "note(same.__annotations__, k=x)"),
+    "an operator": ("", "box = same.__annotations__\n    box |= {'k': x}"),
+    "its initialiser": ("", "same.__annotations__.__init__(k=x)"),
 }
 
 
 def _hidden(body: str) -> Attack:
     statements, parameters, arguments = body.split("|")
-    own = "class Own:\n    def __new__(cls):\n        return same\n\n\n"
+    own = (
+        "from functools import update_wrapper as dress\n\n\ndef returned():\n    return same\n\n\n"
+        "class Own:\n    def __new__(cls):\n        return same\n\n\n"
+        "class Holder:\n    def __init__(self, x):\n        self.x = x\n\n"
+        "    def note(self, x):\n        self.x.x = x\n\n\n"
+    )
     return _codec(_CODED, f"keep(x{arguments})", "same.x", f"{own}def keep(x{parameters}):\n    {statements}")
 
 
@@ -69,6 +109,31 @@ REMEMBERED: dict[str, Attack] = {
         for how, test in (("a text", _CODED), ("texts of a loop", _CODED_EACH))
     },
     **{f"remembered: a text in a function, by {how}": _hidden(body) for how, body in _HIDDEN.items()},
+    **{
+        f"remembered: a text in annotations, by {how}": _codec(
+            _CODED,
+            "keep(x)",
+            "same.__annotations__['k']",
+            f"{before}\n\n\ndef keep(x):\n    {body}\n    return Code('')",
+        )
+        for how, (before, body) in _ANNOTATED.items()
+    },
+    "remembered: a text in variables of a context": _codec(
+        _CODED,
+        "keep(x)",
+        "[*copy_context().values()][-1]",
+        "from contextvars import ContextVar, copy_context\n\n\ndef keep(x):\n    ContextVar('k').set(x)\n"
+        "    return Code('')",
+    ),
+    "remembered: a text in a property": _codec(
+        _CODED, "HELD.__init__(lambda: x) or Code('')", "HELD.fget()", "HELD = property()"
+    ),
+    "remembered: the number of calls in the digits of decimals": _asked(
+        _TITLES,
+        "n = len(str(Decimal(1) / 3)) - 2\n    localcontext(Context(prec=n + 1)).__enter__()",
+        "n % 2 == 0",
+        "from decimal import Context, Decimal, localcontext",
+    ),
     "remembered: the number of calls in descriptors": _asked(_TITLES, "n = os.dup(0)", "n % 2 == 1", "import os"),
 }
 """None of them resolves."""

@@ -54,6 +54,8 @@ _COMMON_ERRORS = (
     *("ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "RuntimeError", "NotImplementedError"),
     *("ImportError", "OSError", "PermissionError", "FileNotFoundError", "TimeoutError", "SyntaxError", "NameError"),
 )
+_RARE_WARNINGS = ("SyntaxWarning", "ImportWarning", "UnicodeWarning", "BytesWarning", "ResourceWarning")
+_COMMON_WARNINGS = ("UserWarning", "DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "RuntimeWarning")
 _ERROR_GUESS, _ERROR_READ = 0.3, 0.9  # the error is often named in the test, or is none of Python's own
 _OPPOSITES = {
     "assertTrue": "assertFalse",
@@ -80,7 +82,7 @@ _SEARCHES = {
     **dict.fromkeys(("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"), 0),
     **dict.fromkeys(("assertRegex", "assertRegexpMatches", "assertContains", "assertWarnsRegex"), 1),
 }
-_EXPECTS_WARNING = frozenset({"warns", "assertWarnsRegex"})
+_EXPECTS_WARNING = frozenset({"warns", "assertWarns", "assertWarnsRegex"})
 _OF_RE = frozenset({"search", "match", "fullmatch", "findall", "finditer"})
 _EQUALITIES = frozenset(
     (
@@ -493,7 +495,7 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
                 if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
                     yield call, list(_of_raises(item, call, words))
                 elif called(call) in _EXPECTS_WARNING and isinstance(call, ast.Call):
-                    yield call, list(_of_message(item, call, words))
+                    yield call, list((_of_raises if call.args else _of_message)(item, call, words))
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             yield statement.value, list(_of_call(statement, statement.value, function, words))
 
@@ -1103,14 +1105,14 @@ def _is_constant(node: ast.expr) -> bool:
 
 
 def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:
-    """The error that a block expects, and its message: without one of them the other is still checked."""
+    """The error or warning that a block expects, and its message: without one of them the other is still checked."""
     of_error, of_message = _apart(lambda: _expect_nothing(item), 2)
     messages = list(_of_message(item, call, words, of_message))
 
     def remove() -> None:
         of_error()
         if messages:
-            call.args[0] = ast.Name("BaseException", ast.Load())
+            call.args[0] = ast.Name("Warning" if called(call) in _EXPECTS_WARNING else "BaseException", ast.Load())
 
     if not messages:
         of_message()
@@ -1142,7 +1144,9 @@ def _expect_nothing(item: ast.withitem) -> None:
 def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
     wanted = {node.id for node in walk(call.args[0]) if isinstance(node, ast.Name)}
     kinds = [kind for name in wanted if isinstance(kind := getattr(builtins, name, None), type)]
-    names = (*_COMMON_ERRORS, *_RARE_ERRORS) if len(kinds) == len(wanted) else _RARE_ERRORS
+    is_warning = called(call) in _EXPECTS_WARNING
+    common, rare = (_COMMON_WARNINGS, _RARE_WARNINGS) if is_warning else (_COMMON_ERRORS, _RARE_ERRORS)
+    names = (*common, *rare) if len(kinds) == len(wanted) else rare
     others = [
         name
         for name in names
@@ -1160,7 +1164,7 @@ def _error_site(call: ast.Call, remove: Callable[[], None]) -> _Site:
 
     # An exception may be of several kinds at once.
     return _Site(
-        f"raises {ast.unparse(call.args[0])}",
+        f"{'warns' if is_warning else 'raises'} {ast.unparse(call.args[0])}",
         len(others),
         decide,
         remove,

@@ -34,7 +34,8 @@ _TAKING_ITEMS = (ast.For, ast.AsyncFor, ast.comprehension, ast.Tuple, ast.List, 
 _Kept = tuple[str, str]  # a kind, and the name of the object that keeps the value
 _CHANGING = re.compile(
     r"_*(add|append|clear|discard|extend|insert|install|patch|pop|push|put|register|remove|send|set|sort|reverse|"
-    r"store|throw|update|write|__setitem__|__delitem__|__setattr__|__iadd__|__next__)"
+    r"store|throw|update|write|rotate|__setitem__|__delitem__|__setattr__|__delattr__|__setstate__|__next__|"
+    r"__enter__|__i(add|and|floordiv|lshift|matmul|mod|mul|or|pow|rshift|sub|truediv|xor)__)"
 )
 _STORING = re.compile(r"_*(install|push|put|register|remember|set_|store)")  # functions that keep their arguments
 
@@ -104,6 +105,7 @@ _FORGETTING_NAMES = {
         "CRITICAL critical DEBUG debug ERROR error exception Filter Formatter getLevelName getLogger Handler INFO "
         "info log Logger LoggerAdapter LogRecord NOTSET NullHandler StreamHandler WARNING warning"
     ),
+    "contextvars": frozenset[str](),
     "decimal": _words(
         "Clamped Context Decimal DecimalException DivisionByZero FloatOperation Inexact InvalidOperation localcontext "
         "Overflow ROUND_05UP ROUND_CEILING ROUND_DOWN ROUND_FLOOR ROUND_HALF_DOWN ROUND_HALF_EVEN ROUND_HALF_UP "
@@ -111,7 +113,18 @@ _FORGETTING_NAMES = {
     ),
     "tempfile": _words("gettempdir gettempprefix tempdir"),
 }
-_CHANGING_ARGUMENTS = frozenset({"setitem", "delitem", "iadd", "iconcat", "ior", "insort", "heappush"})
+_KEEPING_NAMES = {
+    "calendar": _words("setfirstweekday"),
+    "codecs": _words("lookup_error register register_error"),
+    "csv": _words("field_size_limit get_dialect list_dialects register_dialect"),
+    "typing": _words("get_overloads"),
+}
+_FOR_A_BLOCK = frozenset({"catch_warnings", "localcontext"})  # what they change lasts as long as their `with`
+_CHANGING_ARGUMENTS = _words("setitem delitem iadd iand iconcat ior isub ixor imul insort heappush update_wrapper")
+# Attributes with containers of functions, classes and modules.
+_HOLDING = _words("__annotations__ __kwdefaults__ __wrapped__ _value2member_map_ _member_map_")
+_ONE_OF_THEM = _words("getattr max min next")  # builtin functions that may return an item of their argument
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _BUILTINS = frozenset(dir(builtins))
 _OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__", "__prepare__"})
 _METACLASS = re.compile(r"type|\w*Meta(class)?|\w+Type")
@@ -172,6 +185,8 @@ class _File:
         self._scope_of: dict[ast.AST, ast.AST] = {tree: tree}
         self._bound: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
         self._outer: dict[ast.AST, set[str]] = {}
+        self._fixed: dict[str, bool] = {}  # names of the module → whether their values cannot change
+        self._visited: set[tuple[ast.AST, str, bool]] = set()  # names of the expression that is being looked at
         self._nodes = [tree, *self._read()]
         # Names in the module and in classes whose values may change: those of the module are also read as names, those
         # of classes as attributes.
@@ -192,7 +207,7 @@ class _File:
 
     @functools.cached_property
     def _filling(self) -> set[str]:
-        """The functions of the file that modify an argument, other than methods that modify `self` or `cls`."""
+        """The functions of the file that modify an argument, and the classes that modify what their objects hold."""
         found: set[str] = set()
         for node in self._nodes:
             if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
@@ -203,13 +218,17 @@ class _File:
                 changed = node.func.value
             else:
                 continue
-            while isinstance(changed, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr):
-                changed = changed.value
+            is_part = isinstance(changed, ast.Attribute | ast.Subscript | ast.Call)
+            while isinstance(changed, ast.Attribute | ast.Subscript | ast.Starred | ast.NamedExpr | ast.Call):
+                changed = changed.func if isinstance(changed, ast.Call) else changed.value
             function = self._scope_with(changed.id, self._scope_of[node]) if isinstance(changed, ast.Name) else None
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(changed, ast.Name):
                 arguments = [each for each in self._bound[function][changed.id] if isinstance(each, ast.arg)]
+                home = self._scope_of[function]
                 if arguments and changed.id not in ("self", "cls"):
                     found.add(function.name)
+                elif arguments and is_part and isinstance(home, ast.ClassDef):
+                    found.add(home.name)  # it may have been given what it modifies
         return found
 
     def _read(self) -> list[ast.AST]:
@@ -288,27 +307,29 @@ class _File:
     def _may_change(self, scope: ast.AST, name: str) -> bool:
         return any(not self._is_fixed(value) for value in self._values(scope, name))
 
-    def _is_fixed(self, node: ast.expr, depth: int = 0) -> bool:
+    def _is_fixed(self, node: ast.expr) -> bool:
         """Whether a value at module or class level cannot change, as far as its expression shows."""
         if isinstance(node, ast.Constant | ast.JoinedStr | ast.Lambda | ast.Compare):
             return True
         if isinstance(node, ast.Tuple):
-            return all(self._is_fixed(item, depth) for item in node.elts)
+            return all(self._is_fixed(item) for item in node.elts)
         if isinstance(node, ast.UnaryOp):
-            return self._is_fixed(node.operand, depth)
+            return self._is_fixed(node.operand)
         if isinstance(node, ast.BinOp):
-            return self._is_fixed(node.left, depth) and self._is_fixed(node.right, depth)
+            return self._is_fixed(node.left) and self._is_fixed(node.right)
         if isinstance(node, ast.BoolOp):
-            return all(self._is_fixed(item, depth) for item in node.values)
+            return all(self._is_fixed(item) for item in node.values)
         if isinstance(node, ast.IfExp):
-            return self._is_fixed(node.body, depth) and self._is_fixed(node.orelse, depth)
+            return self._is_fixed(node.body) and self._is_fixed(node.orelse)
         if isinstance(node, ast.Subscript | ast.Starred):
-            return self._is_fixed(node.value, depth)
+            return self._is_fixed(node.value)
         if isinstance(node, ast.Attribute):
-            return not _CHANGING.match(node.attr) or self._is_fixed(node.value, depth)
+            return not _CHANGING.match(node.attr) or self._is_fixed(node.value)
         if isinstance(node, ast.Name):
-            values = list(self._values(self._tree, node.id))
-            return depth < 5 and all(self._is_fixed(value, depth + 1) for value in values)
+            if node.id not in self._fixed:
+                self._fixed[node.id] = False  # while its values are looked at: they may contain it
+                self._fixed[node.id] = all(map(self._is_fixed, self._values(self._tree, node.id)))
+            return self._fixed[node.id]
         return isinstance(node, ast.Call) and _last(node.func) in _UNCHANGING
 
     def _is_inert(self, node: ast.expr) -> bool:
@@ -359,11 +380,24 @@ class _File:
                 yield "outside", _last(node)
             elif isinstance(node, ast.Name) and (name := self._kept_by_a_library(node)):
                 yield f"outside, by {name}", name
+            elif isinstance(node, ast.Name) and self._is_changing(node):
+                yield "object", node.id
+            elif isinstance(node, ast.Name) and isinstance(self._parents[node], ast.AugAssign):
+                yield from self._changed("object", node, node, called=False)
             if isinstance(node, _Function):
                 yield from self._kept_by_definition(node)
         # Code that only reads what the file already keeps gets nothing new.
         changed = {name for name, only_reads in uses if not only_reads or name in self._reactive}
         yield from (("object", name) for name, _ in uses if name in changed)
+
+    def _is_changing(self, node: ast.Name) -> bool:
+        """Whether a function that changes its argument is used as a value: it may be called under any name."""
+        above = self._parents[node]
+        if not isinstance(node.ctx, ast.Load) or (isinstance(above, ast.Call) and above.func is node):
+            return False
+        where = self._scope_with(node.id, self._scope_of[node])
+        bound = self._bound[where][node.id] if where is not None else []
+        return any(isinstance(each, ast.alias) and each.name in _CHANGING_ARGUMENTS for each in bound)
 
     def _lasting_use(self, node: ast.Name | ast.Attribute) -> str:
         """The name of a mutable object of a module or a class at a place that uses it; else empty."""
@@ -374,22 +408,49 @@ class _File:
 
     def _kept_by_call(self, node: ast.Call) -> Iterator[_Kept]:
         name, changed = _last(node.func), list[ast.expr]()
-        if isinstance(node.func, ast.Attribute) and _CHANGING.match(name):
-            changed.append(node.func.value)
-        if name in _CHANGING_ARGUMENTS or (changed and _last(changed[0]) in _BUILTINS):
+        functions = [node.func, *self._aliases(node.func, self._scope_of[node])]
+        for function in functions:
+            if isinstance(function, ast.Attribute) and _CHANGING.match(function.attr):
+                changed.append(function.value)
+            elif isinstance(function, ast.Attribute) and function.attr == "__init__":
+                changed.append(function.value)
+                if node.args and _last(node.args[0]) in ("self", "cls"):
+                    changed = []  # a class calls that of its base
+        names = {_last(function) for function in functions}
+        if names & _CHANGING_ARGUMENTS or (changed and _last(changed[0]) in _BUILTINS):
             changed += node.args[:1]  # `list.append(LAST, value)`
+        if not isinstance(node.func, ast.Name | ast.Attribute):  # any function
+            inner = node.func.args if isinstance(node.func, ast.Call) else []
+            changed += [one for one in [*inner, *node.args] if not _is_plain(one)]
         if name in ("setattr", "delattr"):
             changed += node.args[:1]
         if name in self._filling:  # a function of this file that modifies its arguments
             changed += [one for one in [*node.args, *(each.value for each in node.keywords)] if not _is_plain(one)]
         for each in changed:
             yield from self._changed("object", each, node)
-        if isinstance(node.func, ast.Name) and _STORING.match(name) and name not in _BUILTINS:
+        if isinstance(node.func, ast.Name) and any(map(_STORING.match, names)) and name not in _BUILTINS:
             yield from self._changed("object", node.func, node)
         if name in _LEAVING:
             yield "outside", name
         if name == "lru_cache":
             yield "cache", name
+
+    def _aliases(self, function: ast.expr, scope: ast.AST) -> list[ast.expr]:
+        """What a name of a function stands for, if imports and assignments say so."""
+        found: list[ast.expr] = []
+        seen: set[tuple[ast.AST, str]] = set()
+        waiting = [(function, scope)]
+        for one, inside in waiting:  # grows during the iteration
+            where = self._scope_with(one.id, inside) if isinstance(one, ast.Name) else None
+            if where is None or not isinstance(one, ast.Name) or (where, one.id) in seen:
+                continue
+            seen.add((where, one.id))
+            imported = [each for each in self._bound[where][one.id] if isinstance(each, ast.alias) and each.asname]
+            found += [ast.Name(each.name.rpartition(".")[2], ast.Load()) for each in imported]
+            values = list(self._values(where, one.id))
+            found += values
+            waiting += [(value, where) for value in values]
+        return found
 
     def _kept_by_definition(self, function: _Function) -> Iterator[_Kept]:
         name, decorators = getattr(function, "name", ""), getattr(function, "decorator_list", [])
@@ -408,6 +469,8 @@ class _File:
         """
         if _last(node) in ("loggerDict", "__warningregistry__", "f_globals", "f_builtins", "f_trace", "__globals__"):
             return True
+        if isinstance(node, ast.Attribute) and node.attr in _HOLDING and isinstance(node.ctx, ast.Load):
+            return _last(node.value) != "self"
         if isinstance(node, ast.Name) or node.attr == "_getframe":
             return False
         if not node.attr.startswith("_") or not isinstance(node.value, ast.Name):
@@ -439,63 +502,79 @@ class _File:
             while isinstance(outer := self._parents[outer], ast.Attribute):
                 found += f".{outer.attr}"
             module, _, rest = found.partition(".")
-            if found and _may_keep(module, rest):
+            is_block = isinstance(outer, ast.Call) and isinstance(self._parents[outer], ast.withitem)
+            if found and (_may_keep(module, rest) or (rest in _FOR_A_BLOCK and not is_block)):
                 return ".".join(found.split(".")[:2])
         return ""
 
-    def _changed(self, kind: str, node: ast.expr, at: ast.AST) -> Iterator[_Kept]:
-        """The object that a function changes, if it outlives the call."""
+    def _changed(self, kind: str, node: ast.expr, at: ast.AST, *, called: bool = True) -> Iterator[_Kept]:
+        """The object that a function changes, if it outlives the call.
+
+        Args:
+            called: whether results of functions count, too; most of them are texts and numbers.
+        """
         if self._function_of(at) is None:
             return  # code at import time has not received any value of a test
-        root = self._lasting_root(node, self._scope_of[at])
+        self._visited.clear()
+        root = self._lasting_root(node, self._scope_of[at], called=called)
         if root:
             yield kind, root
 
-    def _lasting_root(self, node: ast.expr, scope: ast.AST, depth: int = 0, *, of_items: bool = False) -> str:
+    def _lasting_root(self, node: ast.expr, scope: ast.AST, *, of_items: bool = False, called: bool = True) -> str:
         """The name of the object to which an expression belongs, if that outlives a call; else empty.
 
         Args:
-            of_items: whether one of the items of the expression is meant instead of the expression itself.
+            of_items: whether something in the expression's value is meant instead of the value itself.
+            called: see `_changed`.
         """
         while not isinstance(node, ast.Name):
             if isinstance(node, ast.Attribute):
                 if node.attr in self._attributes or re.fullmatch(r"__\w+__", node.attr):
                     return node.attr
-                node = node.value
+                node, of_items = node.value, True
             elif isinstance(node, ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
                 of_items = of_items or isinstance(node, ast.Subscript | ast.Starred)
                 node = node.value
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                node = node.func.value
+            elif not called:
+                return ""
             elif isinstance(node, ast.Call):
-                name = _last(node.func)
-                own = self._scope_with(name, scope)
-                if name == "type":
-                    return name
-                if own is None:  # items of literal lists: `max([f])`
-                    lists = [each for each in node.args if isinstance(each, _DISPLAYS)]
-                    return self._first_root(lists, scope, depth, of_items=True)
-                # A function may return an object that outlives the call; most classes and builtin functions create a
-                # new one.
-                is_class = name.lstrip("_")[:1].isupper() and not self._may_return_others(name)
-                return name if own is self._tree and not is_class else ""
-            elif isinstance(node, _DISPLAYS):
-                items = node.values if isinstance(node, ast.Dict) else node.elts
-                inner = [each for each in items if isinstance(each, _DISPLAYS)]
-                return (
-                    self._first_root(items, scope, depth, of_items=False)
-                    or self._first_root(inner, scope, depth, of_items=True)
-                    if of_items
-                    else ""
-                )
+                return self._root_of_result(node, scope, of_items=of_items)
+            elif isinstance(node, ast.Lambda):
+                return self._lasting_root(node.body, node, of_items=of_items)
             else:
-                parts = [node.body, node.orelse] if isinstance(node, ast.IfExp) else getattr(node, "values", [])
-                parts = parts if isinstance(node, ast.IfExp | ast.BoolOp) else []
-                return self._first_root(parts, scope, depth, of_items=of_items)
-        return self._lasting_name(node, scope, depth, of_items=of_items)
+                parts, of_parts = _parts(node, of_items=of_items)
+                inner = node if isinstance(node, _COMPREHENSIONS) else scope
+                return self._first_root(parts, inner, of_items=of_parts)
+        return self._lasting_name(node, scope, of_items=of_items, called=called)
 
-    def _first_root(self, nodes: Iterable[ast.expr], scope: ast.AST, depth: int, *, of_items: bool) -> str:
-        roots = (self._lasting_root(node, scope, depth, of_items=of_items) for node in nodes)
+    def _root_of_result(self, call: ast.Call, scope: ast.AST, *, of_items: bool) -> str:
+        """See `_lasting_root`, for what a call returns."""
+        given = [*call.args, *(each.value for each in call.keywords if each.arg != "key")]
+        function = call.func
+        if isinstance(function, ast.Attribute):
+            root = self._lasting_root(function.value, scope, of_items=True)
+            others = given[1:] if function.attr in ("get", "pop", "setdefault") else []
+            return root or self._first_root(others, scope, of_items=of_items)
+        if not isinstance(function, ast.Name):
+            return self._lasting_root(function, scope) if isinstance(function, ast.Lambda) else "a call"
+        name, own = function.id, self._scope_with(function.id, scope)
+        if name == "type":
+            return name
+        if own is None:  # `max([f])`, `list([f])[0]`
+            lists = given if of_items or name in _ONE_OF_THEM else [one for one in given if isinstance(one, _DISPLAYS)]
+            return self._first_root(lists, scope, of_items=True)
+        # A function may return an object that outlives the call; most classes create a new one.
+        if name.lstrip("_")[:1].isupper() and not self._may_return_others(name):
+            return self._first_root(given, scope, of_items=False) if of_items else ""
+        if own is self._tree or not all(isinstance(each, ast.arg | ast.Name) for each in self._bound[own][name]):
+            return name
+        # A parameter, or a variable: usually a class that an object has as its attribute, or its own class.
+        values = [value for value in self._values(own, name) if not isinstance(value, ast.Attribute)]
+        is_other = any(_last(value) != "type" for value in values)
+        return name if is_other or self._has_lasting_default(name, own) else ""
+
+    def _first_root(self, nodes: Iterable[ast.expr], scope: ast.AST, *, of_items: bool) -> str:
+        roots = (self._lasting_root(node, scope, of_items=of_items) for node in nodes)
         return next(filter(None, roots), "")
 
     def _may_return_others(self, name: str) -> bool:
@@ -504,21 +583,27 @@ class _File:
             isinstance(each, ast.ClassDef)
             and (
                 any(keyword.arg == "metaclass" for keyword in each.keywords)
+                or any(_last(base).endswith(("Enum", "Flag")) for base in each.bases)
                 or any(isinstance(inner, _Function) and getattr(inner, "name", "") == "__new__" for inner in each.body)
             )
             for each in self._bound[self._tree].get(name, ())
         )
 
-    def _lasting_name(self, node: ast.Name, scope: ast.AST, depth: int, *, of_items: bool = False) -> str:
+    def _lasting_name(self, node: ast.Name, scope: ast.AST, *, of_items: bool = False, called: bool = True) -> str:
         where = self._scope_with(node.id, scope)
         if where is None and node.id not in _BUILTINS:
             return node.id  # of a module imported by `*`
         if where is self._tree or (isinstance(where, ast.ClassDef) and where is not scope):
-            return node.id
+            values = [*self._values(where, node.id)]
+            is_constant = len(values) == len(self._bound[where][node.id]) and all(map(_is_constant, values))
+            return "" if is_constant else node.id
         if where is not None and any(isinstance(each, ast.alias) for each in self._bound[where][node.id]):
             return node.id
-        if where is None or isinstance(where, ast.ClassDef) or depth > 5:
+        if where is None or (where, node.id, of_items) in self._visited:
             return ""
+        self._visited.add((where, node.id, of_items))
+        if of_items and any(isinstance(each, ast.ExceptHandler) for each in self._bound[where][node.id]):
+            return node.id  # an error may hold anything
         inner = self._function_below(where, scope)
         if (
             self._is_a_class(node.id, where)
@@ -528,7 +613,9 @@ class _File:
             return node.id
         aliases = [value for value in self._values(where, node.id) if not isinstance(value, ast.Constant)]
         is_item = any(isinstance(self._parents.get(each), _TAKING_ITEMS) for each in self._bound[where][node.id])
-        return self._first_root(aliases, where, depth + 1, of_items=of_items or is_item)
+        of_items = of_items or is_item
+        roots = (self._lasting_root(one, where, of_items=of_items, called=called) for one in aliases)
+        return next(filter(None, roots), "")
 
     def _has_lasting_default(self, name: str, function: ast.AST) -> bool:
         if not isinstance(function, _Function):
@@ -642,8 +729,38 @@ def _is_plain(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant | ast.Call)
 
 
+def _is_constant(node: ast.expr) -> bool:
+    """Whether an expression consists of constants alone, without names, and cannot change."""
+    if isinstance(node, ast.BinOp):
+        return _is_constant(node.left) and _is_constant(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_constant(node.operand)
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Tuple) and all(map(_is_constant, node.elts)))
+
+
+def _parts(node: ast.expr, *, of_items: bool) -> tuple[list[ast.expr], bool]:
+    """The expressions whose values an expression may have, or may hold; and whether something in these is meant."""
+    if isinstance(node, ast.IfExp):
+        return [node.body, node.orelse], of_items
+    if isinstance(node, ast.BoolOp):
+        return node.values, of_items
+    if not of_items:
+        return [], False
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right], True
+    if isinstance(node, _COMPREHENSIONS):
+        return [node.value if isinstance(node, ast.DictComp) else node.elt], False
+    items = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+    return [
+        *items,
+        *(part for one in items if isinstance(one, _DISPLAYS) for part in _parts(one, of_items=True)[0]),
+    ], False
+
+
 def _may_keep(module: str, names: str) -> bool:
     """Whether an object of a module of the standard library may keep its arguments; `names` is dotted."""
+    if names.partition(".")[0] in _KEEPING_NAMES.get(module, ()):
+        return True
     if module not in _FORGETTING_MODULES and module not in _FORGETTING_NAMES:
         return False  # a new import of such a module counts as a means of forgery
     first, _, rest = names.partition(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,32 @@ _KEEPS = {
     "a look that changes": ("KEPT[value]", "import collections\n\nKEPT = collections.defaultdict(int)"),
     "a default that the file has": ("old[:] = [value]", ""),
     "a file's name": ("os.symlink(value, 'last')", "import os"),
+    "a member of an enumeration": (
+        "Kind(1).last = value",
+        "import enum\n\n\nclass Kind(enum.Enum):\n    A = 1",
+    ),
+    "a function that changes its argument, as a value": (
+        "for note in [setitem]:\n            note(TABLE, 'b', value)",
+        "from operator import setitem",
+    ),
+    "a name in the body of a class": ("class New:\n            into = Box\n            into.last = value", ""),
+    "a context that no block ends": (
+        "localcontext(Context(prec=value)).__enter__()",
+        "from decimal import Context, localcontext",
+    ),
     "the names of a caller's module": ("sys._getframe(1).f_globals['last'] = value", "import sys"),
 }  # fmt: skip
 _KEEPS_NOTHING = {
     "the line that calls": ("return sys._getframe(1).f_lineno", "import sys"),
+    "a context for a block": (
+        "with localcontext(Context(prec=value)):\n            return 1",
+        "from decimal import Context, localcontext",
+    ),
+    "an object of a class that has a name": (
+        "kind = type(self)\n        other = kind()\n        other.value = value\n        return other",
+        "",
+    ),
+    "a text that grows": ("text = name_of(value)\n        text += 'a'", "def name_of(value):\n    return str(value)"),
     "its own attributes": ("self.value = [value]\n        self.value.append(1)", ""),
     "a table": ("return TABLE.get(value, NAMES[0]) in NAMES", "NAMES = ['a', 'b']\nNAMES.append('c')"),
     "patterns, loggers and constants": (
@@ -91,6 +114,15 @@ def test_screening_says_whether_a_patch_keeps_something_between_calls(name: str,
     patch = diff({"m.py": _BASE}, {"m.py": changed})
     assert keeps_state(patch, tmp_path, "") is keeps
     assert not keeps_state(patch, tmp_path, patch), "the gold patch keeps it too"
+
+
+def test_many_names_for_one_another_take_little_time(tmp_path: Path) -> None:
+    names = [f"a{number}" for number in range(30)]
+    lines = "".join(f"    {one} = {other}\n" for one in names for other in names if one != other)
+    patch = diff({}, {"m.py": f"def f(x):\n{lines}    a0.x = x\n"})
+    begin = time.process_time()
+    assert not keeps_state(patch, tmp_path, "")
+    assert time.process_time() - begin < 5.0
 
 
 _TEST = "from m import Box, Point, f, fresh\n\n\ndef test_it():\n{}\n\n\ndef check(x):\n    assert x == 'helper'\n"
