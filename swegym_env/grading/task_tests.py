@@ -22,11 +22,10 @@ from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.verdict import FORGED, Policy, Verdict, grade_log
 from swegym_env.languages import Blinded, language_of
 from swegym_env.languages.changed import ChangedFile
-from swegym_env.languages.python.means import apply_hunks
 from swegym_env.prepare import LocalWorkspace
 from swegym_env.repo.applying import Checkout, PlainFile, apply_plainly
 from swegym_env.repo.capture import capture_patch
-from swegym_env.repo.patches import parse_patch, refusal, touched_paths
+from swegym_env.repo.patches import apply_hunks, parse_patch, refusal, touched_paths
 from swegym_env.sandbox import CommandResult, Sandbox, open_sandbox
 from swegym_env.sandbox.api import Imports
 from swegym_env.sandbox.images import resolve_image

@@ -21,6 +21,7 @@ __all__ = [
     "LineEdit",
     "added_lines",
     "apply_edits",
+    "apply_hunks",
     "count_changed_lines",
     "git_diff",
     "parse_patch",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 _HUNK = re.compile(r"@@ -(?P<old>\d{1,9}(?:,\d{1,9})?) \+(?P<new>\d{1,9}(?:,\d{1,9})?) @@(?P<rest>.*)", re.DOTALL)
+_COUNTS = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _HEADER_PATH = re.compile(r"(?:---|\+\+\+) (?:[abciw]/)?(\S.*?)(?:\t.*)?$|(?:rename|copy) (?:from|to) (.+)$")
 _GIT_HEADER = re.compile(
     r'"a/(?P<quoted>(?:[^"\\]|\\.)*)" "b/(?P<quoted_b>(?:[^"\\]|\\.)*)"$|a/(?P<plain>.*) b/(?P<plain_b>.*)$'
@@ -149,6 +151,48 @@ def refusal(patch: str) -> str:
     except UnicodeEncodeError:
         return "it holds half of a surrogate pair, which no file does"
     return ""
+
+
+def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
+    """Apply the hunks of a section to a text, by the counts in their headers.
+
+    Returns:
+        The text, and the line numbers (from 1) of the lines added in it and of those removed from the text before;
+        None if the hunks do not fit at their line numbers.
+    """
+    before, after = text.split("\n"), []
+    added: set[int] = set()
+    removed: set[int] = set()
+    position = old = new = 0
+    for line in body.removesuffix("\n").split("\n"):
+        if not old and not new and line[:1] in ("", "\\"):
+            continue
+        if not old and not new:
+            hunk = _COUNTS.match(line)
+            begin = max(int(hunk[1]) - (hunk[2] != "0"), 0) if hunk else -1
+            if hunk is None or not position <= begin <= len(before):
+                return None
+            after += before[position:begin]
+            position, old, new = begin, int(hunk[2] or 1), int(hunk[3] or 1)
+        elif line[:1] == "+":
+            after.append(line[1:])
+            added.add(len(after))
+            new -= 1
+        elif line[:1] in ("-", " ", ""):
+            if position >= len(before) or before[position] != line[1:]:
+                return None
+            position += 1
+            old -= 1
+            if line[:1] == "-":
+                removed.add(position)
+            else:
+                after.append(line[1:])
+                new -= 1
+        elif line[:1] != "\\":
+            return None
+        if old < 0 or new < 0:
+            return None
+    return None if old or new else ("\n".join([*after, *before[position:]]), added, removed)
 
 
 def touched_paths(patch: str) -> frozenset[str]:

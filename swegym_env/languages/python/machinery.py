@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from swegym_env.languages.python.means import apply_hunks
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, is_fixture
-from swegym_env.repo.patches import parse_patch, touched_paths
+from swegym_env.repo.patches import apply_hunks, parse_patch, touched_paths
 
 __all__ = ["test_machinery"]
 

@@ -26,7 +26,7 @@ from swegym_env.errors import RepositoryError
 from swegym_env.languages.caching import cached_for_patch, cached_for_task
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.repo.applying import apply_to_files
-from swegym_env.repo.patches import FilePatch, parse_patch
+from swegym_env.repo.patches import FilePatch, apply_hunks, parse_patch
 
 __all__ = [
     "FORGING",
@@ -34,7 +34,6 @@ __all__ = [
     "READING",
     "WORD",
     "Source",
-    "apply_hunks",
     "encodings_of",
     "is_telling",
     "means_of",
@@ -105,7 +104,6 @@ _STRING = r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'
 _STRING_OR_WORD = re.compile(f"{_STRING}|{WORD.pattern}")
 _ASSIGNED = re.compile(r"\s*=(?!=)")
 _KEPT = frozenset(dir(builtins)) | REACHING | frozenset(keyword.kwlist)
-_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _ENCODINGS = frozenset({"utf-8", "iso8859-1", "ascii"})
 _RAW_BYTES = {0xDC00 + byte: byte for byte in range(0x80, 0x100)}
@@ -430,49 +428,6 @@ def source_at_base(text: str) -> Source:
 def source_of(text: str) -> Source:
     """The source of a file with the patch that is graded."""
     return Source(text)
-
-
-def apply_hunks(text: str, body: str) -> tuple[str, set[int], set[int]] | None:
-    """Apply the hunks of a section to a text, by the counts in their headers.
-
-    Returns:
-        The text, and the line numbers (from 1) of the lines added in it and of those removed from the text before; None
-            if
-        the hunks do not fit at their line numbers.
-    """
-    before, after = text.split("\n"), []
-    added: set[int] = set()
-    removed: set[int] = set()
-    position = old = new = 0
-    for line in body.removesuffix("\n").split("\n"):
-        if not old and not new and line[:1] in ("", "\\"):
-            continue
-        if not old and not new:
-            hunk = _HUNK.match(line)
-            begin = max(int(hunk[1]) - (hunk[2] != "0"), 0) if hunk else -1
-            if hunk is None or not position <= begin <= len(before):
-                return None
-            after += before[position:begin]
-            position, old, new = begin, int(hunk[2] or 1), int(hunk[3] or 1)
-        elif line[:1] == "+":
-            after.append(line[1:])
-            added.add(len(after))
-            new -= 1
-        elif line[:1] in ("-", " ", ""):
-            if position >= len(before) or before[position] != line[1:]:
-                return None
-            position += 1
-            old -= 1
-            if line[:1] == "-":
-                removed.add(position)
-            else:
-                after.append(line[1:])
-                new -= 1
-        elif line[:1] != "\\":
-            return None
-        if old < 0 or new < 0:
-            return None
-    return None if old or new else ("\n".join([*after, *before[position:]]), added, removed)
 
 
 class _Scopes:

@@ -26,7 +26,6 @@ from swegym_env.languages.python.means import (
     READING,
     WORD,
     Source,
-    apply_hunks,
     encodings_of,
     is_telling,
     means_of,
@@ -34,7 +33,7 @@ from swegym_env.languages.python.means import (
     source_of,
 )
 from swegym_env.languages.python.state import keeps_state
-from swegym_env.repo.patches import FilePatch, parse_patch, without_sections
+from swegym_env.repo.patches import FilePatch, apply_hunks, parse_patch, without_sections
 
 __all__ = ["scrutiny_of", "without_means"]
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from swegym_env.languages.caching import cached_for_patch
 from swegym_env.languages.changed import has_kinds_beyond_gold
-from swegym_env.languages.python.means import Source, apply_hunks, source_at_base, source_of
+from swegym_env.languages.python.means import Source, source_at_base, source_of
 from swegym_env.languages.python.parsing import children
-from swegym_env.repo.patches import FilePatch, parse_patch
+from swegym_env.repo.patches import FilePatch, apply_hunks, parse_patch
 
 __all__ = ["keeps_state"]
 
