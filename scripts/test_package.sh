@@ -84,7 +84,7 @@ for python in "${pythons[@]}"; do
     [[ $("$bin/swegym" --version) == "swegym $version" ]]
     "$bin/swegym" doctor >doctor.txt || { cat doctor.txt && exit 1; }
     printf 'search --help\nls\nsubmit\n' | "$bin/swegym" run --dataset mini --tools default >episode.txt
-    grep -q 'usage: search' episode.txt && grep -q 'tests passed: (0, ' episode.txt
+    grep -q 'usage: search' episode.txt && grep -q 'FAIL_TO_PASS 0/' episode.txt
     "$bin/swegym" completion bash | bash -n
     "${pip[@]}" install -c "$root/constraints.txt" mypy
     check_types
