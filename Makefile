@@ -133,7 +133,7 @@ build: setup ## make the wheel and the source archive in dist/
 	@rm -rf build/lib build/bdist.* dist
 	@$(PY) -m build
 
-test-package: build ## install the wheel into new environments, and use what is in it (ARGS="3.10 3.13 --train")
+test-package: build ## install the wheel into new environments, and use what is in it (ARGS="3.10 3.13 --train", or ARGS="3.10 --lowest")
 	@scripts/test_package.sh $(ARGS)
 
 clean: ## remove build products and caches; .venv and runs/ stay

@@ -21,6 +21,7 @@ from swe_trainers.config import read_config
 from swe_trainers.errors import ConfigurationError, TrainerError
 from swe_trainers.evaluation.table import summary_lines
 from swe_trainers.logging import read_metrics
+from swe_trainers.model.hub import http_error
 from swe_trainers.model.language_model import VALUE_HEAD_FILE
 from swe_trainers.model.tokenizers import load_tokenizer
 from swe_trainers.provenance import ENVIRONMENT, OF_THE_MACHINE, Provenance, read_provenance, write_provenance
@@ -117,7 +118,6 @@ def push_model(source: Path, name: str, *, private: bool = False, message: str |
 @contextmanager
 def _one_line_errors(api: HfApi, name: str) -> Iterator[None]:
     """Turn what the hub's client raises into one line that says what to do."""
-    from httpx2 import HTTPError
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     try:
@@ -128,7 +128,7 @@ def _one_line_errors(api: HfApi, name: str) -> Iterator[None]:
         raise ConfigurationError(f"--push: {str(error).splitlines()[0]}") from error
     except OfflineModeIsEnabled as error:
         raise ConfigurationError("--push: HF_HUB_OFFLINE forbids connections. Try: HF_HUB_OFFLINE=0") from error
-    except (HTTPError, RuntimeError, OSError, ValueError) as error:  # hf_xet's own errors are of all these kinds
+    except (http_error(), RuntimeError, OSError, ValueError) as error:  # hf_xet's own errors are of all these kinds
         if isinstance(error, OSError) and error.filename:
             raise  # a file here
         reasons = list(_causes(error))

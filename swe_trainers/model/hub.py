@@ -6,7 +6,7 @@ from pathlib import Path
 
 from swe_trainers.errors import ConfigurationError
 
-__all__ = ["loadable", "reason_of"]
+__all__ = ["http_error", "loadable", "reason_of"]
 
 _TIMEOUT_S = 3.0
 
@@ -24,7 +24,6 @@ def loadable(source: str | Path) -> str:
     name = str(source)
     if Path(source).is_dir():
         return name
-    import httpx2
     from huggingface_hub import constants, hf_hub_url, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
     from huggingface_hub.utils import get_session, validate_repo_id  # type: ignore[attr-defined]
@@ -38,12 +37,19 @@ def loadable(source: str | Path) -> str:
             get_session().head(hf_hub_url(name, "config.json"), timeout=_TIMEOUT_S)
             return name  # whatever it answers: transformers says what is wrong
         why = "HF_HUB_OFFLINE is set"
-    except httpx2.HTTPError as error:
+    except http_error() as error:
         why = f"no connection to the hub: {error}"
     try:
         return snapshot_download(name, local_files_only=True)
     except LocalEntryNotFoundError as error:
         raise ConfigurationError(f"{name}: no such folder, not in the hub's cache, and {why}") from error
+
+
+def http_error() -> type[Exception]:
+    """What the hub's client raises where it has no connection: of httpx before its version 2, of httpx2 since."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return next(each for each in HfHubHTTPError.__mro__ if each.__name__ == "HTTPError")
 
 
 def reason_of(error: Exception) -> str:

@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     require_at_least(options, seed=0)
     try:
         from swegym_env.adapters import mcp as adapter
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[mcp]'") from error
     token = read_token() if options.http else ""
     tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")

@@ -93,7 +93,7 @@ def check_listening(options: argparse.Namespace) -> tuple[Listening, str, Bodies
     try:
         from swegym_env.serving.app import Bodies
         from swegym_env.serving.listening import Listening
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[serve]'") from error
     if not options.lease > 0 or not options.drain >= 0:
         raise ConfigurationError(f"--lease, --drain: expected seconds, got {options.lease:g}, {options.drain:g}")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
-from uvicorn.config import LOGGING_CONFIG, STARTUP_FAILURE
+from uvicorn.config import LOGGING_CONFIG
 
 from swegym_env.errors import ConfigurationError
 from swegym_env.serving.app import Gate
@@ -151,7 +151,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self.lifespan.startup()
         if self.lifespan.should_exit:
-            sys.exit(STARTUP_FAILURE)
+            sys.exit(3)  # as uvicorn does
         for listener in sockets or []:
             acceptor = Acceptor(listener, self._connections, self._connection, self.config.ssl)
             acceptor.start()

@@ -163,7 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
             where = asked["organization"]
             self._refuse(403, f'You don\'t have the rights to create a model under the namespace "{where}"')
         else:
-            self.hub.repositories[name] = Repository(private=asked.get("visibility") == "private")
+            is_private = asked.get("visibility") == "private" or bool(asked.get("private"))  # version 1 of the client
+            self.hub.repositories[name] = Repository(private=is_private)
             self._reply(200, {"url": f"{self.hub.url}/{name}", "name": name})
 
     def _commit(self, name: str, repository: Repository, body: bytes) -> None:
