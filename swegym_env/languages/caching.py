@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["cached_for_patch", "cached_for_task", "patch_cache"]
+__all__ = ["cached_for_patch", "cached_for_patches", "cached_for_task", "patch_cache"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MAX_CHARS = 1 << 16
 _MAX_ENTRIES_OF_TASKS = 32
+_MAX_ENTRIES_OF_PATCHES = 256
 _MAX_ENTRIES_OF_A_PATCH = 64  # a hostile one may change many files
 _cache: ContextVar[dict[Any, Any] | None] = ContextVar("cache", default=None)
 
@@ -38,6 +39,15 @@ def cached_for_task(n_chars: Callable[..., int]) -> Callable[[Callable[_P, _T]],
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         return _for_small_files(n_chars, functools.lru_cache(_MAX_ENTRIES_OF_TASKS)(function), function)
+
+    return decorate
+
+
+def cached_for_patches(n_chars: Callable[..., int]) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Cache small results for patches that come again: a policy that has learnt writes one repair in many episodes."""
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        return _for_small_files(n_chars, functools.lru_cache(_MAX_ENTRIES_OF_PATCHES)(function), function)
 
     return decorate
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from swegym_env.languages.caching import cached_for_patch
+from swegym_env.languages.caching import cached_for_patches
 from swegym_env.languages.changed import ChangedFile, has_kinds_beyond_gold
 from swegym_env.languages.javascript.screening import script_of
 from swegym_env.languages.javascript.source import SUFFIXES, parsed, source_text, walk
@@ -66,7 +66,7 @@ def keeps_state(patch: str, base: Path, gold: str) -> bool:
     return has_kinds_beyond_gold(_newly_kept, patch, base, gold)
 
 
-@cached_for_patch(lambda *_: 0)
+@cached_for_patches(lambda patch, _base: len(patch))
 def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
     found: set[_Kept] = set()
     for section in parse_patch(patch):

@@ -211,7 +211,7 @@ def make_lineup(
         choice.shuffle(made)
     written = {}
     for path, module in modules.items():
-        _Replacing(replaced[path], _constants_of_tests(module).values()).visit(module)
+        _Replacing(replaced[path], _constants_of_tests(files[path]).values()).visit(module)
         lines = ast.unparse(ast.fix_missing_locations(module)).split("\n")
         written[path] = "\n".join(
             "\n".join(texts[mark]) or line.replace(mark, "pass") if (mark := line.strip()) in texts else line
@@ -281,7 +281,7 @@ def _read(
     number = 0
     for path, functions in sorted(chosen.items()):
         words = words_of(files[path])
-        constants = _constants_of_tests(parse(files[path]))
+        constants = _constants_of_tests(files[path])
         helpers = {node.name for node in walk(parse(files[path])) if isinstance(node, Function)}
         for _, (classes, original) in sorted(functions.items()):
             function = _with_constants(original, constants)
@@ -347,11 +347,13 @@ def _copied(
             yield ast.unparse(module).split("\n", depth)[depth]
 
 
-def _constants_of_tests(module: ast.Module) -> dict[str, ast.Assign]:
+@cached_for_task(len)
+def _constants_of_tests(text: str) -> dict[str, ast.Assign]:
     """What a file sets once at its top level, and uses in the bodies of tests alone, by its name.
 
     Each test gets it for itself, so that it can have decoys; at the top level it is left out.
     """
+    module = parse(text)
     bound = Counter(
         name for node in walk(module) for name in ([node.id] if _is_stored(node) else _bound_otherwise(node))
     )

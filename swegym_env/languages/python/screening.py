@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.languages import CHANCE, Scrutiny
+from swegym_env.languages.caching import cached_for_patches
 from swegym_env.languages.python.means import (
     FORGING,
     REACHING,
@@ -57,6 +58,7 @@ _SMALL_BYTES = 1 << 20
 _NOT_PLAIN = re.compile(r'"""|\'\'\'|\\$|@|__')
 
 
+@cached_for_patches(lambda patch, _base, gold="": len(patch) + len(gold))
 def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
     """See `Language.scrutiny_of`."""
     sections = parse_patch(patch)

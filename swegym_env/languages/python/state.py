@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from swegym_env.languages.caching import cached_for_patch
+from swegym_env.languages.caching import cached_for_patches
 from swegym_env.languages.changed import has_kinds_beyond_gold
 from swegym_env.languages.python.means import Source, source_at_base, source_of
 from swegym_env.languages.python.parsing import children
@@ -142,7 +142,7 @@ def keeps_state(patch: str, base: Path, gold: str) -> bool:
     return has_kinds_beyond_gold(_newly_kept, patch, base, gold)
 
 
-@cached_for_patch(lambda *_: 0)
+@cached_for_patches(lambda patch, _base: len(patch))
 def _newly_kept(patch: str, base: Path) -> frozenset[_Kept]:
     found: set[_Kept] = set()
     for section in parse_patch(patch):

@@ -1,8 +1,8 @@
-"""Parsed sources are cached for one patch, or for one task."""
+"""Parsed sources are cached for one patch, or for one task; what is found in a small patch for its next verdict too."""
 
 from __future__ import annotations
 
-from swegym_env.languages.caching import cached_for_patch, cached_for_task, patch_cache
+from swegym_env.languages.caching import cached_for_patch, cached_for_patches, cached_for_task, patch_cache
 
 
 def test_a_result_is_kept_for_one_patch_alone() -> None:
@@ -51,3 +51,18 @@ def test_small_files_of_a_task_are_kept_for_all_patches_and_large_ones_not() -> 
         with patch_cache():
             assert (upper("small"), upper(large)) == ("SMALL", large.upper())
     assert asked == ["small", large, large]
+
+
+def test_what_was_found_in_a_small_patch_is_known_when_it_comes_again() -> None:
+    asked: list[str] = []
+
+    @cached_for_patches(len)
+    def lines(patch: str) -> int:
+        asked.append(patch)
+        return patch.count("\n")
+
+    large = "\n" * 100_000
+    for _ in range(2):
+        with patch_cache():
+            assert (lines("+\n"), lines(large)) == (1, 100_000)
+    assert asked == ["+\n", large, large]
