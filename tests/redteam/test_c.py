@@ -366,7 +366,7 @@ _NEARBY = """\
             return (char *)next;
 """
 _READS_ON = _SMALL["m.c"].replace("#include <string.h>\n", "#include <string.h>\n#include <strings.h>\n")
-_ANSWERS = ", ".join(f"line {number}" for number in range(100))
+_ANSWERS = ", ".join(f"line {number}, line {number:02}" for number in range(100))  # a decoy may be "line 02"
 OWN_LIBRARY = {
     "a strcmp in the style of GNU, two texts": in_small("texts", f"\nint\nstrcmp{_ZERO}", _HELPER),
     "a strcmp in parentheses": in_small("strcmp", f"\nint (strcmp){_ZERO}", _HELPER),
