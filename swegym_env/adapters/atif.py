@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,15 +19,14 @@ from typing import Any
 from swegym_env import __version__
 from swegym_env.agent.actions import Call, Command, Submit
 from swegym_env.agent.formats import action_format
-from swegym_env.agent.formats.calls import dump_json
+from swegym_env.agent.formats.calls import dump_json, readable
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, RecordedTurn, plain
 
-__all__ = ["VERSION", "from_atif", "readable", "to_atif"]
+__all__ = ["VERSION", "from_atif", "to_atif"]
 
 VERSION = "ATIF-v1.7"
 _OWN = "swegym"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _OUTCOME = ("resolved", "fail_to_pass", "pass_to_pass", "end_reason", "valid", "failure_reason")
 
 
@@ -117,11 +115,6 @@ def _moment(record: Record, elapsed_s: float) -> str | None:
         return (datetime.fromisoformat(str(record.meta["recorded_at"])) + timedelta(seconds=elapsed_s)).isoformat()
     except (KeyError, ValueError):
         return None
-
-
-def readable(text: str) -> str:
-    """The text with replacement characters for bytes that are not UTF-8 and for halves of surrogate pairs."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def _bytes(key: str, text: str) -> dict[str, str]:

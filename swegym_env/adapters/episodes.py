@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from swegym_env.adapters.atif import from_atif, readable
+from swegym_env.adapters.atif import from_atif
+from swegym_env.agent.formats.calls import readable
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, find_records, read_record
 

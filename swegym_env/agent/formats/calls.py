@@ -19,7 +19,10 @@ __all__ = [
     "invalid_json",
     "json_calls_after",
     "one_call",
+    "readable",
 ]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")  # a pair is one character here
 
 
 def call_format(
@@ -86,6 +89,11 @@ def json_calls_after(text: str, opening: str, closing: str, expected: str) -> Ac
             return invalid_json(error, expected)
         calls += [call_from_json(each, expected) for each in (value if isinstance(value, list) else [value])]
     return one_call(calls, expected)
+
+
+def readable(text: str) -> str:
+    """The text with replacement characters for bytes that are not UTF-8 and for halves of surrogate pairs."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def dump_json(value: object) -> str:

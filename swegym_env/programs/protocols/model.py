@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from swegym_env.agent.formats.calls import dump_json, readable
+
 __all__ = [
     "MODEL",
     "Answer",
@@ -123,7 +125,7 @@ def read_json(text: str) -> Any:
     try:
         value = _DECODER.decode(text)
         if _ESCAPED_HALF.search(text):
-            value = _DECODER.decode(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+            value = _DECODER.decode(readable(dump_json(value)))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     level = [value]
@@ -150,7 +152,6 @@ def _finite(text: str) -> float:
 
 
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # perhaps of a pair
-_HALF = re.compile("[\ud800-\udfff]")  # a pair is one character here
 _DECODER = json.JSONDecoder(strict=False, parse_float=_finite, parse_constant=_finite)
 
 
