@@ -22,6 +22,7 @@ from typing import Any
 
 from swegym_env.cli.options import add_command, add_json
 from swegym_env.errors import SwegymError
+from swegym_env.files import make_directory
 from swegym_env.languages import Toolchain, language_of
 from swegym_env.paths import run_dir, work_dir
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
@@ -311,7 +312,7 @@ def _run_quietly(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _write_to(directory: Path) -> str:
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    make_directory(directory)
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".doctor-") as file:
         file.write(b"x")
         file.flush()
@@ -360,7 +361,7 @@ def _user_namespaces() -> str:
 def _overlay() -> str:
     """Mount an overlay in a user namespace, in the run directory, and write through it."""
     directory = run_dir()
-    directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+    make_directory(directory, 0o711)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".doctor-") as place:
         script = (
             'cd "$0" && mkdir lower upper work root && mkdir lower/a && '

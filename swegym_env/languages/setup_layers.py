@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swegym_env.errors import LayerError, RepositoryError
+from swegym_env.files import make_directory
 from swegym_env.languages import Recipe
 from swegym_env.languages.package_index import package_index
 from swegym_env.repo.repositories import repository_layer, submodule_layer
@@ -214,5 +215,5 @@ def _make_parents(directory: Path) -> None:
         missing.append(directory)
         directory = directory.parent
     for place in reversed(missing):
-        place.mkdir(mode=0o755)
+        make_directory(place)
         own(place)

@@ -43,6 +43,7 @@ import yaml
 from swegym_env.agent.tools import AGENT_FILE, Bundle, load_bundle
 from swegym_env.arguments import CheckedArguments, nearest
 from swegym_env.errors import ConfigurationError
+from swegym_env.files import make_directory
 from swegym_env.paths import expand
 from swegym_env.programs.protocols.model import MODEL
 from swegym_env.registry import resolve, with_installed
@@ -107,7 +108,7 @@ class AgentSpec(CheckedArguments):
         digest = hashlib.sha256(f"{self.name}\n{text}".encode()).hexdigest()
 
         def write(place: Path) -> None:
-            (place / self.name).mkdir(mode=0o755)
+            make_directory(place / self.name)
             (place / self.name / AGENT_FILE).write_text(text, encoding="utf-8")
 
         return load_bundle(LayerStore().get_or_build(("agent", digest), write) / self.name)

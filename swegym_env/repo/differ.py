@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from swegym_env.errors import RepositoryError, StorageError
+from swegym_env.files import make_directory
 from swegym_env.paths import run_dir
 from swegym_env.repo.git import git_command
 from swegym_env.repo.objects import GITLINK, Blob, ObjectWriter
@@ -151,8 +152,7 @@ class Differ:
         directory = self._open_directory()
         tree = directory / f"ignore-{secrets.token_hex(4)}"
         try:
-            tree.mkdir(mode=0o755)
-            tree.chmod(0o755)
+            make_directory(tree)
             try:
                 _write_files(tree, ignore_files, budget)
             except OSError as error:
@@ -225,8 +225,7 @@ class Differ:
         git = self._directory / "git"
         try:
             for place in (git, git / "objects", git / "refs"):
-                place.mkdir(mode=0o755)
-                place.chmod(0o755)
+                make_directory(place)
             for name, text in (("config", _CONFIG), ("HEAD", "ref: refs/heads/main\n")):
                 (git / name).write_text(text)
                 (git / name).chmod(0o644)

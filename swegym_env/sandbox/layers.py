@@ -291,7 +291,7 @@ class LayerStore:
         with self._lock(name):
             temporary = self.root / ".building" / f"{name}.{secrets.token_hex(6)}"
             try:
-                temporary.mkdir(mode=0o755)
+                make_directory(temporary)
                 own(temporary)
                 yield temporary
             finally:
@@ -351,8 +351,7 @@ def _make_public(directory: Path) -> None:
     """Make a directory that the sandbox's user can reach. Raises LayerError where a parent is closed to that user."""
     for path in reversed([directory, *directory.parents]):
         if not path.exists():
-            path.mkdir(exist_ok=True)
-            path.chmod(0o755)
+            make_directory(path)
         elif path.is_dir() and sandbox_user()[0] != os.geteuid() and not path.stat().st_mode & stat.S_IXOTH:
             raise LayerError(
                 f"layers under {directory}: the user of sandboxes cannot enter {path}. "

@@ -436,7 +436,9 @@ def test_an_unknown_instance_or_option_or_prompt_is_named(env, tmp_path):
 PLAYED = """
 import os, sys
 os.umask(int(sys.argv[2], 8))
+from swegym_env.cli.doctor import diagnose
 from swegym_env.env import SWEBenchEnv
+diagnose()  # it makes the directories first
 env = SWEBenchEnv(sandbox=sys.argv[1], action_format="raw", tools="default")
 env.reset(seed=0)
 for action in ("echo a > new", "stat -c '%A %U %n' * .git/* /opt/swegym/*/*", "rm new; search def | tail -1"):
