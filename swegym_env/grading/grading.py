@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 from swegym_env.errors import ConfigurationError, InfrastructureError
@@ -161,9 +162,7 @@ def _graded(
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
     blind = _blind_tests(tests, kept, store) if can_be_blind else None
     copied: Copied | None = None
-    merges = can_be_blind and may_merge(tests, kept, blind, scrutiny, store)
-    merged = known_merged_tests(tests, _gold(tests), store) if merges else None
-    first = run_merged(tests, kept, blind, merged) if blind is not None and merged is not None else None
+    first, alone = _merged_first(tests, kept, blind, scrutiny, store) if can_be_blind else (None, None)
     if first is not None:
         run, verdict, copied = first
     elif blind is not None and blind.pairs:
@@ -189,7 +188,7 @@ def _graded(
     if lesser is not None:
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
-        verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, can_be_blind=can_be_blind)
+        verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, alone, can_be_blind=can_be_blind)
         if verdict.resolved and run.guessed:  # of several answers one is right
             verdict = dataclasses.replace(verdict, forgery_chance=max(run.guessed, verdict.forgery_chance or 0.0))
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
@@ -200,6 +199,24 @@ def _graded(
         reason = "the patch changes no file: expected a diff in the format of git"
         verdict = dataclasses.replace(verdict, failure_reason=reason)
     return dataclasses.replace(verdict, set_aside=set_aside, control_duration_s=time.monotonic() - tested_at)
+
+
+def _merged_first(
+    tests: TaskTests, patch: str, blind: BlindTests | None, scrutiny: Scrutiny, store: LayerStore | None
+) -> tuple[tuple[Run, Verdict, Copied | None] | None, _Alone | None]:
+    """The results of a merged run, see `run_merged`, and of the run without expected values, if it was made.
+
+    If the latter has to show whether a patch reads, a merged run in which it passes counts only if it also passes that
+    one: in the merged run, there were copies to read.
+    """
+    merged = known_merged_tests(tests, _gold(tests), store) if blind is not None else None
+    if blind is None or merged is None or not may_merge(tests, patch, blind, merged, scrutiny):
+        return None, None
+    first = run_merged(tests, patch, blind, merged)
+    if first is None or first[2] is None or not _may_need_run_alone(blind, scrutiny):
+        return first, None
+    alone = _run_alone(tests, patch, blind, store)
+    return (None if alone is not None and alone.others else first), alone
 
 
 def _blind_tests(tests: TaskTests, patch: str, store: LayerStore | None) -> BlindTests | None:
@@ -296,21 +313,29 @@ def _examined(
     scrutiny: Scrutiny,
     store: LayerStore | None,
     copied: Copied | None,
+    alone: _Alone | None,
     *,
     can_be_blind: bool,
 ) -> Verdict:
-    """The verdict on a patch that passed, after all further runs that are needed."""
+    """The verdict on a patch that passed, after all further runs that are needed.
+
+    Args:
+        copied: results of the copies of `run`, if it was merged.
+        alone: the run without expected values, if it was made already.
+    """
     task = tests.task
     settled = blind.settled(run, verdict) if blind is not None else {}
     hidden = {name for name in settled if blind is not None and blind.hides(name)}
-    if blind is not None and blind.inside and scrutiny.chance < 1 and not scrutiny.reads:
+    same: dict[str, float] = {}
+    if blind is not None and _may_need_run_alone(blind, scrutiny):
         # A reader sends what the gold patch sends, if the test contains it. The words of a patch need not show that it
         # reads; a run without expected values does.
-        alone, from_tests = _alone(tests, patch, blind, run, settled.keys(), store)
-        if from_tests:
+        alone = alone or _run_alone(tests, patch, blind, store)
+        if alone is not None and _is_from_tests(tests, patch, blind, run, settled.keys(), alone):
             return dataclasses.replace(verdict, resolved=False, failure_reason=UNPROVEN, proof_bits=0.0, proof_tests=())
-        settled = {name: chance for name, chance in settled.items() if name not in blind.inside} | alone
-        hidden |= alone.keys()
+        same = alone.same if alone is not None else same
+        settled = {name: chance for name, chance in settled.items() if name not in blind.inside} | same
+        hidden |= same.keys()
     # If a blind run leaves nothing to examine, no controls are needed, unless the patch has means of forgery. Otherwise
     # even a small edit may change how the tests compare.
     settled = {} if scrutiny.required else settled
@@ -328,7 +353,8 @@ def _examined(
     if can_be_blind and blind is not None:
         names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
         known = (run, verdict) if patch == gold and blind.pairs and copied is None else None
-        learn_merged_tests(tests, gold, blind, run.files, names, store, verdict.test_duration_s, known)
+        computed = frozenset(same)
+        learn_merged_tests(tests, gold, blind, run.files, names, store, verdict.test_duration_s, computed, known)
     weak = tuple(name for name, chance in chances.items() if chance > scrutiny.chance)
     is_open = can_be_blind and examined.failure_reason == UNPROVEN
     if is_open and not (blind and blind.proves(verdict, weak)):
@@ -499,32 +525,59 @@ def _without_expected_values(
     )
 
 
-def _alone(
-    tests: TaskTests, patch: str, blind: BlindTests, run: Run, settled: Collection[str], store: LayerStore | None
-) -> tuple[dict[str, float], bool]:
-    """What a patch sends in a run without expected values, after a blind run in which some tests contained them.
+@dataclass(frozen=True)
+class _Alone:
+    """A run of a patch without expected values, after a blind run in which some tests contain them.
+
+    Attributes:
+        computed: how the tests ran.
+        run: that run.
+        others: the tests with expected values in which the patch does not send here what the gold patch sends.
+        same: tests in which it does → the chance to guess their values.
+    """
+
+    computed: BlindTests
+    run: Run
+    others: frozenset[str]
+    same: dict[str, float]
+
+
+def _may_need_run_alone(blind: BlindTests, scrutiny: Scrutiny) -> bool:
+    """Whether a run without expected values is to show that a patch reads, which screening may have missed."""
+    return bool(blind.inside) and scrutiny.chance < 1 and not scrutiny.reads
+
+
+def _run_alone(tests: TaskTests, patch: str, blind: BlindTests, store: LayerStore | None) -> _Alone | None:
+    """Run the tests without expected values, if they can run so; see `_Alone`."""
+    computed = calibrate(tests, _gold(tests), store, computed=True)
+    names = frozenset(name for name in blind.inside if computed.hides(name))
+    if not names:
+        return None
+    run, verdict = computed.run(tests, patch)
+    passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
+    same = {name: computed.chance(name) for name in passed & run.covered if not computed.asks(name)}
+    return _Alone(computed, run, names - passed, same)
+
+
+def _is_from_tests(
+    tests: TaskTests, patch: str, blind: BlindTests, run: Run, settled: Collection[str], alone: _Alone
+) -> bool:
+    """Whether a patch read from the tests what it sent in `run`: without expected values it sends something else.
 
     Args:
         blind: how the tests ran in `run`.
         settled: the tests in which the patch sent what the gold patch sends.
-
-    Returns:
-        The tests in which the patch sends here what the gold patch sends → the chance to guess their values; and
-        whether it read from the tests what it sent before: then it sends something else here.
     """
-    computed = calibrate(tests, _gold(tests), store, computed=True)
-    names = frozenset(name for name in blind.inside if computed.hides(name))
-    if not names:
-        return {}, False
-    again, verdict = computed.run(tests, patch)
-    passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
-    same = {name: computed.chance(name) for name in passed & again.covered if not computed.asks(name)}
-    others = names - passed
-    from_tests = bool(others.intersection(settled))
-    if not from_tests and others & computed.differing(again, run):  # or values that are others in every run?
-        runs = (blind.run(tests, patch)[0], run), (computed.run(tests, patch)[0], again)
-        from_tests = not any(others & computed.differing(one, other) for one, other in runs)
-    return same, from_tests
+    if not alone.others:
+        return False
+    if alone.others.intersection(settled):
+        return True
+    computed = alone.computed
+    if not alone.others & computed.differing(alone.run, run):
+        return False
+    # Or values that are others in every run?
+    runs = (blind.run(tests, patch)[0], run), (computed.run(tests, patch)[0], alone.run)
+    return not any(alone.others & computed.differing(one, other) for one, other in runs)
 
 
 def _compared(plain: Verdict, blind: Verdict) -> Verdict:

@@ -7,9 +7,9 @@ Otherwise the tests and the lineup run separately, as if there had been no merge
 
 A patch learns from the copies only what a lineup shows anyway: the tests beside them do not contain what is examined
 (`Language.make_merged`), and there is no order of runs to count. Screening may miss a patch that reads. So nothing is
-merged if a copy would contain a value of more than two bits that a blind run hides, or if a run without expected values
-finds readers (`may_merge`). A patch with means of forgery, or means to read, that the gold patch does not have is never
-graded by a merged run.
+merged if a copy would contain a value of more than two bits that a blind run hides. If a run without expected values
+has to find readers, it follows the merged run, and the merged run counts only if the patch passes it. A patch with
+means of forgery, or means to read, that the gold patch does not have is never graded by a merged run.
 
 Whether the tests of a task can be merged is found out once, after a patch has passed (for slow tests, after the third),
 and stored beside the record of its blind tests: the gold patch must pass the merged tests with the same proof as the
@@ -30,7 +30,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from swegym_env.files import write_atomically
-from swegym_env.grading.blind import BlindTests, _place, known_blind_tests
+from swegym_env.grading.blind import BlindTests, _place
 from swegym_env.grading.examination import MOST_COPIES, Copied, Examination, Probe, Shares, drawn, shares_of
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import NO_TEST, Verdict, names_by_outcome
@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 5
+_VERSION = 7
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -62,6 +62,7 @@ class MergedTests:
         probe: of the task.
         numbers: indices of the expectations that are examined; none if the tests cannot be merged.
         sure: places of comparisons that need no copies.
+        computed: tests that a run without expected values settled, for the patch with which this was found out.
     """
 
     files: Mapping[str, str]
@@ -69,6 +70,7 @@ class MergedTests:
     probe: Probe
     numbers: frozenset[int] = frozenset()
     sure: frozenset[str] = frozenset()
+    computed: frozenset[str] = frozenset()
 
     def rewritten(self, task: Task, blind: BlindTests) -> Blinded:
         """The blind tests of one run; if nothing can be blind, tests that send nothing."""
@@ -84,23 +86,21 @@ class MergedTests:
         return make(self.files, blinded, self.names, added, shares, seed, sure=self.sure), shares
 
 
-def may_merge(
-    tests: TaskTests, patch: str, blind: BlindTests | None, scrutiny: Scrutiny, store: LayerStore | None
-) -> bool:
-    """Whether a patch may be graded by a merged run: as far as screening knows, it can neither forge nor read.
+def may_merge(tests: TaskTests, patch: str, blind: BlindTests, merged: MergedTests, scrutiny: Scrutiny) -> bool:
+    """Whether to grade a patch by a merged run: as far as screening knows, it can neither forge nor read.
 
     It must not keep state either, since more tests share a process here. The words of a patch need not show that it
-    reads: if a run without expected values has to show it, the first run must be that of the tests alone.
+    reads: if a run without expected values has to show it, that run is made in any case, and if it also settles what
+    the copies examine, they are not needed.
     """
     task = tests.task
-    if blind is None or scrutiny.required or scrutiny.reads:
+    if scrutiny.required or scrutiny.reads or not merged.numbers:
         return False
     if language_of(task).keeps_state(patch, tests.workspace.base, task.patch):
         return False
     if scrutiny.chance >= 1 or not blind.inside:
         return True
-    computed = known_blind_tests(task, store, computed=True)
-    return computed is not None and not any(map(computed.hides, blind.inside))
+    return any(not one.names <= merged.computed for one in merged.probe.deciding if one.number in merged.numbers)
 
 
 def run_merged(
@@ -123,7 +123,9 @@ def run_merged(
     blinded = dataclasses.replace(blinded, files=beside.files)
     copies = [copy.name for copy in beside.copies]
     shown = blind.beside(blinded, beside)
-    if any(pair.own_bits > max(_GUESSED_BITS, shown.pairs[name].own_bits) for name, pair in blind.pairs.items()):
+    # What a test checks itself too, it contains anyway.
+    hidden = {name: pair.own_bits for name, pair in blind.pairs.items() if not pair.is_beside}
+    if any(bits > max(_GUESSED_BITS, shown.pairs[name].own_bits) for name, bits in hidden.items()):
         return None
     run, verdict = shown.run(tests, patch, blinded, copies)
     run = dataclasses.replace(run, files=merged.files)
@@ -207,7 +209,8 @@ def _read(place: Path, _changed: int) -> MergedTests | None:
         return None
     deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
     probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"])
-    return MergedTests(data["files"], tuple(data["names"]), probe, frozenset(data["numbers"]), frozenset(data["sure"]))
+    numbers, sure, computed = (frozenset(data[name]) for name in ("numbers", "sure", "computed"))
+    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, sure, computed)
 
 
 def learn_merged_tests(
@@ -218,6 +221,7 @@ def learn_merged_tests(
     names: tuple[str, ...],
     store: LayerStore | None,
     test_s: float,
+    computed: frozenset[str],
     apart: tuple[Run, Verdict] | None = None,
 ) -> None:
     """Find out, with at most six runs of the gold patch, whether the tests of a task can be merged; store the result.
@@ -229,6 +233,7 @@ def learn_merged_tests(
         files: path → text of the test files as the task has them.
         names: of FAIL_TO_PASS that the gold patch passes.
         test_s: seconds that the tests took.
+        computed: tests that a run without expected values settled.
         apart: a blind run of the gold patch, if one was just made.
     Raises:
         InfrastructureError: as `TaskTests.run`.
@@ -245,7 +250,7 @@ def learn_merged_tests(
         if any("\udc80" <= letter <= "\udcff" for text in files.values() for letter in text):
             return  # not UTF-8: would not survive being kept
         begins()
-        merged = _learned(tests, gold, blind, files, names, test_s, apart)
+        merged = _learned(tests, gold, blind, files, names, test_s, computed, apart)
         probe = merged.probe
         data = {
             "version": _VERSION,
@@ -257,6 +262,7 @@ def learn_merged_tests(
             "copy_s": probe.copy_s,
             "numbers": sorted(merged.numbers),
             "sure": sorted(merged.sure),
+            "computed": sorted(merged.computed),
         }
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, json.dumps(data))
@@ -269,12 +275,14 @@ def _learned(
     files: Mapping[str, str],
     names: tuple[str, ...],
     test_s: float,
+    computed: frozenset[str],
     apart: tuple[Run, Verdict] | None,
 ) -> MergedTests:
-    not_merged = MergedTests(files, names, _examination(tests, gold, files, names, test_s).probe())
+    probe = _examination(tests, gold, files, names, test_s).probe()
+    not_merged = MergedTests(files, names, probe, computed=computed)
     # Tests that a repair settles need no copies.
-    settled = {name for name in names if blind.may_settle(name)}
-    numbers = frozenset(one.number for one in not_merged.probe.deciding if not one.names <= settled)
+    settled = {name for name in names if blind.may_settle(name) and name not in blind.inside} | computed
+    numbers = frozenset(one.number for one in probe.deciding if not one.names <= settled)
     if not numbers:
         return not_merged
     sure = frozenset(name.partition("|")[0] for name, pair in blind.pairs.items() if pair.is_sure)
@@ -283,7 +291,7 @@ def _learned(
         run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))
         apart = None
         found = run_merged(tests, gold, blind, merged)
-        if found is None or found[2] is None or not found[0].covered >= run.covered & settled:
+        if found is None or found[2] is None or not found[0].covered >= run.covered & settled - computed:
             return not_merged
         known = (*tests.task.fail_to_pass, *tests.task.pass_to_pass)
         same = all(found[1].tests.get(name) == verdict.tests.get(name) for name in known)

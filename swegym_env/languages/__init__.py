@@ -385,7 +385,7 @@ class Merged(Lineup):
     A test with copies passes if it and its right copies pass.
 
     Attributes:
-        readable: constants and names in the copies, as source.
+        readable: constants and names in the copies, as source, without those in the blind tests.
     """
 
     readable: frozenset[str]

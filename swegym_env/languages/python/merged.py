@@ -102,6 +102,7 @@ def make_merged(
     ):
         return None
     readable |= {each for text in merging.values() for helper in text.helpers for each in _constants(helper)}
+    readable = readable.difference(*map(_constants, blinded.files.values()))  # the tests contain these without copies
     changed = {path: with_other_values(text.written(choice)) for path, text in merging.items()}
     return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable))
 
@@ -298,7 +299,7 @@ def _places(condition: ast.expr, path: str) -> set[str]:
 
 
 def _constants(test: str) -> Iterator[str]:
-    """The constants and the names in the source of a test, as source text."""
+    """The constants and the names in the source of tests, as source text."""
     for node in walk(parse(textwrap.dedent(test))):
         if isinstance(node, ast.Constant):
             yield repr(node.value)
