@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 7
+_VERSION = 10
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -152,8 +152,8 @@ def run_merged(
 def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Copy, bool]) -> Verdict:
     """The verdict without the copies: a test has failed if one of its right copies failed."""
     known = {*task.fail_to_pass, *task.pass_to_pass}
-    names = re.compile("|".join(re.escape(copy.name) for copy in merged.copies))
-    statuses = {name: status for name, status in verdict.tests.items() if not names.search(name)}
+    copies = re.compile("|".join(re.escape(copy.name) for copy in merged.copies))
+    statuses = {name: status for name, status in verdict.tests.items() if not (merged.copies and copies.search(name))}
     failed: set[str] = set()
     for copy in merged.copies:
         if not copy.right or passed.get(copy, False):
@@ -167,7 +167,9 @@ def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Co
         names_by_outcome(each, statuses, task.eval_type, "strict") for each in (task.fail_to_pass, task.pass_to_pass)
     ]
     resolved = verdict.resolved and not failed
-    note = f"{len(merged.copies)} copies of tests ran beside them, some with wrong expected values, which must fail."
+    note = (
+        f"\n{len(merged.copies)} copies of tests ran beside them, some with wrong expected values, which must fail.\n"
+    )
     return dataclasses.replace(
         verdict,
         resolved=resolved,
@@ -178,7 +180,7 @@ def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Co
         proof_bits=verdict.proof_bits if resolved else 0.0,
         proof_tests=verdict.proof_tests if resolved else (),
         forgery_chance=verdict.forgery_chance if resolved else None,
-        log=f"{verdict.log}\n{note}\n",
+        log=verdict.log + (f"\n{note}\n" if merged.copies else ""),
     )
 
 
@@ -287,11 +289,14 @@ def _learned(
         return not_merged
     sure = frozenset(name.partition("|")[0] for name, pair in blind.pairs.items() if pair.is_sure)
     merged = dataclasses.replace(not_merged, numbers=numbers, sure=sure)
+    examined = frozenset().union(*(one.names for one in probe.deciding if one.number in numbers))
     for _ in range(_TIMED):  # a busy machine is slow now and then
         run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))
         apart = None
         found = run_merged(tests, gold, blind, merged)
-        if found is None or found[2] is None or not found[0].covered >= run.covered & settled - computed:
+        if found is None or found[2] is None or not found[2].names >= examined:
+            return not_merged
+        if not found[0].covered >= run.covered & settled - computed:
             return not_merged
         known = (*tests.task.fail_to_pass, *tests.task.pass_to_pass)
         same = all(found[1].tests.get(name) == verdict.tests.get(name) for name in known)

@@ -59,8 +59,6 @@ def make_merged(
     for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
             continue
-        if any(not function.lineno <= one.lineno <= (function.end_lineno or one.lineno) for one in function.body):
-            return None  # a constant of the file, which stays in the file
         numbered = iter(expected)
         sites = [
             (one, _places(condition, path) & hidden)
@@ -71,6 +69,11 @@ def make_merged(
         examined = [one if one in shares and not places & sure else None for one, places in sites]
         if not any(examined):
             continue
+        lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+        moved = [node for one in function.body if one.lineno not in lines for node in walk(one)]
+        values = {repr(node.value) for node in moved if isinstance(node, ast.Constant)}
+        if any(value in one.text for one in examined if one is not None for value in values):
+            return None  # a constant of the file, which stays in the file
         if path not in merging:
             merging[path] = _Text(files[path], blinded.files.get(path, files[path]))
         text = merging[path]
@@ -95,7 +98,7 @@ def make_merged(
         text.replace(function, stripped, depth, made)
         copied.add(function.name)
     examined_values = {one.expectation.text for one in copies} - _SAID_EVERYWHERE
-    if not copies or any(
+    if any(
         repr(value) in examined_values
         for path, text in files.items()
         for value in _Text(text, blinded.files.get(path, text)).new_values(added_lines.get(path, frozenset()), copied)

@@ -101,6 +101,13 @@ _TASK = Task(
     log_parser="unittest",
     test_timeout_s=30.0,
 )
+_INSIDE = f"""{_OLD}
+    def test_parse(self):
+        self.assertTrue(any(parse("31 47") == each for each in [Point(31, 47), Point(47, 31)]))
+
+    def test_parts(self):
+        self.assertEqual(parse("52 68"), Point(52, 68))
+"""
 _BESIDE = "copies of tests ran beside them"
 
 
@@ -220,3 +227,54 @@ def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_eithe
     verdicts = [grade(broken, broken.patch, store=store, backend="namespace") for _ in range(2)]
     assert [verdict.resolved for verdict in verdicts] == [False, False]
     assert verdicts[0].fail_to_pass == verdicts[1].fail_to_pass == (0, 2)
+
+
+def test_a_merged_run_counts_only_if_the_patch_passes_without_expected_values_too(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = 0
+    run = TaskTests.run
+
+    def counted(tests: TaskTests, patch: str, **options: Any) -> Run:
+        nonlocal runs
+        runs += 1
+        return run(tests, patch, **options)
+
+    task = replace(
+        _TASK, instance_id="merged-inside", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _INSIDE})
+    )
+    store = LayerStore(public_directory / "layers")
+    assert grade(task, task.patch, store=store, backend="namespace").resolved  # how its tests run is found out
+    monkeypatch.setattr(TaskTests, "run", counted)
+    rewrite = grade(task, _patch(_REWRITE), store=store, backend="namespace")
+    assert (rewrite.resolved, _BESIDE in rewrite.log, runs) == (True, True, 2)
+    # Its points have another content than the gold patch's: the blind tests and the lineup run separately.
+    other = _REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
+    verdict = grade(task, _patch(other), store=store, backend="namespace")
+    assert (verdict.resolved, _BESIDE in verdict.log, runs - 2) == (True, False, 4)
+    assert verdict.controls > 0 and _said(verdict) == _said(rewrite)
+
+
+def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_copies(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[bool] = []
+    run = TaskTests.run
+
+    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
+        kinds.append(options.get("blinded") is not None)
+        return run(tests, patch, **options)
+
+    also = '        self.assertIn("5", str(parse("5 681234").x))\n'  # the base commit passes it, and so do many values
+    task = replace(
+        _TASK, instance_id="merged-outside", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT + also})
+    )
+    store = LayerStore(public_directory / "layers")
+    first = grade(task, task.patch, store=store, backend="namespace")
+    assert first.resolved and first.controls > 0
+    monkeypatch.setattr(TaskTests, "run", noted)
+    second = grade(task, _patch(_REWRITE), store=store, backend="namespace")
+    assert (second.resolved, kinds, _BESIDE in second.log) == (True, [True], False)
+    assert (second.proof, second.forgery_chance) == (first.proof, first.forgery_chance)
+    half = _GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y")
+    assert not grade(task, _patch(half), store=store, backend="namespace").resolved
