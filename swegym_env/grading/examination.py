@@ -104,6 +104,7 @@ def examine(
     scrutiny: Scrutiny,
     settled: Collection[str] = (),
     copied: Copied | None = None,
+    proven: Mapping[str, float] | None = None,
 ) -> tuple[Verdict, Mapping[str, float]]:
     """The verdict on a patch that passed, after the runs that `scrutiny` requires, and the chance left for each test.
 
@@ -116,6 +117,8 @@ def examine(
         scrutiny: how closely to examine.
         settled: tests that need not be examined.
         copied: results of the copies of that run, if it was merged.
+        proven: tests that a blind run proves → the chance to guess their values. If they cannot be copied, they need no
+            further runs.
     """
     if scrutiny.chance >= 1:
         return verdict, {}
@@ -164,6 +167,9 @@ def examine(
     if copied is not None:
         chances = {name: min(chance, copied.chances.get(name, 1.0)) for name, chance in chances.items()}
     has_copies = frozenset().union(*(one.names for one in shares))
+    chances |= {
+        name: chance for name, chance in (proven or {}).items() if chances.get(name) == 1 and name not in has_copies
+    }
     without = tuple(sorted(name for name, chance in chances.items() if chance >= 1 and name not in has_copies))
     guess = 0.0
     if without:

@@ -349,7 +349,10 @@ def _examined(
         return dataclasses.replace(verdict, proof="blind", proof_tests=proved, forgery_chance=chance)
     scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE, is_edit=True)
     gold = _gold(tests)
-    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied)
+    proven: dict[str, float] = {}
+    if blind is not None and not scrutiny.required:
+        proven = {name: blind.chance(name) for name in verdict.proof_tests if blind.proves(verdict, (name,))}
+    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied, proven)
     if can_be_blind and blind is not None:
         names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
         known = (run, verdict) if patch == gold and blind.pairs and copied is None else None

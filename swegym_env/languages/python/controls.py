@@ -18,11 +18,13 @@ import ast
 import random
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeGuard
 
 from swegym_env.languages import Control
 from swegym_env.languages.python.parsing import walk
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
+    NO_SUBTEST,
     Function,
     begin_of,
     called,
@@ -77,6 +79,7 @@ def make_control(
         for classes, function in functions.values():
             is_value, edit = _edit(function, files[path], choice)
             edits.append(edit)
+            edits += [(_span(node), NO_SUBTEST) for node in walk(function) if _is_subtest(node)]
             if not is_value:
                 places = {name: place_of(name) for name in named}
                 without_value |= {
@@ -109,6 +112,10 @@ def _edit(function: Function, text: str, choice: random.Random) -> tuple[bool, _
         # undetected.
         return bool(equalities), choice.choice(equalities or [edit for _, edit in sites])
     return False, _refusal(function, text, choice)
+
+
+def _is_subtest(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and called(node) == "subTest"
 
 
 def _refusal(function: Function, text: str, choice: random.Random) -> _Edit:

@@ -31,6 +31,7 @@ from swegym_env.languages.python.parsing import parse, parse_expression, walk
 from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
+    NO_SUBTEST,
     Function,
     begin_of,
     called,
@@ -322,7 +323,7 @@ def _copied(
         names: of the copies with each of the values, the right one first.
         depth: of the classes around it.
     """
-    made = copy.deepcopy(function)
+    made: Function = _Subtests().visit(copy.deepcopy(function))
     every, sites = _sites(made, words, added)
     held = [(constant, constant.value) for constant in sites[index].constants]
     for site in every:
@@ -345,6 +346,14 @@ def _copied(
         for name in own:
             made.name = name
             yield ast.unparse(module).split("\n", depth)[depth]
+
+
+class _Subtests(ast.NodeTransformer):
+    """Makes the subtests of a test plain blocks; see `NO_SUBTEST`."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return parse_expression(NO_SUBTEST) if called(node) == "subTest" else node
 
 
 @cached_for_task(len)

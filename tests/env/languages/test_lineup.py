@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swegym_env.languages import Copy, ExpectedValue, python
+from swegym_env.languages.python.controls import make_control
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
 from swegym_env.languages.python.logs import parse_sympy
@@ -569,6 +570,19 @@ def test_expectations_beyond_the_limit_are_no_part_of_copies_and_added_lines_com
         asserted = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert)]
         checking = [node for node in asserted if not isinstance(node.test, ast.List)]
         assert len(checking) == 1, text
+
+
+def test_copies_and_controls_have_no_subtests() -> None:
+    text = (
+        "class Test:\n    def test_f(self):\n        for n, square in ((2, 4), (3, 9)):\n"
+        "            with self.subTest(n=n), held(n):\n                assert f(n) == square\n"
+    )
+    found = expectations({"test_f.py": text}, ["test_f.py::Test::test_f"], {})
+    lineup = make_lineup({"test_f.py": text}, ["test_f.py::Test::test_f"], {}, dict.fromkeys(found[:1], (3, 1)), 0)
+    control = make_control({"test_f.py": text}, ["test_f.py::Test::test_f"], {}, 0)
+    assert control is not None and len(lineup.copies) == 4
+    for changed in (lineup.files["test_f.py"], control.files["test_f.py"]):
+        assert "subTest" not in changed and "held(n)" in changed
 
 
 def test_no_copy_is_the_last_test_of_a_file() -> None:
