@@ -162,9 +162,12 @@ def _graded(
     watched = language.control_files(task) if scrutiny.chance < 1 or can_be_blind else ()
     blind = _blind_tests(tests, kept, store) if can_be_blind else None
     copied: Copied | None = None
+    begun_at = time.monotonic()
     first, alone = _merged_first(tests, kept, blind, scrutiny, store) if can_be_blind else (None, None)
+    controlled_s = time.monotonic() - begun_at  # of a merged run only what follows it
     if first is not None:
         run, verdict, copied = first
+        controlled_s = alone.duration_s if alone is not None else 0.0
     elif blind is not None and blind.pairs:
         run, verdict = blind.run(tests, kept)
     else:
@@ -198,7 +201,8 @@ def _graded(
     if patch.strip() and not kept and not set_aside and not (verdict.resolved or verdict.failure_reason):
         reason = "the patch changes no file: expected a diff in the format of git"
         verdict = dataclasses.replace(verdict, failure_reason=reason)
-    return dataclasses.replace(verdict, set_aside=set_aside, control_duration_s=time.monotonic() - tested_at)
+    controlled_s += time.monotonic() - tested_at
+    return dataclasses.replace(verdict, set_aside=set_aside, control_duration_s=controlled_s)
 
 
 def _merged_first(
@@ -537,12 +541,14 @@ class _Alone:
         run: that run.
         others: the tests with expected values in which the patch does not send here what the gold patch sends.
         same: tests in which it does → the chance to guess their values.
+        duration_s: seconds that it took, with what had to be found out for it.
     """
 
     computed: BlindTests
     run: Run
     others: frozenset[str]
     same: dict[str, float]
+    duration_s: float
 
 
 def _may_need_run_alone(blind: BlindTests, scrutiny: Scrutiny) -> bool:
@@ -552,6 +558,7 @@ def _may_need_run_alone(blind: BlindTests, scrutiny: Scrutiny) -> bool:
 
 def _run_alone(tests: TaskTests, patch: str, blind: BlindTests, store: LayerStore | None) -> _Alone | None:
     """Run the tests without expected values, if they can run so; see `_Alone`."""
+    begun_at = time.monotonic()
     computed = calibrate(tests, _gold(tests), store, computed=True)
     names = frozenset(name for name in blind.inside if computed.hides(name))
     if not names:
@@ -559,7 +566,7 @@ def _run_alone(tests: TaskTests, patch: str, blind: BlindTests, store: LayerStor
     run, verdict = computed.run(tests, patch)
     passed = {name for name in names if verdict.tests.get(name) == "PASSED"}
     same = {name: computed.chance(name) for name in passed & run.covered if not computed.asks(name)}
-    return _Alone(computed, run, names - passed, same)
+    return _Alone(computed, run, names - passed, same, time.monotonic() - begun_at)
 
 
 def _is_from_tests(

@@ -48,7 +48,7 @@ from swegym_env.languages.python.questions import (
     value_of,
     variables_of,
 )
-from swegym_env.languages.python.source import begin_of, lines_of, place_of
+from swegym_env.languages.python.source import begin_of, lines_of, names_of, place_of
 
 __all__ = ["make_blind"]
 
@@ -317,7 +317,7 @@ class _File:
         functions: dict[str, list[_Function]] = {}
         found: dict[_Function, set[str]] = {}
         waiting: list[tuple[tuple[str, ...], ast.stmt]] = [((), statement) for statement in self.tree.body]
-        places = [(name, place_of(name)) for name in names]
+        places = {name: place_of(name) for name in names}
         heirs = self._heirs()
         for classes, statement in waiting:  # grows during the iteration
             if isinstance(statement, ast.ClassDef):
@@ -327,16 +327,9 @@ class _File:
             elif isinstance(statement, _Function):
                 functions.setdefault(statement.name, []).append(statement)
                 homes = [classes, *((*classes[:-1], heir) for heir in heirs.get(classes[-1:], ()))]
-                fitting = {
-                    name
-                    for name, at in places
-                    if at is not None and any(at.fits(self.path, home, statement.name) for home in homes)
-                }
-                if not fitting:  # Django names a test by the first line of its docstring
-                    title = (ast.get_docstring(statement) or "").strip().split("\n")[0].strip()
-                    fitting = {name for name, at in places if title and name.strip() == title}
+                fitting = names_of(statement, places, self.path, *homes)
                 if fitting:
-                    found[statement] = fitting
+                    found[statement] = {*fitting}
         queue = list(found)
         for function in queue:  # grows during the iteration
             for node in walk(function):

@@ -29,6 +29,7 @@ from swegym_env.languages.python.source import (
     begin_of,
     called,
     lines_of,
+    names_of,
     place_of,
     reached,
     target_tests,
@@ -68,7 +69,7 @@ def make_control(
 ) -> Control | None:
     """See `Language.make_control`. Files that are not Python are skipped.
 
-    If `names` match no test (names of Django's tests may be sentences), every test with an added line is changed.
+    If `names` match no test, every test with an added line is changed.
     """
     choice = random.Random(seed)
     chosen, named = target_tests(files, names, added_lines)
@@ -81,10 +82,7 @@ def make_control(
             edits.append(edit)
             edits += [(_span(node), NO_SUBTEST) for node in walk(function) if _is_subtest(node)]
             if not is_value:
-                places = {name: place_of(name) for name in named}
-                without_value |= {
-                    name for name, place in places.items() if place and place.fits(path, classes, function.name)
-                }
+                without_value |= names_of(function, {name: place_of(name) for name in named}, path, classes)
         changed[path] = _spliced(files[path], edits)
     return Control(changed, named, frozenset(without_value)) if changed else None
 

@@ -37,6 +37,7 @@ from swegym_env.languages.python.source import (
     called,
     is_fixture,
     lines_of,
+    names_of,
     place_of,
     target_tests,
     tests_in,
@@ -286,9 +287,8 @@ def _read(
         helpers = {node.name for node in walk(parse(files[path])) if isinstance(node, Function)}
         for _, (classes, original) in sorted(functions.items()):
             function = _with_constants(original, constants)
-            own = frozenset(
-                name for name, place in places.items() if place is not None and place.fits(path, classes, function.name)
-            ) or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
+            own = names_of(function, places, path, classes)
+            own = own or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
             found = []
             added = added_lines.get(path, frozenset())
             for site in _sites(copy.deepcopy(function), words, added)[1]:

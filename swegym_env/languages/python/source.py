@@ -19,6 +19,7 @@ __all__ = [
     "called",
     "is_fixture",
     "lines_of",
+    "names_of",
     "place_of",
     "reached",
     "stored_in",
@@ -30,8 +31,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 EXPECTS_ERROR = frozenset({"raises", "assertRaises", "assertRaisesRegex"})
 NO_SUBTEST = "__import__('contextlib').suppress()"
-"""In the place of a subtest, in tests that must fail: the `unittest` of Python before 3.11 ends no line of the log for a
-test with a failing subtest, so the test after it would have no result."""
+"""In the place of a subtest, in tests that must fail: before Python 3.11, `unittest` ends no line of its log after a
+failing subtest, so the next test would have no result."""
 _SWALLOWS = (*EXPECTS_ERROR, "suppress", "warns", "deprecated_call", "xfail")
 _MAY_LEAVE = (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.Break, ast.Continue)
 _LEAVING_CALLS = frozenset({"skip", "skipTest", "xfail", "importorskip", "exit", "fail"})
@@ -40,7 +41,7 @@ _LEAVING_CALLS = frozenset({"skip", "skipTest", "xfail", "importorskip", "exit",
 def target_tests(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
 ) -> tuple[dict[str, dict[int, tuple[tuple[str, ...], Function]]], frozenset[str]]:
-    """The test functions that `names` refer to, else those with an added line (names in Django may be sentences).
+    """The test functions that `names` refer to, else those with an added line.
 
     Args:
         files: path → text; files that are not Python are skipped.
@@ -52,13 +53,12 @@ def target_tests(
     found = {path: list(tests_in(text)) for path, text in sorted(files.items()) if path.endswith(".py")}
     named: set[str] = set()
     chosen: dict[str, dict[int, tuple[tuple[str, ...], Function]]] = {}
-    for name in names:
-        place = place_of(name)
-        for path, tests in found.items():
-            for classes, function in tests:
-                if place is not None and place.fits(path, classes, function.name):
-                    chosen.setdefault(path, {})[function.lineno] = classes, function
-                    named.add(name)
+    places = {name: place_of(name) for name in names}
+    for path, tests in found.items():
+        for classes, function in tests:
+            if own := names_of(function, places, path, classes):
+                chosen.setdefault(path, {})[function.lineno] = classes, function
+                named |= own
     if not named:
         for path, tests in found.items():
             for classes, function in tests:
@@ -106,6 +106,27 @@ def place_of(name: str) -> Place | None:
     if match := _DOTTED_NAME.fullmatch(name):
         return Place("", tuple(match["place"].rstrip(".").split(".")), match["function"], dotted=True)
     return Place("", (), name) if name.isidentifier() else None
+
+
+def names_of(
+    function: Function, places: Mapping[str, Place | None], path: str, *classes: tuple[str, ...]
+) -> frozenset[str]:
+    """The names that mean a function: by its place, else, as in Django, by the first line of its docstring.
+
+    Args:
+        places: name of a test → `place_of` it.
+        path: of the file.
+        classes: the names of the classes around it; there may be several that have it.
+    """
+    found = {
+        name
+        for name, place in places.items()
+        if place is not None and any(place.fits(path, each, function.name) for each in classes)
+    }
+    if not found and function.name.startswith("test"):
+        title = (ast.get_docstring(function) or "").strip().split("\n")[0].strip()
+        found = {name for name in places if title and name.strip() == title}
+    return frozenset(found)
 
 
 def tests_in(text: str) -> Iterator[tuple[tuple[str, ...], Function]]:

@@ -35,6 +35,7 @@ from swegym_env.languages.python.source import (
     Function,
     called,
     is_fixture,
+    names_of,
     place_of,
     target_tests,
     tests_in,
@@ -95,8 +96,7 @@ def written_values(files: Mapping[str, str]) -> dict[str, list[Any]]:
 
 
 def _names_at(names: Iterable[str], path: str, classes: tuple[str, ...], function: Function) -> frozenset[str]:
-    places = {name: place_of(name) for name in names}
-    return frozenset(name for name, at in places.items() if at and at.fits(path, classes, function.name))
+    return names_of(function, {name: place_of(name) for name in names}, path, classes)
 
 
 def _tests(

@@ -585,6 +585,19 @@ def test_copies_and_controls_have_no_subtests() -> None:
         assert "subTest" not in changed and "held(n)" in changed
 
 
+def test_a_test_that_the_log_names_by_its_docstring_is_found() -> None:
+    text = (
+        "class Test:\n    def test_f(self):\n"
+        '        """\n        Squares are positive,\n        and so on.\n        """\n        assert f(-2) == 4\n\n'
+        "    def test_g(self):\n        assert f(3) == 9\n"
+    )
+    name, added = "Squares are positive,", {"test_f.py": frozenset({7, 10})}
+    assert {one.names for one in expectations({"test_f.py": text}, [name], added)} == {frozenset({name})}
+    control = make_control({"test_f.py": text}, [name], added, 0)
+    assert control is not None and control.names == {name}
+    assert "assert f(3) == 9" in control.files["test_f.py"] and "assert f(-2) == 4" not in control.files["test_f.py"]
+
+
 def test_no_copy_is_the_last_test_of_a_file() -> None:
     """SymPy's runner ends that line with the outcome of the file, and it is not read."""
     found = expectations(of_body("assert area(2, 3) == 6"), [NAME], {})
