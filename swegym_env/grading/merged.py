@@ -25,7 +25,7 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 12
+_VERSION = 13
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -63,6 +63,7 @@ class MergedTests:
         numbers: indices of the expectations that are examined; none if the tests cannot be merged.
         sure: places of comparisons that need no copies.
         computed: tests that a run without expected values settled, for the patch with which this was found out.
+        sent: place of each condition of computed values → what the gold patch sends there, see `Run.computed`.
     """
 
     files: Mapping[str, str]
@@ -71,6 +72,7 @@ class MergedTests:
     numbers: frozenset[int] = frozenset()
     sure: frozenset[str] = frozenset()
     computed: frozenset[str] = frozenset()
+    sent: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def rewritten(self, task: Task, blind: BlindTests) -> Blinded:
         """The blind tests of one run; if nothing can be blind, tests that send nothing."""
@@ -132,9 +134,13 @@ def run_merged(
     passed = language_of(task).copies_passed(beside, verdict.tests)
     if verdict.failure_reason not in ("", NO_TEST) or run.compares_itself:
         return None
+    # The tests beside the copies do not check what these examine.
+    sent = {place: run.computed.get(place) for place in beside.removed}
+    if verdict.resolved and any(merged.sent.get(place, "") != contents for place, contents in sent.items()):
+        return None
     rights: dict[ExpectedValue, set[bool]] = {}
     for copy in beside.copies:
-        if copy.right:
+        if copy.right and not copy.expectation.of_inputs:
             rights.setdefault(copy.expectation, set()).add(passed.get(copy, False))
     whole = _as_a_whole(task, verdict, beside, passed)
     if not whole.resolved:
@@ -146,7 +152,9 @@ def run_merged(
     decided = {copy.expectation for copy in beside.copies if not copy.right}
     shares = {one: share for one, share in shares.items() if one in decided}
     chances = {name: 2.0**-bits for name, bits in run.bits.items()}
-    return run, whole, Copied(shares, frozenset(chances).union(*(one.names for one in shares)), chances)
+    # What a run without expected values settled for another patch, it need not settle for this one.
+    open_ = frozenset[str]().union(*(one.names for one in merged.probe.deciding if one.number not in merged.numbers))
+    return run, whole, Copied(shares, (frozenset(chances) - open_).union(*(one.names for one in shares)), chances)
 
 
 def _as_a_whole(task: Task, verdict: Verdict, merged: Merged, passed: Mapping[Copy, bool]) -> Verdict:
@@ -212,7 +220,8 @@ def _read(place: Path, _changed: int) -> MergedTests | None:
     deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
     probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"])
     numbers, sure, computed = (frozenset(data[name]) for name in ("numbers", "sure", "computed"))
-    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, sure, computed)
+    sent = {place: frozenset(contents) for place, contents in data["sent"].items()}
+    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, sure, computed, sent)
 
 
 def learn_merged_tests(
@@ -265,6 +274,7 @@ def learn_merged_tests(
             "numbers": sorted(merged.numbers),
             "sure": sorted(merged.sure),
             "computed": sorted(merged.computed),
+            "sent": {place: sorted(contents) for place, contents in merged.sent.items()},
         }
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, json.dumps(data))
@@ -293,6 +303,10 @@ def _learned(
     for _ in range(_TIMED):  # a busy machine is slow now and then
         run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))
         apart = None
+        # What is not the same in every run, or of no known type, would say nothing.
+        merged = dataclasses.replace(
+            merged, sent={place: all_ for place, all_ in run.computed.items() if "" not in all_}
+        )
         found = run_merged(tests, gold, blind, merged)
         if found is None or found[2] is None or not found[2].names >= examined:
             return not_merged

@@ -169,6 +169,7 @@ class ExpectedValue:
         read: the chance that a reader who sees it among any number of decoys finds it.
         alike: for a condition, a key of all conditions that one guess answers together; else empty.
         rule: the chance that code without this value answers it by a simple rule, such as returning its argument.
+        of_inputs: whether its copies have other inputs, drawn anew, which a repair may happen to answer alike.
     """
 
     names: frozenset[str]
@@ -181,6 +182,7 @@ class ExpectedValue:
     read: float = 0.0
     alike: str = ""
     rule: float = 0.0
+    of_inputs: bool = False
 
 
 @dataclass(frozen=True)
@@ -385,10 +387,13 @@ class Merged(Lineup):
     A test with copies passes if it and its right copies pass.
 
     Attributes:
-        readable: constants and names in the copies, as source, without those in the blind tests.
+        readable: constants and names in the copies, as source, without those that show nothing more there than in the
+            blind tests.
+        removed: places of the conditions of computed values that the blind tests do not check beside their copies.
     """
 
     readable: frozenset[str]
+    removed: frozenset[str]
 
 
 @dataclass(frozen=True)

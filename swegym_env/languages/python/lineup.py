@@ -293,7 +293,17 @@ def _read(
             added = added_lines.get(path, frozenset())
             for site in _sites(copy.deepcopy(function), words, added)[1]:
                 rule = max(site.rule, _RULE_IN_HELPER if site.judge in helpers else 0.0)
-                kept = (site.text, site.count, site.last_resort, site.usual, site.guess, site.read, site.alike, rule)
+                kept = (
+                    site.text,
+                    site.count,
+                    site.last_resort,
+                    site.usual,
+                    site.guess,
+                    site.read,
+                    site.alike,
+                    rule,
+                    site.of_inputs,
+                )
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
             tests.append((path, function, len(classes), words, added, tuple(found)))

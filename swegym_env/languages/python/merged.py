@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import ast
 import copy
+import io
 import itertools
 import random
 import re
 import string
 import textwrap
+import tokenize
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,21 +53,24 @@ def make_merged(
     copies: list[Copy] = []
     used: set[str] = set()
     readable: set[str] = set()
+    removed: set[str] = set()
     merging: dict[str, _Text] = {}
-    copied: set[str] = set()
+    copied: dict[str, set[int]] = {}  # path → lines of the tests with copies
+    differing: set[str] = set()
     # Comparisons and values with placeholders, whose expected values are not in the blind tests.
     hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
     hidden |= {each.place for each in blinded.placeholders.values()}
+    beside = {each.place for each in blinded.expectations.values() if "beside" in each.options}
     for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
             continue
         numbered = iter(expected)
-        sites = [
-            (one, _places(condition, path) & hidden)
+        read = [
+            (one, _places(condition, path))
             for condition, found in conditions(copy.deepcopy(function), words)
             for one in itertools.islice(numbered, len(found))
         ]
-        sites.append((expected[-1], set()))
+        sites = [*((one, places & hidden) for one, places in read), (expected[-1], set[str]())]
         examined = [one if one in shares and not places & sure else None for one, places in sites]
         if not any(examined):
             continue
@@ -78,6 +83,10 @@ def make_merged(
             merging[path] = _Text(files[path], blinded.files.get(path, files[path]))
         text = merging[path]
         checked = [one in examined for one, places in sites[:-1] if not places]
+        unchecked = [places & beside for one, places in read if one in examined and not places & hidden]
+        if not all(unchecked):
+            return None  # nothing would say whether the test itself meets them
+        removed.update(*unchecked)
         stripped = text.stripped(function, words, checked)
         original = text.with_helpers(function, used, choice)
         if len(sites) != len(expected) or len(_sites(original, words, added)[0]) != len(expected):
@@ -93,21 +102,46 @@ def make_merged(
             own = [[_new_name(function.name, used, choice) for _ in range(repeats)] for _ in range(decoys + 1)]
             own_texts = list(_copied(original, words, added, index, own, drawn, depth))
             made += own_texts
-            readable |= {constant for each in own_texts[::repeats] for constant in _constants(each)}
+            shown = [set(_constants(each)) for each in own_texts[::repeats]]
+            candidates = set[str]().union(*shown) - shown[0].intersection(*shown)
+            differing |= candidates & shown[0]
+            # Of what the blind test contains, copies show nothing more, but which values are expected where.
+            held = set(_constants(text.blind_source(function)))
+            held -= candidates | {expectation.text} if sites[index][1] else set()
+            readable |= set[str]().union(*shown) - held
             copies += [Copy(name, expectation, not value) for value, same in enumerate(own) for name in same]
         text.replace(function, stripped, depth, made)
-        copied.add(function.name)
-    examined_values = {one.expectation.text for one in copies} - _SAID_EVERYWHERE
-    if any(
-        repr(value) in examined_values
-        for path, text in files.items()
-        for value in _Text(text, blinded.files.get(path, text)).new_values(added_lines.get(path, frozenset()), copied)
-    ):
+        copied.setdefault(path, set()).add(function.lineno)
+    if _is_told({one.expectation.text for one in copies}, differing, files, blinded, added_lines, copied):
         return None
     readable |= {each for text in merging.values() for helper in text.helpers for each in _constants(helper)}
-    readable = readable.difference(*map(_constants, blinded.files.values()))  # the tests contain these without copies
     changed = {path: with_other_values(text.written(choice)) for path, text in merging.items()}
-    return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable))
+    return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable), frozenset(removed))
+
+
+def _is_told(
+    examined: set[str],
+    differing: Iterable[str],
+    files: Mapping[str, str],
+    blinded: Blinded,
+    added_lines: Mapping[str, frozenset[int]],
+    copied: Mapping[str, Collection[int]],
+) -> bool:
+    """Whether something that a lineup does not have, other tests and docstrings, tells which copies are right.
+
+    Args:
+        examined: source of the examined values.
+        differing: constants of right copies that their decoys do not have, as source.
+        files, blinded, added_lines: as of `make_merged`.
+        copied: path → first lines of the tests with copies.
+    """
+    told = _tokens(" ".join(differing))
+    for path, text in files.items():
+        whole = _Text(text, blinded.files.get(path, text))
+        values = set(whole.new_values(added_lines.get(path, frozenset()), copied.get(path, ())))
+        if values & (examined - _SAID_EVERYWHERE) or told & _tokens(" ".join(values)):
+            return True
+    return False
 
 
 @dataclass
@@ -205,12 +239,25 @@ class _Text:
             if isinstance(node, ast.Constant) and id(node) not in apart:
                 yield node.value
 
-    def new_values(self, added_lines: frozenset[int], copied: set[str]) -> Iterator[object]:
-        """The constants in the other tests that have added lines."""
+    def new_values(self, added_lines: frozenset[int], copied: Collection[int]) -> Iterator[str]:
+        """What the other tests with added lines contain, as source, and the docstrings of the tests with copies.
+
+        Args:
+            added_lines: that the test patch adds to the original file.
+            copied: first lines of the tests with copies.
+        """
+        lines = lines_of(self.original)
         for function in [node for node in walk(parse(self.original)) if isinstance(node, Function)]:
-            lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
-            if function.name.startswith("test") and function.name not in copied and added_lines.intersection(lines):
-                yield from self._values(self._blind_of.get(function.lineno, function))
+            own = range(begin_of(function, lines)[0], (function.end_lineno or function.lineno) + 1)
+            if function.lineno in copied:
+                yield from [repr(ast.get_docstring(function))] if ast.get_docstring(function) else []
+            elif function.name.startswith("test") and added_lines.intersection(own):
+                yield from map(repr, self._values(self._blind_of.get(function.lineno, function)))
+
+    def blind_source(self, function: Function) -> str:
+        """The source of the blind version of a test; empty if there is none."""
+        found = self._blind_of.get(function.lineno)
+        return _source(found, 0) if found is not None else ""
 
     def replace(self, function: Function, made: Function, depth: int, copies: list[str]) -> None:
         """Replace a function by `made`, and insert its copies after the class or module that contains it."""
@@ -234,7 +281,7 @@ class _Text:
 
     def written(self, choice: random.Random) -> str:
         """The complete text; copies in the same place have a random order."""
-        lines: list[str | None] = [*self.blind.split("\n")]
+        lines: list[str | None] = [*_without_comments(self.blind).split("\n")]
         for first, last, text in self.replaced:
             lines[first - 1] = text
             lines[first:last] = [None] * (last - first)
@@ -295,6 +342,26 @@ def _source(function: Function, depth: int) -> str:
         nested = ast.If(ast.Constant(1), [nested], [])
     text = ast.unparse(ast.fix_missing_locations(ast.Module([nested], [])))
     return text.split("\n", depth)[depth].lstrip("\n")
+
+
+def _tokens(text: str) -> set[str]:
+    """The words and numbers of a text; 1 digit says nothing, and 12.0 says the same as 12."""
+    words = re.findall(r"[^\W\d_]{2,}|\d+(?:\.\d+)?", text.lower())
+    return {f"{float(word):g}" if word[0].isdigit() else word for word in words} - {*string.digits}
+
+
+def _without_comments(text: str) -> str:
+    """The text of a file without its comments, as many lines."""
+    lines = text.split("\n")
+    try:
+        tokens = [one for one in tokenize.generate_tokens(io.StringIO(text).readline) if one.type == tokenize.COMMENT]
+    except (tokenize.TokenError, SyntaxError):
+        return text
+    for token in tokens:
+        line, column = token.start
+        if line > 2:  # the first two may set the encoding
+            lines[line - 1] = lines[line - 1][:column]
+    return "\n".join(lines)
 
 
 def _places(condition: ast.expr, path: str) -> set[str]:

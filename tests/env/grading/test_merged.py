@@ -278,3 +278,101 @@ def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_c
     assert (second.proof, second.forgery_chance) == (first.proof, first.forgery_chance)
     half = _GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y")
     assert not grade(task, _patch(half), store=store, backend="namespace").resolved
+
+
+_KEYS = """\
+def key(point):
+    return point.x, point.y
+
+
+def split(text):
+    words = text.split()
+    return int(words[0]), int(words[0])
+
+
+def width(text):
+    return len(text) * 31
+"""
+_EQUAL_BY_KEY = """\
+from plane.keys import key, split
+
+
+class Point:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __eq__(self, other):
+        return key(self) == key(other)
+
+    __hash__ = None
+
+
+def parse(text):
+    return Point(*split(text))
+"""
+_OF_OBJECTS = """\
+import unittest
+
+from plane.keys import width
+from plane.points import Point, parse
+
+
+class PointTest(unittest.TestCase):
+    def test_kind(self):
+        self.assertIsInstance(parse("1 1"), Point)
+"""
+_DECIDES_INSIDE = f"""{_OF_OBJECTS}
+    def test_parse(self):
+        self.assertEqual(parse("31 47"), Point(31, 47))
+        self.assertEqual(width("31 47"), 162)
+
+    def test_widths(self):
+        found = [width("abc"), width("abcde")]
+        self.assertTrue(all(one == other for one, other in zip(found, [100, 162])))
+"""
+_WIDE = _KEYS.replace("* 31", "* 31 + 7")
+_SECOND = _WIDE.replace("int(words[0])\n", "int(words[1])\n")
+_OWN = "\n\nclass Own:\n    calls = 0\n\n    def it(self):\n        return Own\n"
+# Screening does not see the state of the second one, and no test fails with the first one.
+_HALF_REPAIRS = {
+    "an equality that leaves a number out": _WIDE.replace("return point.x, point.y", "return point.x"),
+    "right from the third call on, in copies": _WIDE.replace(
+        "    return int(words[0]), int(words[0])\n",
+        "    Own().it().calls = Own().it().calls + 1\n"
+        "    return int(words[0]), int(words[1 if Own().it().calls > 2 else 0])\n",
+    )
+    + _OWN,
+}
+_TWIN = _SECOND.replace(
+    "    words = text.split()\n", "    words = text.split()\n    Own().it().calls = Own().it().calls + 1\n"
+)
+
+
+@pytest.mark.parametrize("attack", _HALF_REPAIRS)
+def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, attack: str) -> None:
+    files = {
+        "plane/__init__.py": "",
+        "plane/keys.py": _KEYS,
+        "plane/points.py": _EQUAL_BY_KEY,
+        "tests/__init__.py": "",
+        "tests/test_points.py": _OF_OBJECTS,
+    }
+
+    def patch(text: str) -> str:
+        return diff(files, {**files, "plane/keys.py": text})
+
+    task = replace(
+        _TASK,
+        instance_id="merged-objects",
+        patch=patch(_SECOND),
+        test_patch=diff(files, {**files, "tests/test_points.py": _DECIDES_INSIDE}),
+        fail_to_pass=(f"{_PLACE}.test_parse", f"{_PLACE}.test_widths"),
+        pass_to_pass=(f"{_PLACE}.test_kind",),
+        files=files,
+    )
+    store = LayerStore(public_directory / "layers")
+    grade(task, task.patch, store=store, backend="namespace")
+    twin = grade(task, patch(_TWIN + _OWN), store=store, backend="namespace")
+    assert twin.resolved
+    assert _BESIDE in twin.log
+    assert not grade(task, patch(_HALF_REPAIRS[attack]), store=store, backend="namespace").resolved
