@@ -216,8 +216,9 @@ def _merged_first(
     merged = known_merged_tests(tests, _gold(tests), store) if blind is not None else None
     if blind is None or merged is None or not may_merge(tests, patch, blind, merged, scrutiny):
         return None, None
-    first = run_merged(tests, patch, blind, merged)
-    if first is None or first[2] is None or not _may_need_run_alone(blind, scrutiny):
+    may_read = _may_need_run_alone(blind, scrutiny)
+    first = run_merged(tests, patch, blind, merged, all_sent=may_read)
+    if first is None or first[2] is None or not may_read:
         return first, None
     alone = _run_alone(tests, patch, blind, store)
     return (None if alone is not None and alone.others else first), alone

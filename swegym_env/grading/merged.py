@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 13
+_VERSION = 14
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -106,10 +106,13 @@ def may_merge(tests: TaskTests, patch: str, blind: BlindTests, merged: MergedTes
 
 
 def run_merged(
-    tests: TaskTests, patch: str, blind: BlindTests, merged: MergedTests
+    tests: TaskTests, patch: str, blind: BlindTests, merged: MergedTests, *, all_sent: bool = False
 ) -> tuple[Run, Verdict, Copied | None] | None:
     """Run the tests blind with copies beside them, if they can run so.
 
+    Args:
+        all_sent: whether the tests must send the values of all conditions that they do not check beside copies. Of a
+            condition that is not sent, only the copies say whether the patch meets it.
     Returns:
         As `BlindTests.run`, and the results of the copies if the tests passed. None if the result is not clear.
     Raises:
@@ -120,7 +123,7 @@ def run_merged(
         return None
     blinded = merged.rewritten(task, blind)
     beside, shares = merged.merge(task, blinded)
-    if beside is None:
+    if beside is None or (all_sent and not beside.are_sent):
         return None
     blinded = dataclasses.replace(blinded, files=beside.files)
     copies = [copy.name for copy in beside.copies]

@@ -54,6 +54,7 @@ def make_merged(
     used: set[str] = set()
     readable: set[str] = set()
     removed: set[str] = set()
+    are_sent = True
     merging: dict[str, _Text] = {}
     copied: dict[str, set[int]] = {}  # path → lines of the tests with copies
     differing: set[str] = set()
@@ -84,8 +85,7 @@ def make_merged(
         text = merging[path]
         checked = [one in examined for one, places in sites[:-1] if not places]
         unchecked = [places & beside for one, places in read if one in examined and not places & hidden]
-        if not all(unchecked):
-            return None  # nothing would say whether the test itself meets them
+        are_sent = are_sent and all(unchecked)
         removed.update(*unchecked)
         stripped = text.stripped(function, words, checked)
         original = text.with_helpers(function, used, choice)
@@ -116,7 +116,7 @@ def make_merged(
         return None
     readable |= {each for text in merging.values() for helper in text.helpers for each in _constants(helper)}
     changed = {path: with_other_values(text.written(choice)) for path, text in merging.items()}
-    return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable), frozenset(removed))
+    return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable), frozenset(removed), are_sent)
 
 
 def _is_told(

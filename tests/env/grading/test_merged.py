@@ -193,12 +193,23 @@ def test_beside_its_copies_a_test_holds_nothing_that_is_examined() -> None:
     assert text.split("\n").index("    def test_parse(self):") == _NEW.split("\n").index("    def test_parse(self):")
 
 
-def test_nothing_is_merged_beside_a_new_test_that_holds_what_is_examined() -> None:
-    other = "\n    def test_other(self):\n        self.assertNotEqual(parse('1 2').y, 47)\n"
+@pytest.mark.parametrize("told", ["47", "47.0", "'x is 47'", "norm(Point(-47, 1))"])
+def test_nothing_is_merged_beside_a_new_test_that_tells_what_is_examined(told: str) -> None:
+    other = f"\n    def test_other(self):\n        self.assertNotEqual(parse('1 2').y, {told})\n"
     number = len(_NEW.splitlines())
     assert _merged(_NEW + other, frozenset({number + 3}))[0] is None
     assert _merged(_NEW + other)[0] is not None  # of the base commit, which whoever wrote the patch has seen
     assert _merged(_NEW + other.replace("47", "46"), frozenset({number + 3}))[0] is not None
+    another = f"{_NEW}\n\nclass AnotherTest(unittest.TestCase):{other.replace('test_other', 'test_parse')}"
+    assert _merged(another, frozenset({number + 5}))[0] is None
+
+
+def test_docstrings_and_comments_tell_nothing_beside_copies() -> None:
+    head = "    def test_parse(self):\n"
+    assert _merged(_NEW.replace(head, f'{head}        """Both 31 and 47 count."""\n'))[0] is None
+    assert _merged(_NEW.replace(head, f'{head}        """Both numbers count."""\n'))[0] is not None
+    merged, _ = _merged(_NEW.replace(head, f"    # Both 31 and 47 count.\n{head}"))
+    assert merged is not None and "count." not in "".join(merged.files.values())
 
 
 def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
@@ -333,15 +344,30 @@ _DECIDES_INSIDE = f"""{_OF_OBJECTS}
 _WIDE = _KEYS.replace("* 31", "* 31 + 7")
 _SECOND = _WIDE.replace("int(words[0])\n", "int(words[1])\n")
 _OWN = "\n\nclass Own:\n    calls = 0\n\n    def it(self):\n        return Own\n"
-# Screening does not see the state of the second one, and no test fails with the first one.
-_HALF_REPAIRS = {
-    "an equality that leaves a number out": _WIDE.replace("return point.x, point.y", "return point.x"),
-    "right from the third call on, in copies": _WIDE.replace(
+_WITH_HELPER = (
+    _SECOND.replace("int(words[0]), int(words[1])", "numbers(words)")
+    + "\n\ndef numbers(words):\n    return int(words[0]), int(words[1])\n"
+)
+_OPEN = _DECIDES_INSIDE.replace(
+    '        self.assertEqual(width("31 47"), 162)\n',
+    '        self.assertEqual(width("31 47"), 162)\n'
+    '        self.assertTrue(all(one.y > 46 for one in [parse("31 47")]))\n',
+)
+_WEAKER = _WIDE.replace("return point.x, point.y", "return point.x")
+_LATE = (
+    _WIDE.replace(
         "    return int(words[0]), int(words[0])\n",
         "    Own().it().calls = Own().it().calls + 1\n"
         "    return int(words[0]), int(words[1 if Own().it().calls > 2 else 0])\n",
     )
-    + _OWN,
+    + _OWN
+)
+# Gold patch, tests, attack. No test fails with the equality, and screening does not see the state of the others.
+_HALF_REPAIRS = {
+    "an equality that leaves a number out": (_SECOND, _DECIDES_INSIDE, _WEAKER),
+    "the same, and the gold patch is no plain edit": (_WITH_HELPER, _DECIDES_INSIDE, _WEAKER),
+    "right from the third call on, in copies": (_SECOND, _DECIDES_INSIDE, _LATE),
+    "the same, and no run without expected values is possible": (_SECOND, _OPEN, _LATE),
 }
 _TWIN = _SECOND.replace(
     "    words = text.split()\n", "    words = text.split()\n    Own().it().calls = Own().it().calls + 1\n"
@@ -350,6 +376,7 @@ _TWIN = _SECOND.replace(
 
 @pytest.mark.parametrize("attack", _HALF_REPAIRS)
 def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, attack: str) -> None:
+    gold, tests, forged = _HALF_REPAIRS[attack]
     files = {
         "plane/__init__.py": "",
         "plane/keys.py": _KEYS,
@@ -364,8 +391,8 @@ def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, atta
     task = replace(
         _TASK,
         instance_id="merged-objects",
-        patch=patch(_SECOND),
-        test_patch=diff(files, {**files, "tests/test_points.py": _DECIDES_INSIDE}),
+        patch=patch(gold),
+        test_patch=diff(files, {**files, "tests/test_points.py": tests}),
         fail_to_pass=(f"{_PLACE}.test_parse", f"{_PLACE}.test_widths"),
         pass_to_pass=(f"{_PLACE}.test_kind",),
         files=files,
@@ -375,4 +402,4 @@ def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, atta
     twin = grade(task, patch(_TWIN + _OWN), store=store, backend="namespace")
     assert twin.resolved
     assert _BESIDE in twin.log
-    assert not grade(task, patch(_HALF_REPAIRS[attack]), store=store, backend="namespace").resolved
+    assert not grade(task, patch(forged), store=store, backend="namespace").resolved
