@@ -61,7 +61,7 @@ def make_merged(
     # Comparisons and values with placeholders, whose expected values are not in the blind tests.
     hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
     hidden |= {each.place for each in blinded.placeholders.values()}
-    beside = {each.place for each in blinded.expectations.values() if "beside" in each.options}
+    beside = {one.place for one in blinded.expectations.values() if "beside" in one.options and one.kind == "gold"}
     for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
             continue
