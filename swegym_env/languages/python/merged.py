@@ -6,9 +6,10 @@ the copies (see `lineup`) follow the blind tests (see `blind`), in the same clas
 If a condition is examined by copies and the blind test would check it too, it is removed from the blind test, as in a
 copy that examines another condition; the expressions in it are still evaluated. So the test passes as a whole if it and
 its right copies pass. For every examined value the file contains the same as a lineup: each candidate in equally many
-copies. If the right value occurred more often, in the test itself or in another test that the test patch adds or
-changes (except for truth values and digits), nothing is merged. Helpers of the file are blind too; the copies call the
-original ones under other names. Line numbers stay the same, except after a class with copies.
+copies. If something that a lineup does not have tells the right one, nothing is merged: the test itself, its docstring,
+or another test that the test patch adds or changes (except for truth values and digits). Comments are removed. Helpers
+of the file are blind too; the copies call the original ones under other names. Line numbers stay the same, except after
+a class with copies.
 """
 
 from __future__ import annotations
