@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 15
+_VERSION = 16
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -154,7 +154,7 @@ def run_merged(
         return None
     decided = {copy.expectation for copy in beside.copies if not copy.right}
     shares = {one: share for one, share in shares.items() if one in decided}
-    chances = {name: 2.0**-bits for name, bits in run.bits.items()}
+    chances = {name: 2.0**-bits for name, bits in run.bits.items() if name in run.covered}
     # What a run without expected values settled for another patch, it need not settle for this one.
     open_ = frozenset[str]().union(*(one.names for one in merged.probe.deciding if one.number not in merged.numbers))
     return run, whole, Copied(shares, (frozenset(chances) - open_).union(*(one.names for one in shares)), chances)
