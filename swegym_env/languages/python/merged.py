@@ -61,7 +61,8 @@ def make_merged(
     differing: set[str] = set()
     # Comparisons and values with placeholders, whose expected values are not in the blind tests.
     hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
-    hidden |= {each.place for each in blinded.placeholders.values()}
+    partly = {each.place for each in blinded.placeholders.values()}  # beside them there may be other values
+    hidden |= partly
     beside = {one.place for one in blinded.expectations.values() if "beside" in one.options and one.kind == "gold"}
     for path, function, depth, words, added, expected in _tests(files, names, added_lines):
         if not any(one in shares for one in expected):
@@ -73,7 +74,7 @@ def make_merged(
             for one in itertools.islice(numbered, len(found))
         ]
         sites = [*((one, places & hidden) for one, places in read), (expected[-1], set[str]())]
-        examined = [one if one in shares and not places & sure else None for one, places in sites]
+        examined = [one if one in shares and (places & partly or not places & sure) else None for one, places in sites]
         if not any(examined):
             continue
         lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)

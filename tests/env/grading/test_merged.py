@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -374,9 +375,8 @@ _TWIN = _SECOND.replace(
 )
 
 
-@pytest.mark.parametrize("attack", _HALF_REPAIRS)
-def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, attack: str) -> None:
-    gold, tests, forged = _HALF_REPAIRS[attack]
+def _of_objects(gold: str, tests: str) -> tuple[Task, Callable[[str], str]]:
+    """A task whose points compare by a key, and what makes a patch of the text of its file."""
     files = {
         "plane/__init__.py": "",
         "plane/keys.py": _KEYS,
@@ -397,9 +397,45 @@ def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, atta
         pass_to_pass=(f"{_PLACE}.test_kind",),
         files=files,
     )
+    return task, patch
+
+
+@pytest.mark.parametrize("attack", _HALF_REPAIRS)
+def test_half_a_repair_gains_nothing_by_merged_runs(public_directory: Path, attack: str) -> None:
+    gold, tests, forged = _HALF_REPAIRS[attack]
+    task, patch = _of_objects(gold, tests)
     store = LayerStore(public_directory / "layers")
     grade(task, task.patch, store=store, backend="namespace")
     twin = grade(task, patch(_TWIN + _OWN), store=store, backend="namespace")
     assert twin.resolved
     assert _BESIDE in twin.log
     assert not grade(task, patch(forged), store=store, backend="namespace").resolved
+
+
+_APART = """\
+        self.assertEqual(parse("31 47"), Point(31, 47))
+        self.assertEqual(width("31 47"), 162)
+"""
+_ALONE_OUTSIDE = '        self.assertEqual((width("31 47"), parse("31 47")), (162, Point(31, 47)))\n'
+_NOT_SENT = '        self.assertTrue(all(one > 0 for one in [width("31 47")]))\n'
+
+
+def test_a_comparison_of_which_only_a_part_is_made_outside_is_copied(public_directory: Path) -> None:
+    assert _APART in _DECIDES_INSIDE
+    task, patch = _of_objects(_SECOND, _DECIDES_INSIDE.replace(_APART, _ALONE_OUTSIDE + _NOT_SENT))
+    store = LayerStore(public_directory / "layers")
+    for _ in range(2):  # with the first one it is found out what can be merged
+        assert grade(task, task.patch, store=store, backend="namespace").resolved
+    assert not grade(task, patch(_WEAKER), store=store, backend="namespace").resolved
+
+
+def test_a_test_is_not_covered_by_the_one_value_that_is_drawn(
+    public_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, patch = _of_objects(_SECOND, _DECIDES_INSIDE)
+    store = LayerStore(public_directory / "layers")
+    grade(task, task.patch, store=store, backend="namespace")
+    assert _BESIDE in grade(task, patch(_TWIN + _OWN), store=store, backend="namespace").log
+    monkeypatch.setattr(merged_module, "MOST_COPIES", 4)  # one value of each test: often one that needs no copies
+    for _ in range(5):
+        assert not grade(task, patch(_WEAKER), store=store, backend="namespace").resolved
