@@ -116,6 +116,19 @@ def _patch(text: str) -> str:
     return diff(_FILES, {**_FILES, "plane/points.py": text})
 
 
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows with each run of tests from now on: whether it has a patch, and whether it is blind."""
+    kinds: list[str] = []
+    run = TaskTests.run
+
+    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
+        kinds.append(f"{'patch' if patch else 'empty'} {'blind' if options.get('blinded') else 'plain'}")
+        return run(tests, patch, **options)
+
+    monkeypatch.setattr(TaskTests, "run", noted)
+    return kinds
+
+
 def _said(verdict: Verdict) -> tuple[object, ...]:
     statuses = {name: verdict.tests.get(name) for name in (*_TASK.fail_to_pass, *_TASK.pass_to_pass)}
     return verdict.resolved, verdict.failure_reason, verdict.fail_to_pass, verdict.pass_to_pass, statuses
@@ -216,20 +229,13 @@ def test_docstrings_and_comments_tell_nothing_beside_copies() -> None:
 def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds: list[str] = []
-    run = TaskTests.run
-
-    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
-        kinds.append(f"{'gold' if patch else 'empty'} {'blind' if options.get('blinded') else 'plain'}")
-        return run(tests, patch, **options)
-
-    monkeypatch.setattr(TaskTests, "run", noted)
+    kinds = _noted(monkeypatch)
     store = LayerStore(public_directory / "layers")
     task = replace(_TASK, test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT}))
     first = grade(task, task.patch, store=store, backend="namespace")
-    assert kinds == ["gold blind", "empty blind", "gold blind"]  # two that find out what can be blind
+    assert kinds == ["patch blind", "empty blind", "patch blind"]  # two that find out what can be blind
     again = grade(task, task.patch, store=store, backend="namespace")
-    assert kinds[3:] == ["gold blind"]
+    assert kinds[3:] == ["patch blind"]
     assert _said(first) == _said(again) and first.resolved and first.proof == again.proof == "blind"
 
 
@@ -244,39 +250,24 @@ def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_eithe
 def test_a_merged_run_counts_only_if_the_patch_passes_without_expected_values_too(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = 0
-    run = TaskTests.run
-
-    def counted(tests: TaskTests, patch: str, **options: Any) -> Run:
-        nonlocal runs
-        runs += 1
-        return run(tests, patch, **options)
-
     task = replace(
         _TASK, instance_id="merged-inside", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _INSIDE})
     )
     store = LayerStore(public_directory / "layers")
     assert grade(task, task.patch, store=store, backend="namespace").resolved  # how its tests run is found out
-    monkeypatch.setattr(TaskTests, "run", counted)
+    kinds = _noted(monkeypatch)
     rewrite = grade(task, _patch(_REWRITE), store=store, backend="namespace")
-    assert (rewrite.resolved, _BESIDE in rewrite.log, runs) == (True, True, 2)
+    assert (rewrite.resolved, _BESIDE in rewrite.log, len(kinds)) == (True, True, 2)
     # Its points have another content than the gold patch's: the blind tests and the lineup run separately.
     other = _REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
     verdict = grade(task, _patch(other), store=store, backend="namespace")
-    assert (verdict.resolved, _BESIDE in verdict.log, runs - 2) == (True, False, 4)
+    assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 2) == (True, False, 4)
     assert verdict.controls > 0 and _said(verdict) == _said(rewrite)
 
 
 def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_copies(
     public_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds: list[bool] = []
-    run = TaskTests.run
-
-    def noted(tests: TaskTests, patch: str, **options: Any) -> Run:
-        kinds.append(options.get("blinded") is not None)
-        return run(tests, patch, **options)
-
     also = '        self.assertIn("5", str(parse("5 681234").x))\n'  # the base commit passes it, and so do many values
     task = replace(
         _TASK, instance_id="merged-outside", test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT + also})
@@ -284,9 +275,9 @@ def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_c
     store = LayerStore(public_directory / "layers")
     first = grade(task, task.patch, store=store, backend="namespace")
     assert first.resolved and first.controls > 0
-    monkeypatch.setattr(TaskTests, "run", noted)
+    kinds = _noted(monkeypatch)
     second = grade(task, _patch(_REWRITE), store=store, backend="namespace")
-    assert (second.resolved, kinds, _BESIDE in second.log) == (True, [True], False)
+    assert (second.resolved, kinds, _BESIDE in second.log) == (True, ["patch blind"], False)
     assert (second.proof, second.forgery_chance) == (first.proof, first.forgery_chance)
     half = _GOLD.replace("abs(point.x) + abs(point.y)", "point.x + point.y")
     assert not grade(task, _patch(half), store=store, backend="namespace").resolved
