@@ -229,6 +229,11 @@ class BlindTests:
     computed: bool = False
     inside: frozenset[str] = frozenset()
 
+    @property
+    def sure(self) -> frozenset[str]:
+        """Places of the comparisons that decide a test and of which no control could show more."""
+        return frozenset(name.partition("|")[0] for name, pair in self.pairs.items() if pair.is_sure)
+
     def rewritten(self, task: Task) -> Blinded:
         """The tests of the task with new random keys and placeholders."""
         blinded = _blinded(task, self.files, self.left, computed=self.computed)

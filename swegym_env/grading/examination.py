@@ -105,6 +105,7 @@ def examine(
     settled: Collection[str] = (),
     copied: Copied | None = None,
     proven: Mapping[str, float] | None = None,
+    sure: Collection[str] = (),
 ) -> tuple[Verdict, Mapping[str, float]]:
     """The verdict on a patch that passed, after the runs that `scrutiny` requires, and the chance left for each test.
 
@@ -119,6 +120,7 @@ def examine(
         copied: results of the copies of that run, if it was merged.
         proven: tests that a blind run proves → the chance to guess their values. If they cannot be copied, they need no
             further runs.
+        sure: places of conditions that were compared outside in that run; see `drawn`.
     """
     if scrutiny.chance >= 1:
         return verdict, {}
@@ -136,7 +138,7 @@ def examine(
         # A lineup that does not end says nothing: neither of the patch nor, where it runs there, of the gold patch.
         ending = max(4 * len(probe.names), int(_ENDING * tests.timeout_s / probe.copy_s))
         most = min(most, ending, max(least, int(seconds / probe.copy_s)))
-        probe = dataclasses.replace(probe, deciding=drawn(probe.deciding, most // 4))
+        probe = dataclasses.replace(probe, deciding=drawn(probe.deciding, most // 4, sure))
     left, shares, failed, tried = probe.deciding, Shares(), 0, 0
     while left:
         tried += 1
@@ -265,11 +267,15 @@ def unreliable(lineup: Lineup, passed: Mapping[Copy, bool]) -> set[ExpectedValue
     return {one for one, count in off.items() if count > 1}
 
 
-def drawn(expectations: tuple[ExpectedValue, ...], most: int) -> tuple[ExpectedValue, ...]:
-    """A random selection of expectations for one verdict: at most so many, but at least one for each test."""
+def drawn(expectations: tuple[ExpectedValue, ...], most: int, sure: Collection[str] = ()) -> tuple[ExpectedValue, ...]:
+    """A random selection of expectations for one verdict: at most so many, but at least one for each test.
+
+    Args:
+        sure: places of conditions that were compared outside. What is expected there is chosen last.
+    """
     draw = secrets.SystemRandom()
-    shuffled = draw.sample(expectations, len(expectations))
-    firsts = {one.names: one for one in shuffled}.values()
+    shuffled = sorted(draw.sample(expectations, len(expectations)), key=lambda one: one.place in sure)
+    firsts = {one.names: one for one in reversed(shuffled)}.values()
     chosen = [*firsts, *(one for one in shuffled if one not in firsts)][: max(most, len(firsts))]
     return tuple(one for one in expectations if one in chosen)
 

@@ -355,9 +355,11 @@ def _examined(
     scrutiny = scrutiny if scrutiny.chance < 1 else Scrutiny(CHANCE, is_edit=True)
     gold = _gold(tests)
     proven: dict[str, float] = {}
+    sure = frozenset[str]()
     if blind is not None and not scrutiny.required:
         proven = {name: blind.chance(name) for name in verdict.proof_tests if blind.proves(verdict, (name,))}
-    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied, proven)
+        sure = blind.sure
+    examined, chances = examine(tests, patch, gold, run, verdict, scrutiny, settled, copied, proven, sure)
     if can_be_blind and blind is not None:
         names = tuple(name for name in task.fail_to_pass if verdict.tests.get(name) == "PASSED")
         known = (run, verdict) if patch == gold and blind.pairs and copied is None else None

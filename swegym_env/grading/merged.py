@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 17
+_VERSION = 18
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -81,7 +81,7 @@ class MergedTests:
     def merge(self, task: Task, blinded: Blinded) -> tuple[Merged | None, Shares]:
         """The merged tests of one run, with a new random selection of copies, and what they examine."""
         deciding = tuple(one for one in self.probe.deciding if one.number in self.numbers)
-        deciding = drawn(deciding, MOST_COPIES // 4)
+        deciding = drawn(deciding, MOST_COPIES // 4, self.sure)
         shares = shares_of(deciding, Scrutiny(CHANCE), one_by_one=self.probe.one_by_one, most_copies=MOST_COPIES)
         added, seed = added_lines(task.test_patch), secrets.randbits(64)
         make = language_of(task).make_merged
@@ -300,8 +300,7 @@ def _learned(
     numbers = frozenset(one.number for one in probe.deciding if not one.names <= settled)
     if not numbers:
         return not_merged
-    sure = frozenset(name.partition("|")[0] for name, pair in blind.pairs.items() if pair.is_sure)
-    merged = dataclasses.replace(not_merged, numbers=numbers, sure=sure)
+    merged = dataclasses.replace(not_merged, numbers=numbers, sure=blind.sure)
     examined = frozenset().union(*(one.names for one in probe.deciding if one.number in numbers))
     for _ in range(_TIMED):  # a busy machine is slow now and then
         run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))

@@ -170,6 +170,7 @@ class ExpectedValue:
         alike: for a condition, a key of all conditions that one guess answers together; else empty.
         rule: the chance that code without this value answers it by a simple rule, such as returning its argument.
         of_inputs: whether its copies have other inputs, drawn anew, which a repair may happen to answer alike.
+        place: of the condition that contains it, as in `Expectation.place`; empty if it is in none.
     """
 
     names: frozenset[str]
@@ -183,6 +184,7 @@ class ExpectedValue:
     alike: str = ""
     rule: float = 0.0
     of_inputs: bool = False
+    place: str = ""
 
 
 @dataclass(frozen=True)

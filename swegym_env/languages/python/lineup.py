@@ -155,6 +155,7 @@ class _Site:
         constants: of the assertion, which an assignment may share with other assertions.
         judge: name of the function that judges the value, if one is called.
         of_inputs: whether its decoys are inputs of the code under test.
+        place: line and column of the condition that contains it; empty if it is in none.
     """
 
     text: str
@@ -170,6 +171,7 @@ class _Site:
     rule: float = 0.0
     judge: str = ""
     of_inputs: bool = False
+    place: str = ""
 
 
 def expectations(
@@ -303,6 +305,7 @@ def _read(
                     site.alike,
                     rule,
                     site.of_inputs,
+                    f"{path}:{site.place}" if site.place else "",
                 )
                 found.append(ExpectedValue(own, number, *kept))
                 number += 1
@@ -458,7 +461,11 @@ def _sites(
     condition comes before a second one. The last one is the last resort.
     """
     read = list(conditions(function, words))
-    found = [site for _, sites in read for site in sites]
+    found = [
+        dataclasses.replace(site, place=f"{condition.lineno}:{condition.col_offset}")
+        for condition, sites in read
+        for site in sites
+    ]
     given = _given(function, [condition for condition, _ in read], found)
     found = [
         dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and _is_given(site.text, given) else site
@@ -508,7 +515,8 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
     """Each condition of an assertion, expected error and judging call of a function, and the expectations in it."""
     for statement in list(_statements(function.body)):
         if isinstance(statement, ast.Assert):
-            for condition, put in _asserted_conditions(statement):
+            statement.msg = None
+            for condition, put in _parts_of_condition(statement.test, _setter_of(statement, "test")):
                 yield condition, list(_of_condition(condition, put, function, words))
         elif isinstance(statement, ast.With | ast.AsyncWith):
             for item in statement.items:
@@ -518,7 +526,15 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
                 elif called(call) in _EXPECTS_WARNING and isinstance(call, ast.Call):
                     yield call, list((_of_raises if call.args else _of_message)(item, call, words))
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            yield statement.value, list(_of_call(statement, statement.value, function, words))
+            call = statement.value
+            if called(call) == "assertTrue" and call.args and not isinstance(call.args[0], ast.Starred):
+                parts = list(_parts_of_condition(call.args[0], _setter(call.args, 0)))
+                for condition, put in parts:
+                    sites = _of_condition(condition, put, function, words)
+                    whole = condition if len(parts) > 1 else call
+                    yield whole, [dataclasses.replace(site, judge="assertTrue") for site in sites]
+            else:
+                yield call, list(_of_call(statement, call, function, words))
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -633,6 +649,42 @@ def _values(node: ast.expr, function: Function) -> Iterator[ast.expr]:
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if any(isinstance(target, ast.Name) and target.id == node.id for target in targets):
                 yield from (inner for inner in walk(statement) if isinstance(inner, ast.expr))
+
+
+def _compared_objects(
+    condition: ast.expr, function: Function, words: tuple[str, ...], places: Sequence[_Place] = ()
+) -> list[_Place]:
+    """The constants of the objects among which a condition looks for one, or that it compares in its parts.
+
+    Args:
+        places: of its other expectations.
+    """
+    wanted: list[ast.expr] = []
+    if called(condition) == "assertIn" and isinstance(condition, ast.Call):
+        wanted += condition.args[1:2]
+    for node in walk(condition):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            is_membership = isinstance(node.ops[0], ast.In)
+            if is_membership or (isinstance(node.ops[0], ast.Eq) and node is not condition):
+                wanted += node.comparators if is_membership else [node.left, *node.comparators]
+        elif isinstance(node, ast.GeneratorExp | ast.ListComp | ast.SetComp):
+            compared = {
+                side.id
+                for inner in walk(node.elt)
+                if isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.Eq)
+                for side in (inner.left, *inner.comparators)
+                if isinstance(side, ast.Name)
+            }
+            wanted += [each.iter for each in node.generators if getattr(each.target, "id", "") in compared]
+    known = {id(constant) for constant, _ in places}
+    found = {
+        id(constant): (constant, other)
+        for one in wanted
+        if any(map(_makes_an_object, _values(one, function)))
+        for constant, other in _literals(one, function, words)
+        if id(constant) not in known
+    }
+    return [*found.values()][:_MOST_IN_A_VALUE]
 
 
 def _searched(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
@@ -788,6 +840,28 @@ def _apart(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
     return [lambda part=part: take_out(part) for part in range(parts)]  # type: ignore[misc]
 
 
+def _all_of(
+    remove: Callable[[], None],
+    objects: Sequence[_Place],
+    *groups: Callable[[Callable[[], None]], Iterable[_Site]],
+) -> Iterator[_Site]:
+    """The expectations of one assertion, which is taken out when all of them are.
+
+    Args:
+        objects: constants of objects that have decoys too.
+        groups: what takes a group of other expectations out → these expectations.
+    """
+    parts = _apart(remove, 1 + len(groups))
+    found = [list(_value_sites(objects, parts[0]))]
+    found += [list(group(part)) for group, part in zip(groups, parts[1:], strict=True)]
+    held = [constant for sites in found for site in sites for constant in site.constants]
+    for sites, part in zip(found, parts, strict=True):
+        if any(found) and not sites:
+            part()
+        # Beside an object, the copies of one value hold all others.
+        yield from (dataclasses.replace(site, constants=held, read=1.0) for site in sites) if objects else sites
+
+
 def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], None]) -> _Site:
     return _Site(text, 1, lambda decoys, choice: [turn] * decoys, remove, guess=0.5, read=0.5, alike=_shape(text))
 
@@ -805,19 +879,23 @@ def _shape(condition: str) -> str:
     return ast.unparse(tree)
 
 
-def _asserted_conditions(statement: ast.Assert) -> Iterator[tuple[ast.expr, Callable[[ast.expr], None]]]:
-    """The conditions that a statement asserts together, and what sets another one in the place of each."""
-    test = statement.test
-    statement.msg = None
+def _parts_of_condition(
+    test: ast.expr, put: Callable[[ast.expr], None]
+) -> Iterator[tuple[ast.expr, Callable[[ast.expr], None]]]:
+    """The conditions that `and` joins in an asserted one, and what sets another one in the place of each.
+
+    Args:
+        put: sets another condition in the place of `test`.
+    """
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for number in range(len(test.values)):
             yield test.values[number], _setter(test.values, number)
     else:
-
-        def put(node: ast.expr) -> None:
-            statement.test = node
-
         yield test, put
+
+
+def _setter_of(statement: ast.stmt, key: str) -> Callable[[ast.expr], None]:
+    return lambda node: setattr(statement, key, node)
 
 
 def _setter(values: list[ast.expr], number: int) -> Callable[[ast.expr], None]:
@@ -827,13 +905,12 @@ def _setter(values: list[ast.expr], number: int) -> Callable[[ast.expr], None]:
     return put
 
 
-def _of_condition(
-    test: ast.expr, put: Callable[[ast.expr], None], function: Function, words: tuple[str, ...]
-) -> Iterator[_Site]:
-    """The expectations of one condition, for which `put` sets another."""
+def _read_condition(
+    test: ast.expr, function: Function, words: tuple[str, ...]
+) -> tuple[list[ast.expr], ast.expr, list[_Place]]:
+    """The compared parts of a condition, its opposite, and its constants that can be replaced."""
     parts: list[ast.expr] = [test]
     places = _searched(test, function, words)
-    is_search = bool(places) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In))
     turned: ast.expr = ast.UnaryOp(ast.Not(), test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         parts, turned, places = [test.operand], test.operand, []
@@ -851,34 +928,49 @@ def _of_condition(
         parts = [*test.args, *([test.func.value] if isinstance(test.func, ast.Attribute) else [])]
         objects = [argument for argument in test.args if any(map(_makes_an_object, _tops(argument, function)))]
         places = [place for argument in objects for place in _literals(argument, function, words)]
+    return parts, turned, places
+
+
+def _of_condition(
+    test: ast.expr, put: Callable[[ast.expr], None], function: Function, words: tuple[str, ...]
+) -> Iterator[_Site]:
+    """The expectations of one condition, for which `put` sets another."""
+    parts, turned, places = _read_condition(test, function, words)
+    is_search = bool(_searched(test, function, words)) or (
+        isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In)
+    )
+    is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
+    objects = _compared_objects(test, function, words, places) if is_positive else []
 
     def remove() -> None:
-        put(_evaluated(_actual(parts, places) if places else [test] if isinstance(test, ast.Call) else parts))
+        known = [*places, *objects]
+        put(_evaluated(_actual(parts, known) if known else [test] if isinstance(test, ast.Call) else parts))
 
     text = ast.unparse(test)
-    is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
     is_equal = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and says_more(parts)
-    all_of_values, all_of_questions = _apart(remove, 2)
-    questions = []
-    if is_positive or is_equal:
-        equal = parts if is_equal else ()
-        questions = list(_question_sites(test, put, function, words, all_of_questions, places, equal=equal))
-    remove = all_of_values if questions else remove
-    yield from questions
-    if places:
-        yield from _value_sites(places, remove, searched=is_search)
-    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-        turn = lambda: put(turned)  # noqa: E731
-        inputs = inputs_of((test.left, test.comparators[0]), function, words)
-        others = _input_sites(test, put, inputs, remove) if inputs is not None else ()
-        yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test), others)
-    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _ORDER_OPERATORS:
-        fails = _ORDER_OPERATORS[type(test.ops[0])]
-        yield from _order_sites(text, _sides_of(test), function, remove, lambda: put(turned), fails)
-    elif called(test) == "isinstance" and isinstance(test, ast.Call) and len(test.args) == 2:
-        yield from _kind_sites(text, test.args, remove, lambda: put(turned))
-    else:
-        yield _opposite_site(text, lambda: put(turned), remove)
+
+    def values(remove: Callable[[], None]) -> Iterator[_Site]:
+        if places:
+            yield from _value_sites(places, remove, searched=is_search)
+        elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+            turn = lambda: put(turned)  # noqa: E731
+            inputs = inputs_of((test.left, test.comparators[0]), function, words)
+            others = _input_sites(test, put, inputs, remove) if inputs is not None else ()
+            yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test), others)
+        elif isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _ORDER_OPERATORS:
+            fails = _ORDER_OPERATORS[type(test.ops[0])]
+            yield from _order_sites(text, _sides_of(test), function, remove, lambda: put(turned), fails)
+        elif called(test) == "isinstance" and isinstance(test, ast.Call) and len(test.args) == 2:
+            yield from _kind_sites(text, test.args, remove, lambda: put(turned))
+        else:
+            yield _opposite_site(text, lambda: put(turned), remove)
+
+    def questions(remove: Callable[[], None]) -> Iterator[_Site]:
+        if is_positive or is_equal:
+            equal = parts if is_equal else ()
+            yield from _question_sites(test, put, function, words, remove, [*places, *objects], equal=equal)
+
+    yield from _all_of(remove, objects, questions, values)
 
 
 def _expects_nothing(test: ast.expr) -> bool:
@@ -1216,17 +1308,10 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
     kept = [receiver] if receiver is not None and not isinstance(receiver, ast.Name) else []
 
     def remove() -> None:
-        statement.value = _evaluated(_actual([*kept, *arguments], places))
+        statement.value = _evaluated(_actual([*kept, *arguments], [*places, *objects]))
 
     places: list[_Place] = []
-    if name in ("assertTrue", "assertFalse") and call.args:
-        if name == "assertTrue":
-
-            def put(node: ast.expr) -> None:
-                call.args[0] = node
-
-            yield from _of_condition(call.args[0], put, function, words)
-            return
+    if name == "assertFalse" and call.args:
         arguments = call.args[:1]
     expected = arguments[::-1] if name.startswith("assert") else arguments
     if name in ("assertIn", "assertIsInstance", "assertRegex") or _ANY_OF_MANY.match(name):
@@ -1234,24 +1319,24 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
     places += _searched(call, function, words) if not _ANY_OF_MANY.match(name) else []
     if name not in _SEARCHES or not places:
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
-    all_of_values, all_of_questions = _apart(remove, 2)
-    questions = []
-    if name in _ASKING:
-        equal = call.args[:2] if name in _EQUALITIES and says_more(call.args[:2]) else ()
+    may_differ = name == "assertFalse" or _ANY_OF_MANY.match(name)
+    objects = [] if may_differ else _compared_objects(call, function, words, places)
 
-        def put_call(node: ast.expr) -> None:
-            statement.value = node
+    def values(remove: Callable[[], None]) -> Iterator[_Site]:
+        if places:
+            is_search = name in _SEARCHES or name.startswith("assert_")
+            yield from _value_sites(places, remove, searched=is_search)
+        else:
+            yield from _turned_call(statement, call, function, words, remove)
 
-        sites = _question_sites(
-            call, put_call, function, words, all_of_questions, places, is_statement=True, equal=equal
-        )
-        questions = list(sites)
-    remove = all_of_values if questions else remove
-    yield from questions
-    if places:
-        yield from _value_sites(places, remove, searched=name in _SEARCHES or name.startswith("assert_"))
-    else:
-        yield from _turned_call(statement, call, function, words, remove)
+    def questions(remove: Callable[[], None]) -> Iterator[_Site]:
+        if name in _ASKING:
+            equal = call.args[:2] if name in _EQUALITIES and says_more(call.args[:2]) else ()
+            put = _setter_of(statement, "value")
+            known = [*places, *objects]
+            yield from _question_sites(call, put, function, words, remove, known, is_statement=True, equal=equal)
+
+    yield from _all_of(remove, objects, questions, values)
 
 
 def _turned_call(

@@ -12,7 +12,14 @@ import pytest
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
 from swegym_env.grading import examination
-from swegym_env.grading.examination import chance_left, nearest_chance, runs_beside_twins, shares_of, unreliable
+from swegym_env.grading.examination import (
+    chance_left,
+    drawn,
+    nearest_chance,
+    runs_beside_twins,
+    shares_of,
+    unreliable,
+)
 from swegym_env.grading.grading import grade
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Scrutiny
 from swegym_env.languages.python.decoys import replaceable
@@ -54,6 +61,18 @@ def test_a_patch_that_does_not_see_the_values_guesses_which_copies_are_right(
     (name,) = values[0].names
     left = chance_left(found, {name, "not copied"}, USUAL, one_by_one=one_by_one)
     assert left == {name: pytest.approx(chance), "not copied": 1.0}
+
+
+def test_of_many_values_those_that_were_compared_outside_are_chosen_last() -> None:
+    outside = [ExpectedValue(ONE, number, str(number), 9, place=f"test.py:{number}:4") for number in range(60)]
+    inside = [ExpectedValue(ONE, 60 + number, "5", 9, place=f"test.py:{60 + number}:4") for number in range(3)]
+    other = ExpectedValue(TWO, 99, "1", 9, place="test.py:99:4")
+    sure = {one.place for one in (*outside, other)}
+    found = [drawn((*outside, *inside, other), 40, sure) for _ in range(20)]
+    assert all(len(one) == 40 and {*inside, other} <= {*one} for one in found)
+    assert len({one for draw in found for one in draw}) > 50
+    for draw in (drawn((*outside, *inside, other), 2, sure) for _ in range(20)):
+        assert len(draw) == 2 and other in draw and {*inside} & {*draw}
 
 
 @pytest.mark.parametrize("decoys", [1, 3, 7, 12])

@@ -174,6 +174,27 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         "case.assertEqual(area(1, 1), Box(35, 47))", ["35", "47"],
         lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
     ),
+    "each constant of an object that others are among": (
+        "case.assertIn(area(1, 1), [Box(35, 47)])", ["35", "47", "case.assertIn(area(1, 1), [Box(35, 47)])"],
+        lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+    ),
+    "each constant of an object in a named list": (
+        "boxes = [Box(35, 47)]\n    assert area(1, 1) in boxes", ["35", "47", "area(1, 1) in boxes"],
+        lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+    ),
+    "each constant of an object that any or all are compared with": (
+        "case.assertTrue(any(area(1, 1) == one for one in [Box(35, 47)]))",
+        ["35", "47", "any((area(1, 1) == one for one in [Box(35, 47)]))"],
+        lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+    ),
+    "each constant of an object in comparisons whose results are compared": (
+        "case.assertEqual([True], [one == Box(35, 47) for one in [area(1, 1)]])", ["35", "47", "True"],
+        lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+    ),
+    "each part of a condition that unittest asserts": (
+        "case.assertTrue(area(1, 1).width == 35 and area(1, 1) == Box(35, 47))", ["35", "35", "47"],
+        lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+    ),
     "two computed values": (
         "case.assertEqual(area(1, 2), area(2, 1))", ["case.assertEqual(area(1, 2), area(2, 1))"] * 5,
         lambda a, b: a * b, lambda a, b: Anything(),
@@ -403,7 +424,7 @@ def test_other_tests_of_the_file_are_left_out_and_fixtures_stay() -> None:
     )
     names = ["test_x.py::TestA::test_x"]
     (value, _) = expectations({"test_x.py": text}, names, {})
-    assert value == ExpectedValue(frozenset(names), 0, "1", 1_000_000, guess=0.5, read=0.8)
+    assert value == ExpectedValue(frozenset(names), 0, "1", 1_000_000, guess=0.5, read=0.8, place="test_x.py:14:15")
     lineup = make_lineup({"test_x.py": text}, names, {}, {value: (1, 1)}, 0)
     tree = ast.parse(lineup.files["test_x.py"])
     defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
