@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from swegym_env.languages import Blinded, Copy, ExpectedValue, Merged
-from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _tests, conditions, with_other_values
+from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _Test, _tests, conditions, with_other_values
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, begin_of, lines_of
 
@@ -50,100 +50,149 @@ def make_merged(
     sure: frozenset[str],
 ) -> Merged | None:
     """See `Language.make_merged`."""
-    choice = random.Random(seed)
-    copies: list[Copy] = []
-    used: set[str] = set()
-    readable: set[str] = set()
-    removed: set[str] = set()
-    are_sent = True
-    merging: dict[str, _Text] = {}
-    copied: dict[str, set[int]] = {}  # path → lines of the tests with copies
-    differing: set[str] = set()
-    # Comparisons and values with placeholders, whose expected values are not in the blind tests.
-    hidden = {each.place for each in blinded.expectations.values() if "beside" not in each.options}
-    partly = {each.place for each in blinded.placeholders.values()}  # beside them there may be other values
-    hidden |= partly
-    beside = {one.place for one in blinded.expectations.values() if "beside" in one.options and one.kind == "gold"}
-    for path, function, depth, words, added, expected in _tests(files, names, added_lines):
-        if not any(one in shares for one in expected):
-            continue
+    merging = _Merging(files, blinded, added_lines, shares, seed, sure)
+    for test in _tests(files, names, added_lines):
+        *_, expected = test
+        if any(one in shares for one in expected) and not merging.add(test):
+            return None
+    return None if merging.is_told() else merging.merged()
+
+
+class _Merging:
+    """The merged tests as they are made, test by test.
+
+    Args:
+        files, blinded, added_lines, shares, seed, sure: as of `make_merged`.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, str],
+        blinded: Blinded,
+        added_lines: Mapping[str, frozenset[int]],
+        shares: Mapping[ExpectedValue, tuple[int, int]],
+        seed: int,
+        sure: frozenset[str],
+    ) -> None:
+        self._files, self._blinded, self._added_lines = files, blinded, added_lines
+        self._shares, self._seed, self._sure = shares, seed, sure
+        self._choice = random.Random(seed)
+        self._used: set[str] = set()  # names of functions
+        self._texts = {path: _Text(text, blinded.files.get(path, text)) for path, text in files.items()}
+        self._copied: dict[str, set[int]] = {}  # path → first lines of the tests with copies
+        self._copies: list[Copy] = []
+        self._differing: set[str] = set()  # constants of right copies that their decoys do not have
+        self._readable: set[str] = set()
+        self._removed: set[str] = set()
+        self._are_sent = True
+        # Comparisons and values with placeholders, whose expected values are not in the blind tests; beside the second
+        # kind there may be other values.
+        self._partly = {each.place for each in blinded.placeholders.values()}
+        self._hidden = self._partly | {
+            each.place for each in blinded.expectations.values() if "beside" not in each.options
+        }
+        self._beside = {
+            each.place for each in blinded.expectations.values() if "beside" in each.options and each.kind == "gold"
+        }
+
+    def add(self, test: _Test) -> bool:
+        """Add the copies of a test that examines something; False if the tests cannot be merged."""
+        path, function, depth, words, added, expected = test
+        read = self._read(test)
+        sites = [*((one, places & self._hidden) for one, places in read), (expected[-1], set[str]())]
+        examined = [
+            one if one in self._shares and (places & self._partly or not places & self._sure) else None
+            for one, places in sites
+        ]
+        if not any(examined):
+            return True
+        if self._is_in_a_constant(examined, function):
+            return False
+        text = self._texts[path]
+        checked = [one in examined for one, places in sites[:-1] if not places]
+        unchecked = [places & self._beside for one, places in read if one in examined and not places & self._hidden]
+        self._are_sent = self._are_sent and all(unchecked)
+        self._removed.update(*unchecked)
+        stripped = text.stripped(function, words, checked)
+        original = text.with_helpers(function, self._used, self._choice)
+        if len(sites) != len(expected) or len(_sites(original, words, added)[0]) != len(expected):
+            return False
+        if stripped is None or function.col_offset != 4 * depth:
+            return False
+        made: list[str] = []
+        for index, expectation in enumerate(examined):
+            if expectation is not None:
+                made += self._copies_of(expectation, original, test, index, is_hidden=bool(sites[index][1]))
+        text.replace(function, stripped, depth, made)
+        self._copied.setdefault(path, set()).add(function.lineno)
+        return True
+
+    def _read(self, test: _Test) -> list[tuple[ExpectedValue, set[str]]]:
+        """The expectations of the conditions of a test, and all places in the condition of each."""
+        path, function, _, words, _, expected = test
         numbered = iter(expected)
-        read = [
+        return [
             (one, _places(condition, path))
             for condition, found in conditions(copy.deepcopy(function), words)
             for one in itertools.islice(numbered, len(found))
         ]
-        sites = [*((one, places & hidden) for one, places in read), (expected[-1], set[str]())]
-        examined = [one if one in shares and (places & partly or not places & sure) else None for one, places in sites]
-        if not any(examined):
-            continue
+
+    def _is_in_a_constant(self, examined: Iterable[ExpectedValue | None], function: Function) -> bool:
+        """Whether a constant of the file, which stays there, contains an examined value of a test."""
         lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
         moved = [node for one in function.body if one.lineno not in lines for node in walk(one)]
         values = {repr(node.value) for node in moved if isinstance(node, ast.Constant)}
-        if any(value in one.text for one in examined if one is not None for value in values):
-            return None  # a constant of the file, which stays in the file
-        if path not in merging:
-            merging[path] = _Text(files[path], blinded.files.get(path, files[path]))
-        text = merging[path]
-        checked = [one in examined for one, places in sites[:-1] if not places]
-        unchecked = [places & beside for one, places in read if one in examined and not places & hidden]
-        are_sent = are_sent and all(unchecked)
-        removed.update(*unchecked)
-        stripped = text.stripped(function, words, checked)
-        original = text.with_helpers(function, used, choice)
-        if len(sites) != len(expected) or len(_sites(original, words, added)[0]) != len(expected):
-            return None
-        if stripped is None or function.col_offset != 4 * depth:
-            return None
-        made: list[str] = []
-        for index, expectation in enumerate(examined):
-            if expectation is None:
-                continue
-            decoys, repeats = shares[expectation]
-            drawn = random.Random(f"{seed} {expectation.text}")
-            own = [[_new_name(function.name, used, choice) for _ in range(repeats)] for _ in range(decoys + 1)]
-            own_texts = list(_copied(original, words, added, index, own, drawn, depth))
-            made += own_texts
-            shown = [set(_constants(each)) for each in own_texts[::repeats]]
-            candidates = set[str]().union(*shown) - shown[0].intersection(*shown)
-            differing |= candidates & shown[0]
-            # Of what the blind test contains, copies show nothing more, but which values are expected where.
-            held = set(_constants(text.blind_source(function)))
-            held -= candidates | {expectation.text} if sites[index][1] else set()
-            readable |= set[str]().union(*shown) - held
-            copies += [Copy(name, expectation, not value) for value, same in enumerate(own) for name in same]
-        text.replace(function, stripped, depth, made)
-        copied.setdefault(path, set()).add(function.lineno)
-    if _is_told({one.expectation.text for one in copies}, differing, files, blinded, added_lines, copied):
-        return None
-    readable |= {each for text in merging.values() for helper in text.helpers for each in _constants(helper)}
-    changed = {path: with_other_values(text.written(choice)) for path, text in merging.items()}
-    return Merged({**blinded.files, **changed}, tuple(copies), frozenset(readable), frozenset(removed), are_sent)
+        return any(value in one.text for one in examined if one is not None for value in values)
 
+    def _copies_of(
+        self, expectation: ExpectedValue, original: Function, test: _Test, index: int, *, is_hidden: bool
+    ) -> list[str]:
+        """The copies of a test that examine one of its expectations.
 
-def _is_told(
-    examined: set[str],
-    differing: Iterable[str],
-    files: Mapping[str, str],
-    blinded: Blinded,
-    added_lines: Mapping[str, frozenset[int]],
-    copied: Mapping[str, Collection[int]],
-) -> bool:
-    """Whether something that a lineup does not have, other tests and docstrings, tells which copies are right.
+        Args:
+            original: the test, which calls the original helpers.
+            index: of the expectation.
+            is_hidden: whether the blind test does not contain its value.
+        """
+        path, function, depth, words, added, _ = test
+        decoys, repeats = self._shares[expectation]
+        drawn = random.Random(f"{self._seed} {expectation.text}")
+        own = [
+            [_new_name(function.name, self._used, self._choice) for _ in range(repeats)] for _ in range(decoys + 1)
+        ]
+        made = list(_copied(original, words, added, index, own, drawn, depth))
+        shown = [set(_constants(each)) for each in made[::repeats]]
+        candidates = set[str]().union(*shown) - shown[0].intersection(*shown)
+        self._differing |= candidates & shown[0]
+        # Of what the blind test contains, copies show nothing more, but which values are expected where.
+        held = set(_constants(self._texts[path].blind_source(function)))
+        held -= candidates | {expectation.text} if is_hidden else set()
+        self._readable |= set[str]().union(*shown) - held
+        self._copies += [Copy(name, expectation, not value) for value, same in enumerate(own) for name in same]
+        return made
 
-    Args:
-        examined: source of the examined values.
-        differing: constants of right copies that their decoys do not have, as source.
-        files, blinded, added_lines: as of `make_merged`.
-        copied: path → first lines of the tests with copies.
-    """
-    told = _tokens(" ".join(differing))
-    for path, text in files.items():
-        whole = _Text(text, blinded.files.get(path, text))
-        values = set(whole.new_values(added_lines.get(path, frozenset()), copied.get(path, ())))
-        if values & (examined - _SAID_EVERYWHERE) or told & _tokens(" ".join(values)):
-            return True
-    return False
+    def is_told(self) -> bool:
+        """Whether something that a lineup does not have, other tests and docstrings, tells which copies are right."""
+        examined = {one.expectation.text for one in self._copies} - _SAID_EVERYWHERE
+        told = _tokens(" ".join(self._differing))
+        for path, text in self._texts.items():
+            added = self._added_lines.get(path, frozenset())
+            values = set(text.new_values(added, self._copied.get(path, ())))
+            if values & examined or told & _tokens(" ".join(values)):
+                return True
+        return False
+
+    def merged(self) -> Merged:
+        changed = {path: text for path, text in self._texts.items() if path in self._copied}
+        helpers = {each for text in changed.values() for helper in text.helpers for each in _constants(helper)}
+        written = {path: with_other_values(text.written(self._choice)) for path, text in changed.items()}
+        return Merged(
+            {**self._blinded.files, **written},
+            tuple(self._copies),
+            frozenset(self._readable | helpers),
+            frozenset(self._removed),
+            self._are_sent,
+        )
 
 
 @dataclass
