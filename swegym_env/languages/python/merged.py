@@ -157,9 +157,7 @@ class _Merging:
         path, function, depth, words, added, _ = test
         decoys, repeats = self._shares[expectation]
         drawn = random.Random(f"{self._seed} {expectation.text}")
-        own = [
-            [_new_name(function.name, self._used, self._choice) for _ in range(repeats)] for _ in range(decoys + 1)
-        ]
+        own = [[_new_name(function.name, self._used, self._choice) for _ in range(repeats)] for _ in range(decoys + 1)]
         made = list(_copied(original, words, added, index, own, drawn, depth))
         shown = [set(_constants(each)) for each in made[::repeats]]
         candidates = set[str]().union(*shown) - shown[0].intersection(*shown)
