@@ -538,10 +538,14 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a function but those of functions and classes inside; the probe tells which of them run."""
+    """All statements of a function but those of classes inside; the probe tells which of them run.
+
+    The code under test may be to call the functions inside.
+    """
     for statement in body:
         yield statement
-        if isinstance(statement, ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try):
+        blocks = ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try | Function
+        if isinstance(statement, blocks):
             yield from _statements(statement.body)
             yield from _statements(getattr(statement, "orelse", ()))
             yield from _statements(getattr(statement, "finalbody", ()))

@@ -263,7 +263,8 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
     """Whether a test has a condition that more than one result of the code under test passes.
 
     Such a condition searches, looks something up, or compares two computed values. An edit of expressions could pass it
-    with several results at once, or with the same empty result on both sides.
+    with several results at once, or with the same empty result on both sides. Conditions in a function that the code
+    under test is to call hold as well if it is not called.
 
     Args:
         files: path → text of the test files.
@@ -285,7 +286,9 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
             helper = helpers.pop((path, called(node)), None) if isinstance(node, ast.Call) else None
             functions += [(path, helper)] if helper is not None else []
     own = {path: _own_names(parse(files[path])) for path in chosen}
-    return not functions or any(
+    if not functions or any(_asserts_inside(function) for _, function in functions):
+        return True
+    return any(
         _has_many_answers(node, variables_of(function), own[path])
         for path, function in functions
         for node in walk(function)
@@ -319,6 +322,16 @@ def _own_names(module: ast.Module) -> frozenset[str]:
 
 def _is_standard(module: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _asserts_inside(node: ast.AST) -> bool:
+    """Whether a function inside of this one asserts something."""
+    return any(
+        isinstance(one, ast.Assert) or (isinstance(one, ast.Call) and called(one).startswith("assert"))
+        for inner in walk(node)
+        if isinstance(inner, Function) and inner is not node
+        for one in walk(inner)
+    )
 
 
 def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) -> bool:

@@ -246,6 +246,14 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
     "an order": (
         "case.assertGreater(area(2, 3), 5)", ["case.assertGreater(area(2, 3), 5)"], lambda a, b: 1000, None,
     ),
+    "a condition in a function that the code under test is to call": (
+        "def check(one):\n        case.assertGreater(one, 40)\n    area(check, 1)", ["case.assertGreater(one, 40)"],
+        lambda a, b: a(50), lambda a, b: None,
+    ),
+    "a comparison in a function that the code under test is to call": (
+        "def check(one):\n        assert one == 47\n    area(check, 1)", ["47"],
+        lambda a, b: a(47), lambda a, b: None,
+    ),
     "a statement in a condition": (
         "if area:\n        assert area(2, 3) == 6", ["6"], lambda a, b: 6, lambda a, b: Anything(),
     ),

@@ -73,6 +73,8 @@ def test_what_a_condition_asks_for_is_a_constant_beside_a_computed_value(
         ("assert f(2) == g(4)", True),
         ("self.assertEqual(f(2), rows(4))", False),
         ("with self.assertRaisesRegex(ValueError, 'row'):\n    f(3)", True),
+        ("def check(x):\n    self.assertGreater(x, 46)\nf(3, check)", True),
+        ("def double(x):\n    return 2 * x\nself.assertEqual(f(3), 47)", False),
         ("self.check(3)", True),
         ("self.check_other(3)", False),
     ],
