@@ -82,6 +82,17 @@ _HIDDEN = {
     "a method that changes what its object holds": "Holder(same).note(x)\n    return Code('')||",
     "a function of the library, by another name": "dress(same, Holder(x))\n    return Code('')||",
 }
+# Ways to change what an attribute or a method shares: a definition, what changes it, and where the text is found.
+_SHARED = {
+    "a method": ("class Own:\n    def it(self):\n        return same", "Own().it().x = x", "same.x"),
+    "a property": ("class Own:\n    @property\n    def it(self):\n        return same", "Own().it.x = x", "same.x"),
+    "an attribute": ("def given(one):\n    one.it = same\n    return one", "given(Code('')).it.x = x", "same.x"),
+    "an error of a class": (
+        "class Own:\n    one = KeyError()",
+        "try:\n        raise Own.one from KeyError(x)\n    except KeyError:\n        pass",
+        "Own.one.__cause__.args[0]",
+    ),
+}
 # Where the annotations of `same` get a text.
 _ANNOTATED = {
     "a method that is imported": ("from operator import setitem as note", "note(same.__annotations__, 'k', x)"),
@@ -109,6 +120,12 @@ REMEMBERED: dict[str, Attack] = {
         for how, test in (("a text", _CODED), ("texts of a loop", _CODED_EACH))
     },
     **{f"remembered: a text in a function, by {how}": _hidden(body) for how, body in _HIDDEN.items()},
+    **{
+        f"remembered: a text in what is shared, by {how}": _codec(
+            _CODED, "keep(x)", found, f"{before}\n\n\ndef keep(x):\n    {body}\n    return Code('')"
+        )
+        for how, (before, body, found) in _SHARED.items()
+    },
     **{
         f"remembered: a text in annotations, by {how}": _codec(
             _CODED,

@@ -28,7 +28,9 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _DEFINITIONS = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 _SCOPED = _DEFINITIONS | {ast.Lambda, ast.GeneratorExp, ast.ListComp, ast.SetComp, ast.DictComp}
 _BINDING = _DEFINITIONS | {ast.Name, ast.arg, ast.alias, ast.ExceptHandler, ast.Global, ast.Nonlocal}
-_KEEPING = frozenset({ast.Global, ast.Nonlocal, ast.Attribute, ast.Subscript, ast.Call, ast.Name, *_Function.__args__})
+_KEEPING = frozenset(
+    {ast.Global, ast.Nonlocal, ast.Attribute, ast.Subscript, ast.Call, ast.Name, ast.Raise, *_Function.__args__}
+)
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 _TAKING_ITEMS = (ast.For, ast.AsyncFor, ast.comprehension, ast.Tuple, ast.List, ast.Starred)
 _Kept = tuple[str, str]  # a kind, and the name of the object that keeps the value
@@ -206,6 +208,36 @@ class _File:
             self._own |= {target.attr for target in targets if isinstance(target, ast.Attribute)}
 
     @functools.cached_property
+    def _shared(self) -> set[str]:
+        """Attributes, and methods by their results, that may be a function, a class or an object that outlives a call.
+
+        Results of functions do not count: most of them are new.
+        """
+        found: set[str] = set()
+        for node in self._nodes:
+            if isinstance(node, ast.Return) and isinstance(function := self._scope_of[node], _Function):
+                value, names = node.value, [getattr(function, "name", "")]
+                if not isinstance(self._scope_of[function], ast.ClassDef):
+                    continue
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                value = node.value
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [one.attr for one in targets if isinstance(one, ast.Attribute)]
+                if isinstance(self._scope_of[node], ast.ClassDef):
+                    names += [one.id for one in targets if isinstance(one, ast.Name)]
+            else:
+                continue
+            if isinstance(value, ast.Call) and _last(value.func) in ("staticmethod", "classmethod"):
+                value = value.args[0] if value.args else None
+            is_class = isinstance(value, ast.Call) and _last(value.func) == "type"
+            if value is None or not names:
+                continue
+            self._visited.clear()
+            if is_class or self._lasting_root(value, self._scope_of[node], called=False):
+                found.update(names)
+        return found
+
+    @functools.cached_property
     def _filling(self) -> set[str]:
         """The functions of the file that modify an argument, and the classes that modify what their objects hold."""
         found: set[str] = set()
@@ -374,6 +406,12 @@ class _File:
                 yield from self._changed("attribute", node.value, node)
             elif isinstance(node, ast.Call):
                 yield from self._kept_by_call(node)
+            elif isinstance(node, ast.Raise):  # the error keeps its cause, its context and the frames
+                name = _last(node.exc) if isinstance(node.exc, ast.Name | ast.Attribute) else ""
+                if node.exc is not None and name in (
+                    self._lasting if isinstance(node.exc, ast.Name) else self._attributes
+                ):
+                    yield from self._changed("object", node.exc, node)
             elif isinstance(node, ast.Name | ast.Attribute) and (name := self._lasting_use(node)):
                 uses.append((name, self._only_reads(node)))
             elif isinstance(node, ast.Name | ast.Attribute) and self._is_of_a_library(node):
@@ -515,10 +553,19 @@ class _File:
         """
         if self._function_of(at) is None:
             return  # code at import time has not received any value of a test
+        root = self._shared_root(node)
         self._visited.clear()
-        root = self._lasting_root(node, self._scope_of[at], called=called)
+        root = root or self._lasting_root(node, self._scope_of[at], called=called)
         if root:
             yield kind, root
+
+    def _shared_root(self, node: ast.expr) -> str:
+        """The name in an expression that is one of `_shared`; else empty."""
+        while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+            if isinstance(node, ast.Attribute) and node.attr in self._shared:
+                return node.attr
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return ""
 
     def _lasting_root(self, node: ast.expr, scope: ast.AST, *, of_items: bool = False, called: bool = True) -> str:
         """The name of the object to which an expression belongs, if that outlives a call; else empty.

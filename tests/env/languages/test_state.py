@@ -21,6 +21,28 @@ _BASE = (
 )
 # What stands in the body of `put`, and at the end of the module.
 _KEEPS = {
+    "a function that the object was given": (
+        "self.it.last = value",
+        "def same():\n    pass\n\n\ndef fill(box):\n    box.it = same",
+    ),
+    "the class that the object was given": ("self.it = type(self)\n        self.it.last = value", ""),
+    "a function that a method returns": (
+        "Own().it().last = value",
+        "def same():\n    pass\n\n\nclass Own:\n    def it(self):\n        return same",
+    ),
+    "a function that a property returns": (
+        "Own().it.last = value",
+        "def same():\n    pass\n\n\nclass Own:\n    @property\n    def it(self):\n        return same",
+    ),
+    "a function with another name in a class": (
+        "self.it.last = value",
+        "def same():\n    pass\n\n\nclass Own(Box):\n    it = staticmethod(same)",
+    ),
+    "the cause of an error of a class": ("raise Own.one from KeyError(value)", "class Own:\n    one = KeyError()"),
+    "what an error of the module is raised beside": (
+        "try:\n            raise KeyError(value)\n        except KeyError:\n            raise ONE",
+        "ONE = KeyError()",
+    ),
     "an item of a module's list": ("LAST[:] = [value]", "LAST = []"),
     "an attribute of what is in a tuple": ("PAIR[0].last = value", "PAIR = (Box(),)"),
     "another use of what the file keeps already": ("KNOWN.append(value)", ""),
@@ -66,6 +88,16 @@ _KEEPS = {
     "the names of a caller's module": ("sys._getframe(1).f_globals['last'] = value", "import sys"),
 }  # fmt: skip
 _KEEPS_NOTHING = {
+    "an attribute of what the object holds": (
+        "self.it.last = value",
+        "def fill(box):\n    box.it = Box()",
+    ),
+    "an attribute of what a method makes": (
+        "Own().it().last = value",
+        "class Own:\n    def it(self):\n        return Box()",
+    ),
+    "an error raised from another": ("raise KeyError(value) from ValueError(value)", ""),
+    "an error of a class that a class names": ("raise Own.error(value)", "class Own(Box):\n    error = KeyError"),
     "the line that calls": ("return sys._getframe(1).f_lineno", "import sys"),
     "a context for a block": (
         "with localcontext(Context(prec=value)):\n            return 1",
