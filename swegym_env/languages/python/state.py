@@ -406,12 +406,8 @@ class _File:
                 yield from self._changed("attribute", node.value, node)
             elif isinstance(node, ast.Call):
                 yield from self._kept_by_call(node)
-            elif isinstance(node, ast.Raise):  # the error keeps its cause, its context and the frames
-                name = _last(node.exc) if isinstance(node.exc, ast.Name | ast.Attribute) else ""
-                if node.exc is not None and name in (
-                    self._lasting if isinstance(node.exc, ast.Name) else self._attributes
-                ):
-                    yield from self._changed("object", node.exc, node)
+            elif isinstance(node, ast.Raise):
+                yield from self._kept_by_raise(node)
             elif isinstance(node, ast.Name | ast.Attribute) and (name := self._lasting_use(node)):
                 uses.append((name, self._only_reads(node)))
             elif isinstance(node, ast.Name | ast.Attribute) and self._is_of_a_library(node):
@@ -427,6 +423,13 @@ class _File:
         # Code that only reads what the file already keeps gets nothing new.
         changed = {name for name, only_reads in uses if not only_reads or name in self._reactive}
         yield from (("object", name) for name, _ in uses if name in changed)
+
+    def _kept_by_raise(self, node: ast.Raise) -> Iterator[_Kept]:
+        """An error that outlives the call keeps its cause, its context and the frames that it is raised in."""
+        if isinstance(node.exc, ast.Name) and node.exc.id in self._lasting:
+            yield from self._changed("object", node.exc, node)
+        elif isinstance(node.exc, ast.Attribute) and node.exc.attr in self._attributes:
+            yield from self._changed("object", node.exc, node)
 
     def _is_changing(self, node: ast.Name) -> bool:
         """Whether a function that changes its argument is used as a value: it may be called under any name."""
