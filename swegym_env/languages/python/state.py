@@ -426,9 +426,8 @@ class _File:
 
     def _kept_by_raise(self, node: ast.Raise) -> Iterator[_Kept]:
         """An error that outlives the call keeps its cause, its context and the frames that it is raised in."""
-        if isinstance(node.exc, ast.Name) and node.exc.id in self._lasting:
-            yield from self._changed("object", node.exc, node)
-        elif isinstance(node.exc, ast.Attribute) and node.exc.attr in self._attributes:
+        known = self._lasting if isinstance(node.exc, ast.Name) else self._attributes
+        if isinstance(node.exc, ast.Name | ast.Attribute) and _last(node.exc) in known:
             yield from self._changed("object", node.exc, node)
 
     def _is_changing(self, node: ast.Name) -> bool:
