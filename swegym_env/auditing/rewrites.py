@@ -25,6 +25,7 @@ __all__ = ["REWRITES", "rewrite"]
 
 _NOTES = "NOTES-of-the-repair.txt"
 _UNSAFE = frozenset({"locals", "vars", "exec", "eval", "dir", "globals", "_getframe", "currentframe"})
+_UNSAFE |= {"yacc", "lex"}  # PLY reads the variables of the function that calls it
 _RETURNED = "returned_value"
 _EXTRA_FILES = {
     "reproduce_issue.py": "import subprocess\nimport sys\n\nprint(subprocess.run([sys.executable, '-V']).returncode)\n",

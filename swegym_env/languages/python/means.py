@@ -103,7 +103,7 @@ _OF_DOCSTRINGS = re.compile(r"\b(__doc__|getdoc|docstrings?)\b")
 _STRING = r"""\\.|(?<![\w"'])[rRbBuU]{0,2}(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _STRING_OR_WORD = re.compile(f"{_STRING}|{WORD.pattern}")
 _ASSIGNED = re.compile(r"\s*=(?!=)")
-_KEPT = frozenset(dir(builtins)) | REACHING | frozenset(keyword.kwlist)
+_KEPT = frozenset(dir(builtins)) | frozenset(keyword.kwlist)
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _ENCODINGS = frozenset({"utf-8", "iso8859-1", "ascii"})
 _RAW_BYTES = {0xDC00 + byte: byte for byte in range(0x80, 0x100)}
@@ -442,6 +442,10 @@ class _Scopes:
         imported = {
             (alias.asname or alias.name).partition(".")[0] for alias in walk(tree) if isinstance(alias, ast.alias)
         }
+        # A local variable with the name of a module that is a means is no such module, if the file has none.
+        bound = {node.id for node in _of_module(tree) if _is_store(node)}
+        bound |= {name for node in walk(tree) if isinstance(node, ast.Global) for name in node.names}
+        imported |= REACHING if "*" in imported else REACHING & bound
         waiting: list[tuple[ast.AST, str, frozenset[str]]] = [(tree, "", frozenset())]
         while waiting:  # outer scopes come before inner ones
             node, name, known = waiting.pop()
@@ -488,6 +492,16 @@ class _Scopes:
     def at(self, line: int) -> tuple[str, frozenset[str]]:
         """The dotted name of the scope of a line, and the local names in it."""
         return self.of_line.get(line, ("", frozenset()))
+
+
+def _of_module(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of a tree outside of functions."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += children(node)
 
 
 def _name_of(node: ast.AST) -> str:
@@ -777,7 +791,7 @@ class _Blanking(ast.NodeTransformer):
 
 
 def _is_blanked(name: str, known: Collection[str]) -> bool:
-    """Whether a name is in `known`, and neither a builtin nor a module that is a means.
+    """Whether a name is in `known` and no builtin.
 
     A variable may have the same name as a function of some module (`new_class`); where it is assigned, it is a
     variable.

@@ -206,6 +206,13 @@ def test_a_rewrite_is_a_patch_of_the_base_commit(tmp_path: Path) -> None:
     assert "returned_value = (value > 0) - (value < 0)" in patches["restructured"]
 
 
+def test_variables_that_a_generator_of_parsers_reads_keep_their_names() -> None:
+    text = "def make():\n    tokens = ['A']\n    return {}(module='a')\n"
+    for call, changes in (("ply.yacc.yacc", False), ("lex", False), ("other", True)):
+        renamed = REWRITES["renamed-locals"](text.format(call), frozenset({2}))
+        assert ("own_tokens" in renamed) is changes
+
+
 def test_the_command_prints_survivors_and_exits_with_1(
     store: LayerStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -460,9 +460,18 @@ def test_statements_that_the_gold_patch_has_in_the_same_function_are_no_means_of
 
 @pytest.mark.parametrize(
     ("name", "imported", "expected"),
-    [("new_class", "", ORDINARY), ("new_class", "from types import new_class\n", FORGING), ("exec", "", READING)],
+    [
+        ("new_class", "", ORDINARY),
+        ("new_class", "from types import new_class\n", FORGING),
+        ("exec", "", READING),
+        ("io", "", ORDINARY),
+        ("io", "import io\n", READING),
+        ("io", "from shelves import *\n", READING),
+        ("io", "from shelves import files\n\nio = files\n", READING),
+        ("io", "def more(box):\n    global io\n\n\n", READING),
+    ],
 )
-def test_a_variable_may_have_the_name_of_a_function_of_a_module(
+def test_a_variable_may_have_the_name_of_a_function_or_a_module(
     tmp_path: Path, name: str, imported: str, expected: Scrutiny
 ) -> None:
     before = f"{imported}def take(box):\n    {name} = box\n    return vars({name}, 'size')\n"
