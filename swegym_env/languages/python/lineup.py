@@ -139,6 +139,9 @@ _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
 # Assertions of a value that a condition asks something of.
 _ASKING = _EQUALITIES | {"assertIs", "assertIsNot", "assertIsNotNone", "assertIn", "assertNotEqual", "assertGreater"}
 _ASKING |= {"assertGreaterEqual"}
+_COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
+_TAKING_LISTS = frozenset({"filter", "map", "zip", "sorted", "list", "tuple", "set", "enumerate"})
+_FINDING_ITEMS = frozenset({"index", "count", "__contains__"})
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
 
 
@@ -458,7 +461,8 @@ def _sites(
     """The expectations of a function in order, changed in place by their methods, and those that are examined.
 
     Where there are more than can be examined, those on lines that the test patch adds come first, and one of each
-    condition comes before a second one. The last one is the last resort.
+    condition comes before a second one, but all of an object. Plain values, which may be compared outside too, come
+    after others. The last one is the last resort.
     """
     read = list(conditions(function, words))
     found = [
@@ -471,11 +475,13 @@ def _sites(
         dataclasses.replace(site, rule=_RULE_OF_GIVEN) if site.constants and _is_given(site.text, given) else site
         for site in found
     ]
-    urgency = [
-        (added.isdisjoint(range(condition.lineno, (condition.end_lineno or condition.lineno) + 1)), rank)
-        for condition, sites in read
-        for rank, _ in enumerate(sites)
-    ]
+    urgency = []
+    for condition, sites in read:
+        is_old = added.isdisjoint(range(condition.lineno, (condition.end_lineno or condition.lineno) + 1))
+        of_object = any(_makes_an_object(one) for one in walk(condition) if isinstance(one, ast.expr))
+        for rank, site in enumerate(sites):
+            is_plain = bool(site.constants) and not of_object
+            urgency.append((is_old, 0 if site.constants and of_object else rank, is_plain))
     places = sorted(range(len(found)), key=lambda place: (urgency[place], place))
     kept = {*itertools.islice((place for place in places if not found[place].of_inputs), _MOST_IN_A_TEST)}
     kept |= {*itertools.islice((place for place in places if found[place].of_inputs), _MOST_OF_INPUTS)}
@@ -656,39 +662,59 @@ def _values(node: ast.expr, function: Function) -> Iterator[ast.expr]:
 
 
 def _compared_objects(
-    condition: ast.expr, function: Function, words: tuple[str, ...], places: Sequence[_Place] = ()
+    condition: ast.expr, function: Function, words: tuple[str, ...], places: Sequence[_Place], *, negated: bool = False
 ) -> list[_Place]:
     """The constants of the objects among which a condition looks for one, or that it compares in its parts.
 
+    An object in which it looks for something, or that the code under test gets, is none of them.
+
     Args:
         places: of its other expectations.
+        negated: whether the condition has to be false.
     """
+    equal, among = (ast.NotEq, ast.NotIn) if negated else (ast.Eq, ast.In)
     wanted: list[ast.expr] = []
+    lists: list[ast.expr] = []
     if called(condition) == "assertIn" and isinstance(condition, ast.Call):
-        wanted += condition.args[1:2]
+        lists += condition.args[1:2]
     for node in walk(condition):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            is_membership = isinstance(node.ops[0], ast.In)
-            if is_membership or (isinstance(node.ops[0], ast.Eq) and node is not condition):
-                wanted += node.comparators if is_membership else [node.left, *node.comparators]
-        elif isinstance(node, ast.GeneratorExp | ast.ListComp | ast.SetComp):
-            compared = {
-                side.id
-                for inner in walk(node.elt)
-                if isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.Eq)
-                for side in (inner.left, *inner.comparators)
-                if isinstance(side, ast.Name)
-            }
-            wanted += [each.iter for each in node.generators if getattr(each.target, "id", "") in compared]
+            if isinstance(node.ops[0], among):
+                lists += node.comparators
+            elif isinstance(node.ops[0], equal) and (node is not condition or negated):
+                wanted += [node.left, *node.comparators]
+        elif isinstance(node, _COMPREHENSIONS) and _compares_items(node):
+            lists += [each.iter for each in node.generators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKING_LISTS:
+            lists += node.args
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FINDING_ITEMS:
+            lists.append(node.func.value)
+            wanted += node.args[:1] if isinstance(node.func.value, ast.List | ast.Tuple) else []
+    displays = [
+        one for one in lists if any(isinstance(top, ast.List | ast.Tuple | ast.Set) for top in _tops(one, function))
+    ]
     known = {id(constant) for constant, _ in places}
     found = {
         id(constant): (constant, other)
-        for one in wanted
+        for one in [*wanted, *displays]
         if any(map(_makes_an_object, _values(one, function)))
         for constant, other in _literals(one, function, words)
         if id(constant) not in known
     }
     return [*found.values()][:_MOST_IN_A_VALUE]
+
+
+def _compares_items(node: ast.GeneratorExp | ast.ListComp | ast.SetComp) -> bool:
+    """Whether a comprehension compares what it iterates over, by equality."""
+    targets = {name.id for each in node.generators for name in walk(each.target) if isinstance(name, ast.Name)}
+    tests = [node.elt, *(test for each in node.generators for test in each.ifs)]
+    return any(
+        isinstance(side, ast.Name) and side.id in targets
+        for test in tests
+        for inner in walk(test)
+        if isinstance(inner, ast.Compare) and isinstance(inner.ops[0], ast.Eq)
+        for side in (inner.left, *inner.comparators)
+    )
 
 
 def _searched(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
@@ -1323,8 +1349,9 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
     places += _searched(call, function, words) if not _ANY_OF_MANY.match(name) else []
     if name not in _SEARCHES or not places:
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
-    may_differ = name == "assertFalse" or _ANY_OF_MANY.match(name)
-    objects = [] if may_differ else _compared_objects(call, function, words, places)
+    negated = name == "assertFalse"
+    is_open = _ANY_OF_MANY.match(name) is not None
+    objects = [] if is_open else _compared_objects(call, function, words, places, negated=negated)
 
     def values(remove: Callable[[], None]) -> Iterator[_Site]:
         if places:

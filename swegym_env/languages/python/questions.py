@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from swegym_env.languages.python.parsing import parse, walk
@@ -286,7 +286,8 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
             helper = helpers.pop((path, called(node)), None) if isinstance(node, ast.Call) else None
             functions += [(path, helper)] if helper is not None else []
     own = {path: _own_names(parse(files[path])) for path in chosen}
-    if not functions or any(_asserts_inside(function) for _, function in functions):
+    defined = {path: _defined(parse(files[path])) for path in chosen}
+    if not functions or any(_asserts_inside(function, defined[path]) for path, function in functions):
         return True
     return any(
         _has_many_answers(node, variables_of(function), own[path])
@@ -324,14 +325,34 @@ def _is_standard(module: str) -> bool:
     return module.partition(".")[0] in sys.stdlib_module_names
 
 
-def _asserts_inside(node: ast.AST) -> bool:
-    """Whether a function inside of this one asserts something."""
-    return any(
-        isinstance(one, ast.Assert) or (isinstance(one, ast.Call) and called(one).startswith("assert"))
-        for inner in walk(node)
-        if isinstance(inner, Function) and inner is not node
-        for one in walk(inner)
-    )
+def _asserts_inside(function: ast.AST, helpers: Collection[str]) -> bool:
+    """Whether a test has a function that asserts something and that the code under test may be to call.
+
+    Args:
+        helpers: names of the functions of its file that assert something.
+    """
+    nodes = walk(function)
+    calls = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
+        if isinstance(node, Function | ast.Lambda | ast.ClassDef) and node is not function:
+            if any(isinstance(one, ast.Assert | ast.Raise) or _judges(one) for one in walk(node)):
+                return True
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in calls:
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            if name.startswith(("assert", "fail")) or name in helpers:
+                return True  # handed on
+    return False
+
+
+def _defined(tree: ast.Module) -> frozenset[str]:
+    """The names of the functions of a file that assert something, or call one that does."""
+    found = {node for node in walk(tree) if isinstance(node, Function | ast.ClassDef)}
+    judging = {node.name for node in found if any(isinstance(one, ast.Assert) or _judges(one) for one in walk(node))}
+    return frozenset(name for name in judging if not name.startswith(("test", "Test")))
+
+
+def _judges(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and called(node).startswith(("assert", "fail"))
 
 
 def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) -> bool:

@@ -130,6 +130,7 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _BUILTINS = frozenset(dir(builtins))
 _OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__", "__prepare__"})
 _METACLASS = re.compile(r"type|\w*Meta(class)?|\w+Type")
+_OF_CONTAINERS = frozenset(name for kind in (dict, list, set, str, tuple) for name in dir(kind))
 _AT_HAND = frozenset({"map", "filter", "sorted", "min", "max", "any", "all", "sum", "sort", "next", "list", "reduce"})
 
 
@@ -203,39 +204,50 @@ class _File:
             for name in self._bound[each]
             if any(self._is_container(value) for value in self._values(each, name))
         }
+        self._shared: frozenset[str] = frozenset()
+        self._shared = frozenset(self._find_shared())
         for node in tree.body:  # `Box.slot = Slot()`
             targets = node.targets if isinstance(node, ast.Assign) and not self._is_fixed(node.value) else []
             self._own |= {target.attr for target in targets if isinstance(target, ast.Attribute)}
 
-    @functools.cached_property
-    def _shared(self) -> set[str]:
+    def _find_shared(self) -> Iterator[str]:
         """Attributes, and methods by their results, that may be a function, a class or an object that outlives a call.
 
-        Results of functions do not count: most of them are new.
+        Results of functions do not count: most of them are new. Nor do names of the methods of containers.
         """
-        found: set[str] = set()
         for node in self._nodes:
-            if isinstance(node, ast.Return) and isinstance(function := self._scope_of[node], _Function):
-                value, names = node.value, [getattr(function, "name", "")]
-                if not isinstance(self._scope_of[function], ast.ClassDef):
-                    continue
-            elif isinstance(node, ast.Assign | ast.AnnAssign):
-                value = node.value
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                names = [one.attr for one in targets if isinstance(one, ast.Attribute)]
-                if isinstance(self._scope_of[node], ast.ClassDef):
-                    names += [one.id for one in targets if isinstance(one, ast.Name)]
-            else:
-                continue
-            if isinstance(value, ast.Call) and _last(value.func) in ("staticmethod", "classmethod"):
-                value = value.args[0] if value.args else None
-            is_class = isinstance(value, ast.Call) and _last(value.func) == "type"
-            if value is None or not names:
-                continue
-            self._visited.clear()
-            if is_class or self._lasting_root(value, self._scope_of[node], called=False):
-                found.update(names)
-        return found
+            pairs: list[tuple[ast.expr | str, ast.expr | None]] = []
+            if isinstance(node, ast.Return | ast.Yield) and isinstance(function := self._function_of(node), _Function):
+                if isinstance(self._scope_of[function], ast.ClassDef):
+                    pairs = [(getattr(function, "name", ""), node.value)]
+            elif isinstance(node, ast.Assign):
+                pairs = [(target, node.value) for target in node.targets]
+            elif isinstance(node, ast.AnnAssign):
+                pairs = [(node.target, node.value)]
+            elif isinstance(node, ast.For) and isinstance(node.iter, _DISPLAYS[:3]):
+                pairs = [(node.target, value) for value in node.iter.elts]
+            elif isinstance(node, ast.Call) and _last(node.func) == "setattr" and len(node.args) == 3:
+                name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
+                pairs = [(str(name), node.args[2])]
+            scope = self._scope_of[node]
+            for target, value in pairs:  # grows during the iteration
+                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                    pairs += zip(target.elts, value.elts, strict=False)
+                elif isinstance(value, ast.IfExp | ast.BoolOp):
+                    pairs += [(target, part) for part in _parts(value, of_items=False)[0]]
+                elif isinstance(target, str | ast.Attribute) or isinstance(scope, ast.ClassDef):
+                    name = target if isinstance(target, str) else _last(target)
+                    if name and name not in _OF_CONTAINERS and value is not None and self._is_shared(value, scope):
+                        yield name
+
+    def _is_shared(self, value: ast.expr, scope: ast.AST) -> bool:
+        """Whether a value that is kept or returned may be a function, a class or an object that outlives the call."""
+        if isinstance(value, ast.Call) and _last(value.func) in ("staticmethod", "classmethod"):
+            return bool(value.args) and self._is_shared(value.args[0], scope)
+        if isinstance(value, ast.Call):
+            return _last(value.func) == "type"
+        self._visited.clear()
+        return bool(self._lasting_root(value, scope, called=False))
 
     @functools.cached_property
     def _filling(self) -> set[str]:
@@ -555,19 +567,10 @@ class _File:
         """
         if self._function_of(at) is None:
             return  # code at import time has not received any value of a test
-        root = self._shared_root(node)
         self._visited.clear()
-        root = root or self._lasting_root(node, self._scope_of[at], called=called)
+        root = self._lasting_root(node, self._scope_of[at], called=called)
         if root:
             yield kind, root
-
-    def _shared_root(self, node: ast.expr) -> str:
-        """The name in an expression that is one of `_shared`; else empty."""
-        while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-            if isinstance(node, ast.Attribute) and node.attr in self._shared:
-                return node.attr
-            node = node.func if isinstance(node, ast.Call) else node.value
-        return ""
 
     def _lasting_root(self, node: ast.expr, scope: ast.AST, *, of_items: bool = False, called: bool = True) -> str:
         """The name of the object to which an expression belongs, if that outlives a call; else empty.
@@ -578,7 +581,7 @@ class _File:
         """
         while not isinstance(node, ast.Name):
             if isinstance(node, ast.Attribute):
-                if node.attr in self._attributes or re.fullmatch(r"__\w+__", node.attr):
+                if node.attr in self._attributes or node.attr in self._shared or re.fullmatch(r"__\w+__", node.attr):
                     return node.attr
                 node, of_items = node.value, True
             elif isinstance(node, ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
@@ -601,6 +604,8 @@ class _File:
         given = [*call.args, *(each.value for each in call.keywords if each.arg != "key")]
         function = call.func
         if isinstance(function, ast.Attribute):
+            if function.attr in self._shared:
+                return function.attr
             root = self._lasting_root(function.value, scope, of_items=True)
             others = given[1:] if function.attr in ("get", "pop", "setdefault") else []
             return root or self._first_root(others, scope, of_items=of_items)

@@ -191,6 +191,18 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         "case.assertEqual([True], [one == Box(35, 47) for one in [area(1, 1)]])", ["35", "47", "True"],
         lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
     ),
+    **{
+        f"each constant of an object, by {condition}": (
+            f"case.{condition}", ["35", "47", text], lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1)
+        )
+        for condition, text in (
+            ("assertEqual(len([one for one in [Box(35, 47)] if one == area(1, 1)]), 1)", "1"),
+            ("assertEqual(len(list(filter(lambda one: one == area(1, 1), [Box(35, 47)]))), 1)", "1"),
+            ("assertEqual([one == two for one, two in zip([area(1, 1)], [Box(35, 47)])], [True])", "True"),
+            ("assertFalse(area(1, 1) != Box(35, 47))", "case.assertFalse(area(1, 1) != Box(35, 47))"),
+            ("assertEqual([Box(35, 47)].index(area(1, 1)), 0)", "0"),
+        )
+    },
     "each part of a condition that unittest asserts": (
         "case.assertTrue(area(1, 1).width == 35 and area(1, 1) == Box(35, 47))", ["35", "35", "47"],
         lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
@@ -599,6 +611,20 @@ def test_expectations_beyond_the_limit_are_no_part_of_copies_and_added_lines_com
         asserted = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assert)]
         checking = [node for node in asserted if not isinstance(node.test, ast.List)]
         assert len(checking) == 1, text
+
+
+@pytest.mark.parametrize(
+    "body", ["case.assertIn('title', Box(35, 47))", "assert [one == 'a' for one in Box(35, 47)] == [True, False]"]
+)
+def test_the_object_in_which_a_test_looks_for_something_is_not_expected(body: str) -> None:
+    """A repair may accept other objects than the gold patch."""
+    assert not {one.text for one in expectations(of_body(body), [NAME], {})} & {"35", "47"}
+
+
+def test_objects_beyond_the_limit_come_before_plain_values() -> None:
+    shown = "\n    ".join(f"assert area(1, {n}) == {n}" for n in range(100, 160))
+    found = expectations(of_body(f"{shown}\n    case.assertIn(area(1, 1), [Box(35, 47)])"), [NAME], {})
+    assert {"35", "47"} < {one.text for one in found} and len(found) == 48 + 1
 
 
 def test_copies_and_controls_have_no_subtests() -> None:

@@ -26,6 +26,19 @@ _KEEPS = {
         "def same():\n    pass\n\n\ndef fill(box):\n    box.it = same",
     ),
     "the class that the object was given": ("self.it = type(self)\n        self.it.last = value", ""),
+    **{
+        f"a function that the object was given, by {given}": (
+            use,
+            f"def same():\n    pass\n\n\ndef fill(box):\n    {given}",
+        )
+        for given, use in (
+            ("box.it, box.n = same, 1", "self.it.last = value"),
+            ("for box.it in [same]:\n        pass", "self.it.last = value"),
+            ("setattr(box, 'it', same)", "self.it.last = value"),
+            ("box.it = same if box else None", "self.it.last = value"),
+            ("box.it = same", "it = self.it\n        it.last = value"),
+        )
+    },
     "a function that a method returns": (
         "Own().it().last = value",
         "def same():\n    pass\n\n\nclass Own:\n    def it(self):\n        return same",
@@ -95,6 +108,10 @@ _KEEPS_NOTHING = {
     "an attribute of what a method makes": (
         "Own().it().last = value",
         "class Own:\n    def it(self):\n        return Box()",
+    ),
+    "an item of a container, if a method has the name of its method": (
+        "groups = {}\n        groups.get(value).append(value)",
+        "class Own:\n    def get(self):\n        return Box",
     ),
     "an error raised from another": ("raise KeyError(value) from ValueError(value)", ""),
     "an error of a class that a class names": ("raise Own.error(value)", "class Own(Box):\n    error = KeyError"),
