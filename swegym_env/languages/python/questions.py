@@ -286,8 +286,8 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
             helper = helpers.pop((path, called(node)), None) if isinstance(node, ast.Call) else None
             functions += [(path, helper)] if helper is not None else []
     own = {path: _own_names(parse(files[path])) for path in chosen}
-    defined = {path: _defined(parse(files[path])) for path in chosen}
-    if not functions or any(_asserts_inside(function, defined[path]) for path, function in functions):
+    asserting = {path: _asserting(parse(files[path])) for path in chosen}
+    if not functions or any(_asserts_inside(function, asserting[path]) for path, function in functions):
         return True
     return any(
         _has_many_answers(node, variables_of(function), own[path])
@@ -329,7 +329,7 @@ def _asserts_inside(function: ast.AST, helpers: Collection[str]) -> bool:
     """Whether a test has a function that asserts something and that the code under test may be to call.
 
     Args:
-        helpers: names of the functions of its file that assert something.
+        helpers: names of the functions and classes of its file that assert something.
     """
     nodes = walk(function)
     calls = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
@@ -344,11 +344,15 @@ def _asserts_inside(function: ast.AST, helpers: Collection[str]) -> bool:
     return False
 
 
-def _defined(tree: ast.Module) -> frozenset[str]:
-    """The names of the functions of a file that assert something, or call one that does."""
-    found = {node for node in walk(tree) if isinstance(node, Function | ast.ClassDef)}
-    judging = {node.name for node in found if any(isinstance(one, ast.Assert) or _judges(one) for one in walk(node))}
-    return frozenset(name for name in judging if not name.startswith(("test", "Test")))
+def _asserting(tree: ast.Module) -> frozenset[str]:
+    """The names of the functions and plain classes of a file that assert something, without its tests."""
+    return frozenset(
+        node.name
+        for node in walk(tree)
+        if isinstance(node, Function) or (isinstance(node, ast.ClassDef) and not node.bases)
+        if not node.name.lower().startswith("test")
+        if any(isinstance(one, ast.Assert) or _judges(one) for one in walk(node))
+    )
 
 
 def _judges(node: ast.AST) -> bool:
