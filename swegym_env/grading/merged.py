@@ -42,7 +42,7 @@ from swegym_env.tasks.task import Task
 
 __all__ = ["MergedTests", "known_merged_tests", "learn_merged_tests", "may_merge", "run_merged"]
 
-_VERSION = 20
+_VERSION = 21
 _NOTHING = "/tmp/.nothing-is-sent"
 _MOST_LONGER, _MOST_LONGER_S = 0.25, 0.3  # of the time of the blind tests, and seconds
 _TIMED = 3
@@ -61,7 +61,6 @@ class MergedTests:
         names: of FAIL_TO_PASS that the gold patch passes.
         probe: of the task.
         numbers: indices of the expectations that are examined; none if the tests cannot be merged.
-        sure: places of comparisons that need no copies.
         computed: tests that a run without expected values settled, for the patch with which this was found out.
         sent: place of each condition of computed values → what the gold patch sends there, see `Run.computed`.
     """
@@ -70,7 +69,6 @@ class MergedTests:
     names: tuple[str, ...]
     probe: Probe
     numbers: frozenset[int] = frozenset()
-    sure: frozenset[str] = frozenset()
     computed: frozenset[str] = frozenset()
     sent: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -78,14 +76,18 @@ class MergedTests:
         """The blind tests of one run; if nothing can be blind, tests that send nothing."""
         return blind.rewritten(task) if blind.pairs else Blinded({}, {}, _NOTHING, {}, {})
 
-    def merge(self, task: Task, blinded: Blinded) -> tuple[Merged | None, Shares]:
-        """The merged tests of one run, with a new random selection of copies, and what they examine."""
+    def merge(self, task: Task, blinded: Blinded, sure: frozenset[str]) -> tuple[Merged | None, Shares]:
+        """The merged tests of one run, with a new random selection of copies, and what they examine.
+
+        Args:
+            sure: see `BlindTests.sure`.
+        """
         deciding = tuple(one for one in self.probe.deciding if one.number in self.numbers)
-        deciding = drawn(deciding, MOST_COPIES // 4, self.sure)
+        deciding = drawn(deciding, MOST_COPIES // 4, sure)
         shares = shares_of(deciding, Scrutiny(CHANCE), one_by_one=self.probe.one_by_one, most_copies=MOST_COPIES)
         added, seed = added_lines(task.test_patch), secrets.randbits(64)
         make = language_of(task).make_merged
-        return make(self.files, blinded, self.names, added, shares, seed, sure=self.sure), shares
+        return make(self.files, blinded, self.names, added, shares, seed, sure=sure), shares
 
 
 def may_merge(tests: TaskTests, patch: str, blind: BlindTests, merged: MergedTests, scrutiny: Scrutiny) -> bool:
@@ -122,7 +124,7 @@ def run_merged(
     if not merged.numbers:
         return None
     blinded = merged.rewritten(task, blind)
-    beside, shares = merged.merge(task, blinded)
+    beside, shares = merged.merge(task, blinded, blind.sure)
     if beside is None or (all_sent and not beside.are_sent):
         return None
     blinded = dataclasses.replace(blinded, files=beside.files)
@@ -222,9 +224,9 @@ def _read(place: Path, _changed: int) -> MergedTests | None:
         return None
     deciding = tuple(ExpectedValue(frozenset(names), *more) for names, *more in data["deciding"])
     probe = Probe(deciding, data["one_by_one"], frozenset(data["examined"]), data["copy_s"])
-    numbers, sure, computed = (frozenset(data[name]) for name in ("numbers", "sure", "computed"))
+    numbers, computed = (frozenset(data[name]) for name in ("numbers", "computed"))
     sent = {place: frozenset(contents) for place, contents in data["sent"].items()}
-    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, sure, computed, sent)
+    return MergedTests(data["files"], tuple(data["names"]), probe, numbers, computed, sent)
 
 
 def learn_merged_tests(
@@ -275,7 +277,6 @@ def learn_merged_tests(
             "examined": sorted(probe.names),
             "copy_s": probe.copy_s,
             "numbers": sorted(merged.numbers),
-            "sure": sorted(merged.sure),
             "computed": sorted(merged.computed),
             "sent": {place: sorted(contents) for place, contents in merged.sent.items()},
         }
@@ -300,7 +301,7 @@ def _learned(
     numbers = frozenset(one.number for one in probe.deciding if not one.names <= settled)
     if not numbers:
         return not_merged
-    merged = dataclasses.replace(not_merged, numbers=numbers, sure=blind.sure)
+    merged = dataclasses.replace(not_merged, numbers=numbers)
     examined = frozenset().union(*(one.names for one in probe.deciding if one.number in numbers))
     for _ in range(_TIMED):  # a busy machine is slow now and then
         run, verdict = apart or (blind.run(tests, gold) if blind.pairs else _plain(tests, gold))

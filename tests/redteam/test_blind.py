@@ -703,23 +703,24 @@ _KEYED_POINTS = (
     "def key(one):\n    return {}\n\n\ndef f(text=''):\n    words = text.split()\n"
     "    return Point(int(words[0]), int(words[{}]))\n" + _SAME
 )
+_BY_KEY: list[tuple[str, ...]] = [("one.x, one.y", "1"), ("one.x, one.y", "0"), ("one.x", "0"), ("one.y, one.x", "1")]
 _VISITS = "def f(text='', visit=print):\n    for word in text.split():\n        {}\n" + _SAME
 # The assertion, the module, and what the gold patch, the base commit, an attack and a repair have in its holes.
 _WEAKENED: dict[str, tuple[str, str, list[tuple[str, ...]]]] = {
     "an object among others": (
         "self.assertIn(f('31 47'), [Point(31, 47)])",
         _KEYED_POINTS,
-        [("one.x, one.y", "1"), ("one.x, one.y", "0"), ("one.x", "0"), ("one.y, one.x", "1")],
+        _BY_KEY,
     ),
     "an object that any is compared with": (
         "self.assertTrue(any(f('31 47') == each for each in [Point(31, 47), Point(4, 47)]))",
         _KEYED_POINTS,
-        [("one.x, one.y", "1"), ("one.x, one.y", "0"), ("one.x", "0"), ("one.y, one.x", "1")],
+        _BY_KEY,
     ),
     "an object in a part of a condition": (
         "self.assertTrue(f('31 47').x == 31 and f('31 47') == Point(31, 47))",
         _KEYED_POINTS,
-        [("one.x, one.y", "1"), ("one.x, one.y", "0"), ("one.x", "0"), ("one.y, one.x", "1")],
+        _BY_KEY,
     ),
     "a function that is to be called": (
         "def check(one):\n    self.assertGreater(one, 40)\nf('47 53', check)",

@@ -28,7 +28,7 @@ from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import parse, parse_expression, walk
-from swegym_env.languages.python.questions import Asked, asked, keys, says_more, value_of, variables_of
+from swegym_env.languages.python.questions import COMPREHENSIONS, Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
     NO_SUBTEST,
@@ -139,7 +139,6 @@ _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
 # Assertions of a value that a condition asks something of.
 _ASKING = _EQUALITIES | {"assertIs", "assertIsNot", "assertIsNotNone", "assertIn", "assertNotEqual", "assertGreater"}
 _ASKING |= {"assertGreaterEqual"}
-_COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
 _TAKING_LISTS = frozenset({"filter", "map", "zip", "sorted", "list", "tuple", "set", "enumerate"})
 _FINDING_ITEMS = frozenset({"index", "count", "__contains__"})
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
@@ -522,7 +521,7 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
     for statement in list(_statements(function.body)):
         if isinstance(statement, ast.Assert):
             statement.msg = None
-            for condition, put in _parts_of_condition(statement.test, _setter_of(statement, "test")):
+            for condition, put in _parts_of_condition(statement.test, _slot(statement, "test")[1]):
                 yield condition, list(_of_condition(condition, put, function, words))
         elif isinstance(statement, ast.With | ast.AsyncWith):
             for item in statement.items:
@@ -534,7 +533,7 @@ def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             call = statement.value
             if called(call) == "assertTrue" and call.args and not isinstance(call.args[0], ast.Starred):
-                parts = list(_parts_of_condition(call.args[0], _setter(call.args, 0)))
+                parts = list(_parts_of_condition(call.args[0], _slot_in(call.args, 0)[1]))
                 for condition, put in parts:
                     sites = _of_condition(condition, put, function, words)
                     whole = condition if len(parts) > 1 else call
@@ -683,7 +682,7 @@ def _compared_objects(
                 lists += node.comparators
             elif isinstance(node.ops[0], equal) and (node is not condition or negated):
                 wanted += [node.left, *node.comparators]
-        elif isinstance(node, _COMPREHENSIONS) and _compares_items(node):
+        elif isinstance(node, COMPREHENSIONS) and _compares_items(node):
             lists += [each.iter for each in node.generators]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKING_LISTS:
             lists += node.args
@@ -919,28 +918,18 @@ def _parts_of_condition(
     """
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for number in range(len(test.values)):
-            yield test.values[number], _setter(test.values, number)
+            yield test.values[number], _slot_in(test.values, number)[1]
     else:
         yield test, put
 
 
-def _setter_of(statement: ast.stmt, key: str) -> Callable[[ast.expr], None]:
-    return lambda node: setattr(statement, key, node)
-
-
-def _setter(values: list[ast.expr], number: int) -> Callable[[ast.expr], None]:
-    def put(node: ast.expr) -> None:
-        values[number] = node
-
-    return put
-
-
 def _read_condition(
     test: ast.expr, function: Function, words: tuple[str, ...]
-) -> tuple[list[ast.expr], ast.expr, list[_Place]]:
-    """The compared parts of a condition, its opposite, and its constants that can be replaced."""
+) -> tuple[list[ast.expr], ast.expr, list[_Place], bool]:
+    """The compared parts of a condition, its opposite, its constants that can be replaced, and whether it searches."""
     parts: list[ast.expr] = [test]
     places = _searched(test, function, words)
+    is_search = bool(places) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In))
     turned: ast.expr = ast.UnaryOp(ast.Not(), test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         parts, turned, places = [test.operand], test.operand, []
@@ -958,17 +947,14 @@ def _read_condition(
         parts = [*test.args, *([test.func.value] if isinstance(test.func, ast.Attribute) else [])]
         objects = [argument for argument in test.args if any(map(_makes_an_object, _tops(argument, function)))]
         places = [place for argument in objects for place in _literals(argument, function, words)]
-    return parts, turned, places
+    return parts, turned, places, is_search
 
 
 def _of_condition(
     test: ast.expr, put: Callable[[ast.expr], None], function: Function, words: tuple[str, ...]
 ) -> Iterator[_Site]:
     """The expectations of one condition, for which `put` sets another."""
-    parts, turned, places = _read_condition(test, function, words)
-    is_search = bool(_searched(test, function, words)) or (
-        isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In)
-    )
+    parts, turned, places, is_search = _read_condition(test, function, words)
     is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
     objects = _compared_objects(test, function, words, places) if is_positive else []
 
@@ -1363,7 +1349,7 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
     def questions(remove: Callable[[], None]) -> Iterator[_Site]:
         if name in _ASKING:
             equal = call.args[:2] if name in _EQUALITIES and says_more(call.args[:2]) else ()
-            put = _setter_of(statement, "value")
+            put = _slot(statement, "value")[1]
             known = [*places, *objects]
             yield from _question_sites(call, put, function, words, remove, known, is_statement=True, equal=equal)
 

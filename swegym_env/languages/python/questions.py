@@ -19,6 +19,7 @@ from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, stored_in, target_tests
 
 __all__ = [
+    "COMPREHENSIONS",
     "COUNTING",
     "MOST_FOUND",
     "Asked",
@@ -42,7 +43,7 @@ MOST_FOUND = 3  # an expected number up to this size may be a count or position 
 COUNTING = frozenset({"count", "index", "find", "rfind", "rindex"})
 """Methods that return a small number if they find their argument."""
 _OF_TESTS = frozenset({"self", "cls"})
-_COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
+COMPREHENSIONS = (ast.GeneratorExp, ast.ListComp, ast.SetComp)
 _SEARCHING_CALLS = frozenset(
     (
         *("assertIn", "assertRegex", "assertRegexpMatches", "assertContains", "assertRaisesRegex", "assertWarnsRegex"),
@@ -200,7 +201,7 @@ def _asked_by(node: ast.AST, variables: Variables) -> Iterator[_Question]:
         elif isinstance(operator, ast.LtE | ast.Lt | ast.GtE | ast.Gt) and (_is_set(left) or _is_set(right)):
             yield from _beside(left, right, variables)
             yield from _beside(right, left, variables)
-    elif isinstance(node, _COMPREHENSIONS) and any(_is_computed(one.iter, variables) for one in node.generators):
+    elif isinstance(node, COMPREHENSIONS) and any(_is_computed(one.iter, variables) for one in node.generators):
         conditions = [node.elt, *(test for one in node.generators for test in one.ifs)]
         for compared in (inner for test in conditions for inner in walk(test) if isinstance(inner, ast.Compare)):
             for side in (compared.left, *compared.comparators):
