@@ -17,9 +17,10 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,6 +35,7 @@ from benchmarks.learning_tasks import (
     random_return,
     record_expert,
     record_played,
+    task_of,
 )
 from benchmarks.mlp_cartpole import CleanRL, cartpole_return
 from benchmarks.mutants import broken
@@ -43,6 +45,11 @@ from swe_trainers.experiment import run_experiment
 from swe_trainers.logging import read_metrics
 from swe_trainers.run_config import EvaluationConfig, ModelConfig, RewardConfig, RunConfig
 
+GAMES = (
+    "taxi_legal", "blackjack", "coin_collector", "higher_lower",
+    "minigrid_empty", "minigrid_doorkey", "textworld_coins", "textarena_guess",
+)  # fmt: skip
+"""Games that PPO, GRPO and RLOO play: legal actions alone are sampled."""
 SEEDS = 5
 ENOUGH = 0.8  # one of five seeds may end in a local optimum
 MLP = "cartpole_mlp"
@@ -53,6 +60,9 @@ METRICS = (
     ("processor_seconds", "s"),
 )  # fmt: skip
 CLEANRL = 488.75  # mean return of the last episodes after 500,000 steps, as CleanRL's documentation has it
+
+Measured = dict[str, Any]
+"""Of a run: what `METRICS` names, as numbers, and `commit`."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,8 @@ def cases() -> list[Case]:
     pairs = [(task, name) for task in SMALL_TASKS for name in ALGORITHMS]
     pairs += [("frozen_lake", algorithm) for algorithm in ("ppo", "grpo", "reinforce++")]
     pairs += [(task, "ppo") for task in ("cartpole", "taxi", "cliff_walking")]
-    pairs += [(task, "ppo") for task in ("coin_collector", "higher_lower", "blackjack")]
-    pairs += [(task, "ppo") for task in ("minigrid_empty", "minigrid_doorkey", "textworld_coins", "textarena_guess")]
-    pairs += [("minigrid_empty", "grpo"), ("textworld_coins", "rloo")]
+    pairs += [(task, "ppo") for task in GAMES]
+    pairs += [(task, algorithm) for task in GAMES for algorithm in ("grpo", "rloo")]
     pairs += [(task, PEER) for task in PEERS]
     found = [Case("parity", algorithm, 0, "flipped") for algorithm in online]
     found += [Case("guess", "ppo", 0, mutant) for mutant in ("flipped", "shifted", "displaced")]
@@ -89,25 +98,25 @@ def cases() -> list[Case]:
     return found + [Case(task, algorithm, seed) for seed in range(SEEDS) for task, algorithm in pairs]
 
 
-def lacking(case: Case, runs: Path) -> str:
+def lacking(case: Case, done: Mapping[Case, Measured]) -> str:
     """What a run needs and is missing, with what to do about it; "" for nothing."""
-    ours = replace(case, algorithm="ppo").name
-    if case.algorithm == PEER and not (runs / ours / "result.json").exists():  # it plays for as many steps
-        return f"{ours} is missing. Try: --only '{case.task}/*'"
+    ours = replace(case, algorithm="ppo")
+    if case.algorithm == PEER and ours not in done:  # it plays for as many steps
+        return f"{ours.name} is missing. Try: --only '{case.task}/*'"
     package = "" if case.task == MLP else TASKS[case.task].package
     if package and importlib.util.find_spec(package) is None:
         return f"{package} is missing. Try: pip install 'swegym-env[games]'"
     return ""
 
 
-def run_case(case: Case, directory: Path) -> dict[str, float]:
+def run_case(case: Case, directory: Path, done: Mapping[Case, Measured]) -> Measured:
     """Train or resume; the returns of random actions, of the model before and after, and the seconds."""
     started = time.monotonic()
     if case.task == MLP:
         after, before = cartpole_return(CleanRL(seed=case.seed))
         return {"random": 22.0, "before": before, "after": after, "seconds": time.monotonic() - started}
     if case.algorithm == PEER:
-        ours = json.loads((directory.parents[1] / "ppo" / directory.name / "result.json").read_text())
+        ours = done[replace(case, algorithm="ppo")]
         after = peer_return(case.task, int(ours["steps"]), case.seed)
         own = {key: ours[key] for key in ("random", "before", "steps")}
         return {**own, "after": after, "seconds": time.monotonic() - started}
@@ -148,12 +157,12 @@ def against_the_model(case: Case, directory: Path, changes: Config | None) -> Ru
     return replace(config, reward=RewardConfig(model=directory / "model"), evaluation=blind)
 
 
-def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, float]]:
+def summarise(done: Mapping[Case, Measured]) -> tuple[list[Row], dict[str, float]]:
     """Rows, and for each group the fraction of seeds that reached the bar (for a mutant: that did not).
 
     For a game that Stable-Baselines3 has played too, also the fraction of seeds that are not below it.
     """
-    groups: dict[str, list[tuple[Case, dict[str, float]]]] = defaultdict(list)
+    groups: dict[str, list[tuple[Case, Measured]]] = defaultdict(list)
     for case, measured in done.items():
         groups[case.group].append((case, measured))
     rows, shares = [], {}
@@ -171,14 +180,21 @@ def summarise(done: dict[Case, dict[str, float]]) -> tuple[list[Row], dict[str, 
     return rows, shares
 
 
+def recorded(path: Path) -> dict[Case, Measured]:
+    """The runs of earlier results, each with the commit that it ran."""
+    if not path.exists():
+        return {}
+    runs = json.loads(path.read_text(encoding="utf-8")).get("runs", {})
+    return {case: runs[case.name] for case in cases() if case.name in runs}
+
+
 def with_earlier(
     rows: list[Row], shares: dict[str, float], path: Path
 ) -> tuple[list[Row], dict[str, float], dict[str, str]]:
-    """Rows and shares, also those of earlier results where a group has not run here, and the commit of each group."""
-    measured = {each.case for each in rows}
-    commits = dict.fromkeys(measured, str(commit()["commit"]))
+    """Rows and shares, also those of earlier results in groups without a recorded run, with the commits of these."""
     if not path.exists():
-        return rows, shares, commits
+        return rows, shares, {}
+    measured, commits = {each.case for each in rows}, {}
     earlier = json.loads(path.read_text(encoding="utf-8"))
     for each in earlier["rows"]:
         if each["case"] not in measured:
@@ -187,14 +203,14 @@ def with_earlier(
     return rows, {**earlier["ratios"], **shares}, commits
 
 
-def as_wanted(case: Case, measured: dict[str, float]) -> bool:
+def as_wanted(case: Case, measured: Measured) -> bool:
     """Whether a run learnt; for a mutant, whether it did not."""
     return (measured["after"] >= bar(case)) != bool(case.mutant)
 
 
 def bar(case: Case) -> float:
     """The return that a run must reach."""
-    return CLEANRL if case.task == MLP else TASKS[case.task].bar
+    return CLEANRL if case.task == MLP else task_of(case.task, case.algorithm).bar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,19 +222,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     os.nice(10)
     torch.set_num_threads(1)
-    started, done, missing = time.monotonic(), {}, 0
+    output = options.output or RESULTS / "learning.json"
+    started, done, missing = time.monotonic(), recorded(output), 0
     for case in cases():
         result = options.runs / case.name / "result.json"
         if not result.exists() and fnmatch.fnmatch(case.name, options.only):
-            lacks = lacking(case, options.runs)
+            lacks = lacking(case, done)
             if lacks:
                 print(f"{case.name:44s} not run: {lacks}", flush=True)
             if lacks or time.monotonic() - started > options.seconds:
                 missing += 1
                 continue
             began = time.process_time()
-            measured = run_case(case, result.parent)
-            measured["processor_seconds"] = time.process_time() - began
+            measured = run_case(case, result.parent, done)
+            measured |= {"processor_seconds": time.process_time() - began, "commit": str(commit()["commit"])}
             result.parent.mkdir(parents=True, exist_ok=True)
             result.write_text(json.dumps(measured))
             verdict = "" if case.algorithm == PEER or as_wanted(case, measured) else "   NOT AS WANTED"
@@ -226,14 +243,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{case.name:44s} {after}, {measured['seconds']:.0f} s{verdict}", flush=True)
         if result.exists():
             done[case] = json.loads(result.read_text())
-    rows, shares, commits = with_earlier(*summarise(done), options.output or RESULTS / "learning.json")
+    rows, shares, commits = with_earlier(*summarise(done), output)
     path = write_results(
         "learning",
         rows,
         ratios=shares,
         packages=["torch", "transformers", "gymnasium", "numpy"],
-        path=options.output,
+        path=output,
         commits=commits,
+        runs={case.name: measured for case, measured in done.items()},
     )
     learnt = sum(share >= ENOUGH for share in shares.values())
     print(f"{path}: {len(done)} of {len(cases())} runs, {learnt} of {len(shares)} groups as wanted")

@@ -33,6 +33,7 @@ __all__ = [
     "random_return",
     "record_expert",
     "record_played",
+    "task_of",
 ]
 
 Config = dict[str, Any]
@@ -244,6 +245,7 @@ def _example(name: str, bar: float, package: str = "") -> Task:
 
 _DOORKEY = _example("minigrid", 0.9, "minigrid")
 TASKS |= {
+    "taxi_legal": _example("taxi", 6.0),
     "minigrid_empty": replace(
         _DOORKEY, environment={**_DOORKEY.environment, "kwargs": {"game": "MiniGrid-Empty-5x5-v0"}}, updates=30
     ),
@@ -251,6 +253,16 @@ TASKS |= {
     "textworld_coins": _example("textworld_coins", 0.9, "textworld"),
     "textarena_guess": _example("textarena", 0.95, "textarena"),
 }
+
+_TAXI_GROUPS = _example("taxi_grpo", 0.0)
+_VARIANTS = {("taxi_legal", name): _TAXI_GROUPS for name in ("grpo", "rloo")}
+"""Tasks for which an algorithm has settings of its own, all in the example."""
+
+
+def task_of(name: str, algorithm: str) -> Task:
+    """The task as an algorithm plays it."""
+    return _VARIANTS.get((name, algorithm), TASKS[name])
+
 
 COMMON: Config = {
     "learning_rate": 2e-3,
@@ -299,7 +311,9 @@ def configuration(
     task_name: str, algorithm_name: str, seed: int, directory: Path, *, changes: Config | None = None
 ) -> RunConfig:
     """The configuration for `swe-train`; `changes` apply to the trainer's section."""
-    task, algorithm = TASKS[task_name], ALGORITHMS[algorithm_name]
+    task, algorithm = task_of(task_name, algorithm_name), ALGORITHMS[algorithm_name]
+    if (task_name, algorithm_name) in _VARIANTS:
+        algorithm = {"algorithm": algorithm["algorithm"]}
     online = algorithm_name not in OFFLINE
     trainer = {**COMMON, "max_updates": task.updates, **task.trainer, **algorithm} if online else {**algorithm}
     known = {"critic", "value_clip", "whiten_advantages", "lam"}  # by PPO alone

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.learning import PEER, Case, cases, main, summarise, with_earlier
-from benchmarks.learning_tasks import TASKS
+from benchmarks.learning_tasks import configuration
 from benchmarks.records import Row, commit
+from swe_trainers.config import read_config
+from swe_trainers.run_config import run_config
 
 
 def measured(after: float) -> dict[str, float]:
@@ -43,7 +45,7 @@ def test_groups_without_a_run_keep_their_earlier_results_and_commit(tmp_path: Pa
     rows, shares, commits = with_earlier(new, {"parity/ppo: seeds as wanted": 1.0}, path)
     assert [(each.case, each.median) for each in rows] == [("parity/ppo", 0.95), ("copy/ppo", 0.9), ("guess/ppo", 0.9)]
     assert shares == {"copy/ppo: seeds as wanted": 1.0, "parity/ppo: seeds as wanted": 1.0}
-    assert commits == {"parity/ppo": commit()["commit"], "copy/ppo": "old", "guess/ppo": "older"}
+    assert commits == {"copy/ppo": "old", "guess/ppo": "older"}
 
 
 def test_earlier_results_of_this_commit_keep_all_their_rows(tmp_path: Path) -> None:
@@ -60,7 +62,6 @@ def test_a_peer_plays_after_the_runs_whose_steps_it_takes() -> None:
     for case in cases():
         if case.algorithm == PEER:
             assert names.index(case.name) > names.index(f"{case.task}/ppo/seed{case.seed}")
-            assert TASKS[case.task].package == "minigrid"
 
 
 def test_a_peer_without_the_run_whose_steps_it_takes_is_named(
@@ -77,3 +78,28 @@ def test_a_peer_without_the_run_whose_steps_it_takes_is_named(
 def test_a_peers_runs_without_ours_are_compared_with_nothing() -> None:
     rows, shares = summarise({Case("minigrid_empty", PEER, 0): measured(0.9)})
     assert {row.case for row in rows} == {f"minigrid_empty/{PEER}"} and not shares
+
+
+def test_recorded_runs_count_beside_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.nice", lambda _: 0)  # of the whole test process
+    run, path = tmp_path / "runs/parity/ppo/seed1", tmp_path / "learning.json"
+    run.mkdir(parents=True)
+    (run / "result.json").write_text(json.dumps(measured(0.5) | {"commit": "new"}))
+    runs = {"parity/ppo/seed0": measured(0.99) | {"commit": "old"}, "parity/ppo/seed1": measured(0.1)}
+    path.write_text(json.dumps({"commit": "old", "rows": [], "ratios": {}, "runs": runs}))
+    main(["--only", "nothing", "--runs", str(tmp_path / "runs"), "--output", str(path)])
+    results = json.loads(path.read_text())
+    assert {name: (run["after"], run.get("commit")) for name, run in results["runs"].items()} == {
+        "parity/ppo/seed0": (0.99, "old"),
+        "parity/ppo/seed1": (0.5, "new"),
+    }
+    assert results["ratios"] == {"parity/ppo: seeds as wanted": 0.5}
+
+
+def test_a_task_of_an_algorithm_has_the_settings_of_its_example() -> None:
+    found = configuration("taxi_legal", "grpo", 0, Path("unused"))
+    example = read_config(Path("examples/configs/taxi_grpo.yaml"))
+    assert found.trainer == run_config(example).trainer
+    assert configuration("taxi_legal", "rloo", 0, Path("unused")).trainer.entropy_decay == "linear"
