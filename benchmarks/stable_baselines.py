@@ -83,6 +83,7 @@ def peer_return(task: str, steps: int, seed: int) -> float:
     from stable_baselines3.common.vec_env import VecNormalize
 
     ours, peer = TASKS[task], PEERS[task]
+    observe = _named(peer.observe) if peer.observe else None  # importing it registers the package's games
 
     def make(training: bool = True) -> gymnasium.Env[Any, Any]:
         env: gymnasium.Env[Any, Any] = gymnasium.make(
@@ -90,7 +91,7 @@ def peer_return(task: str, steps: int, seed: int) -> float:
         )
         for wrapper in ours.environment.get("training_wrappers", []) if training else []:
             env = _named(wrapper["name"])(env, **wrapper["kwargs"])
-        return _named(peer.observe)(env) if peer.observe else env
+        return observe(env) if observe else env
 
     envs = make_vec_env(make, n_envs=_ENVS, seed=seed)
     normalised = VecNormalize(envs) if peer.normalised else None
