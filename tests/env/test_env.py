@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import swegym_env  # noqa: F401 - registers the environment
 from swegym_env.env import SWEBenchEnv
-from swegym_env.errors import ConfigurationError, UnknownTaskError
+from swegym_env.errors import ConfigurationError, SandboxError, UnknownTaskError
 from swegym_env.making.settings import MakeSettings
 from swegym_env.making.validation import Limits as MakeLimits
 from swegym_env.prepare import prepare
@@ -211,6 +211,29 @@ def test_restore_returns_to_a_snapshot_and_a_fork_is_independent(env):
     assert "No such file" in twin.step("cat /testbed/note.txt")[0]
     snapshot.discard()
     twin.close()
+
+
+def test_restore_after_the_end_plays_on_from_a_snapshot(env):
+    env.reset(options={"instance_id": TASK.instance_id})
+    env.step("export A=1; echo first > note.txt; cd /tmp")
+    snapshot = env.snapshot()
+    assert env.step("submit")[2]
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("pwd")
+    for _ in range(2):
+        env.restore(snapshot)
+        observation, *_, info = env.step("pwd; cat /testbed/note.txt; echo $A")
+        assert observation == "/tmp\nfirst\n1\n[exit code 0]" and "note.txt" in info["patch"]
+        env.step(f"cd /testbed; {_gold_commands(TASK)[0]}")
+        *_, info = env.step("submit")
+        assert (info["end_reason"], info["resolved"]) == ("submitted", True)
+    env.restore(snapshot)
+    assert [env.step("true")[2] for _ in range(5)] == [False] * 4 + [True]  # the second of six turns is next
+    snapshot.discard()
+    with pytest.raises(SandboxError, match="discarded"):
+        env.restore(snapshot)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("pwd")
 
 
 def test_verdict_grades_the_current_work_without_changing_the_episode(env):
