@@ -607,11 +607,23 @@ class SWEBenchEnv(TextEpisode[Task]):
     def restore(self, snapshot: EnvSnapshot) -> None:
         """Return to a snapshot of this episode, or of the episode that this environment was forked from.
 
+        After the end of the episode, a new sandbox is started for it.
+
         Raises:
-            gymnasium.error.ResetNeeded: the episode is over: to play on after its end, `fork` before it.
-            SandboxError: the snapshot is of another task, or was discarded; nothing has happened.
+            SandboxError: the snapshot is of another task, was discarded, or is at another server of a pool; nothing has
+                happened.
         """
-        self._live()[0].restore(snapshot.sandbox)
+        if self._sandbox is not None:
+            self._sandbox.restore(snapshot.sandbox)
+        else:
+            workspace = self._prepare(snapshot.task)
+            sandbox = self._start(snapshot.task, workspace)
+            try:
+                sandbox.restore(snapshot.sandbox)
+            except BaseException:
+                sandbox.close()
+                raise
+            self._sandbox, self._workspace = sandbox, workspace
         self.example = self.task = snapshot.task
         self._turn, self._patch = snapshot.turn, snapshot.patch
         self._over, self._last_turn_reason = False, None

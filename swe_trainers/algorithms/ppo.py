@@ -33,8 +33,8 @@ class PPO(Clipped):
     Attributes:
         gamma: discount per action token.
         lam: lambda of generalised advantage estimation.
-        whiten_advantages: normalise advantages to mean 0 and variance 1; if all episodes have the same return, to a
-            variance of at most 1.
+        whiten_advantages: normalise advantages to mean 0 and variance 1; if all episodes (of the batch, or of the
+            minibatch) have the same return, to a variance of at most 1.
         whiten_over: normalise over the `batch`, or over each `minibatch` as Stable-Baselines3 does.
         critic: a value head on the policy's trunk (`shared`), or a separate model (`separate`).
         critic_learning_rate: learning rate of a separate critic, or of the value head of a shared one. The head starts
@@ -98,7 +98,7 @@ class PPO(Clipped):
         if self.whiten_over == "batch":
             return advantages
         here = torch.isin(batch.sequence_of_token, sequences)
-        return whiten(advantages, batch.action_mask & here, returns=batch.total(batch.rewards))
+        return whiten(advantages, batch.action_mask & here, returns=batch.total(batch.rewards)[sequences])
 
     def critic_loss(self, tokens: ActionTokens, experience: Experience) -> tuple[Tensor, float]:
         """The clipped squared error of the values."""

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from swe_trainers import __version__
@@ -78,6 +79,7 @@ def _serve(options: argparse.Namespace) -> None:
         extra = "tinker" if options.tinker else "serve"
         raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[{extra}]'") from error
     from swe_trainers.model.chat import chat_format
+    from swe_trainers.provenance import read_provenance
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -92,7 +94,13 @@ def _serve(options: argparse.Namespace) -> None:
     if options.tinker:
         server = TinkerServer(options.folder, states=options.states, **shared)
     else:
-        server = ModelServer(options.folder, chat_format, **shared)
+        trained = read_provenance(Path(options.folder))
+        kind: Any = None if trained is None else trained.chat
+        server = ModelServer(options.folder, lambda tokenizer: chat_format(tokenizer, kind), **shared)
+        try:
+            _ = server.chat
+        except TrainerError as error:
+            print(f"swe-serve: no chat completions: {error}", file=sys.stderr, flush=True)
     with server:
         print(f"swe-serve: {server.name} at {server.url}", flush=True)
         server.wait()

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
 from pickle import UnpicklingError
@@ -75,7 +76,7 @@ class ModelServer:
 
     Args:
         folder: of the model, as `LanguageModel.save_pretrained` writes it.
-        chat: from the model's tokenizer to its chat format.
+        chat: from the model's tokenizer to its chat format; what it raises is the answer to chat completions.
         host, port: where to listen; port 0 takes a free one.
         n_slots: requests generated at once; others wait in a queue.
         max_tokens: the longest sequence; None takes the model's own limit.
@@ -101,7 +102,7 @@ class ModelServer:
         self.folder, self.name = Path(folder), name or Path(folder).name
         self._model = LanguageModel.from_pretrained(self.folder).eval()
         self.tokenizer = self._model.tokenizer
-        self.chat: ChatFormat = chat(self.tokenizer)
+        self._chat = chat
         limit = max_tokens or self._model.max_positions or 4096
         self._engine = EmbeddedEngine(self._model, n_slots=n_slots, max_tokens=limit)
         self.max_tokens, self.api_key = limit, api_key
@@ -129,6 +130,12 @@ class ModelServer:
             threading.Thread(target=self._generate, name="engine", daemon=True),
             threading.Thread(target=self._http.run, args=([self._listener],), name="http", daemon=True),
         ]
+
+    @cached_property
+    def chat(self) -> ChatFormat:
+        """The model's chat format. Raises TrainerError: it has none; completions need none."""
+        found: ChatFormat = self._chat(self.tokenizer)
+        return found
 
     @property
     def url(self) -> str:

@@ -203,6 +203,8 @@ def evaluate_run(
         environment=environment.id,
         arguments=environment.kwargs,
         adapter=environment.adapter == "text",
+        adapter_kwargs=environment.adapter_kwargs,
+        wrappers=environment.wrappers,
         max_turns=environment.max_turns,
         episodes=episodes,
         seed=config.seed,

@@ -21,7 +21,7 @@ from swegym_env.agent.actions import Call, Command, Submit
 from swegym_env.agent.formats import action_format
 from swegym_env.agent.formats.calls import dump_json, readable
 from swegym_env.errors import ConfigurationError
-from swegym_env.recording.record import Record, RecordedTurn, plain
+from swegym_env.recording.record import Record, RecordedTurn, check_meta, check_turn, plain
 
 __all__ = ["VERSION", "from_atif", "to_atif"]
 
@@ -167,12 +167,13 @@ def from_atif(document: Any, where: str = "document") -> Record:
             raise ConfigurationError(f"{where}: schema_version: expected ATIF-v1.x, got {version!r}")
         own = (document.get("extra") or {}).get(_OWN) or {}
         system_prompt, prompt, turns = "", "", list[RecordedTurn]()
-        for step in document["steps"]:
+        for number, step in enumerate(document["steps"]):
             text = _exact(((step.get("extra") or {}).get(_OWN) or {}), "message", _content(step["message"]))
             if step.get("is_copied_context"):
                 continue
             if step["source"] == "agent":
                 turns.append(_turn(step, text, turns[-1].patch if turns else ""))
+                check_turn(vars(turns[-1]), f"{where}: steps.{number}.extra.swegym.")
             elif turns:  # what somebody says in between is read with the observation before it
                 last = turns[-1]
                 joined = f"{last.observation}\n{text}" if last.observation else text
@@ -183,13 +184,15 @@ def from_atif(document: Any, where: str = "document") -> Record:
                 prompt = f"{prompt}\n\n{text}" if prompt else text
         agent = document["agent"]
         notes = {"agent": agent["name"], "version": agent["version"], "model": agent.get("model_name")}
+        meta = own.get("meta") or {"notes": notes}
+        check_meta(meta, f"{where}: extra.swegym.meta.")
         return Record(
             instance_id=str(own.get("instance_id") or document.get("session_id") or where),
             prompt=prompt,
             system_prompt=system_prompt,
             tools=agent.get("tool_definitions") or [],
             turns=turns,
-            meta=own.get("meta") or {"notes": notes},
+            meta=meta,
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, ConfigurationError):

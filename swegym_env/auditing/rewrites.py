@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from swegym_env.auditing.gold import GoldPatch
 from swegym_env.languages.python.parsing import parse
+from swegym_env.languages.python.source import begin_of
 from swegym_env.repo.objects import Blob
 
 __all__ = ["REWRITES", "rewrite"]
@@ -118,7 +119,7 @@ def _functions(tree: ast.AST, lines: frozenset[int]) -> Iterator[_Function]:
 def _printed(text: str, lines: frozenset[int], change: Callable[[_Function], object]) -> str:
     rows = _rows(text)
     for function in sorted(_functions(parse(text), lines), key=lambda function: -function.lineno):
-        first = min([function.lineno, *(decorator.lineno for decorator in function.decorator_list)])
+        first, _ = begin_of(function, [row.encode("utf-8", "surrogateescape") for row in rows])
         last = function.end_lineno or function.lineno
         depth, rest = divmod(function.col_offset, 4)
         if rest or rows[first - 1][: function.col_offset].strip(" "):

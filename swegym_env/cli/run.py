@@ -47,7 +47,11 @@ def add_parser(commands: Any) -> None:
         _run,
         "play one episode, commands from standard input, or by an agent program",
         "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
-        more=". A line of standard input is a command; one of several lines stands between <execute> and </execute>.",
+        more=(
+            ". A line of standard input is a command; one of several lines stands between <execute> and </execute>. "
+            "Exit code: 0 if the work was submitted, resolved or not; 1 if the episode ended otherwise, as where the "
+            "agent program crashed; 2 if the machine failed or the request is wrong; 130 after Ctrl-C."
+        ),
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     parser.add_argument("--split", help=SPLIT)
@@ -120,11 +124,20 @@ def _run(options: argparse.Namespace) -> int:
                     counts = {name: info[name.lower()] for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
                     tests = "".join(f"  {name} {each[0]}/{each[1]}" for name, each in counts.items() if each)
                     print(f"\nresolved: {info['resolved']}{tests}\n{info['patch']}")
-                return 0
+                if info["end_reason"] == "submitted":
+                    return 0
+                print(f"swegym: the episode ended before the work was submitted: {_ending(info)}", file=sys.stderr)
+                return 1
     finally:
         env.close()
     print("swegym: standard input ended before the work was submitted", file=sys.stderr)
     return 1
+
+
+def _ending(info: Mapping[str, Any]) -> str:
+    if info["end_reason"] == "crashed":
+        return f"the agent crashed with exit code {info['exit_code']}"
+    return str(info["end_reason"])
 
 
 def _environment(options: argparse.Namespace, tasks: TaskSet[Task]) -> gymnasium.Env[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from swegym_env.languages import Splice
 from swegym_env.languages.python.parsing import parse
+from swegym_env.languages.python.source import begin_of
 
 __all__ = ["Code", "find_test", "spliced", "without_tests"]
 
@@ -40,8 +41,9 @@ class Code:
             self.tree = parse(content)
         except (RecursionError, MemoryError, SyntaxError) as error:
             raise ValueError(str(error)) from error
+        self._rows = content.splitlines(keepends=True)
         self._lines = [0]
-        for line in content.splitlines(keepends=True):
+        for line in self._rows:
             self._lines.append(self._lines[-1] + len(line))
         self._dumps: dict[int, str] = {}
         self._parents: dict[ast.AST, tuple[ast.AST, Any]] = {}
@@ -114,7 +116,7 @@ class Code:
 
         Yields nothing if the statement shares a line with another.
         """
-        lines = self.content.splitlines(keepends=True)
+        lines = self._rows
         first, last = self._extent(statement)
         head = self.content[self._lines[first - 1] : self.start(statement)] if not decorators(statement) else b""
         tail = self.content[self.end(statement) : self._lines[last]].strip()
@@ -128,8 +130,7 @@ class Code:
 
     def _extent(self, statement: ast.stmt) -> tuple[int, int]:
         """First and last line of a statement, decorators included."""
-        starts = [statement.lineno, *(decorator.lineno for decorator in decorators(statement))]
-        return min(starts), statement.end_lineno or statement.lineno
+        return begin_of(statement, self._rows)[0], statement.end_lineno or statement.lineno
 
     def spliced(self, splices: Sequence[Splice]) -> bytes:
         """The file after these edits. Raises ValueError where they overlap."""
@@ -137,14 +138,13 @@ class Code:
 
     def changed_by(self, splices: Sequence[Splice]) -> bool:
         """Whether the file after these edits, all in one top-level statement, parses and has another syntax tree."""
-        lines = self.content.splitlines(keepends=True)
         first, last = min(splice.start for splice in splices), max(splice.stop for splice in splices)
         for number, statement in enumerate(self.tree.body):
             begin, end = self._extent(statement)
             start, stop = self._lines[begin - 1], self._lines[end]
             if start <= first and last <= stop:
                 if number not in self._dumps:
-                    self._dumps[number] = ast.dump(parse(b"".join(lines[begin - 1 : end])))
+                    self._dumps[number] = ast.dump(parse(b"".join(self._rows[begin - 1 : end])))
                 inner = [Splice(one.start - start, one.stop - start, one.text) for one in splices]
                 try:
                     part = spliced(self.content[start:stop], inner)

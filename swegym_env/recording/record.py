@@ -22,10 +22,47 @@ from typing import Any
 from swegym_env.errors import ConfigurationError
 from swegym_env.tasks.task import Task
 
-__all__ = ["FORMAT", "Record", "RecordedTurn", "find_records", "plain", "read_record", "write_record"]
+__all__ = [
+    "FORMAT",
+    "Record",
+    "RecordedTurn",
+    "check_meta",
+    "check_turn",
+    "find_records",
+    "plain",
+    "read_record",
+    "write_record",
+]
 
 FORMAT = 1
 _FILES = ("traj.json", "patch.diff", "meta.json")
+
+_NULL = type(None)
+_KINDS = {str: "a text", list: "a list", dict: "an object", bool: "true or false", float: "a number", _NULL: "null"}
+_Forms = Mapping[str, tuple[type, ...]]
+_TRAJECTORY: _Forms = {"prompt": (str,), "system_prompt": (str,), "tools": (list,), "turns": (list,)}
+_TURN: _Forms = {
+    "action": (str,),
+    "observation": (str,),
+    "reward": (float, int),
+    "terminated": (bool,),
+    "truncated": (bool,),
+    "patch": (str,),
+    "info": (dict,),
+    "seconds": (float, int),
+}
+_META: _Forms = {
+    "environment": (dict, _NULL),
+    "task": (dict, _NULL),
+    "notes": (dict, _NULL),
+    "recorded_at": (str, _NULL),
+}
+_TASK: _Forms = {
+    "repo": (str, _NULL),
+    "patch": (str, _NULL),
+    "fail_to_pass": (list, _NULL),
+    "pass_to_pass": (list, _NULL),
+}
 
 
 @dataclass(frozen=True)
@@ -139,15 +176,19 @@ def read_record(folder: str | Path) -> Record:
     path = folder / "traj.json"
     try:
         trajectory = json.loads(path.read_bytes())
+        _check(trajectory, _TRAJECTORY, f"{path}: ")
         path = folder / "meta.json"
         meta = json.loads(path.read_bytes())
         if meta.get("format") != FORMAT:
             raise ConfigurationError(f"{path}: format {meta.get('format')!r}; this version reads {FORMAT}")
+        check_meta(meta, f"{path}: ")
         path = folder / "traj.json"
         turns: list[RecordedTurn] = []
-        for given in trajectory["turns"]:
-            patch = given.get("patch", turns[-1].patch if turns else "")
-            turns.append(RecordedTurn(**{**given, "patch": patch}))
+        for number, given in enumerate(trajectory["turns"]):
+            kept = {"patch": turns[-1].patch if turns else "", "seconds": 0.0}
+            turn = {**kept, **given} if isinstance(given, dict) else given
+            check_turn(turn, f"{path}: turns.{number}.")
+            turns.append(RecordedTurn(**turn))
         return Record(
             instance_id=str(meta["instance_id"]),
             prompt=trajectory["prompt"],
@@ -163,6 +204,36 @@ def read_record(folder: str | Path) -> Record:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(f"{path}: not a record of an episode: {type(error).__name__}: {error}") from error
+
+
+def check_turn(given: Any, where: str) -> None:
+    """Raise ConfigurationError, whose message begins with `where`, unless the fields of a turn have their types."""
+    _check(given, _TURN, where)
+
+
+def check_meta(given: Any, where: str) -> None:
+    """The same for `Record.meta`."""
+    _check(given, _META, where)
+    _check(given.get("task") or {}, _TASK, f"{where}task.")
+    environment = given.get("environment") or {}
+    _check(environment, {"arguments": (dict, _NULL)}, f"{where}environment.")
+    arguments = environment.get("arguments") or {}
+    _check(arguments, {"action_format": (str, _NULL)}, f"{where}environment.arguments.")
+
+
+def _check(given: Any, forms: _Forms, where: str) -> None:
+    if not isinstance(given, dict):
+        raise ConfigurationError(f"{where.rstrip(' .:')}: expected an object, got {_quote(given)}")
+    for name, kinds in forms.items():
+        if type(given.get(name)) not in kinds:
+            expected = " or ".join(_KINDS[kind] for kind in kinds if kind in _KINDS)
+            got = _quote(given[name]) if name in given else "nothing"
+            raise ConfigurationError(f"{where}{name}: expected {expected}, got {got}")
+
+
+def _quote(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def find_records(place: str | Path) -> list[Path]:

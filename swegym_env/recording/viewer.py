@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,31 +44,59 @@ def render_page(records: Iterable[Record], *, title: str = "Episodes") -> str:
 def _episode(record: Record) -> dict[str, Any]:
     task = record.meta.get("task") or {}
     ending = record.ending
+    judge = _known(ending, "judge", _is_object) or {}
     return {
         "instance": record.instance_id,
         "place": record.place.name if record.place else record.instance_id,
-        "recordedAt": record.meta.get("recorded_at", ""),
-        "repo": task.get("repo", ""),
+        "recordedAt": record.meta.get("recorded_at") or "",
+        "repo": task.get("repo") or "",
         "prompt": record.prompt,
         "systemPrompt": record.system_prompt,
-        "endReason": ending.get("end_reason", "abandoned"),
+        "endReason": _known(ending, "end_reason", _is_text) or "abandoned",
         "valid": ending.get("valid", True),
         "finished": record.finished,
         "resolved": ending.get("resolved"),
-        "failureReason": ending.get("failure_reason", ""),
-        "failToPass": ending.get("fail_to_pass"),
-        "passToPass": ending.get("pass_to_pass"),
-        "failedTests": ending.get("failed_tests"),
-        "judge": (ending.get("judge") or {}).get("scores"),
-        "failToPassNames": task.get("fail_to_pass", []),
-        "passToPassNames": task.get("pass_to_pass", []),
-        "goldPatch": task.get("patch", ""),
+        "failureReason": _known(ending, "failure_reason", _is_text) or "",
+        "failToPass": _known(ending, "fail_to_pass", _is_count),
+        "passToPass": _known(ending, "pass_to_pass", _is_count),
+        "failedTests": _known(ending, "failed_tests", _is_list),
+        "judge": _known(judge, "scores", lambda scores: _is_list(scores) and all(map(_is_number, scores))),
+        "failToPassNames": task.get("fail_to_pass") or [],
+        "passToPassNames": task.get("pass_to_pass") or [],
+        "goldPatch": task.get("patch") or "",
         "environment": record.meta.get("environment"),
         "seed": record.meta.get("seed"),
-        "format": ((record.meta.get("environment") or {}).get("arguments") or {}).get("action_format", ""),
+        "format": ((record.meta.get("environment") or {}).get("arguments") or {}).get("action_format") or "",
         "notes": record.meta.get("notes") or {},
         "turns": list(_turns(record.turns)),
     }
+
+
+def _known(info: Mapping[str, Any], name: str, is_known: Callable[[Any], bool]) -> Any:
+    """What `info` has there, in the form that this package writes; None for what another environment means by it."""
+    found = info.get(name)
+    return found if is_known(found) else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float))
+
+
+def _is_count(value: Any) -> bool:
+    """Whether it is how many passed, of how many."""
+    return _is_list(value) and len(value) == 2
 
 
 def _turns(turns: Iterable[RecordedTurn]) -> Iterable[dict[str, Any]]:
@@ -78,10 +106,14 @@ def _turns(turns: Iterable[RecordedTurn]) -> Iterable[dict[str, Any]]:
             "action": turn.action,
             "observation": turn.observation,
             "reward": turn.reward,
-            "parts": turn.info.get("reward"),
+            "parts": _known(
+                turn.info, "reward", lambda parts: _is_object(parts) and all(map(_is_number, parts.values()))
+            ),
             "exitCode": turn.info.get("exit_code"),
             "error": turn.info.get("action_error"),
-            "tests": turn.info.get("tests"),
+            "tests": _known(
+                turn.info, "tests", lambda tests: _is_object(tests) and all(map(_is_count, tests.values()))
+            ),
             "seconds": round(turn.seconds, 4),
             "patch": _change(before, turn.patch),
             "stat": list(count_changed_lines(turn.patch)) if turn.patch != before else None,

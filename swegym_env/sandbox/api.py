@@ -30,6 +30,8 @@ __all__ = [
 
 
 _FRACTIONAL = ("turn_timeout_s", "cpu_s", "cpus", "patch_cpu_s")
+# What a sandbox needs that runs a single command.
+_LEAST = {"processes": 3, "descriptors": 16, "inodes": 16}
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,13 @@ class Limits(CheckedArguments):
         cpus: number of processors that all processes together may use; needs a control group. When processors are
             shared, a sandbox counts as one process, whatever runs in it, and as a tenth of one while it keeps a
             processor busy.
-        processes: number of processes and threads, including the few of the container itself.
-        descriptors: number of open files of each process.
+        processes: number of processes and threads, including the two of the container itself; at least 3.
+        descriptors: number of open files of each process; at least 16.
         file_size_bytes: size of one file.
         disk_bytes: size of the writable layer: everything that was written and not deleted. The layer is in memory if
             this limit and the machine's memory allow it, else on disk, where it uses at most half of the space that is
             free at the start.
-        inodes: number of files of the writable layer.
+        inodes: number of files of the writable layer; at least 16.
         output_bytes: size of the output of a command that is kept; the middle of longer output is dropped.
         patch_files: number of files and directories that the agent changed, ignored ones included. If this limit or one
             of the next three is exceeded, there is no patch: the observation says why, the episode continues, and
@@ -117,6 +119,8 @@ class Limits(CheckedArguments):
             if name not in _FRACTIONAL:
                 if isinstance(value, float) and not value.is_integer():
                     raise ConfigurationError(f"limits: {name}: expected a whole number, got {value!r}")
+                if value < _LEAST.get(name, 1):
+                    raise ConfigurationError(f"limits: {name}: a sandbox needs at least {_LEAST[name]}, got {value!r}")
                 object.__setattr__(self, name, int(value))
 
     @classmethod

@@ -283,6 +283,7 @@ class Server:
                 raise SandboxError(f"no snapshot {message.snapshot}: it was discarded, or it expired")
             kept.used = time.monotonic()
             container.sandbox.restore(kept.snapshot)
+            container.family = kept.family
             return {}
 
         return await self._on(message.container, "restore", incoming, work)
@@ -426,7 +427,9 @@ class Server:
             # A tree search may return to an old snapshot while any of its containers lives.
             families = {container.family for container in self._containers.values()}
             for name, kept in list(self._snapshots.items()):
-                if kept.used < before and kept.family not in families:
+                if kept.family in families:
+                    kept.used = time.monotonic()
+                elif kept.used < before:
                     with logged(f"freeing the expired snapshot {name}"):
                         await self._discard(name)
 

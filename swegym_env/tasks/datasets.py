@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import json
 import os
 import re
 import socket
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
@@ -86,6 +87,10 @@ _HASH_SPLIT = "hash:"
 _SKIPPED_SHOWN = 3
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SELECTION = re.compile(r"(-?\d+)?:(-?\d+)?(?::(-?\d+))?")
+_TABLES = frozenset({".jsonl", ".json", ".ndjson", ".parquet", ".arrow", ".csv", ".tsv"})
+_MOST_FILES = 10_000
+_CARD_OF_FILES = re.compile(rb"---\r?\n.*?^(configs|dataset_info):", re.DOTALL | re.MULTILINE)
+_CARD_BYTES = 1 << 20
 _DEFAULT_REGISTRY = "registry-1.docker.io"
 _CONNECT_TIMEOUT_S = 5.0
 
@@ -302,6 +307,8 @@ def _rows(dataset: str, split: str | None, *, streaming: bool) -> Iterable[tuple
         return ((f"{dataset} entry {number}", row) for number, row in enumerate(load(split), start=1))
     if path.suffix in FILE_SUFFIXES:
         return _in_split(_file_rows(path), split, dataset)
+    if is_folder:
+        _require_rows(path)
     if is_folder or _HUB_NAME.fullmatch(dataset) or dataset in HUB_NAMES:
         return _hub_rows(HUB_NAMES.get(dataset, str(path) if is_folder else dataset), split, streaming=streaming)
     hint = nearest(dataset, (*SHIPPED, *HUB_NAMES)) or _nearest_file(path)
@@ -309,6 +316,40 @@ def _rows(dataset: str, split: str | None, *, streaming: bool) -> Iterable[tuple
         f"no dataset {dataset!r}{hint or '.'} "
         f"Expected one of {', '.join(SHIPPED)}, a {', '.join(FILE_SUFFIXES)} file, or OWNER/NAME on the hub"
     )
+
+
+def _require_rows(folder: Path) -> None:
+    """Raise UnknownTaskError for a folder that is no dataset: `datasets` would read all files below it first.
+
+    It has a file of rows and not too many others, or a card that names its files.
+    """
+    with suppress(OSError), (folder / "README.md").open("rb") as card:
+        if _CARD_OF_FILES.match(card.read(_CARD_BYTES)):
+            return
+    found, n_files = False, 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # as `datasets` does
+        n_files += len(names)
+        if n_files > _MOST_FILES:
+            raise UnknownTaskError(
+                f"{folder}: no dataset in this folder: there are more than {_MOST_FILES:,} files below it. "
+                f"Try: one of its {', '.join(FILE_SUFFIXES)} files"
+            )
+        found = found or any(_has_rows(Path(place, name)) for name in names)
+    if not found:
+        raise UnknownTaskError(
+            f"{folder}: no dataset in this folder: expected {', '.join(FILE_SUFFIXES)} files with rows below it"
+        )
+
+
+def _has_rows(path: Path) -> bool:
+    """Whether a file may have rows: one in JSON may be anything else, such as settings."""
+    if path.suffix not in (".json", ".jsonl"):
+        return not _TABLES.isdisjoint(path.suffixes)
+    try:
+        return any(isinstance(row, Mapping) for _, row in itertools.islice(_READERS[path.suffix](path), 100))
+    except (OSError, TaskFormatError):
+        return False
 
 
 def _file_rows(path: Path) -> Iterator[tuple[str, Any]]:

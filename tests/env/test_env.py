@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import swegym_env  # noqa: F401 - registers the environment
 from swegym_env.env import SWEBenchEnv
-from swegym_env.errors import ConfigurationError, UnknownTaskError
+from swegym_env.errors import ConfigurationError, SandboxError, UnknownTaskError
 from swegym_env.making.settings import MakeSettings
 from swegym_env.making.validation import Limits as MakeLimits
 from swegym_env.prepare import prepare
@@ -213,6 +213,29 @@ def test_restore_returns_to_a_snapshot_and_a_fork_is_independent(env):
     twin.close()
 
 
+def test_restore_after_the_end_plays_on_from_a_snapshot(env):
+    env.reset(options={"instance_id": TASK.instance_id})
+    env.step("export A=1; echo first > note.txt; cd /tmp")
+    snapshot = env.snapshot()
+    assert env.step("submit")[2]
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("pwd")
+    for _ in range(2):
+        env.restore(snapshot)
+        observation, *_, info = env.step("pwd; cat /testbed/note.txt; echo $A")
+        assert observation == "/tmp\nfirst\n1\n[exit code 0]" and "note.txt" in info["patch"]
+        env.step(f"cd /testbed; {_gold_commands(TASK)[0]}")
+        *_, info = env.step("submit")
+        assert (info["end_reason"], info["resolved"]) == ("submitted", True)
+    env.restore(snapshot)
+    assert [env.step("true")[2] for _ in range(5)] == [False] * 4 + [True]  # the second of six turns is next
+    snapshot.discard()
+    with pytest.raises(SandboxError, match="discarded"):
+        env.restore(snapshot)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("pwd")
+
+
 def test_verdict_grades_the_current_work_without_changing_the_episode(env):
     env.reset(options={"instance_id": TASK.instance_id})
     before = env.snapshot()
@@ -279,6 +302,9 @@ def test_render_mode_ansi_returns_the_last_turn():
         ({"limits": {"memory_bytes": "8G"}}, "limits: memory_bytes: expected a positive number, got '8G'"),
         ({"limits": {"memory_bytes": None}}, "limits: memory_bytes: expected a positive number, got None"),
         ({"limits": {"processes": 2.5}}, "limits: processes: expected a whole number, got 2.5"),
+        ({"limits": {"processes": 1}}, "limits: processes: a sandbox needs at least 3, got 1"),
+        ({"limits": {"descriptors": 15}}, "limits: descriptors: a sandbox needs at least 16, got 15"),
+        ({"limits": {"inodes": 1.0}}, "limits: inodes: a sandbox needs at least 16, got 1.0"),
         ({"limits": {"inodes": float("inf")}}, "limits: inodes: expected a whole number, got inf"),
         ({"limits": 5}, "limits: expected a dictionary, got 5"),
         ({"chat_template": {"tool_use": "<tool_call>"}}, "chat_template: expected text, got a dict"),

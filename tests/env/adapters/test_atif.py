@@ -168,6 +168,11 @@ def test_a_document_of_another_program_becomes_what_its_agent_read_and_wrote(sch
         ({"agent": {}}, "KeyError: 'name'"),
         ({"steps": None}, "not a trajectory in ATIF"),
         ({"steps": [{"source": "agent"}]}, "KeyError: 'message'"),
+        (
+            {"steps": [{"source": "agent", "message": "ls", "extra": {"swegym": {"info": "none"}}}]},
+            'steps.0.extra.swegym.info: expected an object, got "none"',
+        ),
+        ({"extra": {"swegym": {"meta": {"task": []}}}}, "extra.swegym.meta.task: expected an object or null, got []"),
     ],
 )
 def test_a_malformed_document_is_named(tmp_path: Path, change: dict[str, Any], named: str) -> None:

@@ -227,3 +227,8 @@ def test_the_command_prints_survivors_and_exits_with_1(
     assert summary["survivors"] and not summary["false_rejects"]
     assert (summary["mutants"], summary["broken"]) == (6, False)
     assert main(["audit", "--dataset", "mini-c", "--select", ":1", "--sandbox", "namespace"]) == 2
+
+
+def test_a_function_below_a_decorator_in_parentheses_is_printed_whole() -> None:
+    text = "@(\n    mark\n)\ndef f():\n    return  1\n"
+    assert REWRITES["reformatted"](text, frozenset({5})) == "@mark\ndef f():\n    return 1\n"

@@ -170,7 +170,7 @@ BREAKING = {
     "exits as if there were no runner": (at_import("import os\nos._exit(127)"), "the log names no test"),
     "keeps the processors busy": (
         at_import("import os\nos.system('f() { f | f & }; f')\nwhile True: os.getpid()"),
-        "the tests did not end within 4 s",
+        "the tests did not end within 12 s",
     ),
     "keeps the processors busy with processes that nobody waits for": (
         at_import(
@@ -178,7 +178,7 @@ BREAKING = {
             "        while True:\n            try:\n                os.fork() or os._exit(0)\n"
             "            except OSError:\n                pass\nwhile True:\n    pass"
         ),
-        "the tests did not end within 4 s",
+        "the tests did not end within 12 s",
     ),
     "deletes the repository": (
         at_import("import os\nos.system('rm -rf /testbed/* 2>/dev/null')\nos._exit(127)"),
@@ -204,7 +204,9 @@ def test_a_patch_that_keeps_the_tests_from_running_has_failed(
 ) -> None:
     own_runner = dataclasses.replace(task, files={**task.files, "run": RUNNER}, test_command=RUNS_OWN_RUNNER)
     assert grade(own_runner, GOLD, store=store, backend=backend).resolved
-    (verdict,) = grade_many([(own_runner, patch)], store=store, backend=backend, timeout_s=4.0)
+    # On a machine that others keep busy, the share of a processor that a patch gets varies much over a few seconds.
+    timeout_s = 12.0 if reason.endswith("12 s") else 4.0
+    (verdict,) = grade_many([(own_runner, patch)], store=store, backend=backend, timeout_s=timeout_s)
     assert (verdict.valid, verdict.resolved, verdict.fail_to_pass) == (True, False, (0, 1)), verdict.failure_reason
     assert verdict.failure_reason.startswith(reason)
     assert verdict.patch_applied

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import textwrap
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +40,23 @@ def test_a_test_is_removed_with_its_decorators_and_all_parameters() -> None:
     assert without_tests(FILE, ["test_a[1]"]) == FILE.replace(
         FILE[FILE.index(b"@") : FILE.index(b"class TestB")], b"\n\n"
     )
+
+
+@pytest.mark.parametrize(
+    "decorator", ["@(  # of @\n    # @\n    mark\n)\n@mark\n", "@((\n    mark\n    @ mark\n))\n", "@\\\nmark\n"]
+)
+@pytest.mark.parametrize("outer", ["", "class TestA:\n    x = 1\n\n"])
+def test_a_decorator_over_several_lines_is_removed_whole(decorator: str, outer: str) -> None:
+    indent = "    " if outer else ""
+    rest = textwrap.indent("def test_b():\n    pass\n", indent)
+    file = outer + textwrap.indent(f"{decorator}def test_a():\n    return 1\n", indent) + rest
+    compile(file, "test", "exec")
+    assert without_tests(file.encode(), ["TestA::test_a" if outer else "test_a"]).decode() == outer + rest
+    code = Code(file.encode())
+    one = next(
+        node for node in ast.walk(code.tree) if isinstance(node, ast.Constant) and node.value == 1 and node.lineno > 3
+    )
+    assert code.changed_by([code.replace(one, "2")])
 
 
 def test_a_class_stays_while_it_has_other_methods() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -100,6 +101,21 @@ def test_a_model_at_an_address_plays_an_agent(
     assert [len(body["messages"]) for body in Endpoint.seen] == [2, 4]
     (record,) = tmp_path.iterdir()
     assert json.loads((record / "meta.json").read_text())["notes"] == {"agent": str(SMALL), "model": endpoint}
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+@pytest.mark.parametrize(("answer", "crash"), [("submit", None), ("fail 3", 3), ("kill -9 -- -1", -1)])
+def test_the_exit_code_tells_whether_the_agent_submitted_its_work(
+    answer: str,
+    crash: int | None,
+    how: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(answer.encode())))
+    code = main(["run", "--agent", str(SMALL), "--dataset", "mini-edit", *how])
+    why = f"swegym: the episode ended before the work was submitted: the agent crashed with exit code {crash}\n"
+    assert (code, capsys.readouterr().err) == ((0, "") if crash is None else (1, why))
 
 
 @pytest.mark.parametrize(

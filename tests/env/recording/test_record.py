@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swegym_env.cli.main import main
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
 from swegym_env.recording.record import Record, RecordedTurn, find_records, read_record, write_record
@@ -142,6 +143,37 @@ def test_unreadable_record_is_named_in_one_line(tmp_path, name, content, message
     with pytest.raises(ConfigurationError, match=message) as caught:
         read_record(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("traj.json", {"turns": "ls"}, 'traj.json: turns: expected a list, got "ls"'),
+        ("traj.json", {"prompt": 5}, "traj.json: prompt: expected a text, got 5"),
+        ("traj.json", {"tools": {}}, "traj.json: tools: expected a list, got {}"),
+        ("traj.json", {"turns": ["ls"]}, 'traj.json: turns.0: expected an object, got "ls"'),
+        ("traj.json", {"action": ["ls"]}, 'traj.json: turns.0.action: expected a text, got ["ls"]'),
+        ("traj.json", {"reward": "1"}, 'traj.json: turns.0.reward: expected a number, got "1"'),
+        ("traj.json", {"terminated": 0}, "traj.json: turns.0.terminated: expected true or false, got 0"),
+        ("traj.json", {"info": []}, "traj.json: turns.0.info: expected an object, got []"),
+        ("traj.json", {"patch": None}, "traj.json: turns.0.patch: expected a text, got null"),
+        ("meta.json", {"task": []}, "meta.json: task: expected an object or null, got []"),
+        ("meta.json", {"task": {"fail_to_pass": "t"}}, "meta.json: task.fail_to_pass: expected a list or null"),
+        ("meta.json", {"environment": {"arguments": 1}}, "meta.json: environment.arguments: expected an object"),
+        ("meta.json", {"notes": "none"}, 'meta.json: notes: expected an object or null, got "none"'),
+        ("meta.json", {"recorded_at": 5}, "meta.json: recorded_at: expected a text or null, got 5"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_named_in_one_line(tmp_path, capsys, name, change, message):
+    folder = write_record(tmp_path, made(["a"]))
+    content = json.loads((folder / name).read_text())
+    inner = content["turns"][0] if name == "traj.json" and not change.keys() & content.keys() else content
+    inner.update(change)
+    (folder / name).write_text(json.dumps(content))
+    for command in ("view", "replay"):
+        assert main([command, str(folder)]) == 2
+        error = capsys.readouterr().err
+        assert f"{folder}/{message}" in error and error.count("\n") == 1
 
 
 def test_an_episode_that_cannot_be_recorded_is_closed_all_the_same(tmp_path):

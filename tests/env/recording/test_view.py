@@ -150,6 +150,14 @@ def test_tests_and_rewards_are_shown(show, episode):
     assert "reward 1" in page.locator("#badges").text_content()
 
 
+def test_info_that_means_something_else_in_another_environment_is_left_out(show, made_record):
+    other = {"reward": {"hp": "low"}, "tests": {"unit": 3}, "judge": 0.5, "failed_tests": 2, "end_reason": ["won"]}
+    page = show(made_record([("ls", "m.py", "", 0.5, other)], ending={**other, "fail_to_pass": 1}))
+    assert page.locator("#turns .observation").text_content() == "m.py"
+    assert "abandoned" in page.locator("#badges").text_content()
+    assert "tests so far" not in page.locator("#turns").text_content()
+
+
 def test_keys_navigate_fold_and_search(show, made_record):
     turns = [(f"echo {number}", f"say {number} {'needle' if number % 10 == 3 else ''}", "") for number in range(40)]
     page = show(made_record(turns), anchor="#1.5")

@@ -369,6 +369,12 @@ def test_the_reported_limit(known: set[str], output: bytes, code: int, truncated
     assert reached_limit(known, output=output, exit_code=code, truncated=truncated) == limit
 
 
+def test_a_command_runs_within_the_smallest_limits_that_are_taken(opened: Opener) -> None:
+    """Smaller ones are refused: no sandbox would start, as if the machine had failed."""
+    sandbox = opened(SandboxSpec(limits=Limits(processes=3, descriptors=16, inodes=16)))
+    assert sandbox.run("ls -d /usr").output == "/usr\n"
+
+
 def test_a_limit_of_zero_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="disk_bytes: expected a positive number, got 0"):
         Limits(disk_bytes=0)

@@ -50,6 +50,30 @@ def a_server(**arguments: Any) -> Server:
     return Server(Rules(ceilings_of_machine()), **{"capacity": 4, "lease_s": 60.0, "graders": 1, **arguments})
 
 
+def test_snapshot_is_kept_for_a_lease_after_its_container_and_while_a_restored_one_lives(surroundings: Path) -> None:
+    async def play() -> None:
+        server = a_server(lease_s=20.0)
+        reaping = asyncio.create_task(server.reap())
+        created = (await send(server, "/container/create", {"workdir": "/tmp"}))[1]
+        name = (await send(server, "/container/snapshot", {"container": created["container"]}))[1]["snapshot"]
+        kept = server._snapshots[name]
+        kept.used = 0.0
+        await until(lambda: kept.used > 0.0, "it is used while its container lives")
+        await send(server, "/container/destroy", {"container": created["container"]})
+        again = (await send(server, "/container/create", {"workdir": "/tmp"}))[1]
+        restored, _ = await send(server, "/container/restore", {"container": again["container"], "snapshot": name})
+        assert restored == 200
+        kept.used = 0.0
+        await until(lambda: kept.used > 0.0, "it is used while a restored container lives")
+        assert list(server._snapshots) == [name]
+        reaping.cancel()
+        await send(server, "/snapshot/discard", {"snapshot": name})
+        await send(server, "/container/destroy", {"container": again["container"]})
+        await until(lambda: server.containers == 0, "both are gone")
+
+    asyncio.run(play())
+
+
 def test_snapshot_that_cannot_be_freed_is_freed_later_and_other_leases_still_expire(
     surroundings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -207,6 +207,20 @@ def test_snapshots_and_forks_are_independent(service: Served) -> None:
     assert_eventually(lambda: service.containers() == before, "both are ended")
 
 
+def test_a_snapshot_is_restored_after_the_end_of_its_episode(server: Served) -> None:
+    before = server.settled_containers()
+    env = SWEBenchEnv("mini-edit", sandbox=server.url, action_format="raw", pool=0)
+    env.reset(seed=0)
+    env.step("echo first > note.txt")
+    snapshot = env.snapshot()
+    assert env.step("submit")[2]
+    assert_eventually(lambda: server.containers() == before, "its container is ended")
+    env.restore(snapshot)
+    assert env.step("cat note.txt")[0] == "first\n[exit code 0]"
+    snapshot.discard()
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("spec", "what"),
     [

@@ -302,6 +302,28 @@ def test_folder_with_the_name_of_a_file_is_rejected(tmp_path: Path) -> None:
         load_tasks(str(tmp_path / "rows.jsonl"))
 
 
+def test_folder_without_rows_is_rejected_before_its_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text('{"instance_id": "a"}')
+    (tmp_path / ".hidden").mkdir()
+    write_lines(tmp_path / ".hidden" / "test.jsonl", ROW)
+    for number in range(3):
+        (tmp_path / f"notes-{number}.txt").write_text("a line\n")
+    with pytest.raises(UnknownTaskError, match=r"no dataset in this folder: expected \.jsonl.* with rows below it$"):
+        load_tasks(str(tmp_path))
+
+
+def test_folder_with_very_many_files_is_rejected_before_they_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "below"
+    folder.mkdir()
+    write_lines(tmp_path / "test.jsonl", ROW)
+    for number in range(10_000):
+        (folder / f"{number}.txt").touch()
+    with pytest.raises(UnknownTaskError, match=r"more than 10,000 files below it\. Try: one of its \.jsonl"):
+        load_tasks(str(tmp_path))
+    (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: test.jsonl\n---\n")
+    assert load_tasks(str(tmp_path)).ids == (ROW["instance_id"],)
+
+
 def test_an_empty_name_is_no_dataset_and_a_folder_below_the_home_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

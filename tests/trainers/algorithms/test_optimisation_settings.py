@@ -121,6 +121,22 @@ def test_advantages_are_whitened_over_each_minibatch() -> None:
         torch.testing.assert_close(found, expected)
 
 
+def test_a_minibatch_of_equal_returns_is_not_enlarged_whatever_the_others_return() -> None:
+    settings = PPO(whiten_over="minibatch", minibatches=2, episodes_per_update=8)
+    learner = settings.learner(TinyPolicy(), seed=0)
+    episodes = random_trajectories(8)
+    experience = settings.observe(learner, with_rewards(episodes[:4], np.zeros_like) + episodes[4:])
+    experience.old.values[:] = torch.linspace(-0.1, 0.1, len(experience.old.values))  # of a critic
+    raw, batch = settings.advantages(experience), experience.batch
+    silent, others = torch.arange(8).split(4)
+    ours = batch.action_mask & torch.isin(batch.sequence_of_token, silent)
+    assert 0 < float(raw[ours].std(correction=0)) < 0.5
+    found = settings.minibatch_advantages(raw, batch, silent)[ours]
+    torch.testing.assert_close(found, raw[ours] - raw[ours].mean())
+    ours = batch.action_mask & torch.isin(batch.sequence_of_token, others)
+    assert float(settings.minibatch_advantages(raw, batch, others)[ours].std(correction=0)) == pytest.approx(1.0)
+
+
 def test_a_minibatch_is_trained_on_its_own_advantages() -> None:
     """With one minibatch both are the same; with several the steps differ."""
     for minibatches in (1, 3):

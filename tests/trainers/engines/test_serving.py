@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +17,9 @@ from swe_trainers.engines.http import JsonClient, RefusedError
 from swe_trainers.engines.serving import Job, ModelServer, _app
 from swe_trainers.errors import TrainerError
 from swe_trainers.model.chat import CompactChat
+from swe_trainers.model.tokenizers import HuggingFaceTokenizer, train_sentencepiece
+from swe_trainers.provenance import write_provenance
+from swe_trainers.run_config import EnvironmentConfig
 from tests.trainers.engines.served import served
 from tests.trainers.tiny import full_logprobs, tiny_model
 
@@ -45,6 +50,35 @@ def test_chat_uses_the_chat_format_of_the_model(server: ModelServer) -> None:
         others = [float(full_logprobs(model, [*ids, *sampled[:place], i])[-1]) for i in range(40)]
         assert float(full_logprobs(model, [*ids, *sampled[:place], token])[-1]) >= max(others)
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": chat.action_text(sampled)}
+
+
+@pytest.mark.parametrize("chat", [None, "compact"])
+def test_a_tokenizer_without_chat_template_is_served_and_chats_as_the_model_was_trained(
+    tmp_path: Path, chat: str | None
+) -> None:
+    """Completions, all that a training run asks for, need no chat format."""
+    tokenizer = HuggingFaceTokenizer(train_sentencepiece(["w1 w2 w3\n"] * 3, 300).to_hugging_face())
+    tokenizer.inner.chat_template = None
+    tiny_model(tokenizer=tokenizer).save_pretrained(tmp_path)
+    if chat is not None:
+        write_provenance(tmp_path, EnvironmentConfig(id="FrozenLake-v1", adapter="text"), chat)
+    command = [sys.executable, "-m", "swe_trainers.cli.serve", str(tmp_path), "--port", "0", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            asker = JsonClient(process.stdout.readline().split()[-1], tries=1, timeout_s=30)
+            body = {"prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
+            assert asker.post("/v1/completions", body)["usage"]["completion_tokens"] == 4
+            question = {"messages": [{"role": "user", "content": "w1"}], "max_tokens": 4}
+            if chat is None:
+                assert "no chat completions: " in process.stderr.readline()
+                with pytest.raises(RefusedError, match=r"400.*has no chat template. Try: "):
+                    asker.post("/v1/chat/completions", question)
+            else:
+                read = asker.post("/v1/chat/completions", question)["usage"]["prompt_tokens"]
+                assert read == len(CompactChat(tokenizer).start("w1"))
+        finally:
+            process.terminate()
 
 
 @pytest.mark.parametrize(("wanted", "given"), [(0, True), (1, True), (True, True), (False, False), (None, False)])

@@ -140,3 +140,24 @@ def test_weights_are_evaluated_in_the_precision_that_they_were_trained_in(tmp_pa
         model = policy.engine._model
         assert model.float32_logits is exact and model._attention == "math"
         assert model.unembedding.weight.dtype == (torch.bfloat16 if exact else torch.float32)
+
+
+def test_an_evaluation_says_how_its_environment_is_adapted_and_wrapped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run with other arguments of the adapter or of a wrapper does not continue it."""
+    wrapper = {"name": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 3}}
+    environment = {"adapter_kwargs": {"unconstrained": True}, "wrappers": [wrapper]}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(lake_run(tmp_path, environment=environment)))
+    command = [str(tmp_path / "run.yaml"), "--episodes", "1", "--output", str(tmp_path / "out")]
+    assert main_eval(command) == 0
+    settings = played(tmp_path / "out")[0]
+    assert {name: settings[name] for name in environment} == environment
+    assert main_eval([*command, "--resume"]) == 0
+    for other in (
+        "--environment.adapter_kwargs.unconstrained=false",
+        "--environment.wrappers.0.kwargs.max_episode_steps=2",
+    ):
+        capsys.readouterr()
+        assert main_eval([*command, "--resume", other]) == 2
+        assert f"was started with {other.split('.')[1]} " in capsys.readouterr().err
