@@ -49,6 +49,7 @@ EndReason = Literal["submitted", "crashed", "max_turns", "tokens", "time", "brok
 
 _LEAST_OBSERVATION = 100  # characters
 _SUBMITTED = "/.swegym/submitted"  # written by the program `submit`
+_NO_SUBMIT = "submit: command not found"
 _CLOSING: Mapping[EndReason, str] = {
     "submitted": "Submitted.",
     "crashed": "The agent has failed.",
@@ -88,6 +89,8 @@ class Outcome:
         failure_reason: why the work is not resolved or not valid, if not because of failing tests.
         proof: evidence that the tests passed by a repair: "blind", "controls" or "none", see `Verdict`.
         proof_bits: number of bits in the blind expectations.
+        forgery_chance: largest chance that a patch without the repair gets this verdict; None if nothing was examined.
+        set_aside: paths whose changes were not graded.
     """
 
     resolved: bool = False
@@ -98,6 +101,8 @@ class Outcome:
     failure_reason: str = ""
     proof: Proof = "none"
     proof_bits: float = 0.0
+    forgery_chance: float | None = None
+    set_aside: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, verdict: Verdict, task: Task) -> Outcome:
@@ -112,6 +117,8 @@ class Outcome:
             failure_reason=verdict.failure_reason,
             proof=verdict.proof,
             proof_bits=verdict.proof_bits,
+            forgery_chance=verdict.forgery_chance,
+            set_aside=verdict.set_aside,
         )
 
 
@@ -515,6 +522,7 @@ class SWEBenchEnv(TextEpisode[Task]):
             "max_turns": self._max_turns,
             "workdir": workspace.spec.workdir,
             "tools": self._tools,
+            "turn_timeout_s": self._turn_timeout_s,
         }
         system_prompt, observation = render_prompt(self._prompt, values)
         certificate = find_certificate(self.task)
@@ -567,7 +575,10 @@ class SWEBenchEnv(TextEpisode[Task]):
             shown = render_result(result, limit_chars=self._observation_limit, show_duration=self._show_duration)
             turn.observation, turn.truncated_chars = shown.text, shown.truncated_chars
             turn.exit_code, turn.command_s = result.exit_code, result.duration_s
-            submits = bool(self._tools.bundles) and _exists(sandbox, _SUBMITTED)
+            if self._tools.bundles:
+                submits = _exists(sandbox, _SUBMITTED)
+            elif _NO_SUBMIT in turn.observation:
+                turn.observation += "\n[To hand in your work, submit has to be the whole command.]"
         turn.end_reason = "submitted" if submits else self._limit_reached()
         return self._finish(turn)
 

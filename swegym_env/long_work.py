@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["LOG", "Work", "begins", "long_work"]
+__all__ = ["LOG", "Work", "begins", "long_work", "ran_tests"]
 
 LOG = logging.getLogger(__name__)
 """All messages; the attribute `work` of a record is a `Work`, the same in all messages about it."""
@@ -33,12 +33,14 @@ class Work:
         what: with the task's id.
         began: by the monotonic clock; None: not yet.
         over: whether it ended.
+        runs: of the tests so far; 0 also for work that runs none.
         timer: gives the warning; None: none is needed.
     """
 
     what: str
     began: float | None = None
     over: bool = False
+    runs: int = 0
     timer: threading.Timer | None = None
 
 
@@ -79,6 +81,13 @@ def begins() -> None:
             work.timer = threading.Timer(_SILENT_S, _warn, (work,))
             work.timer.daemon = True
             work.timer.start()
+
+
+def ran_tests() -> None:
+    """Count a run of the tests for the work that is named around this call, if any."""
+    work = _current.get()
+    if work is not None:
+        work.runs += 1
 
 
 def _warn(work: Work) -> None:

@@ -37,6 +37,7 @@ P = TypeVar("P")
 
 _ANSWER_TIMEOUT_S = 3600.0
 _BEGIN, _END = "<execute>", "</execute>"
+_SHOWN_TESTS = 10
 
 
 def add_parser(commands: Any) -> None:
@@ -48,7 +49,8 @@ def add_parser(commands: Any) -> None:
         "play one episode, commands from standard input, or by an agent program",
         "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
         more=(
-            ". A line of standard input is a command; one of several lines stands between <execute> and </execute>. "
+            ". A line of standard input is a command; one of several lines stands between <execute> and </execute>; Markdown is no syntax here. "
+            "--json: the first object is the reset, with the issue as its observation. "
             "Exit code: 0 if the work was submitted, resolved or not; 1 if the episode ended otherwise, as where the "
             "agent program crashed; 2 if the machine failed or the request is wrong; 130 after Ctrl-C."
         ),
@@ -105,15 +107,16 @@ def _run(options: argparse.Namespace) -> int:
     try:
         choice = {"instance_id": options.instance} if options.instance else None
         observation, info = env.reset(seed=options.seed, options=choice)
-        if not options.json:
-            print(f"{info['system_prompt']}\n\n{observation}")
+        if options.json:
+            _print_step(observation, 0.0, info)
+        else:
+            print(f"{info['system_prompt']}\n\n{observation}", flush=True)
         asked = [info]
         for command in _answers(options, asked) if options.model else _lines() if options.agent else _commands():
             observation, reward, terminated, truncated, info = env.step(command)
             asked[0] = info
             if options.json:
-                info = {**info, "timing": info["timing"].seconds}
-                print(json.dumps({"observation": observation, "reward": reward, "info": info}))
+                _print_step(observation, float(reward), info)
             else:
                 print(f"\n>>> {command}\n{observation}", flush=True)
             if terminated or truncated:
@@ -121,9 +124,7 @@ def _run(options: argparse.Namespace) -> int:
                     print(f"swegym: {info['failure_reason']}", file=sys.stderr)
                     return 2
                 if not options.json:
-                    counts = {name: info[name.lower()] for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
-                    tests = "".join(f"  {name} {each[0]}/{each[1]}" for name, each in counts.items() if each)
-                    print(f"\nresolved: {info['resolved']}{tests}\n{info['patch']}")
+                    print(f"\n{_verdict(info)}\n{info['patch']}")
                 if info["end_reason"] == "submitted":
                     return 0
                 print(f"swegym: the episode ended before the work was submitted: {_ending(info)}", file=sys.stderr)
@@ -132,6 +133,30 @@ def _run(options: argparse.Namespace) -> int:
         env.close()
     print("swegym: standard input ended before the work was submitted", file=sys.stderr)
     return 1
+
+
+def _print_step(observation: str, reward: float, info: Mapping[str, Any]) -> None:
+    shown = {**info, "timing": info["timing"].seconds}
+    print(json.dumps({"observation": observation, "reward": reward, "info": shown}), flush=True)
+
+
+def _verdict(info: Mapping[str, Any]) -> str:
+    """The verdict in lines, with the tests that failed and the seconds of grading."""
+    counts = {name: info[name.lower()] for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+    tests = "".join(f"  {name} {each[0]}/{each[1]}" for name, each in counts.items() if each)
+    lines = [f"resolved: {info['resolved']}{tests}"]
+    if info["resolved"]:
+        chance = info["forgery_chance"]
+        lines[0] += f"  proof {info['proof']}" + ("" if chance is None else f", forgery_chance {chance:.2g}")
+    if info["failure_reason"]:
+        lines.append(f"reason: {info['failure_reason']}")
+    failed = info["failed_tests"]
+    lines += [f"failed: {name}" for name in failed[:_SHOWN_TESTS]]
+    if len(failed) > _SHOWN_TESTS:
+        lines.append(f"failed: {len(failed) - _SHOWN_TESTS} others")
+    if info["set_aside"]:
+        lines.append(f"not graded: {', '.join(info['set_aside'])}")
+    return "\n".join([*lines, f"graded in {info['timing'].grading_s:.1f} s"])
 
 
 def _ending(info: Mapping[str, Any]) -> str:

@@ -7,9 +7,13 @@ import json
 from typing import Any
 
 from swegym_env.cli.options import DATASETS, add_command, add_dataset_arguments, add_json, find_task, load_chosen
+from swegym_env.errors import ConfigurationError
 from swegym_env.tasks.task import task_to_row
 
 __all__ = ["add_parser"]
+
+_KNOWN = ("instance_id", "repo", "base_commit", "version", "created_at", "image", "problem_statement")
+"""What whoever solves a task may see."""
 
 
 def add_parser(commands: Any) -> None:
@@ -19,14 +23,21 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--dataset", default="mini", help=DATASETS)
     add_dataset_arguments(parser)
-    parser.add_argument("--instance", help="show this task as a row of a dataset; --json: in one line of JSONL")
+    parser.add_argument("--instance", help="show this task, without what solves it; --json: in one line of JSONL")
+    parser.add_argument(
+        "--full", action="store_true", help="with --instance: the whole row, with gold patch, hidden tests and hints"
+    )
     add_json(parser, "task")
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.full and not options.instance:
+        raise ConfigurationError("--full: only with --instance")
     tasks = load_chosen(options, options.dataset)
     if options.instance:
-        print(json.dumps(task_to_row(find_task(tasks, options.instance)), indent=None if options.json else 2))
+        row = task_to_row(find_task(tasks, options.instance))
+        shown = row if options.full else {name: row[name] for name in _KNOWN if row[name]}
+        print(json.dumps(shown, indent=None if options.json else 2))
         return 0
     for task in tasks:
         title = task.problem_statement.strip().partition("\n")[0]

@@ -22,6 +22,7 @@ from swegym_env.grading.evaluation import Evaluation, evaluation_of
 from swegym_env.grading.verdict import FORGED, Policy, Verdict, grade_log
 from swegym_env.languages import Blinded, language_of
 from swegym_env.languages.changed import ChangedFile
+from swegym_env.long_work import ran_tests
 from swegym_env.prepare import LocalWorkspace
 from swegym_env.repo.applying import Checkout, PlainFile, apply_plainly
 from swegym_env.repo.capture import capture_patch
@@ -159,6 +160,7 @@ class TaskTests:
                     if self.builds is not None:
                         self.builds.took(took.duration_s)
                 result = self._run_tests(sandbox, evaluation)
+                ran_tests()
                 self._require_not_starved(result, "the tests", self.timeout_s)
                 if result.exit_code == 127:
                     self._require_runner(sandbox)

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from swegym_env.cli.long_work import show_long_work
 from swegym_env.errors import LayerError, RepositoryError
 from swegym_env.grading.grading import grade
-from swegym_env.long_work import LOG, begins, long_work
+from swegym_env.long_work import LOG, begins, long_work, ran_tests
 from swegym_env.prepare import prepare_locally
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.datasets import load_tasks
@@ -131,8 +132,24 @@ def test_work_that_takes_long_is_shown_with_its_seconds(capfd: pytest.CaptureFix
 
 def wait_for_timers() -> None:
     for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer):
+        if isinstance(thread, threading.Timer) and thread.interval < 1:
             thread.join()
+
+
+def test_work_that_goes_on_says_how_far_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with show_long_work(after_s=0.01, again_after_s=0.02), long_work("a-1", "doing it"):
+        begins()
+        for _ in range(3):
+            ran_tests()
+        err = ""
+        while err.count("\n") < 3:
+            err += capfd.readouterr().err
+            time.sleep(0.01)
+    assert err.splitlines()[:2] == [
+        "swegym: a-1: doing it …",
+        "swegym: a-1: doing it … 0 s so far, 3 runs of the tests",
+    ]
+    assert re.fullmatch(r"(.* so far.*\n)*swegym: a-1: doing it: done after 0\.\d s\n", capfd.readouterr().err)
 
 
 def test_a_terminal_shows_the_proof_of_a_first_verdict() -> None:

@@ -420,7 +420,8 @@ def test_commands_of_several_lines_stand_in_execute_tags(swegym: Run):
     done = swegym("run", *ONE_TASK, "--json", stdin=f"{stdin}echo '<execute>' four\necho five \\\nsubmit\n")
     assert (done.returncode, done.stderr) == (0, "")
     shown = [json.loads(line)["observation"].split("\n[exit")[0] for line in done.stdout.splitlines()]
-    assert shown[1:-1] == ["3", "one", "two\nthree", "<execute> four", "five \\"]
+    assert "<issue>" in shown[0]  # of the reset
+    assert shown[2:-1] == ["3", "one", "two\nthree", "<execute> four", "five \\"]
     assert shown[-1] == "Submitted."
     assert f">>> {here}\n3\n" in swegym("run", *ONE_TASK, stdin=stdin).stdout
 
@@ -488,8 +489,13 @@ def test_tasks_lists_a_dataset_and_shows_one_task(swegym: Run):
     listed = [json.loads(line) for line in swegym("tasks", "--json").stdout.splitlines()]
     assert len(listed) >= 200 and {"instance_id", "repo", "problem_statement"} == set(listed[0])
     assert len({row["instance_id"] for row in listed}) == len(listed)
-    shown = json.loads(swegym("tasks", "--instance", listed[0]["instance_id"]).stdout)
-    assert shown["problem_statement"].startswith(listed[0]["problem_statement"]) and shown["files"]
+    one = ("tasks", "--instance", listed[0]["instance_id"])
+    shown = json.loads(swegym(*one).stdout)
+    assert shown["problem_statement"].startswith(listed[0]["problem_statement"])
+    hidden = {"patch", "test_patch", "FAIL_TO_PASS", "PASS_TO_PASS", "hints_text", "eval_script", "test_command"}
+    assert not hidden & set(shown)
+    assert hidden < set(json.loads(swegym(*one, "--full").stdout))
+    assert_refused(swegym("tasks", "--full"), "--full: only with --instance")
 
 
 def test_run_starts_no_sandbox_for_another_episode(machine: Path):
