@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from swe_trainers.learning.losses import AdaptiveKL
 from swe_trainers.learning.master_weights import NARROW, MasterAdamW, MasterAdamW8bit
 from swe_trainers.learning.rewards import RunningMoments
 
-__all__ = ["Decay", "Learner", "Moments", "adamw", "scheduled", "set_learning_rate"]
+__all__ = ["Decay", "Learner", "Moments", "adamw", "kept_settings", "scheduled", "set_learning_rate"]
 
 Decay = Literal["constant", "linear", "cosine"]
 Moments = Literal["float32", "8bit"]
@@ -85,16 +86,25 @@ class Learner:
             raise ValueError("a critic of its own is in one of the two and not in the other")
         if self.critic is not None:
             self.critic.load_state_dict(state["critic"])
-        coded = isinstance(self.optimizer, AdamW8bit)
-        settings = [{name: group[name] for name in _SETTINGS & group.keys()} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"] if coded else with_float32_moments(state["optimizer"]))
-        for group, own in zip(self.optimizer.param_groups, settings, strict=True):
-            group.update(own)
+        moments = state["optimizer"]
+        if moments and not isinstance(self.optimizer, AdamW8bit):  # of ZeRO there are none here, see `take_shares`
+            moments = with_float32_moments(moments)
+        with kept_settings(self.optimizer):
+            self.optimizer.load_state_dict(moments)
         self.generator.set_state(state["generator"])
         if self.kl.target is not None and state["kl_coefficient"]:  # adapted, not a setting
             self.kl.coefficient = state["kl_coefficient"]
         self.returns = RunningMoments(**state.get("returns", {}))  # none in checkpoints of older versions
         self.updates, self.episodes, self.seconds = state["updates"], state["episodes"], state["seconds"]
+
+
+@contextmanager
+def kept_settings(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Around the loading of an optimizer's state: its settings stay what it was made with."""
+    settings = [{name: group[name] for name in _SETTINGS & group.keys()} for group in optimizer.param_groups]
+    yield
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
 
 
 def adamw(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from swe_trainers.errors import ConfigurationError
 from swe_trainers.learning.eight_bit import AdamW8bit
-from swe_trainers.learning.learner import Learner
+from swe_trainers.learning.learner import Learner, kept_settings
 from swe_trainers.learning.master_weights import MasterAdamW, MasterAdamW8bit, Masters, stepped
 from swe_trainers.model.attention import SegmentLayout
 from swe_trainers.model.language_model import LanguageModel, Unembedding
@@ -204,8 +204,9 @@ class AcceleratedSteps(torch.optim.Optimizer):
         return self._engine.optimizer.state_dict() if self._deepspeed else None
 
     def take_shares(self, shares: list[Any]) -> None:
-        """Take up the shares of all ranks, in their order."""
-        self._engine.optimizer.load_state_dict(shares, load_from_fp32_weights=True)
+        """Take up the shares of all ranks, in their order; settings stay, as in `Learner.load_state_dict`."""
+        with kept_settings(self):
+            self._engine.optimizer.load_state_dict(shares, load_from_fp32_weights=True)
 
     def _backward(self, loss: Tensor) -> None:
         # DDP waits for every parameter, and a loss without values does not touch the value head.

@@ -27,6 +27,7 @@ from typing import Generic, TypeVar
 
 from swegym_env.errors import StorageError
 from swegym_env.repo.differ import differ
+from swegym_env.repo.git import ANY_OWNER, Git
 from swegym_env.repo.objects import GITLINK, Blob
 from swegym_env.repo.patches import refused_patch
 from swegym_env.repo.reader import Reading, readers
@@ -116,8 +117,9 @@ def capture_patch(sandbox: Sandbox, base: Path, *, fresh: bool = False) -> str:
     """The changes in `sandbox` against the base commit, as `git add -A && git diff --cached --no-renames` prints them.
 
     Includes untracked and binary files, modes, deletions, links, and nested repositories as the commit that they are
-    at. Excludes `.git`, byte code, and files that `.gitignore` names. Attributes and settings have no effect. A file
-    over 16 MiB, or one that cannot be read, is excluded and named in a line before the first diff, which git skips.
+    at. Excludes `.git`, byte code, files of submodules that are not checked out, and those that `.gitignore` names.
+    Attributes and settings have no effect. A file over 16 MiB, or one that cannot be read, is excluded and named in a
+    line before the first diff, which git skips.
 
     Changes beyond the limits `patch_…` of the sandbox are refused: the patch is one line that says why, see
     `repo.patches.refusal`.
@@ -278,7 +280,8 @@ def _patch_of(
     commit = _base_commit(base)
     before: dict[str, _File] = {}
     after: dict[str, _File] = {}
-    repositories = _nested_repositories(base, theirs, changes, budget)
+    nested = _nested_repositories(base, theirs, changes, budget)
+    repositories = {path: head for path, head in nested.items() if not commit.is_in_submodule(path)}
     candidates: dict[str, os.stat_result] = {}
     for number, change in enumerate(changes):
         if number % 64 == 63:
@@ -286,8 +289,9 @@ def _patch_of(
         if f"/{change.path}/".find("/.git/") >= 0:
             continue
         before.update(commit.files_at(change.path))
-        if change.status is not None and not _is_below(repositories, change.path):
-            candidates[change.path] = change.status
+        if change.status is None or _is_below(repositories, change.path) or commit.is_in_submodule(change.path):
+            continue
+        candidates[change.path] = change.status
     for path, head in repositories.items():
         before.update(commit.files_at(path))
         after[path] = _File(GITLINK, bytes.fromhex(head), 0, head.encode())
@@ -465,6 +469,7 @@ class _BaseCommit:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._known: dict[str, _File | bool] = {}  # path → the file; else whether it is a directory
+        self._submodules: dict[str, bool] = {}  # directory → whether it is a submodule that is not checked out
 
     def files_at(self, path: str) -> dict[str, _File]:
         """The files at `path`, below it, or above it; without their content."""
@@ -479,6 +484,24 @@ class _BaseCommit:
             if at < 0:
                 return self._below(path)
             at = path.find("/", at + 1)
+
+    def is_in_submodule(self, path: str) -> bool:
+        """Whether `path` is below a submodule that is not checked out: git does not look there."""
+        at, directory = path.find("/"), ""
+        while at >= 0 and self._look(path[:at]) is True:
+            directory, at = path[:at], path.find("/", at + 1)
+        if not directory:
+            return False
+        known = self._submodules.get(directory)
+        if known is None:
+            # A checkout makes empty directories for submodules alone; an image can have others.
+            known = not os.listdir(self._root / directory) and self._is_submodule(directory)
+            self._submodules[directory] = known
+        return known
+
+    def _is_submodule(self, directory: str) -> bool:
+        git = Git(f"the base commit in {self._root}", self._root)
+        return git.text("ls-tree", "HEAD", "--", directory, env=ANY_OWNER).startswith("160000 ")
 
     def blob(self, path: str) -> Blob:
         """The file at `path`, which exists."""

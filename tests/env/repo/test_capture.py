@@ -250,6 +250,32 @@ def test_a_nested_repository_without_a_commit_loses_no_file(store: LayerStore) -
         sandbox.close()
 
 
+def test_files_of_a_submodule_that_is_not_checked_out_are_excluded_as_by_git(store: LayerStore, tmp_path: Path) -> None:
+    clone = tmp_path / "clones" / "a+b"
+    clone.mkdir(parents=True)
+    git(clone, "init", "-q")
+    (clone / "a.py").write_text("x = 1\n")
+    git(clone, "add", "a.py")
+    for place in ("lib/th*ng", "other"):
+        git(clone, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{place}")
+    git(clone, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "with submodules")
+    commit = git(clone, "rev-parse", "HEAD").strip()
+    task = Task(instance_id="x", repo="a/b", base_commit=commit, problem_statement="", patch="")
+    workspace = prepare_locally(task, repos=str(clone.parent), store=store)
+    sandbox = open_sandbox(workspace.spec)
+    sandbox.start()
+    try:
+        sandbox.run(
+            "echo 1 >'lib/th*ng/x'; mkdir -p other/d; echo 2 >other/d/x; echo 3 >lib/new; echo 4 >>a.py; "
+            "mkdir other/own; cd other/own; git init -q; echo 5 >y; git add y; "
+            "git -c user.name=a -c user.email=a@b commit -qm own; cd /testbed"
+        )
+        patch = capture_patch(sandbox, workspace.base)
+        assert patch == printed_by_git(sandbox) and patch.count("diff --git") == 2
+    finally:
+        sandbox.close()
+
+
 def bytes_read(work: Callable[[], object]) -> int:
     """What this process reads while it does `work`, by the kernel's count."""
 

@@ -40,7 +40,12 @@ def train_save_and_resume(folder: Path, cases: list[Case]) -> None:
         checkpoints.save(1, {"learner": learner.state_dict(), "stopped": False})
         _, straight = updates(case, 1, 2, learner)
         again = fresh(case)
+        for group in again.optimizer.param_groups:  # as of a run that goes on with another `adam_epsilon`
+            group["eps"] = 1e-7
         again.load_state_dict(checkpoints_of(case)(folder / f"case-{number}", again).load()["learner"])
+        assert {group["eps"] for group in again.optimizer.param_groups} == {1e-7}
+        for group in again.optimizer.param_groups:
+            group["eps"] = 1e-8
         results.append([straight, updates(case, 1, 2, again)[1]])
     if dist.get_rank() == 0:
         torch.save(results, folder / "results.pt")
@@ -57,7 +62,9 @@ def test_zero_updates_equal_those_of_one_process_and_resume(kind: str, tmp_path:
     on_ranks(2, tmp_path, train_save_and_resume, cases)
     for case, (straight, resumed) in zip(cases, torch.load(tmp_path / "results.pt", weights_only=True), strict=True):
         learner, _ = updates(replace(case, scale=None), 0, 1, learner_of(replace(case, scale=None)))
-        _, expected = updates(replace(case, scale=None), 1, 2, learner)
+        _, alone = updates(replace(case, scale=None), 1, 2, learner)
+        # The representation is looked at in one process only.
+        expected = {name: value for name, value in alone.items() if "representation/" not in name}
         assert straight.keys() == resumed.keys() == expected.keys()
         for name, value in expected.items():
             for found in (straight, resumed):
