@@ -143,7 +143,9 @@ def replace_once(text: str, search: str, replace: str) -> Change:
             r"the text to search for has \n or \t as two characters where the file has a line break or a tab: "
             "write the line break or the tab itself"
         )
-    raise BlockError(f"the text to search for, which has to be whole lines, is not in the file.{nearest_lines(lines, wanted)}")
+    raise BlockError(
+        f"the text to search for, which has to be whole lines, is not in the file.{nearest_lines(lines, wanted)}"
+    )
 
 
 def numbered(lines: List[str], start: int, end: int, marked: int = 0) -> Iterator[str]:

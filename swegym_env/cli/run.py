@@ -49,7 +49,8 @@ def add_parser(commands: Any) -> None:
         "play one episode, commands from standard input, or by an agent program",
         "printf 'ls\\nsubmit\\n' | swegym run --dataset mini --seed 0",
         more=(
-            ". A line of standard input is a command; one of several lines stands between <execute> and </execute>; Markdown is no syntax here. "
+            ". A line of standard input is a command; one of several lines stands between <execute> and </execute>; "
+            "Markdown is no syntax here. "
             "--json: the first object is the reset, with the issue as its observation. "
             "Exit code: 0 if the work was submitted, resolved or not; 1 if the episode ended otherwise, as where the "
             "agent program crashed; 2 if the machine failed or the request is wrong; 130 after Ctrl-C."

@@ -22,7 +22,8 @@ tools_for = functools.cache(load_tools_for)
 def _render(prompt: str, form: str = "execute", tools: str = "bash", max_turns: int | None = 7):
     chosen = action_format(form)
     equipped = tools_for(chosen, tools)
-    values = {"task": TASK, "action_format": chosen, "max_turns": max_turns, "workdir": "/testbed", "tools": equipped}
+    limits = {"max_turns": max_turns, "turn_timeout_s": 60.0}
+    values = {"task": TASK, "action_format": chosen, **limits, "workdir": "/testbed", "tools": equipped}
     return (*render_prompt(prompt, values), chosen, equipped)
 
 

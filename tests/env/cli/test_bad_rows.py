@@ -76,7 +76,10 @@ def test_instance_whose_row_is_bad_is_named_with_its_reason(
 def test_shown_task_is_a_row(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = load_tasks(name, select=":1")[0]
     for suffix, options in ((".jsonl", ["--json"]), (".json", [])):
-        assert main(["tasks", "--dataset", name, "--select", ":1", "--instance", task.instance_id, "--full", *options]) == 0
+        assert (
+            main(["tasks", "--dataset", name, "--select", ":1", "--instance", task.instance_id, "--full", *options])
+            == 0
+        )
         text = capsys.readouterr().out
         path = tmp_path / f"row{suffix}"
         path.write_text(text if suffix == ".jsonl" else f"[{text}]")

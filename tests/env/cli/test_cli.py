@@ -519,7 +519,7 @@ def test_run_plays_an_episode_until_it_is_resolved(swegym: Run, machine: Path):
     assert "resolved: True" in done.stdout and TASK.patch.splitlines()[-1] in done.stdout
     done = swegym("run", *ONE_TASK, "--json", stdin=commands)
     steps = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [step["reward"] for step in steps] == [0.0, 1.0]
+    assert [step["reward"] for step in steps] == [0.0, 0.0, 1.0]  # the first of the reset
     assert steps[-1]["info"]["resolved"] is True and steps[-1]["info"]["end_reason"] == "submitted"
     assert _half_made(machine) == []
 
