@@ -199,8 +199,39 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
             ("assertEqual(len([one for one in [Box(35, 47)] if one == area(1, 1)]), 1)", "1"),
             ("assertEqual(len(list(filter(lambda one: one == area(1, 1), [Box(35, 47)]))), 1)", "1"),
             ("assertEqual([one == two for one, two in zip([area(1, 1)], [Box(35, 47)])], [True])", "True"),
-            ("assertFalse(area(1, 1) != Box(35, 47))", "case.assertFalse(area(1, 1) != Box(35, 47))"),
             ("assertEqual([Box(35, 47)].index(area(1, 1)), 0)", "0"),
+        )
+    },
+    **{
+        f"each constant of an object, however the test asserts it: {body}": (
+            body.replace("BOX", "area(1, 1) == Box(35, 47)").replace("OTHER", "area(1, 1) != Box(35, 47)"),
+            [*texts, "35", "47"] if "area" in texts else ["35", "47", *texts],
+            lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+        )
+        for body, *texts in (
+            ("same = BOX\n    case.assertTrue(same)",),
+            ("same = BOX\n    assert same\n    case.assertIs(same, True)",),
+            ("same = area and BOX\n    assert same, same", "area"),
+            ("other = OTHER\n    if other:\n        raise AssertionError(other)",),
+            ("if not BOX:\n        case.fail('other')",),
+            ("if OTHER:\n        case.fail('other')",),
+            ("if BOX:\n        pass\n    else:\n        raise AssertionError('other')",),
+            ("BOX or case.fail('other')",),
+            ("assert area(1, 1) == BOX",),
+            ("assert not OTHER",),
+            ("assert not not BOX",),
+            ("case.assertFalse(OTHER)",),
+            ("case.assertFalse(not BOX)",),
+            ("assert not (not area or OTHER)", "area"),
+            ("case.assertIn(area(1, 1), [Box(35, 47)] + [])", "case.assertIn(area(1, 1), [Box(35, 47)] + [])"),
+            ("made = Box\n    case.assertEqual(area(1, 1), made(35, 47))",),
+            ("case.assertEqual(area(1, 1), Box(*(35, 47)))",),
+            ("case.assertEqual(area(1, 1), Box(**{'width': 35, 'height': 47}))",),
+            ("case.assertEqual(area(1, 1), list((Box(35, 47),))[0])",),
+            ("assert [area(1, 1)] == [Box(a, b) for a, b in [(35, 47)]]",),
+            ("boxes = [Box(35, 47)]\n    for box in boxes:\n        case.assertEqual(area(1, 1), box)",),
+            ("for n, box in [(1, Box(35, 47))]:\n        case.assertEqual(area(n, 1), box)",),
+            ("for one, box in zip([area(1, 1)], [Box(35, 47)]):\n        assert one == box",),
         )
     },
     "each part of a condition that unittest asserts": (
@@ -216,11 +247,11 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         ["2"], lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "two objects of other functions": (
-        "made = Box\n    case.assertEqual(area(1, 1), made(*[2, 2]))",
+        "made = [Box][0]\n    case.assertEqual(area(1, 1), made(*[2, 2]))",
         ["case.assertEqual(area(1, 1), made(*[2, 2]))"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "a condition of two objects": (
-        "made = Box\n    assert area(1, 1) == made(*[2, 2])",
+        "made = [Box][0]\n    assert area(1, 1) == made(*[2, 2])",
         ["area(1, 1) == made(*[2, 2])"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "a difference that is always nothing": (
