@@ -11,17 +11,18 @@ Each `Condition` has neither `not` nor `and` around it, and sets another express
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from swegym_env.languages.python.parsing import walk
 from swegym_env.languages.python.source import called
 
-__all__ = ["Condition", "conditions_of", "fails", "slot", "slot_in"]
+__all__ = ["Condition", "conditions_of", "decides_elsewhere", "slot", "slot_in", "truth_of"]
 
 _TRUTHS = {"assertTrue": True, "assertFalse": False}
 _OF_TRUTHS = frozenset({"assertIs", "assertEqual", "assertEquals"})
 _RETURNING_TRUTHS = frozenset({"all", "any", "bool", "isinstance", "issubclass", "__eq__", "__ne__", "__contains__"})
+_COMPARING = frozenset({"index", "count", "__eq__", "__ne__", "__contains__"})
 _FAILURES = frozenset({"AssertionError", "failureException", "Failed", "Exception"})
 _Put = Callable[[ast.expr], None]
 Slot = tuple[Callable[[], ast.expr], _Put]
@@ -38,12 +39,14 @@ class Condition:
         whole: the largest expression that consists of this condition alone, or the call that asserts it. Its place
             counts as the place of the condition.
         put: sets an expression that has to be true in the place of `whole`.
+        is_negated: whether `whole` itself has to be false.
     """
 
     node: ast.expr
     holds: bool
     whole: ast.expr
     put: _Put
+    is_negated: bool = False
 
 
 def conditions_of(statement: ast.stmt, function: ast.AST) -> Iterator[Condition]:
@@ -58,18 +61,17 @@ def conditions_of(statement: ast.stmt, function: ast.AST) -> Iterator[Condition]
 
 def _checked_by(statement: ast.stmt, function: ast.AST) -> Iterator[Condition]:
     if isinstance(statement, ast.Assert):
-        yield Condition(statement.test, True, statement.test, slot(statement, "test")[1])
-    elif (isinstance(statement, ast.If) or (isinstance(statement, ast.While) and len(statement.body) == 1)) and fails(
+        yield _at(statement.test, slot(statement, "test"), holds=True)
+    elif (isinstance(statement, ast.If) or (isinstance(statement, ast.While) and len(statement.body) == 1)) and _fails(
         statement.body
     ):
-        yield Condition(statement.test, False, statement.test, _setter(slot(statement, "test"), holds=False))
-    elif isinstance(statement, ast.If) and fails(statement.orelse):
-        yield Condition(statement.test, True, statement.test, slot(statement, "test")[1])
+        yield _at(statement.test, slot(statement, "test"), holds=False)
+    elif isinstance(statement, ast.If) and _fails(statement.orelse):
+        yield _at(statement.test, slot(statement, "test"), holds=True)
     elif isinstance(statement, ast.Expr):
         value = statement.value
         if isinstance(value, ast.BoolOp) and len(value.values) == 2 and _is_failure(value.values[1]):
-            first, holds = slot_in(value.values, 0), isinstance(value.op, ast.Or)
-            yield Condition(value.values[0], holds, value.values[0], _setter(first, holds=holds))
+            yield _at(value.values[0], slot_in(value.values, 0), holds=isinstance(value.op, ast.Or))
         elif isinstance(value, ast.Call):
             yield from _asserted_by(value, function)
 
@@ -89,7 +91,7 @@ def _asserted_by(call: ast.Call, function: ast.AST) -> Iterator[Condition]:
         for known, tested in ((call.args[1], 0), (call.args[0], 1)):
             node: ast.expr = call.args[tested]
             if isinstance(known, ast.Constant) and isinstance(known.value, bool) and isinstance(node, ast.Name):
-                condition = Condition(node, known.value, node, _setter(slot_in(call.args, tested), holds=known.value))
+                condition = _at(node, slot_in(call.args, tested), holds=known.value)
                 yield from (one for one in _parts(condition, function) if one.node is not node)
 
 
@@ -104,18 +106,15 @@ def _parts(condition: Condition, function: ast.AST) -> Iterator[Condition]:
         yield from _parts(replace(condition, node=node.operand, holds=not holds), function)
     elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And if holds else ast.Or):
         for number, value in enumerate(node.values):
-            part = Condition(value, holds, value, _setter(slot_in(node.values, number), holds=holds))
-            yield from _parts(part, function)
-    elif isinstance(node, ast.Name) and (bound := _bound_to(node, function)) is not None:
+            yield from _parts(_at(value, slot_in(node.values, number), holds=holds), function)
+    elif isinstance(node, ast.Name) and (bound := truth_of(node, function)) is not None:
         assert bound.value is not None, "what binds a name has a value"
-        value = bound.value
-        part = Condition(value, holds, value, _setter(slot(bound, "value"), holds=holds, is_bound=True))
-        yield from _parts(part, function)
+        yield from _parts(_at(bound.value, slot(bound, "value"), holds=holds, is_bound=True), function)
     else:
         yield condition
 
 
-def _bound_to(name: ast.Name, function: ast.AST) -> ast.Assign | ast.AnnAssign | None:
+def truth_of(name: ast.Name, function: ast.AST) -> ast.Assign | ast.AnnAssign | None:
     """The only statement that binds a name, if it binds it to a truth value."""
     stores = [node for node in walk(function) if isinstance(node, ast.Name) and node.id == name.id and _is_set(node)]
     if len(stores) != 1:
@@ -141,7 +140,7 @@ def _is_truth(node: ast.expr) -> bool:
     return isinstance(node, ast.Compare) or called(node) in _RETURNING_TRUTHS
 
 
-def fails(body: list[ast.stmt]) -> bool:
+def _fails(body: list[ast.stmt]) -> bool:
     """Whether a block ends with the failure of the test."""
     if not body:
         return False
@@ -158,6 +157,41 @@ def _is_failure(node: ast.expr) -> bool:
     return called(node) == "fail"
 
 
+def decides_elsewhere(function: ast.AST, read: Iterable[ast.expr]) -> bool:
+    """Whether a test compares objects, or asserts something, outside of the expressions in `read`."""
+    nodes = walk(function)
+    blocks = [item.context_expr for node in nodes if isinstance(node, ast.With | ast.AsyncWith) for item in node.items]
+    inside = {id(inner) for one in (*read, *blocks) for inner in walk(one)}
+    objects = {
+        target.id
+        for node in nodes
+        if isinstance(node, ast.Assign) and any(map(_makes_an_object, walk(node.value)))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def is_object(node: ast.AST) -> bool:
+        return any(_makes_an_object(one) or getattr(one, "id", "") in objects for one in walk(node))
+
+    for node in nodes:
+        if id(node) in inside:
+            continue
+        compared: list[ast.expr] = []
+        if isinstance(node, ast.Call) and called(node).startswith("assert"):
+            return True
+        if isinstance(node, ast.Call) and called(node) in _COMPARING:
+            compared = node.args
+        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
+            compared = [node.left, *node.comparators]
+        if any(map(is_object, compared)):
+            return True
+    return False
+
+
+def _makes_an_object(node: ast.AST) -> bool:
+    return isinstance(node, ast.expr) and called(node).lstrip("_")[:1].isupper()
+
+
 def slot(holder: ast.AST, key: str) -> Slot:
     """The place of an attribute of a node."""
     return lambda: getattr(holder, key), lambda node: setattr(holder, key, node)
@@ -168,8 +202,8 @@ def slot_in(holder: list[ast.expr], place: int) -> Slot:
     return lambda: holder[place], lambda node: holder.__setitem__(place, node)
 
 
-def _setter(place: Slot, *, holds: bool, is_bound: bool = False) -> _Put:
-    """What sets an expression that has to be true in a place whose expression has to be true, or false.
+def _at(node: ast.expr, place: Slot, *, holds: bool, is_bound: bool = False) -> Condition:
+    """The condition that an expression in this place is true, or false.
 
     Args:
         is_bound: whether the value gets a name, which may have other uses: it has to be a truth value.
@@ -180,7 +214,7 @@ def _setter(place: Slot, *, holds: bool, is_bound: bool = False) -> _Put:
         is_list = is_bound and isinstance(made, ast.List)
         place[1](ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), made)) if is_list else made)
 
-    return put
+    return Condition(node, holds, node, put, is_negated=not holds)
 
 
 def _negated(test: ast.expr) -> ast.expr:
