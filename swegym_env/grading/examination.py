@@ -184,6 +184,7 @@ def examine(
         chances |= known
     chance = max(chances.values(), default=1.0)
     guess = max(guess, rule_chance(shares, task.problem_statement, one_by_one=probe.one_by_one))
+    guess = max(guess, float(examination.has_unexamined(probe.names)))
     if not (scrutiny.is_edit or scrutiny.required):
         guess = max(guess, nearest_chance(shares, run.bits, one_by_one=probe.one_by_one))
     # A value that may be guessed counts as a repair, and so rejects nothing.
@@ -442,6 +443,11 @@ class Examination:
     def lineup(self, shares: Shares) -> Lineup:
         added = added_lines(self.tests.task.test_patch)
         return self.language.make_lineup(self.files, self.names, added, shares, secrets.randbits(64))
+
+    def has_unexamined(self, names: frozenset[str]) -> bool:
+        """Whether one of these tests may pass for another reason than the repair, which no copy examines."""
+        found = self.language.unexamined(self.files, self.names, added_lines(self.tests.task.test_patch))
+        return not found.isdisjoint(names)
 
     def judge(self, lineup: Lineup) -> tuple[list[Copy], set[ExpectedValue]]:
         """Copies on which only the patch is wrong, and expectations on which the gold patch is wrong too."""

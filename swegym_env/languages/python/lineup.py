@@ -25,7 +25,7 @@ from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.caching import cached_for_task
-from swegym_env.languages.python.conditions import Condition, Slot, conditions_of, slot, slot_in
+from swegym_env.languages.python.conditions import Condition, Slot, conditions_of, decides_elsewhere, slot, slot_in
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
@@ -44,7 +44,7 @@ from swegym_env.languages.python.source import (
     tests_in,
 )
 
-__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "only_tests", "with_other_values"]
+__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "only_tests", "unexamined", "with_other_values"]
 
 _MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -186,6 +186,18 @@ def expectations(
 ) -> tuple[ExpectedValue, ...]:
     """See `Language.expectations`."""
     return tuple(found for *_, expected in _tests(files, names, added_lines) for found in expected)
+
+
+def unexamined(
+    files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+) -> frozenset[str]:
+    """See `Language.unexamined`."""
+    found = frozenset[str]()
+    for _, function, _, words, _, expected in _tests(files, names, added_lines):
+        made = copy.deepcopy(function)
+        if decides_elsewhere(made, [condition for condition, _ in conditions(made, words)]):
+            found |= expected[-1].names
+    return found
 
 
 def make_lineup(
@@ -561,17 +573,17 @@ def _name_classes(function: Function) -> None:
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a function but those of classes inside; the probe tells which of them run.
+    """All statements of a function; the probe tells which of them run.
 
-    The code under test may be to call the functions inside.
+    The code under test may be to call the functions inside, and methods of the classes.
     """
     for statement in body:
         yield statement
-        blocks = ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try | Function
-        if isinstance(statement, blocks):
-            yield from _statements(statement.body)
-            yield from _statements(getattr(statement, "orelse", ()))
-            yield from _statements(getattr(statement, "finalbody", ()))
+        blocks = [statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
+        for block in blocks:
+            yield from _statements(getattr(block, "body", ()))
+        yield from _statements(getattr(statement, "orelse", ()))
+        yield from _statements(getattr(statement, "finalbody", ()))
 
 
 def _last_resort(function: Function) -> _Site:
