@@ -641,7 +641,7 @@ class _File:
             for node in walk(function):
                 inner = [one.whole for one in self._conditions_at(node, function)]
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not inner:
-                    read.append(node.value)
+                    read += [node.value] if _is_judging(node.value) else []
                     inner = [node.value] if _is_judging(node.value) and not self._is_helper(node.value) else []
                 elif isinstance(node, ast.With | ast.AsyncWith):
                     inner = [

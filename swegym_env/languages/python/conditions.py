@@ -17,12 +17,21 @@ from dataclasses import dataclass, replace
 from swegym_env.languages.python.parsing import walk
 from swegym_env.languages.python.source import called
 
-__all__ = ["Condition", "conditions_of", "decides_elsewhere", "slot", "slot_in", "truth_of"]
+__all__ = [
+    "Condition",
+    "bindings",
+    "compares_objects",
+    "conditions_of",
+    "decides_elsewhere",
+    "slot",
+    "slot_in",
+    "truth_of",
+]
 
 _TRUTHS = {"assertTrue": True, "assertFalse": False}
 _OF_TRUTHS = frozenset({"assertIs", "assertEqual", "assertEquals"})
 _RETURNING_TRUTHS = frozenset({"all", "any", "bool", "isinstance", "issubclass", "__eq__", "__ne__", "__contains__"})
-_COMPARING = frozenset({"index", "count", "__eq__", "__ne__", "__contains__"})
+_COMPARING = frozenset({"index", "count", "remove", "__eq__", "__ne__", "__contains__"})
 _FAILURES = frozenset({"AssertionError", "failureException", "Failed", "Exception"})
 _Put = Callable[[ast.expr], None]
 Slot = tuple[Callable[[], ast.expr], _Put]
@@ -162,30 +171,46 @@ def decides_elsewhere(function: ast.AST, read: Iterable[ast.expr]) -> bool:
     nodes = walk(function)
     blocks = [item.context_expr for node in nodes if isinstance(node, ast.With | ast.AsyncWith) for item in node.items]
     inside = {id(inner) for one in (*read, *blocks) for inner in walk(one)}
+    others = [node for node in nodes if id(node) not in inside]
+    return any(isinstance(node, ast.Call) and called(node).startswith("assert") for node in others) or compares_objects(
+        function, others
+    )
+
+
+def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) -> bool:
+    """Whether a function compares objects that it makes, in one of these nodes or anywhere."""
     objects = {
-        target.id
-        for node in nodes
-        if isinstance(node, ast.Assign) and any(map(_makes_an_object, walk(node.value)))
-        for target in node.targets
-        if isinstance(target, ast.Name)
+        name.id
+        for node in walk(function)
+        for target, value in bindings(node)
+        if any(map(_makes_an_object, walk(value)))
+        for name in walk(target)
+        if isinstance(name, ast.Name)
     }
-
-    def is_object(node: ast.AST) -> bool:
-        return any(_makes_an_object(one) or getattr(one, "id", "") in objects for one in walk(node))
-
-    for node in nodes:
-        if id(node) in inside:
-            continue
+    for node in walk(function) if nodes is None else nodes:
         compared: list[ast.expr] = []
-        if isinstance(node, ast.Call) and called(node).startswith("assert"):
-            return True
-        if isinstance(node, ast.Call) and called(node) in _COMPARING:
+        if isinstance(node, ast.Call) and called(node) in _COMPARING and isinstance(node.func, ast.Attribute):
+            compared = [node.func.value, *node.args]
+        elif isinstance(node, ast.Call) and called(node).startswith("assert"):
             compared = node.args
         elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
             compared = [node.left, *node.comparators]
-        if any(map(is_object, compared)):
+        inner = [one for side in compared for one in walk(side)]
+        if any(_makes_an_object(one) or getattr(one, "id", "") in objects for one in inner):
             return True
     return False
+
+
+def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The targets to which a statement or a part of a comprehension binds values, and of which value each is a part."""
+    if isinstance(node, ast.Assign):
+        yield from ((target, node.value) for target in node.targets)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        yield node.target, node.value
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield node.target, node.iter
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield node.optional_vars, node.context_expr
 
 
 def _makes_an_object(node: ast.AST) -> bool:

@@ -25,7 +25,16 @@ from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.caching import cached_for_task
-from swegym_env.languages.python.conditions import Condition, Slot, conditions_of, decides_elsewhere, slot, slot_in
+from swegym_env.languages.python.conditions import (
+    Condition,
+    Slot,
+    bindings,
+    compares_objects,
+    conditions_of,
+    decides_elsewhere,
+    slot,
+    slot_in,
+)
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
@@ -145,6 +154,7 @@ _TAKING_LISTS = frozenset({"filter", "map", "zip", "sorted", "list", "tuple", "s
 _PUTTING_TOGETHER = frozenset(
     ("approx", "array", "dedent", "set", "frozenset", "list", "tuple", "dict", "sorted", "reversed", "zip", "enumerate")
 ) | {"int", "float", "str", "bytes"}
+_OF_DISPLAYS = frozenset({"items", "values", "keys", "get", "copy", "partial"})
 _FINDING_ITEMS = frozenset({"index", "count", "__contains__"})
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
 
@@ -193,11 +203,92 @@ def unexamined(
 ) -> frozenset[str]:
     """See `Language.unexamined`."""
     found = frozenset[str]()
-    for _, function, _, words, _, expected in _tests(files, names, added_lines):
+    for path, function, _, words, _, expected in _tests(files, names, added_lines):
         made = copy.deepcopy(function)
-        if decides_elsewhere(made, [condition for condition, _ in conditions(made, words)]):
+        read = [condition for condition, sites in conditions(made, words) if sites]
+        helpers = _comparing_helpers(files[path])
+        calls = {called(node) for node in walk(made) if isinstance(node, ast.Call)}
+        own = _own_functions(made)
+        computed = _computed_names(made, own)
+        if (
+            calls & helpers
+            or decides_elsewhere(made, read)
+            or any(_expects_unseen(condition, made, computed, own) for condition in read)
+        ):
             found |= expected[-1].names
     return found
+
+
+@cached_for_task(len)
+def _comparing_helpers(text: str) -> frozenset[str]:
+    """The functions of a file, other than tests, that compare objects."""
+    functions = [node for node in walk(parse(text)) if isinstance(node, Function)]
+    return frozenset(one.name for one in functions if not one.name.startswith("test") and compares_objects(one))
+
+
+def _own_functions(function: Function) -> frozenset[str]:
+    """The names that a test defines functions for, or binds otherwise."""
+    names = [name for node in walk(function) for target, _ in bindings(node) for name in walk(target)]
+    own = {name.id for name in names if isinstance(name, ast.Name)}
+    return frozenset(own | {node.name for node in walk(function) if isinstance(node, Function)})
+
+
+def _computed_names(function: Function, own: Collection[str]) -> frozenset[str]:
+    """The names that a test binds to results of other functions than its own."""
+    bound = [pair for node in walk(function) for pair in bindings(node)]
+    found: set[str] = set()
+    before = -1
+    while before < len(found):
+        before = len(found)
+        for target, value in bound:
+            if _is_computed(value, found, own):
+                found |= {name.id for name in walk(target) if isinstance(name, ast.Name)}
+    return frozenset(found)
+
+
+def _is_computed(node: ast.expr, computed: Collection[str], own: Collection[str]) -> bool:
+    """Whether an expression calls a function other than those of the test, or uses a name with such a result."""
+    return any(
+        (isinstance(inner, ast.Name) and inner.id in computed)
+        or (
+            isinstance(inner, ast.Call)
+            and not (_makes_an_object(inner) or called(inner) in {*own, *_PUTTING_TOGETHER, *_OF_DISPLAYS})
+        )
+        for inner in walk(node)
+    )
+
+
+def _expects_unseen(condition: ast.expr, function: Function, computed: Collection[str], own: Collection[str]) -> bool:
+    """Whether a value is compared that is neither computed nor visible in the test: a weaker equality may meet it."""
+    sides: list[ast.expr] = []
+    while isinstance(condition, ast.UnaryOp | ast.Call):
+        if isinstance(condition, ast.UnaryOp):
+            condition = condition.operand
+        elif called(condition) in ("assertTrue", "assertFalse"):
+            condition = condition.args[0]
+        else:
+            break
+    if isinstance(condition, ast.Call) and called(condition) in _EQUALITIES | {"assertIn"}:
+        sides = condition.args[:2]
+    elif isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+        sides = [condition.left, *condition.comparators]
+    seen = any(True for side in sides for top in _tops(side, function) for _ in _constants(top, None))
+    return not seen and any(
+        _may_be_an_object(side, function, own) and not _is_computed(side, computed, own) for side in sides
+    )
+
+
+def _may_be_an_object(node: ast.expr, function: Function, own: Collection[str]) -> bool:
+    """Whether an expression is an object that the test makes, or what it has from elsewhere."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id not in own
+    if isinstance(node, ast.Subscript):
+        return _may_be_an_object(node.value, function, own)
+    if isinstance(node, ast.Name):
+        bound = [pair for inner in walk(function) for pair in bindings(inner)]
+        values = [value for target, value in bound for name in walk(target) if getattr(name, "id", "") == node.id]
+        return node.id not in own or any(map(_holds_objects, values))
+    return _makes_an_object(node) or called(node) in own
 
 
 def make_lineup(
@@ -622,9 +713,10 @@ def _constants(node: ast.expr, function: Function | None) -> Iterator[ast.Consta
             yield from _constants(argument, None)
     elif _holds_objects(node):
         yield from _constants_of_objects(node)
-    elif isinstance(node, ast.Name) and function is not None:
-        for value in _bound(node, function):
-            yield from _constants(value, None)
+    elif isinstance(node, ast.Name | ast.Subscript) and function is not None:
+        for value in itertools.islice(_tops(node, function), 1, None):
+            if isinstance(node, ast.Name) or _holds_objects(value):
+                yield from _constants(value, None)
 
 
 def _holds_objects(node: ast.AST) -> bool:
@@ -661,34 +753,45 @@ def _bound(name: ast.Name, function: Function) -> list[ast.expr]:
     if sum(map(_is_stored, uses)) != 1:
         return []
     for statement in _statements(function.body):
-        if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets):
+        for target, value in bindings(statement):
+            if not any(inner in uses for inner in walk(target)):
+                continue
+            if isinstance(statement, ast.For):
+                items = _items(target, value, name.id, function)
+                return items if any(map(_holds_objects, items)) else []
             asserted = {id(inner) for each in _statements(function.body) for inner in _asserted(each, function)}
             others = sum(id(use) not in asserted for use in uses) - 1
-            return [statement.value] if len(uses) == 2 or not others else []
-        if isinstance(statement, ast.For) and any(inner in uses for inner in walk(statement.target)):
-            items = _items(statement.target, statement.iter, name.id, function)
-            return items if any(map(_holds_objects, items)) else []
+            return _parts_for(name.id, target, value) if len(uses) == 2 or not others else []
+    return []
+
+
+def _parts_for(name: str, target: ast.expr, value: ast.expr) -> list[ast.expr]:
+    """The part of a value that a target binds to a name."""
+    if isinstance(target, ast.Name):
+        return [value] if target.id == name else []
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+        pairs = zip(target.elts, value.elts, strict=False)
+        return [found for part, each in pairs for found in _parts_for(name, part, each)]
     return []
 
 
 def _items(target: ast.expr, iterated: ast.expr, name: str, function: Function) -> list[ast.expr]:
     """What a loop over displays binds to a name."""
+    if isinstance(iterated, ast.Name):
+        bound = _bound(iterated, function)
+        return _items(target, bound[0], name, function) if len(bound) == 1 else []
+    if isinstance(iterated, ast.List | ast.Tuple):
+        return [found for item in iterated.elts for found in _parts_for(name, target, item)]
+    if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Attribute):
+        held = [top for top in _tops(iterated.func.value, function) if isinstance(top, ast.Dict)]
+        place = {"items": 1, "values": 0}.get(iterated.func.attr, 0)
+        part = target.elts[place] if isinstance(target, ast.Tuple) and place < len(target.elts) else target
+        return [found for one in held for value in one.values for found in _parts_for(name, part, value)]
     if isinstance(iterated, ast.Call) and isinstance(target, ast.Tuple):
         lists = {"zip": iterated.args, "enumerate": [iterated, *iterated.args]}.get(called(iterated), [])
         pairs = zip(target.elts, lists, strict=False)
         return [item for part, each in pairs if each is not iterated for item in _items(part, each, name, function)]
-    if isinstance(iterated, ast.Name):
-        bound = _bound(iterated, function)
-        return _items(target, bound[0], name, function) if len(bound) == 1 else []
-    if not isinstance(iterated, ast.List | ast.Tuple):
-        return []
-    if isinstance(target, ast.Name):
-        return iterated.elts if target.id == name else []
-    if not isinstance(target, ast.Tuple | ast.List):
-        return []
-    rows = [row.elts for row in iterated.elts if isinstance(row, ast.Tuple | ast.List)]
-    cells = [pair for row in rows for pair in zip(target.elts, row, strict=False)]
-    return [cell for part, cell in cells if isinstance(part, ast.Name) and part.id == name]
+    return []
 
 
 def _asserted(statement: ast.stmt, function: Function) -> Iterator[ast.AST]:
@@ -705,10 +808,11 @@ def _makes_an_object(node: ast.expr) -> bool:
 
 
 def _tops(node: ast.expr, function: Function) -> Iterator[ast.expr]:
-    """An expression, and what is assigned to it if it is a name."""
+    """An expression, and what is bound to it if it is a name, or an item of one."""
     yield node
-    if isinstance(node, ast.Name):
-        yield from _bound(node, function)
+    held = node.value if isinstance(node, ast.Subscript) else node
+    if isinstance(held, ast.Name):
+        yield from _bound(held, function)
 
 
 def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
