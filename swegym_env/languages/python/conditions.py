@@ -195,9 +195,9 @@ def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) 
             compared = node.args
         elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
             compared = [node.left, *node.comparators]
-        inner = [one for side in compared for one in walk(side)]
-        if any(_makes_an_object(one) or getattr(one, "id", "") in objects for one in inner):
-            return True
+        for one in (inner for side in compared for inner in walk(side)):
+            if _makes_an_object(one) or (isinstance(one, ast.Name) and one.id in objects):
+                return True
     return False
 
 

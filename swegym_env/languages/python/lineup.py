@@ -202,93 +202,90 @@ def unexamined(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
 ) -> frozenset[str]:
     """See `Language.unexamined`."""
+    return _unexamined(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
+
+
+@cached_for_task(lambda texts, *_: sum(len(text) for _, text in texts))
+def _unexamined(
+    texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
+) -> frozenset[str]:
     found = frozenset[str]()
-    for path, function, _, words, _, expected in _tests(files, names, added_lines):
+    tests, files = _read(texts, names, lines), dict(texts)
+    helpers = {path: _comparing_helpers(files[path]) for path in {path for path, *_ in tests}}
+    for path, function, _, words, _, expected in tests:
         made = copy.deepcopy(function)
         read = [condition for condition, sites in conditions(made, words) if sites]
-        helpers = _comparing_helpers(files[path])
         calls = {called(node) for node in walk(made) if isinstance(node, ast.Call)}
-        own = _own_functions(made)
-        computed = _computed_names(made, own)
-        if (
-            calls & helpers
-            or decides_elsewhere(made, read)
-            or any(_expects_unseen(condition, made, computed, own) for condition in read)
-        ):
+        unseen = _Unseen(made)
+        if calls & helpers[path] or decides_elsewhere(made, read) or any(map(unseen.is_expected_by, read)):
             found |= expected[-1].names
     return found
 
 
-@cached_for_task(len)
 def _comparing_helpers(text: str) -> frozenset[str]:
     """The functions of a file, other than tests, that compare objects."""
     functions = [node for node in walk(parse(text)) if isinstance(node, Function)]
     return frozenset(one.name for one in functions if not one.name.startswith("test") and compares_objects(one))
 
 
-def _own_functions(function: Function) -> frozenset[str]:
-    """The names that a test defines functions for, or binds otherwise."""
-    names = [name for node in walk(function) for target, _ in bindings(node) for name in walk(target)]
-    own = {name.id for name in names if isinstance(name, ast.Name)}
-    return frozenset(own | {node.name for node in walk(function) if isinstance(node, Function)})
+class _Unseen:
+    """The objects of a test that are not made of constants which a copy could change."""
 
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        nodes = walk(function)
+        bound = [
+            ({name.id for name in walk(target) if isinstance(name, ast.Name)}, value)
+            for node in nodes
+            for target, value in bindings(node)
+        ]
+        self._own = {node.name for node in nodes if isinstance(node, Function)}.union(*(names for names, _ in bound))
+        self._objects = set[str]().union(*(names for names, value in bound if _holds_objects(value)))
+        self._of_test = self._own | _PUTTING_TOGETHER | _OF_DISPLAYS
+        self._computed: set[str] = set()
+        before = -1
+        while before < len(self._computed):
+            before = len(self._computed)
+            for names, value in bound:
+                if not names <= self._computed and self._is_computed(value):
+                    self._computed |= names
 
-def _computed_names(function: Function, own: Collection[str]) -> frozenset[str]:
-    """The names that a test binds to results of other functions than its own."""
-    bound = [pair for node in walk(function) for pair in bindings(node)]
-    found: set[str] = set()
-    before = -1
-    while before < len(found):
-        before = len(found)
-        for target, value in bound:
-            if _is_computed(value, found, own):
-                found |= {name.id for name in walk(target) if isinstance(name, ast.Name)}
-    return frozenset(found)
+    def is_expected_by(self, condition: ast.expr) -> bool:
+        """Whether a condition compares one with something else than a visible value: a weaker equality may hold."""
+        sides: list[ast.expr] = []
+        while isinstance(condition, ast.UnaryOp | ast.Call):
+            if isinstance(condition, ast.UnaryOp):
+                condition = condition.operand
+            elif called(condition) in ("assertTrue", "assertFalse"):
+                condition = condition.args[0]
+            else:
+                break
+        compares = ast.Eq | ast.NotEq | ast.In | ast.NotIn
+        if isinstance(condition, ast.Call) and called(condition) in _EQUALITIES | {"assertIn"}:
+            sides = condition.args[:2]
+        elif isinstance(condition, ast.Compare) and isinstance(condition.ops[0], compares):
+            sides = [condition.left, *condition.comparators]
+        if not any(self._may_be_one(side) and not self._is_computed(side) for side in sides):
+            return False
+        return not any(True for side in sides for top in _tops(side, self._function) for _ in _constants(top, None))
 
+    def _may_be_one(self, node: ast.expr) -> bool:
+        """Whether an expression is an object that the test makes, or what it has from elsewhere."""
+        if isinstance(node, ast.Attribute):
+            return isinstance(node.value, ast.Name) and node.value.id not in self._own
+        if isinstance(node, ast.Subscript):
+            return self._may_be_one(node.value)
+        if isinstance(node, ast.Name):
+            return node.id not in self._own or node.id in self._objects
+        return _makes_an_object(node) or called(node) in self._own
 
-def _is_computed(node: ast.expr, computed: Collection[str], own: Collection[str]) -> bool:
-    """Whether an expression calls a function other than those of the test, or uses a name with such a result."""
-    return any(
-        (isinstance(inner, ast.Name) and inner.id in computed)
-        or (
-            isinstance(inner, ast.Call)
-            and not (_makes_an_object(inner) or called(inner) in {*own, *_PUTTING_TOGETHER, *_OF_DISPLAYS})
+    def _is_computed(self, node: ast.expr) -> bool:
+        """Whether an expression calls a function other than those of the test, or uses a name with such a result."""
+        return any(
+            (isinstance(inner, ast.Name) and inner.id in self._computed)
+            or (isinstance(inner, ast.Call) and not (_makes_an_object(inner) or called(inner) in self._of_test))
+            for inner in walk(node)
         )
-        for inner in walk(node)
-    )
-
-
-def _expects_unseen(condition: ast.expr, function: Function, computed: Collection[str], own: Collection[str]) -> bool:
-    """Whether a value is compared that is neither computed nor visible in the test: a weaker equality may meet it."""
-    sides: list[ast.expr] = []
-    while isinstance(condition, ast.UnaryOp | ast.Call):
-        if isinstance(condition, ast.UnaryOp):
-            condition = condition.operand
-        elif called(condition) in ("assertTrue", "assertFalse"):
-            condition = condition.args[0]
-        else:
-            break
-    if isinstance(condition, ast.Call) and called(condition) in _EQUALITIES | {"assertIn"}:
-        sides = condition.args[:2]
-    elif isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-        sides = [condition.left, *condition.comparators]
-    seen = any(True for side in sides for top in _tops(side, function) for _ in _constants(top, None))
-    return not seen and any(
-        _may_be_an_object(side, function, own) and not _is_computed(side, computed, own) for side in sides
-    )
-
-
-def _may_be_an_object(node: ast.expr, function: Function, own: Collection[str]) -> bool:
-    """Whether an expression is an object that the test makes, or what it has from elsewhere."""
-    if isinstance(node, ast.Attribute):
-        return isinstance(node.value, ast.Name) and node.value.id not in own
-    if isinstance(node, ast.Subscript):
-        return _may_be_an_object(node.value, function, own)
-    if isinstance(node, ast.Name):
-        bound = [pair for inner in walk(function) for pair in bindings(inner)]
-        values = [value for target, value in bound for name in walk(target) if getattr(name, "id", "") == node.id]
-        return node.id not in own or any(map(_holds_objects, values))
-    return _makes_an_object(node) or called(node) in own
 
 
 def make_lineup(
@@ -744,12 +741,13 @@ def _constants_of_objects(node: ast.AST) -> Iterator[ast.Constant]:
         yield from _constants_of_objects(each)
 
 
-def _bound(name: ast.Name, function: Function) -> list[ast.expr]:
+@functools.lru_cache(maxsize=512)  # of the function that is being read
+def _bound(name: str, function: Function) -> list[ast.expr]:
     """What a name is bound to that the function sets once: by an assignment, or by a loop over objects.
 
     An assigned name counts only if it is used in assertions alone, or at one place.
     """
-    uses = [other for other in walk(function) if isinstance(other, ast.Name) and other.id == name.id]
+    uses = [other for other in walk(function) if isinstance(other, ast.Name) and other.id == name]
     if sum(map(_is_stored, uses)) != 1:
         return []
     for statement in _statements(function.body):
@@ -757,11 +755,10 @@ def _bound(name: ast.Name, function: Function) -> list[ast.expr]:
             if not any(inner in uses for inner in walk(target)):
                 continue
             if isinstance(statement, ast.For):
-                items = _items(target, value, name.id, function)
+                items = _items(target, value, name, function)
                 return items if any(map(_holds_objects, items)) else []
-            asserted = {id(inner) for each in _statements(function.body) for inner in _asserted(each, function)}
-            others = sum(id(use) not in asserted for use in uses) - 1
-            return _parts_for(name.id, target, value) if len(uses) == 2 or not others else []
+            is_expected = len(uses) == 2 or sum(id(use) not in _asserted_in(function) for use in uses) == 1
+            return _parts_for(name, target, value) if is_expected else []
     return []
 
 
@@ -778,7 +775,7 @@ def _parts_for(name: str, target: ast.expr, value: ast.expr) -> list[ast.expr]:
 def _items(target: ast.expr, iterated: ast.expr, name: str, function: Function) -> list[ast.expr]:
     """What a loop over displays binds to a name."""
     if isinstance(iterated, ast.Name):
-        bound = _bound(iterated, function)
+        bound = _bound(iterated.id, function)
         return _items(target, bound[0], name, function) if len(bound) == 1 else []
     if isinstance(iterated, ast.List | ast.Tuple):
         return [found for item in iterated.elts for found in _parts_for(name, target, item)]
@@ -792,6 +789,12 @@ def _items(target: ast.expr, iterated: ast.expr, name: str, function: Function) 
         pairs = zip(target.elts, lists, strict=False)
         return [item for part, each in pairs if each is not iterated for item in _items(part, each, name, function)]
     return []
+
+
+@functools.lru_cache(maxsize=64)
+def _asserted_in(function: Function) -> frozenset[int]:
+    """The `id` of each node in the assertions and conditions of a function."""
+    return frozenset(id(inner) for each in _statements(function.body) for inner in _asserted(each, function))
 
 
 def _asserted(statement: ast.stmt, function: Function) -> Iterator[ast.AST]:
@@ -812,7 +815,7 @@ def _tops(node: ast.expr, function: Function) -> Iterator[ast.expr]:
     yield node
     held = node.value if isinstance(node, ast.Subscript) else node
     if isinstance(held, ast.Name):
-        yield from _bound(held, function)
+        yield from _bound(held.id, function)
 
 
 def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
