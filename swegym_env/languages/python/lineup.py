@@ -223,9 +223,9 @@ def _unexamined(
 
 
 def _comparing_helpers(text: str) -> frozenset[str]:
-    """The functions of a file, other than tests, that compare objects."""
-    functions = [node for node in walk(parse(text)) if isinstance(node, Function)]
-    return frozenset(one.name for one in functions if not one.name.startswith("test") and compares_objects(one))
+    """The functions of a file, other than tests and those inside of them, that compare objects."""
+    functions = [function for _, function in tests_in(text) if not function.name.startswith("test")]
+    return frozenset(function.name for function in functions if compares_objects(function))
 
 
 class _Unseen:

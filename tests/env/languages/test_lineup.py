@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from swegym_env.languages import Copy, ExpectedValue, python
 from swegym_env.languages.python.controls import make_control
 from swegym_env.languages.python.decoys import replaceable, words_of
-from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
+from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, unexamined
 from swegym_env.languages.python.logs import parse_sympy
 
 from .test_controls import BODIES, HEAD, Anything
@@ -650,6 +650,29 @@ def test_expectations_beyond_the_limit_are_no_part_of_copies_and_added_lines_com
 def test_the_object_in_which_a_test_looks_for_something_is_not_expected(body: str) -> None:
     """A repair may accept other objects than the gold patch."""
     assert not {one.text for one in expectations(of_body(body), [NAME], {})} & {"35", "47"}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_open"),
+    [
+        ("case.assertEqual(area(1, 1), Box(35, 47))", False),
+        ("def check(one):\n        case.assertEqual(one, Box(35, 47))\n    check(area(1, 1))", False),
+        ("box = Box(3, 4)\n    case.assertEqual(area(box, 1), 12)", False),
+        ("box = Box(3, 4)\n    found = area(box, 1)\n    case.assertEqual(found, area(1, box))", False),
+        ("case.assertEqual(area(1, 1), area(2, 2))", False),
+        ("check = lambda one: case.assertEqual(one, Box(35, 47))\n    check(area(1, 1))", True),
+        ("found = [one for one in [area(1, 1)] if one == Box(35, 47)]\n    assert found", True),
+        ("width = 35\n    case.assertEqual(area(1, 1), Box(width, width))", True),
+        ("[Box(35, 47)].index(area(1, 1))", True),
+        ("case.assertEqual(area(1, 1), case.wanted)", True),
+        ("if area(1, 1) == Box(35, 47):\n        return\n    case.fail()", True),
+        ("compare_boxes(area(1, 1), 35)", True),
+    ],
+)
+def test_which_tests_compare_what_no_copy_changes(body: str, is_open: bool) -> None:
+    helper = "def compare_boxes(one, width):\n    assert one == Box(width, width)\n"
+    files = {path: f"{helper}\n\n{text}" for path, text in of_body(body).items()}
+    assert unexamined(files, [NAME], {}) == (frozenset({NAME}) if is_open else frozenset())
 
 
 def test_objects_beyond_the_limit_come_before_plain_values() -> None:
