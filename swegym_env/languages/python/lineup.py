@@ -758,12 +758,13 @@ def _bound(name: str, function: Function) -> list[ast.expr]:
                 items = _items(target, value, name, function)
                 return items if any(map(_holds_objects, items)) else []
             is_expected = len(uses) == 2 or sum(id(use) not in _asserted_in(function) for use in uses) == 1
-            return _parts_for(name, target, value) if is_expected else []
+            # What is assigned together (`left, right = …`) is rather given to the code under test.
+            return [value] if isinstance(target, ast.Name) and is_expected else []
     return []
 
 
 def _parts_for(name: str, target: ast.expr, value: ast.expr) -> list[ast.expr]:
-    """The part of a value that a target binds to a name."""
+    """The part of an item of a loop that the target binds to a name."""
     if isinstance(target, ast.Name):
         return [value] if target.id == name else []
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
