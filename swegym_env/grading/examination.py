@@ -183,7 +183,7 @@ def examine(
         failed += controls
         chances |= known
     chance = max(chances.values(), default=1.0)
-    guess = max(guess, rule_chance(shares, task.problem_statement, one_by_one=probe.one_by_one))
+    guess = max(guess, examination.rule_chance(shares, probe))
     if not (scrutiny.is_edit or scrutiny.required):
         guess = max(guess, nearest_chance(shares, run.bits, one_by_one=probe.one_by_one))
     # A value that may be guessed counts as a repair, and so rejects nothing.
@@ -442,6 +442,13 @@ class Examination:
     def lineup(self, shares: Shares) -> Lineup:
         added = added_lines(self.tests.task.test_patch)
         return self.language.make_lineup(self.files, self.names, added, shares, secrets.randbits(64))
+
+    def rule_chance(self, shares: Shares, probe: Probe) -> float:
+        """See `rule_chance`; 1 if a test compares what no copy examines, which may hold without the repair."""
+        task = self.tests.task
+        open_ = self.language.unexamined(self.files, self.names, added_lines(task.test_patch))
+        is_open = not open_.isdisjoint(probe.names)
+        return 1.0 if is_open else rule_chance(shares, task.problem_statement, one_by_one=probe.one_by_one)
 
     def judge(self, lineup: Lineup) -> tuple[list[Copy], set[ExpectedValue]]:
         """Copies on which only the patch is wrong, and expectations on which the gold patch is wrong too."""

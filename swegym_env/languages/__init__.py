@@ -578,6 +578,12 @@ class Language(ABC):
         """All expectations that a lineup can examine. Arguments as in `make_control`."""
         return ()
 
+    def unexamined(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+    ) -> frozenset[str]:
+        """Tests that compare something which no lineup examines, as far as is known. Arguments as in `make_control`."""
+        return frozenset()
+
     def make_lineup(
         self,
         files: Mapping[str, str],

@@ -24,7 +24,7 @@ from swegym_env.languages import (
 )
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.controls import control_files, make_control
-from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, only_tests
+from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, only_tests, unexamined
 from swegym_env.languages.python.logs import (
     PARSERS,
     REPOSITORY_PARSERS,
@@ -126,6 +126,11 @@ class Python(Language):
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
     ) -> tuple[ExpectedValue, ...]:
         return expectations(files, names, added_lines)
+
+    def unexamined(
+        self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+    ) -> frozenset[str]:
+        return unexamined(files, names, added_lines)
 
     def make_lineup(
         self,

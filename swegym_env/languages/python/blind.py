@@ -34,6 +34,7 @@ from typing import Any
 
 from swegym_env.languages import Blinded, Comparison, Expectation, Placeholder, drawn_word
 from swegym_env.languages.caching import cached_for_task
+from swegym_env.languages.python.conditions import Condition, conditions_of, decides_elsewhere, truth_of
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
@@ -172,6 +173,7 @@ class _Site:
     function: str = ""
     parts: list[ast.expr] = field(default_factory=list)  # "beside": the expressions that are sent, in place
     searched: ast.expr | None = None  # the argument of `re.search` that is sent
+    is_negated: bool = False  # whether `node` has to be false
 
 
 def make_blind(
@@ -381,6 +383,7 @@ class _File:
     def _sites_in(self, function: _Function) -> Iterator[_Site]:
         for node in walk(function):
             found: list[_Site] = []
+            conditions = list(self._conditions_at(node, function))
             if isinstance(node, ast.Assert):
                 found = list(self._conditions(node.test))
                 parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
@@ -388,7 +391,7 @@ class _File:
                     found[0].message = node.msg
             elif isinstance(node, ast.Expr):
                 value = node.value.value if isinstance(node.value, ast.Await) else node.value
-                if isinstance(value, ast.Call):
+                if isinstance(value, ast.Call) and (not conditions or _called(value) in ("assertTrue", "assertFalse")):
                     found = list(self._called_sites(value))
             elif isinstance(node, ast.With | ast.AsyncWith):
                 for item in node.items:
@@ -396,8 +399,11 @@ class _File:
                     found += sites or self._raised(item)
             if self.computed:
                 found = [site for site in found if not any(map(self._tells_equal, _judged(site.node)))]
-            if not found:
-                found = list(self._computed_sites(node))
+            compared = {id(site.node) for site in found}
+            for condition in conditions:
+                if compared.isdisjoint(map(id, walk(condition.whole))):
+                    found += self._computed_condition(condition)
+            found = found or list(self._computed_sites(node))
             for site in found:
                 site.function = function.name
                 if site.form != "beside" and self._is_loose(site, function):
@@ -418,6 +424,7 @@ class _File:
         variables = variables_of(function)
         return (
             any(isinstance(node, ast.Compare) for part in sent for node in walk(part))
+            or any(map(self._tells_equal, sent))
             or any(_called(call) in _COMPARING | _FINDING for call in calls)
             or any(self._is_object(value, little) for call in calls for value in call.args)
             or (
@@ -471,6 +478,8 @@ class _File:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             for part in test.values:
                 yield from self._conditions(part)
+        elif isinstance(test, ast.Name) and (bound := self._truth_of(test)) is not None:
+            yield from self._conditions(bound)
         elif isinstance(test, ast.Compare) and len(test.ops) == 1:
             left, right, kind = test.left, test.comparators[0], test.ops[0]
             if isinstance(kind, ast.Eq):
@@ -494,18 +503,13 @@ class _File:
 
     def _computed_sites(self, node: ast.AST) -> Iterator[_Site]:
         """Conditions whose values are all computed: the gold patch's values are the expected ones."""
-        if isinstance(node, ast.Assert):
-            conditions = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-            for test in conditions:
-                yield from self._computed_condition(test, test, expected=True)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             call, name = node.value, _called(node.value)
-            if name in {helper.name for helper in self._tests} or (not self.computed and _ENDING.search(name)):
+            if self._is_helper(call) or (not self.computed and _ENDING.search(name)):
                 return  # assertions of a helper are rewritten in the helper
             if not _JUDGING.match(name) or any(isinstance(part, ast.Starred) for part in call.args):
                 return
             if name in ("assertTrue", "assertFalse") and call.args:
-                yield from self._computed_condition(call, call.args[0], expected=name == "assertTrue")
                 return
             parts = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg != "msg")]
             if name in _EQUAL or name in _CONDITIONS:
@@ -518,11 +522,30 @@ class _File:
             if any(not self._is_constant(part) for part in parts) and not any(map(self._tells_equal, parts)):
                 yield self._computed(call, parts, one_side=name in _EQUAL)
 
-    def _computed_condition(self, node: ast.expr, test: ast.expr, *, expected: bool) -> Iterator[_Site]:
+    def _conditions_at(self, node: ast.AST, function: _Function) -> Iterator[Condition]:
+        """The conditions that a statement checks; those that `or` joins apart. A helper checks its own."""
+        call = node.value if isinstance(node, ast.Expr) else None
+        if not isinstance(node, ast.stmt) or (isinstance(call, ast.Call) and self._is_helper(call)):
+            return
+        for one in conditions_of(node, function):
+            if isinstance(one.node, ast.BoolOp) and one.whole is one.node:
+                yield from (dataclasses.replace(one, node=value, whole=value) for value in one.node.values)
+            else:
+                yield one
+
+    def _is_helper(self, call: ast.Call) -> bool:
+        return any(helper.name == _called(call) for helper in self._tests)
+
+    def _truth_of(self, name: ast.Name) -> ast.expr | None:
+        """The condition that a name stands for, if it is bound to one."""
+        bound = truth_of(name, self._scope_of[name].node) if name in self._scope_of else None
+        return bound.value if bound is not None else None
+
+    def _computed_condition(self, condition: Condition) -> Iterator[_Site]:
         """The values that a condition compares; its truth value alone could come from any `__eq__` of the patch."""
         parts: list[ast.expr] = []
         one_side = False
-        waiting = [(test, expected)]
+        waiting = [(condition.node, condition.holds)]
         for part, truth in waiting:  # grows during the iteration
             if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not):
                 waiting.append((part.operand, not truth))
@@ -534,7 +557,8 @@ class _File:
             else:
                 parts.append(part)
         if not any(map(self._tells_equal, parts)) and any(not self._is_constant(part) for part in parts):
-            yield self._computed(node, parts, one_side=one_side)
+            site = self._computed(condition.whole, parts, one_side=one_side)
+            yield dataclasses.replace(site, is_negated=condition.is_negated)
 
     def _tells_equal(self, node: ast.expr, depth: int = 0) -> bool:
         """Whether a value is the truth value or the count of comparisons, which an `__eq__` of the patch decides."""
@@ -611,31 +635,31 @@ class _File:
     def open_tests(self) -> set[str]:
         """The tests with an assertion, or a statement that looks like one, that was not rewritten completely."""
         rewritten = {expectation.place for expectation in self.expectations.values()} - self._partly
-        helpers = {helper.name for helper in self._tests}
         found: set[str] = set()
         for function, names in self._tests.items():
+            read: list[ast.expr] = []
             for node in walk(function):
-                inner: list[ast.expr] = []
-                if isinstance(node, ast.Assert):
-                    inner = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-                elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                    name = _called(node.value)
-                    inner = [node.value] if _JUDGING.match(name) and name not in helpers else []
+                inner = [one.whole for one in self._conditions_at(node, function)]
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not inner:
+                    read += [node.value] if _is_judging(node.value) else []
+                    inner = [node.value] if _is_judging(node.value) and not self._is_helper(node.value) else []
                 elif isinstance(node, ast.With | ast.AsyncWith):
                     inner = [
                         item.context_expr for item in node.items if _JUDGING.match(_called_or_none(item.context_expr))
                     ]
+                read += inner
                 for part in inner:
                     places = {self._place(piece) for piece in walk(part) if isinstance(piece, ast.expr)}
                     if not places & rewritten:
                         found |= names
+            found |= names if decides_elsewhere(function, read) else set()
         return found
 
     def _truth(self, node: ast.expr, value: ast.expr, *, expected: bool) -> Iterator[_Site]:
         """A truth value that is not a comparison; whether True or False is expected is one bit."""
         while isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not):
             value, expected = value.operand, not expected
-        if self.computed and self._tells_equal(value):
+        if (self.computed and self._tells_equal(value)) or (isinstance(value, ast.Name) and self._truth_of(value)):
             return
         if (
             isinstance(value, ast.Call | ast.Attribute | ast.Name | ast.Subscript)
@@ -1242,7 +1266,7 @@ class _File:
             return f'{self.mark}["raised"]("{key}", lambda: {site.method}({error}))'
         if site.form == "raises":
             return f'{self.mark}["raises"]("{key}", lambda: {site.method}){site.tail}'
-        return f'{self.mark}["compare"]("{key}", "{site.kind}", ({site.actual}))'
+        return f'{"not " * site.is_negated}{self.mark}["compare"]("{key}", "{site.kind}", ({site.actual}))'
 
     def _template_source(self, site: _Site, key: str, cells: dict[ast.expr, tuple[str, bool]]) -> str:
         """For a display that is not constant: each constant is compared outside, everything else inside."""

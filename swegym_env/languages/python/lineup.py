@@ -25,9 +25,19 @@ from typing import TypeGuard
 
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.caching import cached_for_task
+from swegym_env.languages.python.conditions import (
+    Condition,
+    Slot,
+    bindings,
+    compares_objects,
+    conditions_of,
+    decides_elsewhere,
+    slot,
+    slot_in,
+)
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
-from swegym_env.languages.python.parsing import parse, parse_expression, walk
+from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
 from swegym_env.languages.python.questions import COMPREHENSIONS, Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
@@ -43,7 +53,7 @@ from swegym_env.languages.python.source import (
     tests_in,
 )
 
-__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "only_tests", "with_other_values"]
+__all__ = ["LAST_TEST", "copies_passed", "expectations", "make_lineup", "only_tests", "unexamined", "with_other_values"]
 
 _MOST_IN_A_TEST, _MOST_OF_INPUTS, _MOST_IN_A_VALUE = 48, 24, 8
 # Errors of the interpreter that no library raises to mean something, and those that libraries derive their own from.
@@ -140,6 +150,11 @@ _ANY_OF_MANY = re.compile(r"assert(Greater|Less|Not|IsNot|_not)")
 _ASKING = _EQUALITIES | {"assertIs", "assertIsNot", "assertIsNotNone", "assertIn", "assertNotEqual", "assertGreater"}
 _ASKING |= {"assertGreaterEqual"}
 _TAKING_LISTS = frozenset({"filter", "map", "zip", "sorted", "list", "tuple", "set", "enumerate"})
+# Calls whose result is made of their arguments alone.
+_PUTTING_TOGETHER = frozenset(
+    ("approx", "array", "dedent", "set", "frozenset", "list", "tuple", "dict", "sorted", "reversed", "zip", "enumerate")
+) | {"int", "float", "str", "bytes"}
+_OF_DISPLAYS = frozenset({"items", "values", "keys", "get", "copy", "partial"})
 _FINDING_ITEMS = frozenset({"index", "count", "__contains__"})
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
 
@@ -181,6 +196,96 @@ def expectations(
 ) -> tuple[ExpectedValue, ...]:
     """See `Language.expectations`."""
     return tuple(found for *_, expected in _tests(files, names, added_lines) for found in expected)
+
+
+def unexamined(
+    files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
+) -> frozenset[str]:
+    """See `Language.unexamined`."""
+    return _unexamined(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
+
+
+@cached_for_task(lambda texts, *_: sum(len(text) for _, text in texts))
+def _unexamined(
+    texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
+) -> frozenset[str]:
+    found = frozenset[str]()
+    tests, files = _read(texts, names, lines), dict(texts)
+    helpers = {path: _comparing_helpers(files[path]) for path in {path for path, *_ in tests}}
+    for path, function, _, words, _, expected in tests:
+        made = copy.deepcopy(function)
+        read = [condition for condition, sites in conditions(made, words) if sites]
+        calls = {called(node) for node in walk(made) if isinstance(node, ast.Call)}
+        unseen = _Unseen(made)
+        if calls & helpers[path] or decides_elsewhere(made, read) or any(map(unseen.is_expected_by, read)):
+            found |= expected[-1].names
+    return found
+
+
+def _comparing_helpers(text: str) -> frozenset[str]:
+    """The functions of a file, other than tests and those inside of them, that compare objects."""
+    functions = [function for _, function in tests_in(text) if not function.name.startswith("test")]
+    return frozenset(function.name for function in functions if compares_objects(function))
+
+
+class _Unseen:
+    """The objects of a test that are not made of constants which a copy could change."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        nodes = walk(function)
+        bound = [
+            ({name.id for name in walk(target) if isinstance(name, ast.Name)}, value)
+            for node in nodes
+            for target, value in bindings(node)
+        ]
+        self._own = {node.name for node in nodes if isinstance(node, Function)}.union(*(names for names, _ in bound))
+        self._objects = set[str]().union(*(names for names, value in bound if _holds_objects(value)))
+        self._of_test = self._own | _PUTTING_TOGETHER | _OF_DISPLAYS
+        self._computed: set[str] = set()
+        before = -1
+        while before < len(self._computed):
+            before = len(self._computed)
+            for names, value in bound:
+                if not names <= self._computed and self._is_computed(value):
+                    self._computed |= names
+
+    def is_expected_by(self, condition: ast.expr) -> bool:
+        """Whether a condition compares one with something else than a visible value: a weaker equality may hold."""
+        sides: list[ast.expr] = []
+        while isinstance(condition, ast.UnaryOp | ast.Call):
+            if isinstance(condition, ast.UnaryOp):
+                condition = condition.operand
+            elif called(condition) in ("assertTrue", "assertFalse"):
+                condition = condition.args[0]
+            else:
+                break
+        compares = ast.Eq | ast.NotEq | ast.In | ast.NotIn
+        if isinstance(condition, ast.Call) and called(condition) in _EQUALITIES | {"assertIn"}:
+            sides = condition.args[:2]
+        elif isinstance(condition, ast.Compare) and isinstance(condition.ops[0], compares):
+            sides = [condition.left, *condition.comparators]
+        if not any(self._may_be_one(side) and not self._is_computed(side) for side in sides):
+            return False
+        return not any(True for side in sides for top in _tops(side, self._function) for _ in _constants(top, None))
+
+    def _may_be_one(self, node: ast.expr) -> bool:
+        """Whether an expression is an object that the test makes, or what it has from elsewhere."""
+        if isinstance(node, ast.Attribute):
+            return isinstance(node.value, ast.Name) and node.value.id not in self._own
+        if isinstance(node, ast.Subscript):
+            return self._may_be_one(node.value)
+        if isinstance(node, ast.Name):
+            return node.id not in self._own or node.id in self._objects
+        return _makes_an_object(node) or called(node) in self._own
+
+    def _is_computed(self, node: ast.expr) -> bool:
+        """Whether an expression calls a function other than those of the test, or uses a name with such a result."""
+        return any(
+            (isinstance(inner, ast.Name) and inner.id in self._computed)
+            or (isinstance(inner, ast.Call) and not (_makes_an_object(inner) or called(inner) in self._of_test))
+            for inner in walk(node)
+        )
 
 
 def make_lineup(
@@ -518,42 +623,55 @@ def _is_given(value: str, given: Mapping[str, str]) -> bool:
 
 def conditions(function: Function, words: tuple[str, ...]) -> Iterator[tuple[ast.expr, list[_Site]]]:
     """Each condition of an assertion, expected error and judging call of a function, and the expectations in it."""
+    _name_classes(function)
+    seen: set[int] = set()  # a condition may have a name that is asserted twice
     for statement in list(_statements(function.body)):
         if isinstance(statement, ast.Assert):
             statement.msg = None
-            for condition, put in _parts_of_condition(statement.test, _slot(statement, "test")[1]):
-                yield condition, list(_of_condition(condition, put, function, words))
-        elif isinstance(statement, ast.With | ast.AsyncWith):
+        found = list(conditions_of(statement, function))
+        for condition in found:
+            if id(condition.whole) not in seen:
+                seen.add(id(condition.whole))
+                judge = called(statement.value) if isinstance(statement, ast.Expr) else ""
+                sites = _of_condition(condition, function, words)
+                yield condition.whole, [dataclasses.replace(site, judge=judge) for site in sites]
+        if isinstance(statement, ast.With | ast.AsyncWith):
             for item in statement.items:
                 call = item.context_expr
                 if called(call) in EXPECTS_ERROR and isinstance(call, ast.Call) and call.args:
                     yield call, list(_of_raises(item, call, words))
                 elif called(call) in _EXPECTS_WARNING and isinstance(call, ast.Call):
                     yield call, list((_of_raises if call.args else _of_message)(item, call, words))
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            call = statement.value
-            if called(call) == "assertTrue" and call.args and not isinstance(call.args[0], ast.Starred):
-                parts = list(_parts_of_condition(call.args[0], _slot_in(call.args, 0)[1]))
-                for condition, put in parts:
-                    sites = _of_condition(condition, put, function, words)
-                    whole = condition if len(parts) > 1 else call
-                    yield whole, [dataclasses.replace(site, judge="assertTrue") for site in sites]
-            else:
-                yield call, list(_of_call(statement, call, function, words))
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) and not found:
+            yield statement.value, list(_of_call(statement, statement.value, function, words))
+
+
+def _name_classes(function: Function) -> None:
+    """Calls classes by their own names: `make = Point` and `make(31, 47)` become `make = Point` and `Point(31, 47)`."""
+    stored = Counter(node.id for node in walk(function) if _is_stored(node))
+    classes: dict[str, ast.expr] = {}
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id, node.value
+            if stored[name] == 1 and _makes_an_object(ast.Call(value, [], [])):
+                classes[name] = value
+    for node in walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes:
+            node.func = copy.deepcopy(classes[node.func.id])
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a function but those of classes inside; the probe tells which of them run.
+    """All statements of a function; the probe tells which of them run.
 
-    The code under test may be to call the functions inside.
+    The code under test may be to call the functions inside, and methods of the classes.
     """
     for statement in body:
         yield statement
-        blocks = ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.If | ast.Try | Function
-        if isinstance(statement, blocks):
-            yield from _statements(statement.body)
-            yield from _statements(getattr(statement, "orelse", ()))
-            yield from _statements(getattr(statement, "finalbody", ()))
+        blocks = [statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
+        for block in blocks:
+            yield from _statements(getattr(block, "body", ()))
+        yield from _statements(getattr(statement, "orelse", ()))
+        yield from _statements(getattr(statement, "finalbody", ()))
 
 
 def _last_resort(function: Function) -> _Site:
@@ -590,35 +708,103 @@ def _constants(node: ast.expr, function: Function | None) -> Iterator[ast.Consta
     elif isinstance(node, ast.Call) and called(node) in ("approx", "array", "Decimal", "dedent", "set", "frozenset"):
         for argument in node.args[:1]:
             yield from _constants(argument, None)
-    elif _makes_an_object(node) and isinstance(node, ast.Call):
-        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-            yield from _constants(argument, None)
-    elif isinstance(node, ast.Name) and function is not None:
-        assigned = _assigned(node, function)
-        if assigned is not None:
-            yield from _constants(assigned, None)
+    elif _holds_objects(node):
+        yield from _constants_of_objects(node)
+    elif isinstance(node, ast.Name | ast.Subscript) and function is not None:
+        for value in itertools.islice(_tops(node, function), 1, None):
+            if isinstance(node, ast.Name) or _holds_objects(value):
+                yield from _constants(value, None)
 
 
-def _assigned(name: ast.Name, function: Function) -> ast.expr | None:
-    """What the function assigns to a name that it sets once and then uses in assertions alone, or at one place."""
-    uses = [other for other in walk(function) if isinstance(other, ast.Name) and other.id == name.id]
-    assigned = [
-        statement
-        for statement in function.body
-        if isinstance(statement, ast.Assign) and any(target in uses for target in statement.targets)
-    ]
-    if len(assigned) != 1:
-        return None
-    asserted = {id(inner) for statement in _statements(function.body) for inner in _asserted(statement)}
-    others = sum(id(use) not in asserted for use in uses) - 1
-    return assigned[0].value if len(uses) == 2 or not others else None
+def _holds_objects(node: ast.AST) -> bool:
+    """Whether an expression makes an object, other than to compare it."""
+    if isinstance(node, ast.Compare | ast.Lambda):
+        return False
+    return (isinstance(node, ast.expr) and _makes_an_object(node)) or any(map(_holds_objects, children(node)))
 
 
-def _asserted(statement: ast.stmt) -> Iterator[ast.AST]:
-    """What a statement consists of, if it is an assertion."""
+def _constants_of_objects(node: ast.AST) -> Iterator[ast.Constant]:
+    """The constants in an expression that only puts objects together, without those that other functions get."""
+    inner = list(children(node))
+    if isinstance(node, ast.Call):
+        is_plain = _makes_an_object(node) or called(node) in _PUTTING_TOGETHER
+        inner = [*node.args, *node.keywords] if is_plain else []
+    elif isinstance(node, ast.Dict):
+        inner = [*node.values]
+    elif isinstance(node, ast.Subscript):
+        inner = [node.value]
+    elif isinstance(node, ast.Compare | ast.Lambda):
+        inner = []
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str | bytes):
+        yield node
+    for each in inner:
+        yield from _constants_of_objects(each)
+
+
+@functools.lru_cache(maxsize=512)  # of the function that is being read
+def _bound(name: str, function: Function) -> list[ast.expr]:
+    """What a name is bound to that the function sets once: by an assignment, or by a loop over objects.
+
+    An assigned name counts only if it is used in assertions alone, or at one place.
+    """
+    uses = [other for other in walk(function) if isinstance(other, ast.Name) and other.id == name]
+    if sum(map(_is_stored, uses)) != 1:
+        return []
+    for statement in _statements(function.body):
+        for target, value in bindings(statement):
+            if not any(inner in uses for inner in walk(target)):
+                continue
+            if isinstance(statement, ast.For):
+                items = _items(target, value, name, function)
+                return items if any(map(_holds_objects, items)) else []
+            is_expected = len(uses) == 2 or sum(id(use) not in _asserted_in(function) for use in uses) == 1
+            # What is assigned together (`left, right = …`) is rather given to the code under test.
+            return [value] if isinstance(target, ast.Name) and is_expected else []
+    return []
+
+
+def _parts_for(name: str, target: ast.expr, value: ast.expr) -> list[ast.expr]:
+    """The part of an item of a loop that the target binds to a name."""
+    if isinstance(target, ast.Name):
+        return [value] if target.id == name else []
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+        pairs = zip(target.elts, value.elts, strict=False)
+        return [found for part, each in pairs for found in _parts_for(name, part, each)]
+    return []
+
+
+def _items(target: ast.expr, iterated: ast.expr, name: str, function: Function) -> list[ast.expr]:
+    """What a loop over displays binds to a name."""
+    if isinstance(iterated, ast.Name):
+        bound = _bound(iterated.id, function)
+        return _items(target, bound[0], name, function) if len(bound) == 1 else []
+    if isinstance(iterated, ast.List | ast.Tuple):
+        return [found for item in iterated.elts for found in _parts_for(name, target, item)]
+    if isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Attribute):
+        held = [top for top in _tops(iterated.func.value, function) if isinstance(top, ast.Dict)]
+        place = {"items": 1, "values": 0}.get(iterated.func.attr, 0)
+        part = target.elts[place] if isinstance(target, ast.Tuple) and place < len(target.elts) else target
+        return [found for one in held for value in one.values for found in _parts_for(name, part, value)]
+    if isinstance(iterated, ast.Call) and isinstance(target, ast.Tuple):
+        lists = {"zip": iterated.args, "enumerate": [iterated, *iterated.args]}.get(called(iterated), [])
+        pairs = zip(target.elts, lists, strict=False)
+        return [item for part, each in pairs if each is not iterated for item in _items(part, each, name, function)]
+    return []
+
+
+@functools.lru_cache(maxsize=64)
+def _asserted_in(function: Function) -> frozenset[int]:
+    """The `id` of each node in the assertions and conditions of a function."""
+    return frozenset(id(inner) for each in _statements(function.body) for inner in _asserted(each, function))
+
+
+def _asserted(statement: ast.stmt, function: Function) -> Iterator[ast.AST]:
+    """What a statement consists of, if it is an assertion, and the conditions that it checks."""
     judges = isinstance(statement, ast.Expr) and called(statement.value).lstrip("_").lower().startswith(_JUDGING)
     if judges or isinstance(statement, ast.Assert):
         yield from walk(statement)
+    for condition in conditions_of(statement, function):
+        yield from walk(condition.whole)
 
 
 def _makes_an_object(node: ast.expr) -> bool:
@@ -626,10 +812,11 @@ def _makes_an_object(node: ast.expr) -> bool:
 
 
 def _tops(node: ast.expr, function: Function) -> Iterator[ast.expr]:
-    """An expression, and what is assigned to it if it is a name."""
+    """An expression, and what is bound to it if it is a name, or an item of one."""
     yield node
-    if isinstance(node, ast.Name) and (value := _assigned(node, function)) is not None:
-        yield value
+    held = node.value if isinstance(node, ast.Subscript) else node
+    if isinstance(held, ast.Name):
+        yield from _bound(held.id, function)
 
 
 def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> list[_Place]:
@@ -649,15 +836,9 @@ def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> lis
 
 
 def _values(node: ast.expr, function: Function) -> Iterator[ast.expr]:
-    """The expressions in an expected value, and in what the function assigns to it if it is a name."""
-    for inner in walk(node):
-        if isinstance(inner, ast.expr):
-            yield inner
-    if isinstance(node, ast.Name):
-        for statement in function.body:
-            targets = statement.targets if isinstance(statement, ast.Assign) else []
-            if any(isinstance(target, ast.Name) and target.id == node.id for target in targets):
-                yield from (inner for inner in walk(statement) if isinstance(inner, ast.expr))
+    """The expressions in an expected value, and in what the function binds to it if it is a name."""
+    for top in _tops(node, function):
+        yield from (inner for inner in walk(top) if isinstance(inner, ast.expr))
 
 
 def _compared_objects(
@@ -671,17 +852,18 @@ def _compared_objects(
         places: of its other expectations.
         negated: whether the condition has to be false.
     """
-    equal, among = (ast.NotEq, ast.NotIn) if negated else (ast.Eq, ast.In)
     wanted: list[ast.expr] = []
     lists: list[ast.expr] = []
     if called(condition) == "assertIn" and isinstance(condition, ast.Call):
         lists += condition.args[1:2]
+    nots = [node for node in walk(condition) if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)]
+    below = Counter(id(inner) for node in nots for inner in walk(node))
     for node in walk(condition):
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            if isinstance(node.ops[0], among):
-                lists += node.comparators
-            elif isinstance(node.ops[0], equal) and (node is not condition or negated):
-                wanted += [node.left, *node.comparators]
+        is_false = negated ^ bool(below[id(node)] % 2)
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.NotIn if is_false else ast.In):
+            lists += node.comparators
+        elif isinstance(node, ast.Compare) and _is_equality(node, negated=is_false) and node is not condition:
+            wanted += [node.left, *node.comparators]
         elif isinstance(node, COMPREHENSIONS) and _compares_items(node):
             lists += [each.iter for each in node.generators]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TAKING_LISTS:
@@ -689,9 +871,7 @@ def _compared_objects(
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _FINDING_ITEMS:
             lists.append(node.func.value)
             wanted += node.args[:1] if isinstance(node.func.value, ast.List | ast.Tuple) else []
-    displays = [
-        one for one in lists if any(isinstance(top, ast.List | ast.Tuple | ast.Set) for top in _tops(one, function))
-    ]
+    displays = [one for one in lists if any(map(_is_display, _tops(one, function)))]
     known = {id(constant) for constant, _ in places}
     found = {
         id(constant): (constant, other)
@@ -701,6 +881,17 @@ def _compared_objects(
         if id(constant) not in known
     }
     return [*found.values()][:_MOST_IN_A_VALUE]
+
+
+def _is_display(node: ast.expr) -> bool:
+    """Whether an expression puts a list, tuple or set together."""
+    if isinstance(node, ast.BinOp):
+        return _is_display(node.left) or _is_display(node.right)
+    if isinstance(node, ast.Subscript):
+        return _is_display(node.value)
+    if isinstance(node, ast.Call) and called(node) in _PUTTING_TOGETHER:
+        return any(map(_is_display, node.args))
+    return isinstance(node, (ast.List, ast.Tuple, ast.Set, *COMPREHENSIONS))
 
 
 def _compares_items(node: ast.GeneratorExp | ast.ListComp | ast.SetComp) -> bool:
@@ -908,38 +1099,23 @@ def _shape(condition: str) -> str:
     return ast.unparse(tree)
 
 
-def _parts_of_condition(
-    test: ast.expr, put: Callable[[ast.expr], None]
-) -> Iterator[tuple[ast.expr, Callable[[ast.expr], None]]]:
-    """The conditions that `and` joins in an asserted one, and what sets another one in the place of each.
-
-    Args:
-        put: sets another condition in the place of `test`.
-    """
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-        for number in range(len(test.values)):
-            yield test.values[number], _slot_in(test.values, number)[1]
-    else:
-        yield test, put
-
-
 def _read_condition(
     test: ast.expr, function: Function, words: tuple[str, ...]
 ) -> tuple[list[ast.expr], ast.expr, list[_Place], bool]:
     """The compared parts of a condition, its opposite, its constants that can be replaced, and whether it searches."""
-    parts: list[ast.expr] = [test]
-    places = _searched(test, function, words)
+    node, is_negated = _without_not(test)
+    parts: list[ast.expr] = [node]
+    places = _searched(test, function, words) if not is_negated else []
     is_search = bool(places) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In))
-    turned: ast.expr = ast.UnaryOp(ast.Not(), test)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        parts, turned, places = [test.operand], test.operand, []
-    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+    turned: ast.expr = node if is_negated else ast.UnaryOp(ast.Not(), test)
+    if _is_equality(node, negated=is_negated):
+        parts = [node.left, *node.comparators]
+        sides = sorted([*node.comparators[::-1], node.left], key=_has_calls)
+        places += next(filter(None, (_literals(side, function, words) for side in sides)), [])
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
         right, operator = test.comparators[0], test.ops[0]
         parts = [test.left, right]
-        if isinstance(operator, ast.Eq | ast.Is):
-            sides = sorted((right, test.left), key=_has_calls)
-            places += next(filter(None, (_literals(side, function, words) for side in sides)), [])
-        elif isinstance(operator, ast.In) and not places:
+        if isinstance(operator, ast.In) and not places:
             places = _literals(test.left, function, words)
         if type(operator) in _OPERATORS:
             turned = ast.Compare(test.left, [_OPERATORS[type(operator)]()], [right])
@@ -950,13 +1126,27 @@ def _read_condition(
     return parts, turned, places, is_search
 
 
-def _of_condition(
-    test: ast.expr, put: Callable[[ast.expr], None], function: Function, words: tuple[str, ...]
-) -> Iterator[_Site]:
-    """The expectations of one condition, for which `put` sets another."""
+def _without_not(test: ast.expr) -> tuple[ast.expr, bool]:
+    """A condition without a `not` around it, and whether there is one."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand, True
+    return test, False
+
+
+def _is_equality(node: ast.expr, *, negated: bool) -> TypeGuard[ast.Compare]:
+    """Whether a condition compares values that have to be equal: by `==`, or by `!=` if it has to be false."""
+    if not isinstance(node, ast.Compare) or (negated and len(node.ops) > 1):
+        return False
+    return all(isinstance(one, (ast.NotEq | ast.IsNot) if negated else (ast.Eq | ast.Is)) for one in node.ops)
+
+
+def _of_condition(condition: Condition, function: Function, words: tuple[str, ...]) -> Iterator[_Site]:
+    """The expectations of one condition."""
+    put, node = condition.put, condition.node
+    test = node if condition.holds else ast.copy_location(ast.UnaryOp(ast.Not(), node), node)
     parts, turned, places, is_search = _read_condition(test, function, words)
-    is_positive = not isinstance(test, ast.UnaryOp) and not _expects_nothing(test)
-    objects = _compared_objects(test, function, words, places) if is_positive else []
+    is_positive = condition.holds and not _expects_nothing(test)
+    objects = _compared_objects(node, function, words, places, negated=not condition.holds)
 
     def remove() -> None:
         known = [*places, *objects]
@@ -968,11 +1158,14 @@ def _of_condition(
     def values(remove: Callable[[], None]) -> Iterator[_Site]:
         if places:
             yield from _value_sites(places, remove, searched=is_search)
-        elif isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        elif _is_equality(node, negated=not condition.holds) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            if len(node.ops) > 1:
+                yield _opposite_site(text, lambda: put(turned), remove)
+                return
             turn = lambda: put(turned)  # noqa: E731
-            inputs = inputs_of((test.left, test.comparators[0]), function, words)
-            others = _input_sites(test, put, inputs, remove) if inputs is not None else ()
-            yield from _computed_sites(text, _sides_of(test), remove, turn, lambda: put(test), others)
+            inputs = inputs_of((node.left, node.comparators[0]), function, words) if condition.holds else None
+            others = _input_sites(node, put, inputs, remove) if inputs is not None else ()
+            yield from _computed_sites(text, _sides_of(node), remove, turn, lambda: put(test), others)
         elif isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _ORDER_OPERATORS:
             fails = _ORDER_OPERATORS[type(test.ops[0])]
             yield from _order_sites(text, _sides_of(test), function, remove, lambda: put(turned), fails)
@@ -998,24 +1191,13 @@ def _expects_nothing(test: ast.expr) -> bool:
     return isinstance(test.ops[0], ast.Eq | ast.Is) and says_more([test.left, *test.comparators])
 
 
-_Slot = tuple[Callable[[], ast.expr], Callable[[ast.expr], None]]  # reads and sets an expression in its place
-
-
-def _slot(holder: ast.AST, key: str) -> _Slot:
-    return lambda: getattr(holder, key), lambda node: setattr(holder, key, node)
-
-
-def _slot_in(holder: list[ast.expr], place: int) -> _Slot:
-    return lambda: holder[place], lambda node: holder.__setitem__(place, node)
-
-
-def _sides_of(test: ast.Compare) -> list[_Slot]:
-    return [_slot(test, "left"), _slot_in(test.comparators, 0)]
+def _sides_of(test: ast.Compare) -> list[Slot]:
+    return [slot(test, "left"), slot_in(test.comparators, 0)]
 
 
 def _computed_sites(
     text: str,
-    sides: Sequence[_Slot],
+    sides: Sequence[Slot],
     remove: Callable[[], None],
     turn: Callable[[], None] | None = None,
     restore: Callable[[], None] = lambda: None,
@@ -1119,7 +1301,7 @@ def _input_sites(
 
 def _order_sites(
     text: str,
-    sides: Sequence[_Slot],
+    sides: Sequence[Slot],
     function: Function,
     remove: Callable[[], None],
     turn: Callable[[], None],
@@ -1167,14 +1349,14 @@ def _kind_sites(
     yield from _together(_opposite_site(text, turn, remove), *([others] if decoys else []))
 
 
-def _where_computed(side: _Slot, function: Function) -> _Slot:
+def _where_computed(side: Slot, function: Function) -> Slot:
     """Where a side of a condition is computed: in its place, or where the test gives it a name, once."""
     node = side[0]()
     if isinstance(node, ast.Name):
         stores = [other for other in walk(function) if _is_stored(other) and other.id == node.id]
         assigned = [one for one in walk(function) if isinstance(one, ast.Assign) and one.targets == stores]
         if len(assigned) == 1:
-            return _slot(assigned[0], "value")
+            return slot(assigned[0], "value")
     return side
 
 
@@ -1327,17 +1509,14 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
         statement.value = _evaluated(_actual([*kept, *arguments], [*places, *objects]))
 
     places: list[_Place] = []
-    if name == "assertFalse" and call.args:
-        arguments = call.args[:1]
     expected = arguments[::-1] if name.startswith("assert") else arguments
     if name in ("assertIn", "assertIsInstance", "assertRegex") or _ANY_OF_MANY.match(name):
         expected = call.args[:1] if name == "assertIn" else []
     places += _searched(call, function, words) if not _ANY_OF_MANY.match(name) else []
     if name not in _SEARCHES or not places:
         places += next(filter(None, (_literals(argument, function, words) for argument in expected)), [])
-    negated = name == "assertFalse"
     is_open = _ANY_OF_MANY.match(name) is not None
-    objects = [] if is_open else _compared_objects(call, function, words, places, negated=negated)
+    objects = [] if is_open else _compared_objects(call, function, words, places)
 
     def values(remove: Callable[[], None]) -> Iterator[_Site]:
         if places:
@@ -1349,7 +1528,7 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
     def questions(remove: Callable[[], None]) -> Iterator[_Site]:
         if name in _ASKING:
             equal = call.args[:2] if name in _EQUALITIES and says_more(call.args[:2]) else ()
-            put = _slot(statement, "value")[1]
+            put = slot(statement, "value")[1]
             known = [*places, *objects]
             yield from _question_sites(call, put, function, words, remove, known, is_statement=True, equal=equal)
 
@@ -1367,7 +1546,7 @@ def _turned_call(
         call.func.attr = _OPPOSITES[name]
 
     can_turn = name in _OPPOSITES and isinstance(call.func, ast.Attribute) and len(call.args) in (1, 2, 3)
-    sides = [_slot_in(call.args, 0), _slot_in(call.args, 1)] if len(call.args) > 1 else []
+    sides = [slot_in(call.args, 0), slot_in(call.args, 1)] if len(call.args) > 1 else []
     if name in _EQUALITIES and sides:
 
         def put(node: ast.expr) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from swegym_env.languages.python.conditions import conditions_of
 from swegym_env.languages.python.parsing import parse, walk
 from swegym_env.languages.python.source import Function, called, stored_in, target_tests
 
@@ -49,9 +51,12 @@ _SEARCHING_CALLS = frozenset(
         *("assertIn", "assertRegex", "assertRegexpMatches", "assertContains", "assertRaisesRegex", "assertWarnsRegex"),
         *("assertRaisesMessage", "assertRaisesRegexp"),
         *("fnmatch_lines", "fnmatch_lines_random", "re_match_lines", "re_match_lines_random"),
-        *("assert_any_call", "assert_has_calls", "assertDictContainsSubset"),
+        *("assert_any_call", "assert_has_calls", "assertDictContainsSubset", "assertNotIn", "assertNotRegex"),
     )
 )
+_RAISING = frozenset({"index", "remove", "__getitem__"})  # methods that raise an error if they do not find something
+_LISTING = frozenset({"zip", "enumerate", "sorted", "reversed", "list", "range", "items", "keys", "values"})
+_OF_OTHER_TESTS = re.compile(r"(^|\.)_?(tests?|conftest|helpers?|testing)(\.|_|$)")
 _EQUAL_CALLS = ("assertEqual", "assertEquals", "assertIs", "assertAlmostEqual", "assertCountEqual", "eq_")
 _JUDGES = ("assert", "isinstance", "issubclass", "eq_")
 _TRUTHS = ("assertTrue", "assertIsNotNone")
@@ -265,7 +270,7 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
 
     Such a condition searches, looks something up, or compares two computed values. An edit of expressions could pass it
     with several results at once, or with the same empty result on both sides. Conditions in a function that the code
-    under test is to call hold as well if it is not called.
+    under test is to call hold as well if it is not called, and those in a loop over a result if this is empty.
 
     Args:
         files: path → text of the test files.
@@ -290,8 +295,10 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
     asserting = {path: _asserting(parse(files[path])) for path in chosen}
     if not functions or any(_asserts_inside(function, asserting[path]) for path, function in functions):
         return True
+    if any(_asserts_in_a_loop(function) for _, function in functions):
+        return True
     return any(
-        _has_many_answers(node, variables_of(function), own[path])
+        _has_many_answers(node, function, variables_of(function), own[path])
         for path, function in functions
         for node in walk(function)
     )
@@ -336,33 +343,72 @@ def _asserts_inside(function: ast.AST, helpers: Collection[str]) -> bool:
     calls = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         if isinstance(node, Function | ast.Lambda | ast.ClassDef) and node is not function:
-            if any(isinstance(one, ast.Assert | ast.Raise) or _judges(one) for one in walk(node)):
+            if any(_may_fail(one) for one in walk(node)):
                 return True
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in calls:
             name = node.id if isinstance(node, ast.Name) else node.attr
-            if name.startswith(("assert", "fail")) or name in helpers:
+            if name.startswith(("assert", "fail")) or name in helpers or name in _RAISING:
                 return True  # handed on
     return False
 
 
+def _may_fail(node: ast.AST) -> bool:
+    is_raising = isinstance(node, ast.Call) and called(node) in _RAISING
+    return isinstance(node, ast.Assert | ast.Raise) or _judges(node) or is_raising
+
+
+def _asserts_in_a_loop(function: Function) -> bool:
+    """Whether a test asserts something in a loop over a result of the code under test."""
+    variables = variables_of(function)
+    written = {
+        target.id
+        for node in walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List | ast.Tuple | ast.Dict | ast.Set)
+        if not _is_empty(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def is_computed(iterated: ast.expr) -> bool:
+        if isinstance(iterated, ast.Name):
+            return iterated.id in variables.computed - written
+        if isinstance(iterated, ast.Call) and called(iterated) in _LISTING:
+            of_value = [iterated.func.value] if isinstance(iterated.func, ast.Attribute) else []
+            return any(map(is_computed, (*of_value, *iterated.args)))
+        return not isinstance(iterated, ast.List | ast.Tuple | ast.Dict | ast.Set) and _is_computed(iterated, variables)
+
+    loops = [node for node in walk(function) if isinstance(node, ast.For | ast.AsyncFor) and is_computed(node.iter)]
+    return any(_may_fail(node) for loop in loops for statement in loop.body for node in walk(statement))
+
+
+def _is_empty(display: ast.expr) -> bool:
+    return not (getattr(display, "elts", ()) or getattr(display, "keys", ()))
+
+
 def _asserting(tree: ast.Module) -> frozenset[str]:
-    """The names of the functions and plain classes of a file that assert something, without its tests."""
-    return frozenset(
+    """The names of functions and plain classes of a file that assert something, without its tests.
+
+    What a file imports from other tests may assert something.
+    """
+    own = {
         node.name
         for node in walk(tree)
         if isinstance(node, Function) or (isinstance(node, ast.ClassDef) and not node.bases)
         if not node.name.lower().startswith("test")
         if any(isinstance(one, ast.Assert) or _judges(one) for one in walk(node))
-    )
+    }
+    imports = [node for node in walk(tree) if isinstance(node, ast.ImportFrom)]
+    of_tests = [node for node in imports if node.level or _OF_OTHER_TESTS.search(node.module or "")]
+    return frozenset(own | {alias.asname or alias.name for node in of_tests for alias in node.names})
 
 
 def _judges(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and called(node).startswith(("assert", "fail"))
 
 
-def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) -> bool:
-    if isinstance(node, ast.Assert):
-        return _passes_many(node.test, variables, own)
+def _has_many_answers(node: ast.AST, function: Function, variables: Variables, own: frozenset[str]) -> bool:
+    if isinstance(node, ast.stmt):
+        return any(_passes_many(one.node, variables, own) for one in conditions_of(node, function))
     if not isinstance(node, ast.Call):
         return False
     name = called(node)
@@ -371,23 +417,33 @@ def _has_many_answers(node: ast.AST, variables: Variables, own: frozenset[str]) 
     if name in _EQUAL_CALLS:
         sides = node.args[:2]
         asks = not says_more(sides) and any(asked(side, variables) for side in sides)
-        asks = asks or bool(keys(sides, variables))
+        asks = asks or bool(keys(sides, variables)) or any(map(_filters, sides))
         return asks or _are_computed(sides, own)
-    return name in _TRUTHS + _ORDERS and any(_passes_many(argument, variables, own) for argument in node.args[:2])
+    judged = _TRUTHS + _ORDERS
+    return name in judged and any(_passes_many(argument, variables, own) for argument in node.args[:2])
 
 
 def _passes_many(condition: ast.expr, variables: Variables, own: frozenset[str]) -> bool:
     """Whether several values pass a condition: it searches, looks something up, or compares two computed values."""
+    if _filters(condition):
+        return True
     for node in walk(condition):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            if isinstance(node.ops[0], ast.In) or (isinstance(node.ops[0], ast.Eq) and _are_computed(sides, own)):
+            if isinstance(node.ops[0], ast.In | ast.NotIn):
+                return True
+            if isinstance(node.ops[0], ast.Eq) and _are_computed(sides, own):
                 return True
         elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re."):
             return True
     if _says_more(condition):
         return bool(keys(_sides(condition), variables))
     return bool(asked(condition, variables))
+
+
+def _filters(node: ast.expr) -> bool:
+    """Whether an expression looks for items that fulfil a condition: there may be none."""
+    return any(each.ifs for inner in walk(node) if isinstance(inner, COMPREHENSIONS) for each in inner.generators)
 
 
 def _says_more(condition: ast.expr) -> bool:

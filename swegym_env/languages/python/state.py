@@ -130,6 +130,10 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _BUILTINS = frozenset(dir(builtins))
 _OF_CLASSES = frozenset({"__new__", "__init_subclass__", "__class_getitem__", "__prepare__"})
 _METACLASS = re.compile(r"type|\w*Meta(class)?|\w+Type")
+_SPECIAL = re.compile(r"__\w+__")
+_OF_OPERATORS = frozenset(name for kind in (int, float, set, dict) for name in dir(kind)) - frozenset(dir(object))
+_OF_ITERATION = frozenset({"__iter__", "__next__", "__getitem__", "__aiter__", "__anext__", "__reversed__"})
+_OF_BLOCKS = frozenset({"__enter__", "__aenter__"})
 _OF_CONTAINERS = frozenset(name for kind in (dict, list, set, str, tuple) for name in dir(kind))
 _AT_HAND = frozenset({"map", "filter", "sorted", "min", "max", "any", "all", "sum", "sort", "next", "list", "reduce"})
 
@@ -204,32 +208,27 @@ class _File:
             for name in self._bound[each]
             if any(self._is_container(value) for value in self._values(each, name))
         }
+        # Attributes and methods that may be, or return, an object that outlives a call; and those that may hold one.
         self._shared: frozenset[str] = frozenset()
-        self._shared = frozenset(self._find_shared())
+        self._holding: frozenset[str] = frozenset()
+        found = [*self._find_shared()]
+        self._shared = frozenset(name for name, is_item in found if not is_item)
+        self._holding = frozenset(name for name, is_item in found if is_item)
         for node in tree.body:  # `Box.slot = Slot()`
             targets = node.targets if isinstance(node, ast.Assign) and not self._is_fixed(node.value) else []
             self._own |= {target.attr for target in targets if isinstance(target, ast.Attribute)}
 
-    def _find_shared(self) -> Iterator[str]:
+    def _find_shared(self) -> Iterator[tuple[str, bool]]:
         """Attributes, and methods by their results, that may be a function, a class or an object that outlives a call.
 
-        Results of functions do not count: most of them are new. Nor do names of the methods of containers.
+        Results of functions do not count: most of them are new. Nor do names of the methods of containers, except those
+        that an operator calls.
+
+        Yields:
+            The name, and whether an item of its value is meant.
         """
         for node in self._nodes:
-            pairs: list[tuple[ast.expr | str, ast.expr | None]] = []
-            if isinstance(node, ast.Return | ast.Yield) and isinstance(function := self._function_of(node), _Function):
-                if isinstance(self._scope_of[function], ast.ClassDef):
-                    pairs = [(getattr(function, "name", ""), node.value)]
-            elif isinstance(node, ast.Assign):
-                pairs = [(target, node.value) for target in node.targets]
-            elif isinstance(node, ast.AnnAssign):
-                pairs = [(node.target, node.value)]
-            elif isinstance(node, ast.For) and isinstance(node.iter, _DISPLAYS[:3]):
-                pairs = [(node.target, value) for value in node.iter.elts]
-            elif isinstance(node, ast.Call) and _last(node.func) == "setattr" and len(node.args) == 3:
-                name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
-                pairs = [(str(name), node.args[2])]
-            scope = self._scope_of[node]
+            pairs, scope = list(self._stored(node)), self._scope_of[node]
             for target, value in pairs:  # grows during the iteration
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                     pairs += zip(target.elts, value.elts, strict=False)
@@ -237,11 +236,65 @@ class _File:
                     pairs += [(target, part) for part in _parts(value, of_items=False)[0]]
                 elif isinstance(target, str | ast.Attribute) or isinstance(scope, ast.ClassDef):
                     name = target if isinstance(target, str) else _last(target)
-                    if name and name not in _OF_CONTAINERS and value is not None and self._is_shared(value, scope):
-                        yield name
+                    if not name or (name in _OF_CONTAINERS and not _SPECIAL.fullmatch(name)):
+                        continue
+                    if self._is_shared(value, scope):
+                        yield name, False
+                    if any(self._is_shared(item, scope) for item in _items(value)):
+                        yield name, True
+
+    def _stored(self, node: ast.AST) -> Iterator[tuple[ast.expr | str, ast.expr]]:
+        """The values that a node keeps somewhere, with the place, and those that a method returns, with its name."""
+        if isinstance(node, ast.Return | ast.Yield) and isinstance(function := self._function_of(node), _Function):
+            if isinstance(self._scope_of[function], ast.ClassDef) and node.value is not None:
+                yield getattr(function, "name", ""), node.value
+        elif isinstance(node, ast.Assign):
+            yield from ((target, node.value) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield node.target, node.value
+        elif isinstance(node, ast.For) and isinstance(node.iter, _DISPLAYS[:3]):
+            yield from ((node.target, value) for value in node.iter.elts)
+        elif isinstance(node, ast.Call) and _last(node.func) == "setattr" and len(node.args) == 3:
+            yield str(getattr(node.args[1], "value", "")), node.args[2]
+        elif isinstance(node, ast.Call):
+            yield from self._kept_arguments(node)
+
+    def _kept_arguments(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+        """The attributes in which methods of the called name, or a called class, keep their arguments."""
+        for parameters, kept in self._keeping.get(_last(call.func), ()):
+            given = [*zip(parameters, call.args, strict=False)]
+            given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg]
+            yield from ((attribute, value) for name, value in given for attribute in kept.get(name, ()))
+
+    @functools.cached_property
+    def _keeping(self) -> dict[str, list[tuple[list[str], dict[str, list[str]]]]]:
+        """Name of a method or a class → its parameters, and the attributes in which it keeps each of them."""
+        found: dict[str, list[tuple[list[str], dict[str, list[str]]]]] = {}
+        classes = [node for node in self._nodes if isinstance(node, ast.ClassDef)]
+        for each in classes:
+            heirs = {each.name}
+            for other in classes:  # those below come after those above
+                heirs |= {other.name} if any(_last(base) in heirs for base in other.bases) else set()
+            for method in each.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+                    parameters = [one.arg for one in (*method.args.posonlyargs, *method.args.args)][1:]
+                    kept: dict[str, list[str]] = {}
+                    for node in ast.walk(method):
+                        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                            targets = [one.attr for one in node.targets if isinstance(one, ast.Attribute)]
+                            kept.setdefault(node.value.id, []).extend(targets)
+                    names = {method.name, *heirs} if method.name in ("__init__", "__new__") else {method.name}
+                    for name in names:
+                        found.setdefault(name, []).append((parameters, kept))
+            fields = [_last(one.target) for one in each.body if isinstance(one, ast.AnnAssign)]
+            for name in heirs if fields else ():  # of a dataclass
+                found.setdefault(name, []).append((fields, {field: [field] for field in fields}))
+        return found
 
     def _is_shared(self, value: ast.expr, scope: ast.AST) -> bool:
         """Whether a value that is kept or returned may be a function, a class or an object that outlives the call."""
+        if isinstance(value, ast.Lambda):
+            return self._is_shared(value.body, value)
         if isinstance(value, ast.Call) and _last(value.func) in ("staticmethod", "classmethod"):
             return bool(value.args) and self._is_shared(value.args[0], scope)
         if isinstance(value, ast.Call):
@@ -580,8 +633,12 @@ class _File:
             called: see `_changed`.
         """
         while not isinstance(node, ast.Name):
+            if special := self._special_method(node):
+                return special
             if isinstance(node, ast.Attribute):
-                if node.attr in self._attributes or node.attr in self._shared or re.fullmatch(r"__\w+__", node.attr):
+                if node.attr in self._attributes or node.attr in self._shared or _SPECIAL.fullmatch(node.attr):
+                    return node.attr
+                if of_items and node.attr in self._holding:
                     return node.attr
                 node, of_items = node.value, True
             elif isinstance(node, ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
@@ -599,6 +656,21 @@ class _File:
                 return self._first_root(parts, inner, of_items=of_parts)
         return self._lasting_name(node, scope, of_items=of_items, called=called)
 
+    def _special_method(self, node: ast.expr) -> str:
+        """The method by which an expression gets its value, if that may be an object that outlives the call."""
+        names: tuple[str, ...] = ()
+        if isinstance(node, ast.Subscript):
+            names = ("__getitem__", "__class_getitem__", "__missing__")
+        elif isinstance(node, ast.Attribute):
+            names = ("__getattr__", "__getattribute__")
+        elif isinstance(node, ast.Call):
+            names = ("__call__",)
+        elif isinstance(node, ast.Await):
+            names = ("__await__",)
+        elif isinstance(node, ast.BinOp | ast.UnaryOp):
+            names = tuple(name for name in self._shared if name in _OF_OPERATORS)
+        return next((name for name in names if name in self._shared), "")
+
     def _root_of_result(self, call: ast.Call, scope: ast.AST, *, of_items: bool) -> str:
         """See `_lasting_root`, for what a call returns."""
         given = [*call.args, *(each.value for each in call.keywords if each.arg != "key")]
@@ -614,6 +686,10 @@ class _File:
         name, own = function.id, self._scope_with(function.id, scope)
         if name == "type":
             return name
+        if name == "getattr" and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
+            return self._lasting_root(ast.Attribute(call.args[0], str(call.args[1].value)), scope, of_items=of_items)
+        if name in ("next", "iter") and (special := (self._shared | self._holding) & _OF_ITERATION):
+            return min(special)
         if own is None:  # `max([f])`, `list([f])[0]`
             lists = given if of_items or name in _ONE_OF_THEM else [one for one in given if isinstance(one, _DISPLAYS)]
             return self._first_root(lists, scope, of_items=True)
@@ -666,7 +742,12 @@ class _File:
         ):
             return node.id
         aliases = [value for value in self._values(where, node.id) if not isinstance(value, ast.Constant)]
-        is_item = any(isinstance(self._parents.get(each), _TAKING_ITEMS) for each in self._bound[where][node.id])
+        above = [self._parents.get(each) for each in self._bound[where][node.id]]
+        is_item = any(isinstance(each, _TAKING_ITEMS) for each in above)
+        methods = _OF_ITERATION if is_item else frozenset()
+        methods |= _OF_BLOCKS if any(isinstance(each, ast.withitem) for each in above) else frozenset()
+        if special := (self._shared | self._holding) & methods:
+            return min(special)
         of_items = of_items or is_item
         roots = (self._lasting_root(one, where, of_items=of_items, called=called) for one in aliases)
         return next(filter(None, roots), "")
@@ -809,6 +890,18 @@ def _parts(node: ast.expr, *, of_items: bool) -> tuple[list[ast.expr], bool]:
         *items,
         *(part for one in items if isinstance(one, _DISPLAYS) for part in _parts(one, of_items=True)[0]),
     ], False
+
+
+def _items(node: ast.expr) -> list[ast.expr]:
+    """The items of a container that an expression makes."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("dict", "list", "tuple", "iter")
+    ):
+        given = [part for one in node.args for part in (_items(one) or [one])]
+        return [*given, *(keyword.value for keyword in node.keywords)]
+    return _parts(node, of_items=True)[0] if isinstance(node, (*_DISPLAYS, *_COMPREHENSIONS)) else []
 
 
 def _may_keep(module: str, names: str) -> bool:

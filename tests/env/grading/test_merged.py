@@ -335,7 +335,7 @@ _DECIDES_INSIDE = f"""{_OF_OBJECTS}
 """
 _WIDE = _KEYS.replace("* 31", "* 31 + 7")
 _SECOND = _WIDE.replace("int(words[0])\n", "int(words[1])\n")
-_OWN = "\n\nclass Own:\n    calls = 0\n\n    def __getitem__(self, place):\n        return Own\n"
+_OWN = "\n\nclass Own:\n    calls = 0\n\n    def get(self):\n        return Own\n"
 _WITH_HELPER = (
     _SECOND.replace("int(words[0]), int(words[1])", "numbers(words)")
     + "\n\ndef numbers(words):\n    return int(words[0]), int(words[1])\n"
@@ -349,8 +349,8 @@ _WEAKER = _WIDE.replace("return point.x, point.y", "return point.x")
 _LATE = (
     _WIDE.replace(
         "    return int(words[0]), int(words[0])\n",
-        "    Own()[0].calls = Own()[0].calls + 1\n"
-        "    return int(words[0]), int(words[1 if Own()[0].calls > 2 else 0])\n",
+        "    Own().get().calls = Own().get().calls + 1\n"
+        "    return int(words[0]), int(words[1 if Own().get().calls > 2 else 0])\n",
     )
     + _OWN
 )
@@ -362,7 +362,7 @@ _HALF_REPAIRS = {
     "the same, and no run without expected values is possible": (_SECOND, _OPEN, _LATE),
 }
 _TWIN = _SECOND.replace(
-    "    words = text.split()\n", "    words = text.split()\n    Own()[0].calls = Own()[0].calls + 1\n"
+    "    words = text.split()\n", "    words = text.split()\n    Own().get().calls = Own().get().calls + 1\n"
 )
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from swegym_env.languages import Copy, ExpectedValue, python
 from swegym_env.languages.python.controls import make_control
 from swegym_env.languages.python.decoys import replaceable, words_of
-from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup
+from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, unexamined
 from swegym_env.languages.python.logs import parse_sympy
 
 from .test_controls import BODIES, HEAD, Anything
@@ -199,8 +199,39 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
             ("assertEqual(len([one for one in [Box(35, 47)] if one == area(1, 1)]), 1)", "1"),
             ("assertEqual(len(list(filter(lambda one: one == area(1, 1), [Box(35, 47)]))), 1)", "1"),
             ("assertEqual([one == two for one, two in zip([area(1, 1)], [Box(35, 47)])], [True])", "True"),
-            ("assertFalse(area(1, 1) != Box(35, 47))", "case.assertFalse(area(1, 1) != Box(35, 47))"),
             ("assertEqual([Box(35, 47)].index(area(1, 1)), 0)", "0"),
+        )
+    },
+    **{
+        f"each constant of an object, however the test asserts it: {body}": (
+            body.replace("BOX", "area(1, 1) == Box(35, 47)").replace("OTHER", "area(1, 1) != Box(35, 47)"),
+            [*texts, "35", "47"] if "area" in texts else ["35", "47", *texts],
+            lambda a, b: Box(35, 47), lambda a, b: BoxOfWidth(35, 1),
+        )
+        for body, *texts in (
+            ("same = BOX\n    case.assertTrue(same)",),
+            ("same = BOX\n    assert same\n    case.assertIs(same, True)",),
+            ("same = area and BOX\n    assert same, same", "area"),
+            ("other = OTHER\n    if other:\n        raise AssertionError(other)",),
+            ("if not BOX:\n        case.fail('other')",),
+            ("if OTHER:\n        case.fail('other')",),
+            ("if BOX:\n        pass\n    else:\n        raise AssertionError('other')",),
+            ("BOX or case.fail('other')",),
+            ("assert area(1, 1) == BOX",),
+            ("assert not OTHER",),
+            ("assert not not BOX",),
+            ("case.assertFalse(OTHER)",),
+            ("case.assertFalse(not BOX)",),
+            ("assert not (not area or OTHER)", "area"),
+            ("case.assertIn(area(1, 1), [Box(35, 47)] + [])", "case.assertIn(area(1, 1), [Box(35, 47)] + [])"),
+            ("made = Box\n    case.assertEqual(area(1, 1), made(35, 47))",),
+            ("case.assertEqual(area(1, 1), Box(*(35, 47)))",),
+            ("case.assertEqual(area(1, 1), Box(**{'width': 35, 'height': 47}))",),
+            ("case.assertEqual(area(1, 1), list((Box(35, 47),))[0])",),
+            ("assert [area(1, 1)] == [Box(a, b) for a, b in [(35, 47)]]",),
+            ("boxes = [Box(35, 47)]\n    for box in boxes:\n        case.assertEqual(area(1, 1), box)",),
+            ("for n, box in [(1, Box(35, 47))]:\n        case.assertEqual(area(n, 1), box)",),
+            ("for one, box in zip([area(1, 1)], [Box(35, 47)]):\n        assert one == box",),
         )
     },
     "each part of a condition that unittest asserts": (
@@ -216,11 +247,11 @@ PLACES: dict[str, tuple[str, list[str], object, object]] = {
         ["2"], lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "two objects of other functions": (
-        "made = Box\n    case.assertEqual(area(1, 1), made(*[2, 2]))",
+        "made = [Box][0]\n    case.assertEqual(area(1, 1), made(*[2, 2]))",
         ["case.assertEqual(area(1, 1), made(*[2, 2]))"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "a condition of two objects": (
-        "made = Box\n    assert area(1, 1) == made(*[2, 2])",
+        "made = [Box][0]\n    assert area(1, 1) == made(*[2, 2])",
         ["area(1, 1) == made(*[2, 2])"] * 2, lambda a, b: Box(2, 2), lambda a, b: EqualsBoxes(),
     ),
     "a difference that is always nothing": (
@@ -619,6 +650,29 @@ def test_expectations_beyond_the_limit_are_no_part_of_copies_and_added_lines_com
 def test_the_object_in_which_a_test_looks_for_something_is_not_expected(body: str) -> None:
     """A repair may accept other objects than the gold patch."""
     assert not {one.text for one in expectations(of_body(body), [NAME], {})} & {"35", "47"}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_open"),
+    [
+        ("case.assertEqual(area(1, 1), Box(35, 47))", False),
+        ("def check(one):\n        case.assertEqual(one, Box(35, 47))\n    check(area(1, 1))", False),
+        ("box = Box(3, 4)\n    case.assertEqual(area(box, 1), 12)", False),
+        ("box = Box(3, 4)\n    found = area(box, 1)\n    case.assertEqual(found, area(1, box))", False),
+        ("case.assertEqual(area(1, 1), area(2, 2))", False),
+        ("check = lambda one: case.assertEqual(one, Box(35, 47))\n    check(area(1, 1))", True),
+        ("found = [one for one in [area(1, 1)] if one == Box(35, 47)]\n    assert found", True),
+        ("width = 35\n    case.assertEqual(area(1, 1), Box(width, width))", True),
+        ("[Box(35, 47)].index(area(1, 1))", True),
+        ("case.assertEqual(area(1, 1), case.wanted)", True),
+        ("if area(1, 1) == Box(35, 47):\n        return\n    case.fail()", True),
+        ("compare_boxes(area(1, 1), 35)", True),
+    ],
+)
+def test_which_tests_compare_what_no_copy_changes(body: str, is_open: bool) -> None:
+    helper = "def compare_boxes(one, width):\n    assert one == Box(width, width)\n"
+    files = {path: f"{helper}\n\n{text}" for path, text in of_body(body).items()}
+    assert unexamined(files, [NAME], {}) == (frozenset({NAME}) if is_open else frozenset())
 
 
 def test_objects_beyond_the_limit_come_before_plain_values() -> None:

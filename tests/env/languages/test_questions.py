@@ -81,13 +81,28 @@ def test_what_a_condition_asks_for_is_a_constant_beside_a_computed_value(
         ("def double(x):\n    return 2 * x\nself.assertEqual(f(3), 47)", False),
         ("self.check(3)", True),
         ("self.check_other(3)", False),
+        ("f(3, check_elsewhere)", True),
+        ("f(3, [46, 47].index)", True),
+        ("got = []\nf(3, got.append)\nself.assertEqual(got, [47])", False),
+        ("for x in f(3):\n    self.assertGreater(x, 46)", True),
+        ("for x, y in zip(f(3), [46]):\n    assert x == y", True),
+        ("for x, y in [(3, 47), (4, 62)]:\n    assert f(x) == y", False),
+        ("rows = [3, 4]\nfor x in rows:\n    self.assertEqual(f(x), 47)", False),
+        ("for x in f(3):\n    g(x)\nself.assertEqual(f(4), 47)", False),
+        ("self.assertNotIn(46, f(3))", True),
+        ("assert 46 not in f(3)", True),
+        ("self.assertFalse(any(x == 46 for x in f(3)))", True),
+        ("self.assertEqual([x for x in f(3) if x < 46], [])", True),
+        ("self.assertEqual([x + 1 for x in f(3)], [47])", False),
+        ("if 46 in f(3):\n    self.fail('found')", True),
+        ("found = 47 in f(3)\nassert found", True),
     ],
 )
 def test_which_tests_more_than_one_answer_passes(body: str, many: bool) -> None:
     helpers = (
         "    def check(self, x):\n        self.assertIn(x, f(x))\n\n    def check_other(self, x):\n        assert x\n"
     )
-    files = {"tests/test_m.py": f"{of_body(body)}\n{helpers}"}
+    files = {"tests/test_m.py": f"from tests.other import check_elsewhere\n{of_body(body)}\n{helpers}"}
     assert may_have_many_answers(files, [NAME]) is many
 
 

@@ -39,6 +39,50 @@ _KEEPS = {
             ("box.it = same", "it = self.it\n        it.last = value"),
         )
     },
+    **{
+        f"a function that {method} returns": (
+            use,
+            f"def same():\n    pass\n\n\nclass Own:\n    def {method}(self, *_):\n        {gives} same",
+        )
+        for method, use, gives in (
+            ("__getitem__", "Own()[0].last = value", "return"),
+            ("__call__", "own = Own()\n        own().last = value", "return"),
+            ("__getattr__", "Own().it.last = value", "return"),
+            ("__enter__", "with Own() as it:\n            it.last = value", "return"),
+            ("__iter__", "for it in Own():\n            it.last = value", "yield"),
+            ("__next__", "next(Own()).last = value", "return"),
+            ("__add__", "(Own() + 1).last = value", "return"),
+            ("__await__", "async def keep():\n            (await Own()).last = value", "return"),
+        )
+    },
+    **{
+        f"a function in {held}, by {use}": (use, f"def same():\n    pass\n\n\ndef fill(box):\n    box.it = {held}")
+        for held, use in (
+            ("{'a': same}", "self.it['a'].last = value"),
+            ("{'a': same}", "self.it.get('a').last = value"),
+            ("dict(a=same)", "for it in self.it.values():\n            it.last = value"),
+            ("[Box(), same]", "self.it[1].last = value"),
+            ("lambda: same", "self.it().last = value"),
+        )
+    },
+    **{
+        f"a function that the object gets as its parameter, {call}": (
+            "self.it.last = value",
+            (
+                f"def same():\n    pass\n\n\nclass Own(Box):\n    {body}\n\n\nclass Lower(Own):\n    pass\n\n\n"
+                f"def made(own):\n    return {call}"
+            ),
+        )
+        for call, body in (
+            ("Own(1, same)", "def __init__(self, n, it):\n        self.it = it"),
+            ("Lower(it=same, n=1)", "def __init__(self, n, it):\n        self.it = it"),
+            ("own.fill(same)", "def fill(self, it):\n        self.it = it"),
+            ("Own(same)", "it: object"),
+        )
+    },
+    "a function that is looked up by its name": (
+        "getattr(self, 'it').last = value", "def same():\n    pass\n\n\nclass Own(Box):\n    it = same",
+    ),
     "a function that a method returns": (
         "Own().it().last = value",
         "def same():\n    pass\n\n\nclass Own:\n    def it(self):\n        return same",
@@ -112,6 +156,21 @@ _KEEPS_NOTHING = {
     "an item of a container, if a method has the name of its method": (
         "groups = {}\n        groups.get(value).append(value)",
         "class Own:\n    def get(self):\n        return Box",
+    ),
+    "an item of what an object holds": (
+        "self[0].last = value\n        self.add(value)",
+        (
+            "class Own:\n    def __getitem__(self, place):\n        return self.items[place]\n\n"
+            "    def __enter__(self):\n        return self"
+        ),
+    ),
+    "a table of functions beside another table": (
+        "self.known = {}\n        self.known['a'] = self.table['a'](value)",
+        "def same(value):\n    pass\n\n\nclass Own:\n    def __init__(self):\n        self.table = {'a': same}",
+    ),
+    "what an object gets as its parameter": (
+        "self.node.last = value",
+        "def made(it):\n    return Own(it)\n\n\nclass Own:\n    def __init__(self, node):\n        self.node = node",
     ),
     "an error raised from another": ("raise KeyError(value) from ValueError(value)", ""),
     "an error of a class that a class names": ("raise Own.error(value)", "class Own(Box):\n    error = KeyError"),
