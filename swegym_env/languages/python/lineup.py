@@ -156,6 +156,9 @@ _PUTTING_TOGETHER = frozenset(
 ) | {"int", "float", "str", "bytes"}
 _OF_DISPLAYS = frozenset({"items", "values", "keys", "get", "copy", "partial"})
 _FINDING_ITEMS = frozenset({"index", "count", "__contains__"})
+_DESCRIBING = frozenset(
+    ("len", "repr", "type", "isinstance", "any", "all", "filter", "map", "sum", "min", "max", "next", "iter", "__eq__")
+)
 _NOT_EXPECTED = frozenset({"msg", "message", "err_msg", "verbose", "places", "delta", "rtol", "atol"})
 
 
@@ -256,7 +259,7 @@ class _Unseen:
         while isinstance(condition, ast.UnaryOp | ast.Call):
             if isinstance(condition, ast.UnaryOp):
                 condition = condition.operand
-            elif called(condition) in ("assertTrue", "assertFalse"):
+            elif called(condition) in ("assertTrue", "assertFalse") and condition.args:
                 condition = condition.args[0]
             else:
                 break
@@ -745,10 +748,11 @@ def _constants_of_objects(node: ast.AST) -> Iterator[ast.Constant]:
 def _bound(name: str, function: Function) -> list[ast.expr]:
     """What a name is bound to that the function sets once: by an assignment, or by a loop over objects.
 
-    An assigned name counts only if it is used in assertions alone, or at one place.
+    An assigned name counts only if it is used in assertions alone, or at one place. No name counts that is an input as
+    well: the gold patch may know no other value of it.
     """
     uses = [other for other in walk(function) if isinstance(other, ast.Name) and other.id == name]
-    if sum(map(_is_stored, uses)) != 1:
+    if sum(map(_is_stored, uses)) != 1 or not _inputs_in(function).isdisjoint(map(id, uses)):
         return []
     for statement in _statements(function.body):
         for target, value in bindings(statement):
@@ -761,6 +765,19 @@ def _bound(name: str, function: Function) -> list[ast.expr]:
             # What is assigned together (`left, right = …`) is rather given to the code under test.
             return [value] if isinstance(target, ast.Name) and is_expected else []
     return []
+
+
+@functools.lru_cache(maxsize=64)
+def _inputs_in(function: Function) -> frozenset[int]:
+    """The `id` of each node in the calls in conditions of a function that may be calls of the code under test."""
+    known = _PUTTING_TOGETHER | _OF_DISPLAYS | _FINDING_ITEMS | _DESCRIBING
+    return frozenset(
+        id(inner)
+        for node in walk(function)
+        if isinstance(node, ast.Call) and id(node) in _asserted_in(function)
+        if not (called(node) in known or called(node).startswith("assert") or _makes_an_object(node))
+        for inner in walk(node)
+    )
 
 
 def _parts_for(name: str, target: ast.expr, value: ast.expr) -> list[ast.expr]:

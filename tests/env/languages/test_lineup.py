@@ -653,6 +653,20 @@ def test_the_object_in_which_a_test_looks_for_something_is_not_expected(body: st
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "for box in [Box(35, 47)]:\n        case.assertEqual(area(str(box), 1), box)",
+        "boxes = {'a': Box(35, 47)}\n    case.assertEqual(area(boxes['a'].text(), 1), boxes['a'])",
+        "box = Box(35, 47)\n    same = area(box.text(), 1) == box\n    case.assertTrue(same)",
+    ],
+)
+def test_an_object_that_is_an_input_too_is_not_expected(body: str) -> None:
+    """The gold patch may know no other value of it, and a repair may."""
+    assert not {one.text for one in expectations(of_body(body), [NAME], {})} & {"35", "47"}
+    assert unexamined(of_body(body), [NAME], {}) == {NAME}
+
+
+@pytest.mark.parametrize(
     ("body", "is_open"),
     [
         ("case.assertEqual(area(1, 1), Box(35, 47))", False),
@@ -667,6 +681,7 @@ def test_the_object_in_which_a_test_looks_for_something_is_not_expected(body: st
         ("case.assertEqual(area(1, 1), case.wanted)", True),
         ("if area(1, 1) == Box(35, 47):\n        return\n    case.fail()", True),
         ("compare_boxes(area(1, 1), 35)", True),
+        ("case.assertTrue(expr=area(1, 1) == Box(35, 47))", False),
     ],
 )
 def test_which_tests_compare_what_no_copy_changes(body: str, is_open: bool) -> None:
