@@ -432,8 +432,8 @@ class Trainer:
             self._log.warning(
                 f"update {self.learner.updates + 1}: the policy's actions hardly depend on its observations any more: "
                 f"the spread of its hidden states fell from {self._widest:.2f} to {spread:.2f}, and its actions have "
-                f"{information:.3f} nats of information about the observations. Try: {legal}warmup_updates: 10, a smaller "
-                "learning_rate, or a larger initializer_range in model.architecture"
+                f"{information:.3f} nats of information about the observations. Try: {legal}warmup_updates: 10, "
+                "a smaller learning_rate, or a larger initializer_range in model.architecture"
             )
 
     def _warn_of_mismatch(self, metrics: Mapping[str, Any]) -> None:

@@ -769,12 +769,16 @@ def _bound(name: str, function: Function) -> list[ast.expr]:
 
 @functools.lru_cache(maxsize=64)
 def _inputs_in(function: Function) -> frozenset[int]:
-    """The `id` of each node in the calls in conditions of a function that may be calls of the code under test."""
+    """The `id` of each node in the calls in conditions of a function that may be calls of the code under test.
+
+    A call that is the whole condition compares its arguments (`assert f().same_as(want)`).
+    """
     known = _PUTTING_TOGETHER | _OF_DISPLAYS | _FINDING_ITEMS | _DESCRIBING
+    whole = {id(one.node) for each in _statements(function.body) for one in conditions_of(each, function)}
     return frozenset(
         id(inner)
         for node in walk(function)
-        if isinstance(node, ast.Call) and id(node) in _asserted_in(function)
+        if isinstance(node, ast.Call) and id(node) in _asserted_in(function) - whole
         if not (called(node) in known or called(node).startswith("assert") or _makes_an_object(node))
         for inner in walk(node)
     )

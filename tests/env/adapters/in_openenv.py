@@ -170,7 +170,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 def test_an_episode_by_texts_and_calls_is_that_of_the_environment(ours: str) -> None:
-    env = SWEBenchEnv("mini", action_format="swegym_env.adapters.openenv:CALLS")
+    env = SWEBenchEnv("mini", action_format="swegym_env.adapters.openenv:CALLS", turn_timeout_s=5)
     expected, expected_info = env.reset(options={"instance_id": TASK.instance_id})
     env.close()
     with SwegymClient(base_url=ours).sync() as client:
