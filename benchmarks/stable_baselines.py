@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from benchmarks.learning_tasks import TASKS
+from swe_trainers.config import named
 
 __all__ = ["PEERS", "peer_return"]
 
@@ -83,14 +83,14 @@ def peer_return(task: str, steps: int, seed: int) -> float:
     from stable_baselines3.common.vec_env import VecNormalize
 
     ours, peer = TASKS[task], PEERS[task]
-    observe = _named(peer.observe) if peer.observe else None  # importing it registers the package's games
+    observe = named(peer.observe, "wrapper") if peer.observe else None  # importing it registers the package's games
 
     def make(training: bool = True) -> gymnasium.Env[Any, Any]:
         env: gymnasium.Env[Any, Any] = gymnasium.make(
             peer.game, max_episode_steps=ours.environment.get("max_turns"), **peer.kwargs
         )
         for wrapper in ours.environment.get("training_wrappers", []) if training else []:
-            env = _named(wrapper["name"])(env, **wrapper["kwargs"])
+            env = named(wrapper["name"], "wrapper")(env, **wrapper["kwargs"])
         return observe(env) if observe else env
 
     envs = make_vec_env(make, n_envs=_ENVS, seed=seed)
@@ -110,8 +110,3 @@ def peer_return(task: str, steps: int, seed: int) -> float:
     env.close()
     envs.close()
     return float(np.mean(returns))
-
-
-def _named(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)

@@ -23,6 +23,7 @@ __all__ = [
     "compares_objects",
     "conditions_of",
     "decides_elsewhere",
+    "makes_an_object",
     "slot",
     "slot_in",
     "truth_of",
@@ -183,7 +184,7 @@ def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) 
         name.id
         for node in walk(function)
         for target, value in bindings(node)
-        if any(map(_makes_an_object, walk(value)))
+        if any(map(makes_an_object, walk(value)))
         for name in walk(target)
         if isinstance(name, ast.Name)
     }
@@ -196,7 +197,7 @@ def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) 
         elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
             compared = [node.left, *node.comparators]
         for one in (inner for side in compared for inner in walk(side)):
-            if _makes_an_object(one) or (isinstance(one, ast.Name) and one.id in objects):
+            if makes_an_object(one) or (isinstance(one, ast.Name) and one.id in objects):
                 return True
     return False
 
@@ -213,7 +214,8 @@ def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield node.optional_vars, node.context_expr
 
 
-def _makes_an_object(node: ast.AST) -> bool:
+def makes_an_object(node: ast.AST) -> bool:
+    """Whether an expression calls a class, by its name."""
     return isinstance(node, ast.expr) and called(node).lstrip("_")[:1].isupper()
 
 

@@ -32,6 +32,7 @@ from swegym_env.languages.python.conditions import (
     compares_objects,
     conditions_of,
     decides_elsewhere,
+    makes_an_object,
     slot,
     slot_in,
 )
@@ -280,13 +281,13 @@ class _Unseen:
             return self._may_be_one(node.value)
         if isinstance(node, ast.Name):
             return node.id not in self._own or node.id in self._objects
-        return _makes_an_object(node) or called(node) in self._own
+        return makes_an_object(node) or called(node) in self._own
 
     def _is_computed(self, node: ast.expr) -> bool:
         """Whether an expression calls a function other than those of the test, or uses a name with such a result."""
         return any(
             (isinstance(inner, ast.Name) and inner.id in self._computed)
-            or (isinstance(inner, ast.Call) and not (_makes_an_object(inner) or called(inner) in self._of_test))
+            or (isinstance(inner, ast.Call) and not (makes_an_object(inner) or called(inner) in self._of_test))
             for inner in walk(node)
         )
 
@@ -585,7 +586,7 @@ def _sites(
     urgency = []
     for condition, sites in read:
         is_old = added.isdisjoint(range(condition.lineno, (condition.end_lineno or condition.lineno) + 1))
-        of_object = any(_makes_an_object(one) for one in walk(condition) if isinstance(one, ast.expr))
+        of_object = any(makes_an_object(one) for one in walk(condition) if isinstance(one, ast.expr))
         for rank, site in enumerate(sites):
             is_plain = bool(site.constants) and not of_object
             urgency.append((is_old, 0 if site.constants and of_object else rank, is_plain))
@@ -656,7 +657,7 @@ def _name_classes(function: Function) -> None:
     for node in walk(function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name, value = node.targets[0].id, node.value
-            if stored[name] == 1 and _makes_an_object(ast.Call(value, [], [])):
+            if stored[name] == 1 and makes_an_object(ast.Call(value, [], [])):
                 classes[name] = value
     for node in walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes:
@@ -723,14 +724,14 @@ def _holds_objects(node: ast.AST) -> bool:
     """Whether an expression makes an object, other than to compare it."""
     if isinstance(node, ast.Compare | ast.Lambda):
         return False
-    return (isinstance(node, ast.expr) and _makes_an_object(node)) or any(map(_holds_objects, children(node)))
+    return makes_an_object(node) or any(map(_holds_objects, children(node)))
 
 
 def _constants_of_objects(node: ast.AST) -> Iterator[ast.Constant]:
     """The constants in an expression that only puts objects together, without those that other functions get."""
     inner = list(children(node))
     if isinstance(node, ast.Call):
-        is_plain = _makes_an_object(node) or called(node) in _PUTTING_TOGETHER
+        is_plain = makes_an_object(node) or called(node) in _PUTTING_TOGETHER
         inner = [*node.args, *node.keywords] if is_plain else []
     elif isinstance(node, ast.Dict):
         inner = [*node.values]
@@ -775,11 +776,12 @@ def _inputs_in(function: Function) -> frozenset[int]:
     """
     known = _PUTTING_TOGETHER | _OF_DISPLAYS | _FINDING_ITEMS | _DESCRIBING
     whole = {id(one.node) for each in _statements(function.body) for one in conditions_of(each, function)}
+    inside = _asserted_in(function) - whole
     return frozenset(
         id(inner)
         for node in walk(function)
-        if isinstance(node, ast.Call) and id(node) in _asserted_in(function) - whole
-        if not (called(node) in known or called(node).startswith("assert") or _makes_an_object(node))
+        if isinstance(node, ast.Call) and id(node) in inside
+        if not (called(node) in known or called(node).startswith("assert") or makes_an_object(node))
         for inner in walk(node)
     )
 
@@ -828,10 +830,6 @@ def _asserted(statement: ast.stmt, function: Function) -> Iterator[ast.AST]:
         yield from walk(condition.whole)
 
 
-def _makes_an_object(node: ast.expr) -> bool:
-    return called(node).lstrip("_")[:1].isupper()
-
-
 def _tops(node: ast.expr, function: Function) -> Iterator[ast.expr]:
     """An expression, and what is bound to it if it is a name, or an item of one."""
     yield node
@@ -851,7 +849,7 @@ def _literals(node: ast.expr, function: Function, words: tuple[str, ...]) -> lis
         if isinstance(constant.value, int | float | str | bytes)
         if (other := replaceable(constant.value, words)) is not None
     ]
-    if any(map(_makes_an_object, _values(node, function))):
+    if any(map(makes_an_object, _values(node, function))):
         return found[:_MOST_IN_A_VALUE]
     return sorted(found, key=lambda pair: -pair[1].count)[:1]
 
@@ -897,7 +895,7 @@ def _compared_objects(
     found = {
         id(constant): (constant, other)
         for one in [*wanted, *displays]
-        if any(map(_makes_an_object, _values(one, function)))
+        if any(map(makes_an_object, _values(one, function)))
         for constant, other in _literals(one, function, words)
         if id(constant) not in known
     }
@@ -1142,7 +1140,7 @@ def _read_condition(
             turned = ast.Compare(test.left, [_OPERATORS[type(operator)]()], [right])
     elif isinstance(test, ast.Call) and not places:
         parts = [*test.args, *([test.func.value] if isinstance(test.func, ast.Attribute) else [])]
-        objects = [argument for argument in test.args if any(map(_makes_an_object, _tops(argument, function)))]
+        objects = [argument for argument in test.args if any(map(makes_an_object, _tops(argument, function)))]
         places = [place for argument in objects for place in _literals(argument, function, words)]
     return parts, turned, places, is_search
 
@@ -1414,7 +1412,7 @@ def _actual(parts: Iterable[ast.expr], places: Sequence[_Place]) -> list[ast.exp
         part
         for part in parts
         if not any(id(inner) in constants for inner in walk(part))
-        or not any(_makes_an_object(inner) for inner in walk(part) if isinstance(inner, ast.expr))
+        or not any(makes_an_object(inner) for inner in walk(part) if isinstance(inner, ast.expr))
     ]
 
 
