@@ -137,32 +137,6 @@ TASKS = {
         FOUR_HEADS_APART,
         {"gamma": 0.98, "reward_scale": 0.1, "episodes_per_update": 32, "entropy_coefficient": 0.01},
     ),
-    "cliff_walking": Task(
-        {
-            "id": "CliffWalking-v1",
-            "adapter": "text",
-            "adapter_kwargs": {"actions": ["up", "right", "down", "left"]},
-            "training_wrappers": [{"name": "gymnasium.wrappers:ClipReward", "kwargs": {"min_reward": -1}}],
-            "parallel": 32,
-            "max_turns": 100,
-            "max_tokens": 640,
-            "max_new_tokens": 1,
-        },
-        -30.0,
-        160,
-        LOOK_DIFFERENT,
-        {
-            "learning_rate": 2e-3,
-            "decay": "linear",
-            "episodes_per_update": 32,
-            "minibatches": 4,
-            "reward_scale": 0.1,
-            "whiten_advantages": False,
-            "gamma": 0.98,
-            "entropy_coefficient": 0.012,
-            "entropy_decay": "linear",  # who still tries things at the end falls
-        },
-    ),
     "taxi": Task(
         {
             **_game("TextTaxi", max_tokens=500),
@@ -245,6 +219,7 @@ def _example(name: str, bar: float, package: str = "") -> Task:
 
 _DOORKEY = _example("minigrid", 0.9, "minigrid")
 TASKS |= {
+    "cliff_walking": _example("cliff_walking", -30.0),
     "taxi_legal": _example("taxi", 6.0),
     "minigrid_empty": replace(
         _DOORKEY, environment={**_DOORKEY.environment, "kwargs": {"game": "MiniGrid-Empty-5x5-v0"}}, updates=30

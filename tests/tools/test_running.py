@@ -161,6 +161,17 @@ def test_run_tests_counts_the_passing_tests_of_sympys_runner(run: Run, box: Sand
     assert "a.py[4] \ntest_two F\ntest_three ok  [FAIL]\n[2 lines of passing tests left out]\n" in done.output
 
 
+def test_run_tests_leaves_out_passing_tests_with_docstrings_whole(run: Run, box: Sandbox) -> None:
+    text = FAILING.replace("def test_fine(self):", 'def test_fine(self):\n        """Fine."""')
+    box.write("/testbed/tests/test_new.py", text.encode())
+    done = run("run_tests tests/test_new.py")
+    before, _, after = done.output.partition("======")
+    assert "test_fine" not in done.output and "Fine." not in done.output
+    name, result = before.strip().split("\n")[-2:]
+    assert name.startswith("test_lengths (tests.test_new.TestNew") and result == "Two Februaries. ... FAIL"
+    assert "[1 line of passing tests left out]" in after
+
+
 def test_run_tests_reports_missing_targets(run: Run) -> None:
     done = run("run_tests tests/test_nowhere.py")
     assert (done.exit_code, done.output) == (2, "run_tests: there is no tests/test_nowhere.py\n")

@@ -39,6 +39,7 @@ from swegym_env.languages.python.constants import NotConstantError, fold, names_
 from swegym_env.languages.python.controls import _spliced
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.languages.python.questions import (
+    COMPREHENSIONS,
     COUNTING,
     MOST_FOUND,
     asked,
@@ -574,6 +575,9 @@ class _File:
         if isinstance(node, ast.Call) and _called(node) in _COUNTING:
             compared = any(isinstance(inner, ast.Compare) for part in node.args for inner in walk(part))
             return compared or any(self._tells_equal(part, depth) for part in node.args)
+        if isinstance(node, COMPREHENSIONS):
+            compares = [inner for inner in walk(node) if isinstance(inner, ast.Compare) and self._tells_equal(inner)]
+            return not all(any(map(self._is_constant, (one.left, *one.comparators))) for one in compares)
         inner: list[ast.expr] = []
         if isinstance(node, ast.UnaryOp):
             inner = [node.operand]

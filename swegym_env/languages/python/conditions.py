@@ -20,9 +20,11 @@ from swegym_env.languages.python.source import called
 __all__ = [
     "Condition",
     "bindings",
+    "compares",
     "compares_objects",
     "conditions_of",
     "decides_elsewhere",
+    "handed_on",
     "makes_an_object",
     "slot",
     "slot_in",
@@ -33,6 +35,7 @@ _TRUTHS = {"assertTrue": True, "assertFalse": False}
 _OF_TRUTHS = frozenset({"assertIs", "assertEqual", "assertEquals"})
 _RETURNING_TRUTHS = frozenset({"all", "any", "bool", "isinstance", "issubclass", "__eq__", "__ne__", "__contains__"})
 _COMPARING = frozenset({"index", "count", "remove", "__eq__", "__ne__", "__contains__"})
+_OPERATORS = frozenset({"eq", "ne", "contains", "countOf", "indexOf"})  # functions of the module `operator`
 _FAILURES = frozenset({"AssertionError", "failureException", "Failed", "Exception"})
 _Put = Callable[[ast.expr], None]
 Slot = tuple[Callable[[], ast.expr], _Put]
@@ -173,9 +176,39 @@ def decides_elsewhere(function: ast.AST, read: Iterable[ast.expr]) -> bool:
     blocks = [item.context_expr for node in nodes if isinstance(node, ast.With | ast.AsyncWith) for item in node.items]
     inside = {id(inner) for one in (*read, *blocks) for inner in walk(one)}
     others = [node for node in nodes if id(node) not in inside]
-    return any(isinstance(node, ast.Call) and called(node).startswith("assert") for node in others) or compares_objects(
-        function, others
-    )
+    asserts = any(isinstance(node, ast.Call) and called(node).startswith("assert") for node in others)
+    return asserts or handed_on(function) or compares_objects(function, others)
+
+
+def handed_on(function: ast.AST) -> bool:
+    """Whether a test gives an assertion or a comparison away, or another name, instead of calling it."""
+    nodes = walk(function)
+    callees = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and _is_set(node)}
+    for node in nodes:
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in callees:
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            is_own = isinstance(node, ast.Name) and name in stored
+            if not is_own and (name.startswith("assert") or name in ("__eq__", "__ne__") or _is_operator(node)):
+                return True
+        elif isinstance(node, ast.Call) and called(node) == "getattr":
+            names = [each.value for each in node.args if isinstance(each, ast.Constant)]
+            if any(isinstance(name, str) and name.startswith(("assert", "__eq__", "__ne__")) for name in names):
+                return True
+    return False
+
+
+def compares(call: ast.Call) -> bool:
+    """Whether a call compares what it is given, with its receiver or by a function of the module `operator`."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr in _COMPARING:
+        return True
+    return _is_operator(call.func)
+
+
+def _is_operator(node: ast.expr) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in _OPERATORS and isinstance(node.value, ast.Name) and node.value.id == "operator"
+    return isinstance(node, ast.Name) and node.id in _OPERATORS
 
 
 def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) -> bool:
@@ -190,8 +223,8 @@ def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) 
     }
     for node in walk(function) if nodes is None else nodes:
         compared: list[ast.expr] = []
-        if isinstance(node, ast.Call) and called(node) in _COMPARING and isinstance(node.func, ast.Attribute):
-            compared = [node.func.value, *node.args]
+        if isinstance(node, ast.Call) and compares(node):
+            compared = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
         elif isinstance(node, ast.Call) and called(node).startswith("assert"):
             compared = node.args
         elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):

@@ -29,7 +29,6 @@ from swegym_env.languages.python.conditions import (
     Condition,
     Slot,
     bindings,
-    compares_objects,
     conditions_of,
     decides_elsewhere,
     makes_an_object,
@@ -38,6 +37,7 @@ from swegym_env.languages.python.conditions import (
 )
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
+from swegym_env.languages.python.objects import Module, compares_what_no_copy_changes
 from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
 from swegym_env.languages.python.questions import COMPREHENSIONS, Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import (
@@ -215,81 +215,16 @@ def _unexamined(
 ) -> frozenset[str]:
     found = frozenset[str]()
     tests, files = _read(texts, names, lines), dict(texts)
-    helpers = {path: _comparing_helpers(files[path]) for path in {path for path, *_ in tests}}
+    modules = {path: Module.of(files[path]) for path in {path for path, *_ in tests}}
     for path, function, _, words, _, expected in tests:
         made = copy.deepcopy(function)
-        read = [condition for condition, sites in conditions(made, words) if sites]
-        calls = {called(node) for node in walk(made) if isinstance(node, ast.Call)}
-        unseen = _Unseen(made)
-        if calls & helpers[path] or decides_elsewhere(made, read) or any(map(unseen.is_expected_by, read)):
+        found_in = [(condition, sites) for condition, sites in conditions(made, words) if sites]
+        changed = {id(constant) for _, sites in found_in for site in sites for constant in site.constants}
+        if decides_elsewhere(made, [condition for condition, _ in found_in]) or compares_what_no_copy_changes(
+            made, changed, modules[path]
+        ):
             found |= expected[-1].names
     return found
-
-
-def _comparing_helpers(text: str) -> frozenset[str]:
-    """The functions of a file, other than tests and those inside of them, that compare objects."""
-    functions = [function for _, function in tests_in(text) if not function.name.startswith("test")]
-    return frozenset(function.name for function in functions if compares_objects(function))
-
-
-class _Unseen:
-    """The objects of a test that are not made of constants which a copy could change."""
-
-    def __init__(self, function: Function) -> None:
-        self._function = function
-        nodes = walk(function)
-        bound = [
-            ({name.id for name in walk(target) if isinstance(name, ast.Name)}, value)
-            for node in nodes
-            for target, value in bindings(node)
-        ]
-        self._own = {node.name for node in nodes if isinstance(node, Function)}.union(*(names for names, _ in bound))
-        self._objects = set[str]().union(*(names for names, value in bound if _holds_objects(value)))
-        self._of_test = self._own | _PUTTING_TOGETHER | _OF_DISPLAYS
-        self._computed: set[str] = set()
-        before = -1
-        while before < len(self._computed):
-            before = len(self._computed)
-            for names, value in bound:
-                if not names <= self._computed and self._is_computed(value):
-                    self._computed |= names
-
-    def is_expected_by(self, condition: ast.expr) -> bool:
-        """Whether a condition compares one with something else than a visible value: a weaker equality may hold."""
-        sides: list[ast.expr] = []
-        while isinstance(condition, ast.UnaryOp | ast.Call):
-            if isinstance(condition, ast.UnaryOp):
-                condition = condition.operand
-            elif called(condition) in ("assertTrue", "assertFalse") and condition.args:
-                condition = condition.args[0]
-            else:
-                break
-        compares = ast.Eq | ast.NotEq | ast.In | ast.NotIn
-        if isinstance(condition, ast.Call) and called(condition) in _EQUALITIES | {"assertIn"}:
-            sides = condition.args[:2]
-        elif isinstance(condition, ast.Compare) and isinstance(condition.ops[0], compares):
-            sides = [condition.left, *condition.comparators]
-        if not any(self._may_be_one(side) and not self._is_computed(side) for side in sides):
-            return False
-        return not any(True for side in sides for top in _tops(side, self._function) for _ in _constants(top, None))
-
-    def _may_be_one(self, node: ast.expr) -> bool:
-        """Whether an expression is an object that the test makes, or what it has from elsewhere."""
-        if isinstance(node, ast.Attribute):
-            return isinstance(node.value, ast.Name) and node.value.id not in self._own
-        if isinstance(node, ast.Subscript):
-            return self._may_be_one(node.value)
-        if isinstance(node, ast.Name):
-            return node.id not in self._own or node.id in self._objects
-        return makes_an_object(node) or called(node) in self._own
-
-    def _is_computed(self, node: ast.expr) -> bool:
-        """Whether an expression calls a function other than those of the test, or uses a name with such a result."""
-        return any(
-            (isinstance(inner, ast.Name) and inner.id in self._computed)
-            or (isinstance(inner, ast.Call) and not (makes_an_object(inner) or called(inner) in self._of_test))
-            for inner in walk(node)
-        )
 
 
 def make_lineup(

@@ -1,0 +1,388 @@
+"""Which tests compare an object that no copy changes: its equality is the code's under test, which may be weakened.
+
+An object of a test counts as examined if copies change a constant of it, and as harmless if the code under test gets it
+or the test only reads a part of it. Each other use is one that nothing is known of.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from swegym_env.languages.python.conditions import bindings, compares, compares_objects, handed_on, makes_an_object
+from swegym_env.languages.python.parsing import children, parse, walk
+from swegym_env.languages.python.source import Function, called, tests_in
+
+__all__ = ["Module", "compares_what_no_copy_changes"]
+
+_BUILTINS = frozenset(dir(builtins))
+_JUDGING = ("assert", "check", "verify", "expect", "compare", "eq_", "ok_")
+# Their result holds none of their arguments.
+_PLAIN = frozenset(
+    ("len", "repr", "str", "isinstance", "issubclass", "hasattr", "callable", "type", "id", "int", "float", "bool")
+) | {"bytes", "format", "print", "vars", "dir", "complex", "ascii", "setattr", "delattr"}
+_OF_CONTAINERS = frozenset(
+    (
+        *("items", "values", "keys", "get", "copy", "pop", "popitem", "popleft", "append", "appendleft", "add"),
+        *("insert", "extend", "update", "setdefault", "union", "difference", "intersection", "symmetric_difference"),
+    )
+)
+# Of an object they give what its own methods give.
+_ITERATING = frozenset(
+    ("iter", "next", "list", "tuple", "set", "frozenset", "dict", "sorted", "reversed", "zip", "enumerate", "sum")
+) | {"min", "max", "any", "all", "map", "filter"}
+_COPYING = frozenset({"copy", "deepcopy", "loads", "dumps"})
+_FILLING = frozenset({"append", "appendleft", "add", "insert", "extend", "update", "setdefault"})
+# Assertions that ask nothing of the equality of what they are given.
+_OF_IDENTITY = re.compile(
+    r"assert_?(Raises|Warns|Logs|Is(Not|None|NotNone|Instance)?$|NotIsInstance|True|False|Regex|raises|warns)"
+)
+_EQUALITIES = re.compile(r"assert.*(Equal|In$|equal|allclose)|eq_")
+_SAME = (ast.IfExp, ast.BoolOp, ast.Await, ast.keyword, ast.Lambda)  # whose value may be that of a part
+_DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
+_PASSING = (*_DISPLAYS, ast.Starred, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+_UNUSED = (ast.ClassDef, ast.Expr, ast.Raise, ast.JoinedStr, ast.FormattedValue, ast.UnaryOp, ast.Delete)
+_TRUTHS = (ast.If, ast.While, ast.Assert)
+
+
+@dataclass(frozen=True)
+class Module:
+    """What a test file imports and has.
+
+    Attributes:
+        imports: name → the module it is from, and its name there, "" for the module itself.
+        functions: the names of its functions, other than tests and those inside of them.
+        comparing: those of them that compare objects.
+    """
+
+    imports: Mapping[str, tuple[str, str]]
+    functions: frozenset[str]
+    comparing: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> Module:
+        functions = [function for _, function in tests_in(text) if not function.name.startswith("test")]
+        comparing = frozenset(function.name for function in functions if compares_objects(function))
+        return cls(_imports_of(parse(text)), frozenset(function.name for function in functions), comparing)
+
+
+def _imports_of(node: ast.AST) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for inner in walk(node):
+        if isinstance(inner, ast.Import):
+            found |= {(each.asname or each.name.partition(".")[0]): (each.name, "") for each in inner.names}
+        elif isinstance(inner, ast.ImportFrom):
+            prefix = "." * inner.level + (inner.module or "")
+            found |= {(each.asname or each.name): (prefix, each.name) for each in inner.names}
+    return found
+
+
+def compares_what_no_copy_changes(function: Function, changed: Collection[int], module: Module) -> bool:
+    """Whether a test may compare an object of which no copy changes a constant.
+
+    Args:
+        changed: the `id` of each constant of the function that copies change.
+        module: its file.
+    """
+    calls = {called(node) for node in walk(function) if isinstance(node, ast.Call)}
+    if calls & module.comparing or handed_on(function):
+        return True
+    test = _Test(function, changed, module)
+    return any(map(test.is_open, test.objects()))
+
+
+@dataclass(frozen=True)
+class _Held:
+    """An expression that has an object.
+
+    Attributes:
+        is_itself: its value is the object; if not, it may hold the object.
+        is_made: the test makes the object; if not, it has it from elsewhere.
+    """
+
+    node: ast.AST
+    is_itself: bool
+    is_made: bool
+
+    def by(self, node: ast.AST, *, is_itself: bool | None = None) -> _Held:
+        """The same object in another expression, by default in the same way."""
+        return replace(self, node=node, is_itself=self.is_itself if is_itself is None else is_itself)
+
+    def within(self) -> _Held:
+        """The same expression, whose object is in a container."""
+        return replace(self, is_itself=False)
+
+
+class _Test:
+    """A test, of which each object is followed to where it is used."""
+
+    def __init__(self, function: Function, changed: Collection[int], module: Module) -> None:
+        self._changed, self._functions = changed, module.functions
+        self._imports = {**module.imports, **_imports_of(function)}
+        self._nodes = walk(function)
+        self._parents = {id(child): node for node in self._nodes for child in children(node)}
+        self._inner = {node.name: node for node in self._nodes if isinstance(node, Function) and node is not function}
+        functions = [node for node in self._nodes if isinstance(node, Function | ast.Lambda) and node is not function]
+        self._parameters = {each.arg for one in functions for each in walk(one.args) if isinstance(each, ast.arg)}
+        self._uses: dict[str, list[ast.expr]] = defaultdict(list)
+        self._values: dict[str, list[ast.expr]] = defaultdict(list)
+        self._computed: dict[str, bool] = {}
+        for node in self._nodes:
+            if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+                self._uses[node.id if isinstance(node, ast.Name) else node.attr].append(node)
+            for target, value in bindings(node):
+                for name in _names(target):
+                    self._values[name].append(value)
+        self._by_kind: dict[tuple[type[ast.AST], ...], Callable[..., list[_Held] | None]] = {
+            (ast.Compare,): self._compared,
+            (ast.Call,): self._given,
+            (ast.Attribute,): self._asked,
+            (ast.Return, ast.Yield, ast.YieldFrom): self._returned,
+            (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr): self._bound,
+            (ast.For, ast.AsyncFor, ast.comprehension): self._iterated,
+            (ast.withitem,): self._entered,
+            (ast.Subscript,): self._item,
+            (ast.BinOp,): self._added,
+        }
+        self._fallible = {
+            id(inner)
+            for node in self._nodes
+            if isinstance(node, ast.With | ast.AsyncWith)
+            if any("AssertionError" in ast.unparse(item.context_expr) for item in node.items)
+            for statement in node.body
+            for inner in walk(statement)
+        }
+
+    def objects(self) -> Iterator[ast.expr]:
+        """The expressions that make an object of a class of the code under test, or that take one from elsewhere."""
+        callees = {id(node.func) for node in self._nodes if isinstance(node, ast.Call)}
+        for node in self._nodes:
+            if isinstance(node, ast.Call) and self._makes(node) and not any(map(self._computes, _arguments(node))):
+                yield node
+            elif isinstance(node, ast.Attribute) and id(node) not in callees and isinstance(node.value, ast.Name):
+                name = node.value.id
+                is_own = name in self._values or name in self._inner or name in self._parameters
+                is_whole = not isinstance(self._parents[id(node)], ast.Attribute)
+                if isinstance(node.ctx, ast.Load) and is_whole and not is_own and not self._is_standard(node.value.id):
+                    yield node
+            elif isinstance(node, ast.Name) and id(node) not in callees and self._is_from_elsewhere(node):
+                yield node
+
+    def _is_from_elsewhere(self, node: ast.Name) -> bool:
+        is_own = node.id in self._values or node.id in self._inner or node.id in self._parameters
+        if is_own or not isinstance(node.ctx, ast.Load) or node.id in _BUILTINS or self._is_standard(node.id):
+            return False
+        is_whole = not isinstance(self._parents[id(node)], ast.Attribute)
+        if node.id in self._imports or node.id == "self" or node.id.startswith("__") or not is_whole:
+            return False  # a module, a class or a function; its attributes are looked at by themselves
+        return not node.id.lstrip("_")[:1].isupper() or node.id.isupper()
+
+    def is_open(self, made: ast.expr) -> bool:
+        """Whether an object may be compared without a copy that changes a part of it."""
+        if id(made) not in self._fallible and any(id(inner) in self._changed for inner in walk(made)):
+            return False
+        followed: set[tuple[int, bool]] = set()
+        waiting = [_Held(made, is_itself=True, is_made=isinstance(made, ast.Call))]
+        for held in waiting:  # grows during the iteration
+            if (key := (id(held.node), held.is_itself)) not in followed:
+                followed.add(key)
+                onward = self._used(held)
+                if onward is None:
+                    return True
+                waiting += onward
+        return False
+
+    def _used(self, held: _Held) -> list[_Held] | None:
+        """The expressions that have the object next; None if it may be compared."""
+        node, parent = held.node, self._parents.get(id(held.node))
+        if parent is None or isinstance(parent, _UNUSED):
+            return []
+        for kinds, used in self._by_kind.items():
+            if isinstance(parent, kinds):
+                return used(held, parent)
+        if isinstance(parent, _TRUTHS) or (isinstance(parent, ast.IfExp) and node is parent.test):
+            return [] if isinstance(node, ast.expr) else None
+        if isinstance(parent, (*_SAME, *_PASSING)):
+            return [held.by(parent, is_itself=held.is_itself and isinstance(parent, _SAME))]
+        return None
+
+    def _bound(self, held: _Held, parent: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr) -> list[_Held]:
+        targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+        outer = [held.by(parent)] if isinstance(parent, ast.NamedExpr) else []
+        return [*outer, *(use for target in targets for use in self._uses_of(target, held))]
+
+    def _iterated(self, held: _Held, parent: ast.For | ast.AsyncFor | ast.comprehension) -> list[_Held]:
+        """The items of a container; those of an object come from the code under test."""
+        is_container = held.node is parent.iter and not held.is_itself
+        return self._uses_of(parent.target, held) if is_container else []
+
+    def _entered(self, held: _Held, parent: ast.withitem) -> list[_Held]:
+        return self._uses_of(parent.optional_vars, held) if parent.optional_vars is not None else []
+
+    def _item(self, held: _Held, parent: ast.Subscript) -> list[_Held] | None:
+        if held.node is not parent.value:
+            return None if held.is_made else []  # as a key it is compared with keys
+        return [] if held.is_itself else [held.by(parent)]
+
+    def _added(self, held: _Held, parent: ast.BinOp) -> list[_Held]:
+        """A sum of lists; of objects, the code under test computes something."""
+        return [held.by(parent)] if isinstance(held.node, _DISPLAYS) else []
+
+    def _returned(self, held: _Held, leaving: ast.AST) -> list[_Held]:
+        """The calls of the function that a statement leaves; the test itself is not called."""
+        outer: ast.AST | None = leaving
+        while outer is not None and not isinstance(outer, Function):
+            outer = self._parents.get(id(outer))
+        if outer is None or outer.name not in self._inner:
+            return []
+        is_itself = held.is_itself and isinstance(leaving, ast.Return)
+        parents = [self._parents[id(use)] for use in self._uses[outer.name]]
+        return [held.by(call, is_itself=is_itself) for call in parents if isinstance(call, ast.Call)]
+
+    def _compared(self, held: _Held, parent: ast.Compare) -> list[_Held] | None:
+        if not any(isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for operator in parent.ops):
+            return []
+        if isinstance(parent.ops[0], ast.In | ast.NotIn) and held.is_itself and held.node is parent.comparators[0]:
+            return []  # in which something is looked for: that is the code under test
+        return [] if self._meets_constants(held, [parent.left, *parent.comparators]) else None
+
+    def _meets_constants(self, held: _Held, sides: list[ast.expr]) -> bool:
+        """Whether what is from elsewhere is compared with constants only: then it is no object."""
+        others = [inner for side in sides if side is not held.node for inner in walk(side)]
+        return not held.is_made and not any(isinstance(inner, ast.Name | ast.Call) for inner in others)
+
+    def _asked(self, held: _Held, attribute: ast.Attribute) -> list[_Held] | None:
+        """An attribute of an object is a value of the code under test; a container's method may give what it holds."""
+        call = self._parents.get(id(attribute))
+        if isinstance(call, ast.Call) and call.func is attribute:
+            if attribute.attr.startswith("assert") or compares(call):
+                return None
+            return [held.by(call)] if attribute.attr in _OF_CONTAINERS and not held.is_itself else []
+        return []
+
+    def _given(self, held: _Held, call: ast.Call) -> list[_Held] | None:
+        """An object that is called, or is given to a function."""
+        name, node = called(call), held.node
+        if node is call.func:
+            return [] if held.is_itself else [held.by(call)]
+        if name.startswith(_JUDGING):
+            return self._judged(held, call)
+        if self._is_plain(call):
+            return []
+        if isinstance(call.func, ast.Name) and name in self._inner:
+            inner = self._inner[name].args
+            parameters = [each.arg for each in (*inner.args, *inner.kwonlyargs)]
+            return [held.by(use) for each in parameters for use in self._uses[each]]
+        if isinstance(call.func, ast.Name) and name in _ITERATING and held.is_itself:
+            return []
+        is_class = makes_an_object(call) or self._names_a_class(call)
+        if self._passes_on(call) and (held.is_made or not is_class):
+            fills = isinstance(call.func, ast.Attribute) and name in _FILLING
+            more = self._uses_of(call.func.value, held.within()) if fills else []  # type: ignore[attr-defined]
+            return [held.by(call, is_itself=held.is_itself and name in _COPYING), *more]
+        if compares(call) or not (name or self._computes(call.func)):
+            return None
+        is_open = isinstance(call.func, ast.Name) and name in self._values and not self._is_computed(name)
+        return None if is_open else []
+
+    def _judged(self, held: _Held, call: ast.Call) -> list[_Held] | None:
+        """An object that is given to an assertion."""
+        name, arguments = called(call), _arguments(call)
+        is_asked = name in ("assertIn", "assertNotIn") and held.is_itself and held.node not in call.args[:1]
+        if _OF_IDENTITY.match(name) or is_asked or self._meets_constants(held, arguments):
+            return []
+        return None if held.is_made or _EQUALITIES.match(name) else []
+
+    def _is_plain(self, call: ast.Call) -> bool:
+        return isinstance(call.func, ast.Name) and call.func.id in _PLAIN
+
+    def _passes_on(self, call: ast.Call) -> bool:
+        """Whether the result of a call may hold its arguments: of Python's library, of a class, of a container."""
+        if makes_an_object(call) or self._names_a_class(call):
+            return True
+        if isinstance(call.func, ast.Name):
+            return call.func.id in self._functions | _BUILTINS or self._is_standard(call.func.id)
+        root = _root(call.func)
+        if root is not None and self._is_standard(root):
+            return True
+        if called(call) not in _OF_CONTAINERS:
+            return False
+        if root is None:
+            return True
+        is_object = any(isinstance(value, ast.Call) and self._makes(value) for value in self._values.get(root, ()))
+        return root in self._values and not is_object and not self._is_computed(root)
+
+    def _makes(self, call: ast.Call) -> bool:
+        """Whether a call makes an object of a class of the code under test, as far as its name says."""
+        root = _root(call.func)
+        if root is not None and (self._is_standard(root) or root in _BUILTINS):
+            return isinstance(call.func, ast.Attribute) and call.func.attr == "__new__"
+        if isinstance(call.func, ast.Name) and call.func.id in self._values:
+            return not self._is_computed(call.func.id)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "__new__":
+            return True
+        return makes_an_object(call) or self._names_a_class(call)
+
+    def _names_a_class(self, call: ast.Call) -> bool:
+        """Whether a class is called by another name than its own."""
+        if isinstance(call.func, ast.Name):
+            return self._imports.get(call.func.id, ("", ""))[1].lstrip("_")[:1].isupper()
+        if isinstance(call.func, ast.Attribute):
+            return call.func.attr == "__class__"
+        if called(call.func) == "getattr" and isinstance(call.func, ast.Call) and len(call.func.args) > 1:
+            name = call.func.args[1]
+            return isinstance(name, ast.Constant) and str(name.value).lstrip("_")[:1].isupper()
+        return called(call.func) == "type"
+
+    def _is_standard(self, name: str) -> bool:
+        module = self._imports.get(name, ("", ""))[0]
+        return module.partition(".")[0] in sys.stdlib_module_names
+
+    def _is_computed(self, name: str) -> bool:
+        """Whether the code under test makes what a name is bound to, other than by a class."""
+        if name not in self._computed:
+            self._computed[name] = False  # what a name gets from itself says nothing
+            self._computed[name] = any(map(self._computes, self._values[name]))
+        return self._computed[name]
+
+    def _computes(self, value: ast.expr) -> bool:
+        """Whether an expression calls the code under test, other than a class."""
+        return any(
+            isinstance(node, ast.Call)
+            and bool(called(node))
+            and not (self._is_plain(node) or self._passes_on(node) or self._makes(node) or called(node) in self._inner)
+            for node in walk(value)
+        )
+
+    def _uses_of(self, target: ast.expr, held: _Held) -> list[_Held]:
+        is_itself = held.is_itself and isinstance(target, ast.Name | ast.Attribute)
+        return [held.by(use, is_itself=is_itself) for name in _names(target) for use in self._uses[name]]
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    """The names and attributes that a target sets, or fills."""
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Attribute):
+        yield target.attr
+    elif isinstance(target, ast.Subscript | ast.Starred):
+        yield from _names(target.value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _names(each)
+
+
+def _arguments(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(each.value for each in call.keywords)]
+
+
+def _root(node: ast.expr) -> str | None:
+    """The name with which a chain of attributes begins."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
