@@ -209,7 +209,7 @@ def unexamined(
     return _unexamined(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
 
 
-@cached_for_task(lambda texts, *_: sum(len(text) for _, text in texts))
+@cached_for_task(lambda *_: 0)  # names only: no syntax tree is kept
 def _unexamined(
     texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
 ) -> frozenset[str]:
