@@ -7,6 +7,7 @@ import sys
 import textwrap
 import types
 import unittest
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,39 @@ class Point:
     def __eq__(self, other):
         return key(self) == key(other)
 
-    __hash__ = None
+    def __hash__(self):
+        return hash(key(self))
+
+    def __lt__(self, other):
+        return key(self) < key(other)
+
+    def __le__(self, other):
+        return key(self) <= key(other)
+
+    def __mul__(self, number):
+        return Point(self.x * number, self.y * number)
+
+
+class Path:
+    def __init__(self, *points):
+        self.points = list(points)
+
+    def __eq__(self, other):
+        return self.points == other.points
+
+    def __contains__(self, point):
+        return point in self.points
+
+
+ORIGIN = Point(31, 47)
 
 
 def parse(text):
     return Point(*split(text))
+
+
+def parse_path(text):
+    return Path(*map(parse, text.split(",")))
 """
 _TESTS = """\
 import copy
@@ -60,6 +89,14 @@ ONE = Point(31, 47)
 
 def checked(point, x, y):
     assert point == Point(x, y)
+
+
+def agree(one, other):
+    assert one == other
+
+
+def are_same(text, *, one, other):
+    return text and one == other
 
 
 def copy_of(point):
@@ -95,18 +132,19 @@ _WEAKENED = _KEYS.replace("* 31", "* 31 + 7").replace("return point.x, point.y",
 _BEFORE = {"plane/__init__.py": "", "plane/keys.py": _KEYS, "plane/points.py": _POINTS}
 _PATH = "tests/test_points.py"
 _NAME = "tests.test_points.PointTest.test_parse"
-_BODIES = dict(
-    re.findall(
-        r"^## ([^\n]+)\n\n```python\n(.*?)^```$",
-        Path(__file__).with_name("equalities.md").read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-)
+_ENTRY = re.compile(r"^## ([^\n]+)\n\n((?:```python[^`]*```\n\n?)+)", re.MULTILINE)
+_PART = re.compile(r"```python ?(\w*)\n(.*?)```", re.DOTALL)
+_BODIES = {
+    name: dict(_PART.findall(parts))
+    for name, parts in _ENTRY.findall(Path(__file__).with_name("equalities.md").read_text(encoding="utf-8"))
+}
+"""Name → "module", "class" → what stands there; "" → the end of the test."""
 
 
-def _tests(body: str) -> str:
-    inner = textwrap.indent(_WIDTHS + body, " " * 8)
-    return f"{_TESTS}\n    def test_parse(self):\n{inner}"
+def _tests(parts: Mapping[str, str]) -> str:
+    inner = textwrap.indent(_WIDTHS + parts[""], " " * 8)
+    before = _TESTS.replace("\n\nclass PointTest", f"\n\n{parts.get('module', '')}\n\nclass PointTest")
+    return f"{before}\n{textwrap.indent(parts.get('class', ''), ' ' * 4)}\n    def test_parse(self):\n{inner}"
 
 
 def _passed(tests: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
@@ -117,6 +155,7 @@ def _passed(tests: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> dict[str,
         exec(text, module.__dict__)
     sys.modules["plane"].points = sys.modules["plane.points"]  # type: ignore[attr-defined]
     test_module = types.ModuleType("test_points")
+    monkeypatch.setitem(sys.modules, "test_points", test_module)  # where dataclasses look
     exec(compile(tests, _PATH, "exec"), test_module.__dict__)
     suite = unittest.defaultTestLoader.loadTestsFromModule(test_module)
     result = unittest.TestResult()

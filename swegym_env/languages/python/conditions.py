@@ -176,7 +176,7 @@ def decides_elsewhere(function: ast.AST, read: Iterable[ast.expr]) -> bool:
     blocks = [item.context_expr for node in nodes if isinstance(node, ast.With | ast.AsyncWith) for item in node.items]
     inside = {id(inner) for one in (*read, *blocks) for inner in walk(one)}
     others = [node for node in nodes if id(node) not in inside]
-    asserts = any(isinstance(node, ast.Call) and called(node).startswith("assert") for node in others)
+    asserts = any(isinstance(node, ast.Call) and called(node).startswith("assert") and node.args for node in others)
     return asserts or handed_on(function) or compares_objects(function, others)
 
 
@@ -191,7 +191,7 @@ def handed_on(function: ast.AST) -> bool:
             is_own = isinstance(node, ast.Name) and name in stored
             if not is_own and (name.startswith("assert") or name in ("__eq__", "__ne__") or _is_operator(node)):
                 return True
-        elif isinstance(node, ast.Call) and called(node) == "getattr":
+        elif isinstance(node, ast.Call) and called(node) in ("getattr", "methodcaller"):
             names = [each.value for each in node.args if isinstance(each, ast.Constant)]
             if any(isinstance(name, str) and name.startswith(("assert", "__eq__", "__ne__")) for name in names):
                 return True
