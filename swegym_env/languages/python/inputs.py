@@ -11,7 +11,6 @@ inputs of a side are changed, one after the other, and only code for which no in
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swegym_env.languages.python.decoys import Literal, replaceable, tokens_of, with_token
-from swegym_env.languages.python.parsing import walk
+from swegym_env.languages.python.parsing import copied, walk
 from swegym_env.languages.python.source import Function, called, stored_in
 
 __all__ = ["Inputs", "Instead", "inputs_of"]
@@ -59,7 +58,7 @@ class Inputs:
         made: list[Sides] = []
         for place, is_far in itertools.islice(itertools.cycle(order), max(_CHANGES, len(order))):
             side = _with_another(self.sides[number], place, choice, self.words, is_far=is_far)
-            other = copy.deepcopy(self.sides[1 - number])
+            other = copied(self.sides[1 - number])
             made.append((side, other) if number == 0 else (other, side))
         return made
 
@@ -134,7 +133,7 @@ def _spelled_out(node: ast.expr, assigned: Mapping[str, ast.expr], depth: int) -
             is_known = isinstance(name.ctx, ast.Load) and name.id in assigned and depth
             return _spelled_out(assigned[name.id], assigned, depth - 1) if is_known else name
 
-    made: ast.expr = Spelling().visit(copy.deepcopy(node))
+    made: ast.expr = Spelling().visit(copied(node))
     return made
 
 
@@ -162,7 +161,7 @@ def _places(side: ast.expr, names: set[str], words: tuple[str, ...]) -> Iterator
 def _with_another(
     side: ast.expr, place: int, choice: random.Random, words: tuple[str, ...], *, is_far: bool
 ) -> ast.expr:
-    made = copy.deepcopy(side)
+    made = copied(side)
     old = walk(made)[place]
     if isinstance(old, ast.Name):
         new = _other_input(old, choice.randrange(1, 20))
@@ -202,7 +201,7 @@ def _far_from(value: Literal, choice: random.Random, words: tuple[str, ...]) -> 
 
 
 def _everywhere(side: ast.expr, places: Sequence[int], change: Callable[[ast.AST], ast.expr | None]) -> ast.expr:
-    made = copy.deepcopy(side)
+    made = copied(side)
     nodes = walk(made)
     new = {nodes[place]: other for place in places if (other := change(nodes[place])) is not None}
     changed: ast.expr = Instead(new).visit(made)

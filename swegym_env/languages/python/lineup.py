@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import copy
 import dataclasses
 import functools
 import itertools
@@ -38,7 +37,7 @@ from swegym_env.languages.python.conditions import (
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
 from swegym_env.languages.python.objects import Module, compares_what_no_copy_changes
-from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
+from swegym_env.languages.python.parsing import children, copied, parse, parse_expression, walk
 from swegym_env.languages.python.questions import COMPREHENSIONS, Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
@@ -217,7 +216,7 @@ def _unexamined(
     tests, files = _read(texts, names, lines), dict(texts)
     modules = {path: Module.of(files[path]) for path in {path for path, *_ in tests}}
     for path, function, _, words, _, expected in tests:
-        made = copy.deepcopy(function)
+        made = copied(function)
         found_in = [(condition, sites) for condition, sites in conditions(made, words) if sites]
         changed = {id(constant) for _, sites in found_in for site in sites for constant in site.constants}
         if decides_elsewhere(made, [condition for condition, _ in found_in]) or compares_what_no_copy_changes(
@@ -339,7 +338,7 @@ def _read(
             own = own or frozenset({f"{path}::{'.'.join((*classes, function.name))}"})
             found = []
             added = added_lines.get(path, frozenset())
-            for site in _sites(copy.deepcopy(function), words, added)[1]:
+            for site in _sites(copied(function), words, added)[1]:
                 rule = max(site.rule, _RULE_IN_HELPER if site.judge in helpers else 0.0)
                 kept = (
                     site.text,
@@ -382,7 +381,7 @@ def _copied(
         names: of the copies with each of the values, the right one first.
         depth: of the classes around it.
     """
-    made: Function = _Subtests().visit(copy.deepcopy(function))
+    made: Function = _Subtests().visit(copied(function))
     every, sites = _sites(made, words, added)
     held = [(constant, constant.value) for constant in sites[index].constants]
     for site in every:
@@ -463,10 +462,10 @@ def _with_constants(function: Function, constants: Mapping[str, ast.Assign]) -> 
     used = {node.id for node in walk(function) if isinstance(node, ast.Name)} & constants.keys()
     if not used:
         return function
-    made = copy.deepcopy(function)
+    made = copied(function)
     first = made.body[0]
     at = int(isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant))
-    made.body[at:at] = [copy.deepcopy(constants[name]) for name in constants if name in used]
+    made.body[at:at] = [copied(constants[name]) for name in constants if name in used]
     return made
 
 
@@ -596,7 +595,7 @@ def _name_classes(function: Function) -> None:
                 classes[name] = value
     for node in walk(function):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes:
-            node.func = copy.deepcopy(classes[node.func.id])
+            node.func = copied(classes[node.func.id])
 
 
 def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -748,6 +747,9 @@ def _items(target: ast.expr, iterated: ast.expr, name: str, function: Function) 
         pairs = zip(target.elts, lists, strict=False)
         return [item for part, each in pairs if each is not iterated for item in _items(part, each, name, function)]
     return []
+
+
+_variables_of = functools.lru_cache(maxsize=64)(variables_of)
 
 
 @functools.lru_cache(maxsize=64)
@@ -951,7 +953,7 @@ def _question_sites(
         equal: the sides of an equality that expects more than that something is found: only keys count.
     """
     taken = {id(constant) for constant, _ in places}
-    variables = variables_of(function)
+    variables = _variables_of(function)
     found = [key for key, _ in keys(equal, variables)] if equal else asked(condition, variables)
     wanted = [one for one in found if id(one) not in taken]
     others = [(one, other) for one in wanted if (other := _asked_instead(value_of(one, variables), words)) is not None]
@@ -968,7 +970,7 @@ def _question_sites(
             place = next(number for number, node in enumerate(walk(condition)) if node is one)
 
             def asked_for(value: Literal) -> ast.expr:
-                made = copy.deepcopy(condition)
+                made = copied(condition)
                 old = walk(made)[place]
                 new = (
                     ast.Attribute(old.value, str(value), ast.Load())
@@ -1277,8 +1279,8 @@ def _order_sites(
 
     def place(first: ast.expr, second: ast.expr) -> Callable[[], None]:
         def change() -> None:
-            put_left(copy.deepcopy(first))
-            put_right(copy.deepcopy(second))
+            put_left(copied(first))
+            put_right(copied(second))
 
         return change
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import codecs
-import copy
 import functools
 import io
 import keyword
@@ -24,7 +23,7 @@ from typing import Any, TypeGuard
 
 from swegym_env.errors import RepositoryError
 from swegym_env.languages.caching import cached_for_patch, cached_for_task
-from swegym_env.languages.python.parsing import children, parse, walk
+from swegym_env.languages.python.parsing import children, copied, parse, walk
 from swegym_env.repo.applying import apply_to_files
 from swegym_env.repo.patches import FilePatch, apply_hunks, parse_patch
 
@@ -409,7 +408,7 @@ class Source:
         found: Counter[tuple[str, str]] = Counter()
         for node in self._made_classes:
             name, known = self.scopes.at(node.lineno)
-            found[name, ast.unparse(_Blanking(known).visit(copy.deepcopy(node)))] += 1
+            found[name, ast.unparse(_Blanking(known).visit(copied(node)))] += 1
         return found
 
     @functools.cached_property
@@ -486,7 +485,7 @@ class _Scopes:
             while not isinstance(access, ast.Call) and access in follows:
                 access = follows[access]
             scope, known = self.at(node.lineno)
-            found.append(((scope, ast.dump(_Blanking(known).visit(copy.deepcopy(access)))), access))
+            found.append(((scope, ast.dump(_Blanking(known).visit(copied(access)))), access))
         return found
 
     def at(self, line: int) -> tuple[str, frozenset[str]]:
@@ -731,7 +730,7 @@ def _statements(scopes: _Scopes) -> list[tuple[tuple[str, ...], range]]:
         name, known = scopes.at(node.lineno)
 
         def add(kind: str, parts: list[ast.AST], first: int, last: int) -> None:
-            trees = [ast.dump(_Blanking(known).visit(copy.deepcopy(part))) for part in parts]  # noqa: B023 - used here
+            trees = [ast.dump(_Blanking(known).visit(copied(part))) for part in parts]  # noqa: B023 - used here
             found.append(((name, kind, *trees), range(first, max(first, last) + 1)))  # noqa: B023
 
         inner = getattr(node, "body", None)

@@ -15,7 +15,6 @@ a class with copies.
 from __future__ import annotations
 
 import ast
-import copy
 import io
 import itertools
 import random
@@ -30,7 +29,7 @@ from typing import Any
 
 from swegym_env.languages import Blinded, Copy, ExpectedValue, Merged
 from swegym_env.languages.python.lineup import _copied, _new_name, _sites, _Test, _tests, conditions, with_other_values
-from swegym_env.languages.python.parsing import parse, walk
+from swegym_env.languages.python.parsing import copied, parse, walk
 from swegym_env.languages.python.source import Function, begin_of, lines_of
 
 __all__ = ["make_merged"]
@@ -133,7 +132,7 @@ class _Merging:
         numbered = iter(expected)
         return [
             (one, _places(condition, path))
-            for condition, found in conditions(copy.deepcopy(function), words)
+            for condition, found in conditions(copied(function), words)
             for one in itertools.islice(numbered, len(found))
         ]
 
@@ -220,7 +219,7 @@ class _Text:
 
     def with_helpers(self, function: Function, used: set[str], choice: random.Random) -> Function:
         """A copy of a test that calls the original (not blind) helpers of the file, under new names."""
-        made = copy.deepcopy(function)
+        made = copied(function)
         for node in walk(made):
             name = getattr(node, "id", getattr(node, "attr", ""))
             if name not in self._rewritten:
@@ -250,7 +249,7 @@ class _Text:
         if found is None:
             return None
         unwrapping = _Unwrapping(self._sender)
-        made: Function = unwrapping.visit(copy.deepcopy(found))
+        made: Function = unwrapping.visit(copied(found))
         inside = [sites for each, sites in conditions(made, words) if not self._is_hidden(each)]
         if sum(map(len, inside)) != len(examined):
             return None
@@ -261,7 +260,7 @@ class _Text:
                 values |= {site.text for site in sites}
                 for site in sites:
                     site.remove()
-        bare = copy.deepcopy(function)
+        bare = copied(function)
         for _, sites in list(conditions(bare, words)):
             for site in sites:
                 site.remove()

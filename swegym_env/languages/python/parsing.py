@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import threading
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["children", "parse", "parse_expression", "walk"]
+__all__ = ["children", "copied", "parse", "parse_expression", "walk"]
 
 _turn = threading.Lock()
+_Node = TypeVar("_Node", bound=ast.AST)
 _KINDS = [kind for kind in vars(ast).values() if isinstance(kind, type) and issubclass(kind, ast.AST)]
 # All node types except contexts and operators, which have no children.
 _MARKS = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
@@ -58,3 +59,29 @@ def walk(node: ast.AST) -> list[ast.AST]:
     for one in found:  # grows during the iteration
         found += children(one)
     return found
+
+
+def copied(node: _Node) -> _Node:
+    """A deep copy of a tree, as deep as it may be; contexts and operators are shared."""
+    made: dict[int, ast.AST] = {}
+    waiting: list[ast.AST] = [node]
+
+    def copy_of(one: ast.AST) -> ast.AST:
+        if type(one) not in _NODES:
+            return one
+        if id(one) not in made:
+            made[id(one)] = type(one).__new__(type(one))
+            waiting.append(one)
+        return made[id(one)]
+
+    result = copy_of(waiting.pop())
+    for one in waiting:  # grows during the iteration
+        fields = made[id(one)].__dict__
+        for name, value in one.__dict__.items():
+            if isinstance(value, ast.AST):
+                fields[name] = copy_of(value)
+            elif type(value) is list:
+                fields[name] = [copy_of(each) if isinstance(each, ast.AST) else each for each in value]
+            else:
+                fields[name] = value
+    return result  # type: ignore[return-value]

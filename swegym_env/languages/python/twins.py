@@ -29,7 +29,7 @@ from typing import Any
 from swegym_env.languages import Copy, ExpectedValue, Lineup, Twins
 from swegym_env.languages.python.decoys import replaceable, words_of
 from swegym_env.languages.python.lineup import LAST_TEST
-from swegym_env.languages.python.parsing import children, parse, parse_expression, walk
+from swegym_env.languages.python.parsing import children, copied, parse, parse_expression, walk
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
     Function,
@@ -335,7 +335,7 @@ class _Replacing(ast.NodeTransformer):
         if node.lineno in self._replaced:
             return [*self._replaced[node.lineno]] or ast.Pass()
         if node.name in self._fixtures and is_fixture(node):
-            plain = copy.deepcopy(node)
+            plain = copied(node)
             plain.name, plain.decorator_list = f"{_FIXTURE}{node.name}", []
             return [node, plain]
         return ast.Pass() if node.name.startswith("test") and not is_fixture(node) else node
@@ -360,7 +360,7 @@ class _Test:
         choice: random.Random,
         fixtures: Mapping[str, Function],
     ) -> None:
-        self._function, self._twins, self._choice = copy.deepcopy(function), twins, choice
+        self._function, self._twins, self._choice = copied(function), twins, choice
         self._fixtures = fixtures
         names = {node.id for node in walk(function) if isinstance(node, ast.Name)}
         self._function.body = _flattened(self._function.body, names)
@@ -386,7 +386,7 @@ class _Test:
             bodies.append(_changed(self._function, changes, suffix, {*prepared}))
         made = copy.copy(self._function)
         first_changes = _Changing({each: values[0] for each, values in drawn.items()}, set(), "")
-        made.decorator_list = [first_changes.visit(copy.deepcopy(each)) for each in made.decorator_list]
+        made.decorator_list = [first_changes.visit(copied(each)) for each in made.decorator_list]
         made.name = f"{self._function.name}_{''.join(self._choice.choices(string.ascii_lowercase, k=8))}"
         made.body = begin + _together(bodies, self._choice)
         first_statement = made.body[0]
@@ -499,7 +499,7 @@ def _changed(
         own |= {node.name for node in _own_nodes(function) if isinstance(node, Function | ast.ClassDef)}
         own |= {node.name for node in walk(function) if isinstance(node, ast.ExceptHandler) and node.name}
     changing = _Changing(changes, own, suffix)
-    return [changing.visit(copy.deepcopy(statement)) for statement in function.body]
+    return [changing.visit(copied(statement)) for statement in function.body]
 
 
 class _Changing(ast.NodeTransformer):
