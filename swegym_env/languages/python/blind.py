@@ -37,6 +37,7 @@ from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.conditions import Condition, conditions_of, decides_elsewhere, truth_of
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
+from swegym_env.languages.python.objects import Module, compares_what_no_copy_changes
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.languages.python.questions import (
     COMPREHENSIONS,
@@ -639,11 +640,17 @@ class _File:
     def open_tests(self) -> set[str]:
         """The tests with an assertion, or a statement that looks like one, that was not rewritten completely."""
         rewritten = {expectation.place for expectation in self.expectations.values()} - self._partly
-        found: set[str] = set()
+        module, found = Module.of(self.text), set[str]()
         for function, names in self._tests.items():
             read: list[ast.expr] = []
+            outside: set[int] = set()
             for node in walk(function):
-                inner = [one.whole for one in self._conditions_at(node, function)]
+                conditions = list(self._conditions_at(node, function))
+                inner = [one.whole for one in conditions]
+                sides: list[ast.expr] = [one.node for one in conditions if isinstance(one.node, ast.Compare)]
+                if isinstance(node, ast.Expr) and _called_or_none(node.value) not in ("assertTrue", "assertFalse"):
+                    sides.append(node.value)
+                outside |= {id(one) for one in sides if self._places(one) & rewritten}
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not inner:
                     read += [node.value] if _is_judging(node.value) else []
                     inner = [node.value] if _is_judging(node.value) and not self._is_helper(node.value) else []
@@ -653,11 +660,14 @@ class _File:
                     ]
                 read += inner
                 for part in inner:
-                    places = {self._place(piece) for piece in walk(part) if isinstance(piece, ast.expr)}
-                    if not places & rewritten:
+                    if not self._places(part) & rewritten:
                         found |= names
-            found |= names if decides_elsewhere(function, read) else set()
+            if decides_elsewhere(function, read) or compares_what_no_copy_changes(function, (), module, outside):
+                found |= names
         return found
+
+    def _places(self, node: ast.expr) -> set[str]:
+        return {self._place(piece) for piece in walk(node) if isinstance(piece, ast.expr)}
 
     def _truth(self, node: ast.expr, value: ast.expr, *, expected: bool) -> Iterator[_Site]:
         """A truth value that is not a comparison; whether True or False is expected is one bit."""

@@ -30,18 +30,8 @@ _PLAIN = frozenset(
 _OF_CONTAINERS = frozenset(
     (
         *("items", "values", "keys", "get", "copy", "pop", "popitem", "popleft", "append", "appendleft", "add"),
-        *(
-            "insert",
-            "extend",
-            "update",
-            "setdefault",
-            "__setitem__",
-            "_replace",
-            "union",
-            "difference",
-            "intersection",
-            "symmetric_difference",
-        ),
+        *("insert", "extend", "update", "setdefault", "__setitem__", "_replace"),
+        *("union", "difference", "intersection", "symmetric_difference"),
     )
 )
 _OF_NAMESPACES = frozenset({"eval", "exec", "globals", "locals"})
@@ -53,20 +43,10 @@ _ITERATING = frozenset(
 _HASHING = frozenset({"add", "set", "frozenset", "Counter", "fromkeys", "groupby", "discard", "issubset", "issuperset"})
 _OF_TEXT = frozenset(
     (
-        "split",
-        "rsplit",
-        "splitlines",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "format",
-        "join",
-        "encode",
-        "decode",
-        "lower",
-        "upper",
+        *("split", "rsplit", "splitlines", "strip", "lstrip", "rstrip", "format", "join", "encode", "decode"),
+        *("lower", "upper", "title", "replace", "partition", "rpartition", "zfill", "removeprefix", "removesuffix"),
     )
-) | {"replace", "partition", "rpartition", "title", "zfill", "removeprefix", "removesuffix"}
+)
 _COPYING = frozenset({"copy", "deepcopy", "loads", "dumps"})
 _FILLING = frozenset({"append", "appendleft", "add", "insert", "extend", "update", "setdefault", "__setitem__"})
 # Assertions that ask nothing of the equality of what they are given.
@@ -209,17 +189,20 @@ def _compared_parameters(function: Function) -> Iterator[int | str]:
     yield from (name for name in (*names, *others) if name in compared)
 
 
-def compares_what_no_copy_changes(function: Function, changed: Collection[int], module: Module) -> bool:
+def compares_what_no_copy_changes(
+    function: Function, changed: Collection[int], module: Module, outside: Collection[int] = frozenset()
+) -> bool:
     """Whether a test may compare an object of which no copy changes a constant.
 
     Args:
         changed: the `id` of each constant of the function that copies change.
         module: its file.
+        outside: the `id` of each comparison and assertion whose values are compared outside of the sandbox.
     """
     calls = {called(node) for node in walk(function) if isinstance(node, ast.Call)}
     if calls & (module.comparing | _OF_NAMESPACES) or handed_on(function):
         return True
-    test = _Test(function, changed, module)
+    test = _Test(function, changed, module, outside)
     return any(map(test.is_open, test.objects()))
 
 
@@ -259,10 +242,11 @@ class _Held:
 class _Test:
     """A test, of which each object is followed to where it is used."""
 
-    def __init__(self, function: Function, changed: Collection[int], module: Module) -> None:
-        self._changed, self._functions, self._compared_by = changed, module.functions, module.compared
+    def __init__(
+        self, function: Function, changed: Collection[int], module: Module, outside: Collection[int] = frozenset()
+    ) -> None:
+        self._changed, self._module, self._outside = changed, module, outside
         self._imports = {**module.imports, **_imports_of(function)}
-        self._module = module
         self._nodes = [node for statement in function.body for node in walk(statement)]
         self._parents = {id(child): node for node in (function, *self._nodes) for child in children(node)}
         self._inner = {node.name: node for node in self._nodes if isinstance(node, Function) and node is not function}
@@ -341,13 +325,13 @@ class _Test:
 
     def is_open(self, made: ast.expr) -> bool:
         """Whether an object may be compared without a copy that changes a part of it."""
-        if id(made) not in self._fallible and self._is_changed(made):
+        if (id(made) not in self._fallible and self._is_changed(made)) or self._is_sent(made):
             return False
-        followed: set[tuple[int, bool]] = set()
+        followed: set[tuple[int, bool, bool]] = set()
         is_made = isinstance(made, ast.Call) and called(made) != "getattr"
         waiting = [_Held(made, is_itself=called(made) not in self._module.making, is_made=is_made)]
         for held in waiting:  # grows during the iteration
-            if (key := (id(held.node), held.is_itself)) not in followed:
+            if (key := (id(held.node), held.is_itself, held.is_part)) not in followed:
                 followed.add(key)
                 onward = self._used(held)
                 if onward is None:
@@ -355,17 +339,25 @@ class _Test:
                 waiting += onward
         return False
 
+    def _is_sent(self, made: ast.expr) -> bool:
+        """Whether an object is, by itself or in displays, a side of what is compared outside."""
+        node: ast.AST | None = made
+        while node is not None and id(node) not in self._outside:
+            node = self._parents.get(id(node))
+            if not isinstance(node, (*_DISPLAYS, ast.Starred, ast.keyword)) and id(node) not in self._outside:
+                return False
+        return node is not None
+
     def _is_changed(self, made: ast.expr) -> bool:
         """Whether copies change an object, in each argument that is no constant too."""
         if not any(id(inner) in self._changed for inner in walk(made)):
             return False
-        others = (
-            [each for each in _arguments(made) if not isinstance(each, ast.Constant)]
-            if isinstance(made, ast.Call)
-            else []
-        )
+        arguments = _arguments(made) if isinstance(made, ast.Call) else []
         return all(
-            any(id(inner) in self._changed for inner in walk(each)) or self._is_harmless(each) for each in others
+            isinstance(each, ast.Constant)
+            or any(id(inner) in self._changed for inner in walk(each))
+            or self._is_harmless(each)
+            for each in arguments
         )
 
     def _is_harmless(self, argument: ast.expr) -> bool:
@@ -428,13 +420,12 @@ class _Test:
         return [held.by(call, is_itself=is_itself) for call in parents if isinstance(call, ast.Call)]
 
     def _compared(self, held: _Held, parent: ast.Compare) -> list[_Held] | None:
+        if id(parent) in self._outside:
+            return []
         if not any(isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for operator in parent.ops):
             return [] if held.is_itself or not held.is_made else None  # orders of containers compare what they hold
-        if (
-            isinstance(parent.ops[0], ast.In | ast.NotIn)
-            and held.node is parent.comparators[0]
-            and not held.may_contain
-        ):
+        is_asked = isinstance(parent.ops[0], ast.In | ast.NotIn) and held.node is parent.comparators[0]
+        if is_asked and not held.may_contain:
             return []  # in which something is looked for: that is the code under test
         return [] if self._meets_constants(held, [parent.left, *parent.comparators]) else None
 
@@ -443,10 +434,8 @@ class _Test:
         others = [side for side in sides if side is not held.node]
         if not others:
             return False
-        if all(
-            isinstance(side, ast.Constant) and not isinstance(side.value, int | float | str | bytes) for side in others
-        ):
-            return True  # None
+        if all(isinstance(side, ast.Constant) and side.value is None for side in others):
+            return True
         return (held.is_part or not held.is_made) and all(map(_is_literal, others))
 
     def _asked(self, held: _Held, attribute: ast.Attribute) -> list[_Held] | None:
@@ -474,7 +463,8 @@ class _Test:
         if name.startswith(_JUDGING):
             return self._judged(held, call)
         hashes = name in _HASHING and held.is_made and not held.is_part
-        if hashes or self._is_compared_by(call, node) or self._compares(call):
+        is_sentinel = name == "iter" and node in call.args[1:]
+        if hashes or is_sentinel or self._is_compared_by(call, node) or self._compares(call):
             return None
         if name == "setattr" and node not in call.args[:1]:
             return self._uses_of(call.args[0], held.within(node))
@@ -513,11 +503,11 @@ class _Test:
     def _is_comparing(self, node: ast.expr) -> bool:
         """Whether an argument is a function of the file that compares what it gets."""
         name = getattr(node, "attr", getattr(node, "id", ""))
-        return bool(self._compared_by.get(name))
+        return bool(self._module.compared.get(name))
 
     def _is_compared_by(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a function of the file compares the argument `node`."""
-        compared = self._compared_by.get(called(call), frozenset())
+        compared = self._module.compared.get(called(call), frozenset())
         if not compared or any(isinstance(each, ast.Starred) for each in call.args):
             return bool(compared)
         shift = int((_root(call.func) or "")[:1].isupper())  # of a class: the first argument is the object
@@ -526,8 +516,10 @@ class _Test:
 
     def _judged(self, held: _Held, call: ast.Call) -> list[_Held] | None:
         """An object that is given to an assertion."""
+        if id(call) in self._outside:
+            return []
         name, arguments = called(call), _arguments(call)
-        is_asked = name in ("assertIn", "assertNotIn") and held.is_itself and held.node not in call.args[:1]
+        is_asked = name in ("assertIn", "assertNotIn") and not held.may_contain and held.node not in call.args[:1]
         if _OF_IDENTITY.match(name) or is_asked or self._meets_constants(held, arguments):
             return []
         return None if held.is_made or _EQUALITIES.match(name) else []
@@ -542,7 +534,7 @@ class _Test:
         if makes_an_object(call) or self._names_a_class(call):
             return True
         if isinstance(call.func, ast.Name):
-            return call.func.id in self._functions | _BUILTINS or self._is_standard(call.func.id)
+            return call.func.id in self._module.functions | _BUILTINS or self._is_standard(call.func.id)
         root = _root(call.func)
         if root is not None and self._is_standard(root):
             return True
