@@ -35,7 +35,7 @@ _OF_CONTAINERS = frozenset(
     )
 )
 _OF_NAMESPACES = frozenset({"eval", "exec", "globals", "locals"})
-_TAKING = _OF_CONTAINERS | {"index", "count", "remove"}
+_TAKING = frozenset({"index", "count", "remove", "items", "values", "keys", "get"})
 # Of an object they give what its own methods give.
 _ITERATING = frozenset(
     ("iter", "next", "list", "tuple", "set", "frozenset", "dict", "sorted", "reversed", "zip", "enumerate", "sum")
@@ -57,7 +57,7 @@ _EQUALITIES = re.compile(r"assert.*(Equal|In$|equal|allclose)|eq_")
 _SAME = (ast.IfExp, ast.BoolOp, ast.Await, ast.keyword, ast.Lambda)  # whose value may be that of a part
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
 _PASSING = (*_DISPLAYS, ast.Starred, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
-_UNUSED = (ast.ClassDef, ast.Expr, ast.Raise, ast.JoinedStr, ast.FormattedValue, ast.UnaryOp, ast.Delete)
+_UNUSED = (ast.ClassDef, ast.Slice, ast.Expr, ast.Raise, ast.JoinedStr, ast.FormattedValue, ast.UnaryOp, ast.Delete)
 _TRUTHS = (ast.If, ast.While, ast.Assert)
 
 
@@ -70,7 +70,7 @@ class Module:
         functions: the names of its functions, other than tests and those inside of them.
         comparing: those of them that compare objects which they make.
         compared: function → the places and names of its parameters that it compares.
-        making: functions, also in classes, that make an object.
+        making: functions, also in classes, that return an object which they make → whether that is all they return.
         asserting: those that assert something, or compare it.
         plain: names that are bound once, to literals.
     """
@@ -79,7 +79,7 @@ class Module:
     functions: frozenset[str]
     comparing: frozenset[str]
     compared: Mapping[str, frozenset[int | str]]
-    making: frozenset[str]
+    making: Mapping[str, bool]
     asserting: frozenset[str]
     plain: frozenset[str]
 
@@ -119,16 +119,32 @@ def _decides(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and called(node).startswith("assert")
 
 
-def _making(functions: Iterable[Function]) -> frozenset[str]:
-    return frozenset(
-        function.name
-        for function in functions
-        if function.name != "setUp" and any(map(makes_an_object, walk(function))) and any(map(_gives, walk(function)))
-    )
+def _making(functions: Iterable[Function]) -> dict[str, bool]:
+    """Functions that return an object which they make → whether they return nothing else, such as a list of them."""
+    found: dict[str, bool] = {}
+    for function in functions:
+        nodes = walk(function)
+        made = {
+            name
+            for node in nodes
+            for target, value in bindings(node)
+            if _holds(value, frozenset())
+            for name in _names(target)
+        }
+        for node in nodes:
+            if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value and _holds(node.value, made):
+                is_itself = isinstance(node, ast.Return) and makes_an_object(node.value)
+                found[function.name] = is_itself and found.get(function.name, True)
+    return found
 
 
-def _gives(node: ast.AST) -> bool:
-    return isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and node.value is not None
+def _holds(node: ast.expr, made: Collection[str]) -> bool:
+    """Whether an expression is an object that is made, or a container of some."""
+    if isinstance(node, ast.Name):
+        return node.id in made
+    if isinstance(node, (*_DISPLAYS, *COMPREHENSIONS, *_SAME, ast.Starred)):
+        return any(_holds(each, made) for each in children(node) if isinstance(each, ast.expr))
+    return makes_an_object(node)
 
 
 def _plain_names(module: ast.Module) -> frozenset[str]:
@@ -307,7 +323,10 @@ class _Test:
             return False
         is_own = root in self._values or root in self._inner or root in self._parameters
         parent = self._parents[id(node)]
-        is_whole = not isinstance(parent, ast.Attribute) or (root == "self" and parent.attr in _TAKING)
+        is_whole = not isinstance(parent, ast.Attribute)
+        if isinstance(parent, ast.Attribute) and root == "self" and parent.attr in _TAKING:
+            user = self._parents.get(id(self._parents.get(id(parent))))
+            is_whole = parent.attr != "get" or isinstance(user, ast.Compare) or _is_assertion(user)
         return isinstance(node.ctx, ast.Load) and is_whole and not is_own and not self._is_standard(root)
 
     def _is_from_elsewhere(self, node: ast.Name) -> bool:
@@ -329,7 +348,7 @@ class _Test:
             return False
         followed: set[tuple[int, bool, bool]] = set()
         is_made = isinstance(made, ast.Call) and called(made) != "getattr"
-        waiting = [_Held(made, is_itself=called(made) not in self._module.making, is_made=is_made)]
+        waiting = [_Held(made, is_itself=self._module.making.get(called(made), True), is_made=is_made)]
         for held in waiting:  # grows during the iteration
             if (key := (id(held.node), held.is_itself, held.is_part)) not in followed:
                 followed.add(key)
@@ -436,7 +455,12 @@ class _Test:
             return False
         if all(isinstance(side, ast.Constant) and side.value is None for side in others):
             return True
-        return (held.is_part or not held.is_made) and all(map(_is_literal, others))
+        is_plain = all(_is_literal(side) or self._is_of_python(side) for side in others)
+        return (held.is_part or not held.is_made) and is_plain
+
+    def _is_of_python(self, node: ast.expr) -> bool:
+        name = _root(node)
+        return name is not None and (name in _BUILTINS or self._is_standard(name))
 
     def _asked(self, held: _Held, attribute: ast.Attribute) -> list[_Held] | None:
         """An attribute of an object is a value of the code under test; what holds an object may give it."""
@@ -459,10 +483,10 @@ class _Test:
         """An object that is called, or is given to a function."""
         name, node = called(call), held.node
         if node is call.func:
-            return [] if held.is_itself else [held.by(call)]
+            return [] if held.is_itself or not held.is_made else [held.by(call)]
         if name.startswith(_JUDGING):
             return self._judged(held, call)
-        hashes = name in _HASHING and held.is_made and not held.is_part
+        hashes = name in _HASHING and held.is_made and not held.is_part and (name != "add" or self._is_of_set(call))
         is_sentinel = name == "iter" and node in call.args[1:]
         if hashes or is_sentinel or self._is_compared_by(call, node) or self._compares(call):
             return None
@@ -478,6 +502,11 @@ class _Test:
         is_bound = isinstance(call.func, ast.Name) and name in self._values and not self._is_computed(name)
         is_nameless = not (name or self._computes(call.func))
         return None if is_bound or is_nameless or any(map(self._is_comparing, _arguments(call))) else []
+
+    def _is_of_set(self, call: ast.Call) -> bool:
+        """Whether the method of a name that is bound to a set is called."""
+        values = self._values.get(_root(call.func) or "", [])
+        return any(isinstance(value, ast.Set | ast.SetComp) or called(value) == "set" for value in values)
 
     def _iterates(self, held: _Held, call: ast.Call) -> bool:
         """Whether a function of Python asks an object for its items, which are values of the code under test."""
@@ -611,6 +640,10 @@ def _names(target: ast.expr) -> Iterator[str]:
 
 def _parameters(arguments: ast.arguments) -> list[str]:
     return [each.arg for each in walk(arguments) if isinstance(each, ast.arg)]
+
+
+def _is_assertion(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Call) and called(node).startswith(_JUDGING)
 
 
 def _arguments(call: ast.Call) -> list[ast.expr]:
