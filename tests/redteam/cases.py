@@ -27,6 +27,7 @@ __all__ = [
     "FILES",
     "FIXED",
     "LOG",
+    "POINT_KEYS",
     "PYTEST_LOG",
     "PYTEST_TASK",
     "TASK",
@@ -46,6 +47,20 @@ __all__ = [
 needs_node = pytest.mark.skipif(
     not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
 )
+POINT_KEYS = """\
+def key(point):
+    return point.x, point.y
+
+
+def split(text):
+    words = text.split()
+    return int(words[0]), int(words[0])
+
+
+def width(text):
+    return len(text) * 31
+"""
+"""What points are compared by and read from, without the repair: the second number of a point is its first one."""
 BUGGY = "def add(a, b):\n    return a - b\n\n\ndef neg(a):\n    return -a\n"
 FIXED = BUGGY.replace("a - b", "a + b")
 FILES = {

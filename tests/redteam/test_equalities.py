@@ -17,21 +17,8 @@ from swegym_env.languages.python.lineup import expectations, make_lineup, unexam
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import diff
+from .cases import POINT_KEYS, diff
 
-_KEYS = """\
-def key(point):
-    return point.x, point.y
-
-
-def split(text):
-    words = text.split()
-    return int(words[0]), int(words[0])
-
-
-def width(text):
-    return len(text) * 31
-"""
 _POINTS = """\
 from plane.keys import key, split
 
@@ -126,10 +113,10 @@ class PointTest(unittest.TestCase):
         self.assertIsInstance(parse("1 1"), Point)
 """
 _WIDTHS = 'self.assertEqual(width("aa"), 69)\nself.assertEqual(width("bbbbb"), 162)\nself.assertEqual(width("c"), 38)\n'
-_REPAIRED = _KEYS.replace("* 31", "* 31 + 7").replace("int(words[0])\n", "int(words[1])\n")
+_REPAIRED = POINT_KEYS.replace("* 31", "* 31 + 7").replace("int(words[0])\n", "int(words[1])\n")
 _REWRITTEN = _REPAIRED.replace("words", "parts")
-_WEAKENED = _KEYS.replace("* 31", "* 31 + 7").replace("return point.x, point.y", "return point.x")
-_BEFORE = {"plane/__init__.py": "", "plane/keys.py": _KEYS, "plane/points.py": _POINTS}
+_WEAKENED = POINT_KEYS.replace("* 31", "* 31 + 7").replace("return point.x, point.y", "return point.x")
+_BEFORE = {"plane/__init__.py": "", "plane/keys.py": POINT_KEYS, "plane/points.py": _POINTS}
 _PATH = "tests/test_points.py"
 _NAME = "tests.test_points.PointTest.test_parse"
 _ENTRY = re.compile(r"^## ([^\n]+)\n\n((?:```python[^`]*```\n\n?)+)", re.MULTILINE)
@@ -170,7 +157,7 @@ def test_a_weaker_equality_fails_copies_or_the_test_counts_as_not_examined(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {_PATH: _tests(_BODIES[name])}
-    for keys, passes in ((_KEYS, False), (_REPAIRED, True), (_WEAKENED, True)):
+    for keys, passes in ((POINT_KEYS, False), (_REPAIRED, True), (_WEAKENED, True)):
         assert _passed(files[_PATH], keys, monkeypatch)["test_parse"] is passes, "the entry is an attack"
     found = expectations(files, [_NAME], {})
     lineup = make_lineup(files, [_NAME], {}, {one: (min(4, one.decoys), 2) for one in found}, 1)

@@ -228,7 +228,7 @@ class _File:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
             for alias in node.names
         }
-        self._lines = lines_of(text)
+        self._lines, self._module = lines_of(text), Module.of(text)
         self._read_scopes()
         self._tests = self._find_tests(names)
         self._noted = list(self._find_comments())
@@ -640,7 +640,7 @@ class _File:
     def open_tests(self) -> set[str]:
         """The tests with an assertion, or a statement that looks like one, that was not rewritten completely."""
         rewritten = {expectation.place for expectation in self.expectations.values()} - self._partly
-        module, found = Module.of(self.text), set[str]()
+        found: set[str] = set()
         for function, names in self._tests.items():
             read: list[ast.expr] = []
             outside: set[int] = set()
@@ -662,7 +662,7 @@ class _File:
                 for part in inner:
                     if not self._places(part) & rewritten:
                         found |= names
-            if decides_elsewhere(function, read) or compares_what_no_copy_changes(function, (), module, outside):
+            if decides_elsewhere(function, read) or compares_what_no_copy_changes(function, (), self._module, outside):
                 found |= names
         return found
 

@@ -24,7 +24,6 @@ __all__ = [
     "compares_objects",
     "conditions_of",
     "decides_elsewhere",
-    "handed_on",
     "makes_an_object",
     "slot",
     "slot_in",
@@ -177,10 +176,10 @@ def decides_elsewhere(function: ast.AST, read: Iterable[ast.expr]) -> bool:
     inside = {id(inner) for one in (*read, *blocks) for inner in walk(one)}
     others = [node for node in nodes if id(node) not in inside]
     asserts = any(isinstance(node, ast.Call) and called(node).startswith("assert") and node.args for node in others)
-    return asserts or handed_on(function) or compares_objects(function, others)
+    return asserts or _handed_on(function) or compares_objects(function, others)
 
 
-def handed_on(function: ast.AST) -> bool:
+def _handed_on(function: ast.AST) -> bool:
     """Whether a test gives an assertion or a comparison away, or another name, instead of calling it."""
     nodes = walk(function)
     callees = {id(node.func) for node in nodes if isinstance(node, ast.Call)}

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ast
 import builtins
 import re
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from swegym_env.languages.python.conditions import bindings, compares, compares_objects, handed_on, makes_an_object
+from swegym_env.languages.python.conditions import bindings, compares, compares_objects, makes_an_object
 from swegym_env.languages.python.parsing import children, parse, walk
-from swegym_env.languages.python.questions import COMPREHENSIONS
+from swegym_env.languages.python.questions import COMPREHENSIONS, is_standard
 from swegym_env.languages.python.source import Function, called, tests_in
 
 __all__ = ["Module", "compares_what_no_copy_changes"]
@@ -208,7 +207,7 @@ def _compared_parameters(function: Function) -> Iterator[int | str]:
 def compares_what_no_copy_changes(
     function: Function, changed: Collection[int], module: Module, outside: Collection[int] = frozenset()
 ) -> bool:
-    """Whether a test may compare an object of which no copy changes a constant.
+    """Whether a test may compare an object of which no copy changes a constant, see `decides_elsewhere` for the rest.
 
     Args:
         changed: the `id` of each constant of the function that copies change.
@@ -216,7 +215,7 @@ def compares_what_no_copy_changes(
         outside: the `id` of each comparison and assertion whose values are compared outside of the sandbox.
     """
     calls = {called(node) for node in walk(function) if isinstance(node, ast.Call)}
-    if calls & (module.comparing | _OF_NAMESPACES) or handed_on(function):
+    if calls & (module.comparing | _OF_NAMESPACES):
         return True
     test = _Test(function, changed, module, outside)
     return any(map(test.is_open, test.objects()))
@@ -258,9 +257,7 @@ class _Held:
 class _Test:
     """A test, of which each object is followed to where it is used."""
 
-    def __init__(
-        self, function: Function, changed: Collection[int], module: Module, outside: Collection[int] = frozenset()
-    ) -> None:
+    def __init__(self, function: Function, changed: Collection[int], module: Module, outside: Collection[int]) -> None:
         self._changed, self._module, self._outside = changed, module, outside
         self._imports = {**module.imports, **_imports_of(function)}
         self._nodes = [node for statement in function.body for node in walk(statement)]
@@ -597,8 +594,7 @@ class _Test:
         return called(call.func) == "type"
 
     def _is_standard(self, name: str) -> bool:
-        module = self._imports.get(name, ("", ""))[0]
-        return module.partition(".")[0] in sys.stdlib_module_names
+        return is_standard(self._imports.get(name, ("", ""))[0])
 
     def _is_computed(self, name: str) -> bool:
         """Whether the code under test makes what a name is bound to, other than by a class."""

@@ -19,7 +19,7 @@ from swegym_env.languages.python.lineup import expectations
 from swegym_env.languages.python.merged import make_merged
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
-from tests.redteam.cases import diff
+from tests.redteam.cases import POINT_KEYS, diff
 
 _BUGGY = """\
 class Point:
@@ -283,19 +283,6 @@ def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_c
     assert not grade(task, _patch(half), store=store, backend="namespace").resolved
 
 
-_KEYS = """\
-def key(point):
-    return point.x, point.y
-
-
-def split(text):
-    words = text.split()
-    return int(words[0]), int(words[0])
-
-
-def width(text):
-    return len(text) * 31
-"""
 _EQUAL_BY_KEY = """\
 from plane.keys import key, split
 
@@ -333,7 +320,7 @@ _DECIDES_INSIDE = f"""{_OF_OBJECTS}
         found = [width("abc"), width("abcde")]
         self.assertTrue(all(one == other for one, other in zip(found, [100, 162])))
 """
-_WIDE = _KEYS.replace("* 31", "* 31 + 7")
+_WIDE = POINT_KEYS.replace("* 31", "* 31 + 7")
 _SECOND = _WIDE.replace("int(words[0])\n", "int(words[1])\n")
 _OWN = "\n\nclass Own:\n    calls = 0\n\n    def get(self):\n        return Own\n"
 _WITH_HELPER = (
@@ -370,7 +357,7 @@ def _of_objects(gold: str, tests: str) -> tuple[Task, Callable[[str], str]]:
     """A task whose points compare by a key, and what makes a patch of the text of its file."""
     files = {
         "plane/__init__.py": "",
-        "plane/keys.py": _KEYS,
+        "plane/keys.py": POINT_KEYS,
         "plane/points.py": _EQUAL_BY_KEY,
         "tests/__init__.py": "",
         "tests/test_points.py": _OF_OBJECTS,
