@@ -31,6 +31,7 @@ from pathlib import Path
 from swegym_env.errors import ConfigurationError, InfrastructureError
 from swegym_env.grading.blind import BlindTests, calibrate, known_blind_tests
 from swegym_env.grading.builds import Builds, builds
+from swegym_env.grading.equality import examine_equality
 from swegym_env.grading.examination import Copied, examine, examine_given
 from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
 from swegym_env.grading.remote import grade_remotely
@@ -192,6 +193,8 @@ def _graded(
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
         verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, alone, can_be_blind=can_be_blind)
+        if verdict.resolved and can_be_blind:
+            verdict = examine_equality(tests, kept, _gold(tests), verdict, blind, run.files)
         if verdict.resolved and run.guessed:  # of several answers one is right
             verdict = dataclasses.replace(verdict, forgery_chance=max(run.guessed, verdict.forgery_chance or 0.0))
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:

@@ -28,6 +28,7 @@ __all__ = [
     "CHANCE",
     "LANGUAGES",
     "Blinded",
+    "Compared",
     "Bug",
     "Comparison",
     "Control",
@@ -346,6 +347,21 @@ class Blinded:
 
 
 @dataclass(frozen=True)
+class Compared:
+    """By what the objects differ that a test compares.
+
+    Each place is a class with its method, a side of the comparison, and an attribute or item of the object there.
+
+    Attributes:
+        differing: places in which a change has changed the answer of a comparison.
+        equal: places in which a change has left it as it was.
+    """
+
+    differing: frozenset[str]
+    equal: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Splice:
     """Replaces the bytes `start` up to `stop` of a file by `text`."""
 
@@ -583,6 +599,29 @@ class Language(ABC):
     ) -> frozenset[str]:
         """Tests that compare something which no lineup examines, as far as is known. Arguments as in `make_control`."""
         return frozenset()
+
+    def record_comparisons(self, files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
+        """Rewrite tests so that they record how the objects compare that they compare, see `compared_objects`.
+
+        Args:
+            files: path → text of the test files.
+            names: of the tests.
+
+        Returns:
+            None if objects of this language have no comparison of their own, or no test is found.
+        """
+        return None
+
+    def compared_objects(
+        self, files: Mapping[str, str], names: Iterable[str], sent: bytes
+    ) -> Mapping[str, Compared]:
+        """Test → by what the objects differ that it compared in a run of `record_comparisons`.
+
+        Args:
+            files, names: as there.
+            sent: the content of its output.
+        """
+        return {}
 
     def make_lineup(
         self,

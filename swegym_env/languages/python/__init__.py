@@ -10,6 +10,7 @@ from typing import Any
 
 from swegym_env.languages import (
     Blinded,
+    Compared,
     Control,
     Copy,
     ExpectedValue,
@@ -24,6 +25,7 @@ from swegym_env.languages import (
 )
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.controls import control_files, make_control
+from swegym_env.languages.python.equality import compared_objects, record_comparisons
 from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, only_tests, unexamined
 from swegym_env.languages.python.logs import (
     PARSERS,
@@ -131,6 +133,14 @@ class Python(Language):
         self, files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
     ) -> frozenset[str]:
         return unexamined(files, names, added_lines)
+
+    def record_comparisons(self, files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
+        return record_comparisons(files, names)
+
+    def compared_objects(
+        self, files: Mapping[str, str], names: Iterable[str], sent: bytes
+    ) -> Mapping[str, Compared]:
+        return compared_objects(files, names, sent)
 
     def make_lineup(
         self,

@@ -1,0 +1,68 @@
+"""By what the objects differ that a test compares: the tests record it while they run.
+
+The equality of an object belongs to the code under test. If it leaves an attribute out, a test of that attribute passes
+without the repair. Reading a test does not show all that it compares: objects are in names, containers, helpers and
+libraries. So the methods that compare are watched, see `inside/swegym_equality.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from swegym_env.languages import Blinded, Compared
+from swegym_env.languages.python.source import names_of, place_of, target_tests, tests_in
+
+__all__ = ["compared_objects", "record_comparisons"]
+
+_RECORDER = Path(__file__).with_name("inside") / "swegym_equality.py"
+_ROOT = "/testbed"
+
+
+def record_comparisons(files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
+    """See `Language.record_comparisons`."""
+    chosen, named = target_tests(files, tuple(names), {})
+    if not named:
+        return None
+    directory = f"/tmp/.{secrets.token_hex(8)}"
+    recorder, output = f"{directory}.py", f"{directory}.out"
+    read = f'compile(__import__("pathlib").Path("{recorder}").read_text(), "{recorder}", "exec")'
+    paths = tuple(f"{_ROOT}/{path}" for path in sorted(files) if path.endswith(".py"))
+    call = f'exec({read}, {{"OUT": "{output}", "FILES": {paths!r}, "ROOT": "{_ROOT}"}})'
+    changed = {path: f"{files[path].rstrip()}\n\n\n{call}\n" for path in chosen}
+    return Blinded(changed, {recorder: _RECORDER.read_text(encoding="utf-8")}, output, {}, {})
+
+
+def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes) -> Mapping[str, Compared]:
+    """See `Language.compared_objects`; what is no test, such as a fixture, counts for all tests of its file.
+
+    A test that is inherited from another file is not known by the function: it counts for all tests.
+    """
+    names = tuple(names)
+    chosen, named = target_tests(files, names, {})
+    places = {name: place_of(name) for name in named}
+    of_function: dict[tuple[str, str], set[str]] = defaultdict(set)
+    of_file: dict[str, set[str]] = defaultdict(set)
+    for path, functions in chosen.items():
+        for classes, function in functions.values():
+            own = names_of(function, places, path, classes)
+            of_function[path, function.name] |= own
+            of_file[path] |= own
+    functions_of = ((path, function.name) for path in chosen for _, function in tests_in(files[path]))
+    tests = {key for key in functions_of if key[1].startswith("test")}
+    differing: dict[str, set[str]] = defaultdict(set)
+    equal: dict[str, set[str]] = defaultdict(set)
+    for line in sent.decode("utf-8", "replace").splitlines():
+        with contextlib.suppress(ValueError, TypeError, AttributeError):
+            path, function, kind, *places_of_kind = json.loads(line)
+            path = path.removeprefix(f"{_ROOT}/")
+            key = path, function
+            others = set() if key in tests else of_file.get(path, {*named})
+            for name in of_function.get(key, others):
+                for found, those in zip((differing, equal), places_of_kind, strict=False):
+                    found[name] |= {f"{kind} {place}" for place in those}
+    return {name: Compared(frozenset(differing[name]), frozenset(equal[name])) for name in {*differing, *equal}}
