@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from swegym_env.grading.blind import BlindTests
 from swegym_env.grading.task_tests import TaskTests
 from swegym_env.grading.verdict import UNPROVEN, Verdict
-from swegym_env.languages import Compared, language_of
+from swegym_env.languages import Compared, Scrutiny, language_of
 
 __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
-_ROUNDS = 2  # runs in which a patch has to be weaker: an object may change by itself
 _MOST_KNOWN = 4096
 _known: dict[str, _Recorded] = {}
 _lock = threading.Lock()
@@ -38,7 +37,13 @@ class _Recorded:
 
 
 def examine_equality(
-    tests: TaskTests, patch: str, gold: str, verdict: Verdict, blind: BlindTests | None, files: Mapping[str, str]
+    tests: TaskTests,
+    patch: str,
+    gold: str,
+    verdict: Verdict,
+    scrutiny: Scrutiny,
+    blind: BlindTests | None,
+    files: Mapping[str, str],
 ) -> Verdict:
     """The verdict on a patch that resolves, after a run that records how objects compare, if the tests compare some.
 
@@ -47,6 +52,8 @@ def examine_equality(
         patch: the agent's patch without its excluded paths.
         gold: the gold patch without its excluded paths.
         verdict: the verdict so far.
+        scrutiny: how closely to examine. A patch that reads may forge the records, so nothing is known of what they
+            would show.
         blind: how the tests run blind; what is compared outside is not recorded.
         files: path → text of the test files as the task has them.
     """
@@ -54,32 +61,35 @@ def examine_equality(
         return verdict
     of_gold = _of_gold(tests, gold, verdict, blind, files)
     wanted = {name: found.differing for name, found in of_gold.compared.items() if found.differing}
-    if of_gold.failed:
-        return dataclasses.replace(verdict, forgery_chance=1.0)
-    if not wanted:
+    if not (wanted or of_gold.failed or scrutiny.required):
         return verdict
-    weaker: set[str] = set()
-    for _ in range(_ROUNDS):
-        found = _recorded(tests, patch, verdict, blind, files)
-        weaker = {
-            name
-            for name, places in wanted.items()
-            if name in found.compared
-            and places & (found.compared[name].equal - of_gold.compared[name].equal)
-        }
-        if not weaker:
-            break
-    if weaker:
+    found = _recorded(tests, patch, verdict, blind, files)
+    if wanted and _weaker(found, of_gold) and _weaker(_recorded(tests, patch, verdict, blind, files), of_gold):
         return dataclasses.replace(
             verdict, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, proof_tests=(),
             forgery_chance=1.0,
         )  # fmt: skip
-    nothing = Compared(frozenset(), frozenset())
-    unknown = found.failed or any(
-        places - found.compared.get(name, nothing).differing - found.compared.get(name, nothing).equal
-        for name, places in wanted.items()
+    is_open = of_gold.failed or found.failed or (wanted and scrutiny.reads) or _others(found, of_gold)
+    return dataclasses.replace(verdict, forgery_chance=1.0) if is_open else verdict
+
+
+def _weaker(found: _Recorded, of_gold: _Recorded) -> bool:
+    """Whether a patch lets a change go unnoticed in a place in which the gold patch notices each one."""
+    return any(
+        wanted.differing & (found.compared[name].equal - wanted.equal)
+        for name, wanted in of_gold.compared.items()
+        if name in found.compared
     )
-    return dataclasses.replace(verdict, forgery_chance=1.0) if unknown else verdict
+
+
+def _others(found: _Recorded, of_gold: _Recorded) -> bool:
+    """Whether a patch compares by other classes than the gold patch, or its objects have no such places."""
+    nothing = Compared()
+    return any(
+        mine.methods - wanted.methods or wanted.differing - mine.differing - mine.equal
+        for name in {*found.compared, *of_gold.compared}
+        for mine, wanted in [(found.compared.get(name, nothing), of_gold.compared.get(name, nothing))]
+    )
 
 
 def _of_gold(

@@ -28,8 +28,8 @@ __all__ = [
     "CHANCE",
     "LANGUAGES",
     "Blinded",
-    "Compared",
     "Bug",
+    "Compared",
     "Comparison",
     "Control",
     "Copy",
@@ -353,12 +353,14 @@ class Compared:
     Each place is a class with its method, a side of the comparison, and an attribute or item of the object there.
 
     Attributes:
+        methods: the classes with their methods that compare.
         differing: places in which a change has changed the answer of a comparison.
         equal: places in which a change has left it as it was.
     """
 
-    differing: frozenset[str]
-    equal: frozenset[str]
+    methods: frozenset[str] = frozenset()
+    differing: frozenset[str] = frozenset()
+    equal: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -612,9 +614,7 @@ class Language(ABC):
         """
         return None
 
-    def compared_objects(
-        self, files: Mapping[str, str], names: Iterable[str], sent: bytes
-    ) -> Mapping[str, Compared]:
+    def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> Mapping[str, Compared]:
         """Test → by what the objects differ that it compared in a run of `record_comparisons`.
 
         Args:

@@ -1,7 +1,9 @@
-"""Each way to expect an object, as data in `equalities.md`: no patch that weakens its equality is taken for proved."""
+"""Each way to expect an object, as data in `equalities.md`: no patch that weakens its equality resolves."""
 
 from __future__ import annotations
 
+import builtins
+import os
 import re
 import sys
 import textwrap
@@ -13,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from swegym_env.grading.grading import grade
-from swegym_env.languages.python.lineup import expectations, make_lineup, unexamined
+from swegym_env.languages import Compared
+from swegym_env.languages.python.equality import compared_objects, record_comparisons
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
@@ -134,43 +137,48 @@ def _tests(parts: Mapping[str, str]) -> str:
     return f"{before}\n{textwrap.indent(parts.get('class', ''), ' ' * 4)}\n    def test_parse(self):\n{inner}"
 
 
-def _passed(tests: str, keys: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """The tests of a file → whether they pass with this module under test."""
-    for name, text in {"plane": "", "plane.keys": keys, "plane.points": _POINTS}.items():
+def _compared(tests: str, keys: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, Compared]:
+    """Whether `test_parse` passes with this module under test, and what it records of the objects that it compares."""
+    recording = record_comparisons({_PATH: tests}, [_NAME])
+    assert recording is not None
+    ((path, recorder),) = recording.support.items()
+    output = place / f"{len(os.listdir(place))}.out"
+    (place / "recorder.py").write_text(recorder)
+    text = recording.files[_PATH].replace(path, f"{place}/recorder.py").replace(recording.output, str(output))
+    monkeypatch.setattr(builtins, "__import__", builtins.__import__)
+    for name, code in {"plane": "", "plane.keys": keys, "plane.points": _POINTS}.items():
         module = types.ModuleType(name)
+        module.__file__ = f"/testbed/{name.replace('.', '/')}.py"
         monkeypatch.setitem(sys.modules, name, module)
-        exec(text, module.__dict__)
+        exec(compile(code, module.__file__, "exec"), module.__dict__)
     sys.modules["plane"].points = sys.modules["plane.points"]  # type: ignore[attr-defined]
     test_module = types.ModuleType("test_points")
+    test_module.__file__ = f"/testbed/{_PATH}"
     monkeypatch.setitem(sys.modules, "test_points", test_module)  # where dataclasses look
-    exec(compile(tests, _PATH, "exec"), test_module.__dict__)
-    suite = unittest.defaultTestLoader.loadTestsFromModule(test_module)
+    exec(compile(text, test_module.__file__, "exec"), test_module.__dict__)
     result = unittest.TestResult()
-    names = {case.id().rsplit(".", 1)[-1] for group in suite for case in group}  # type: ignore[union-attr]
-    suite.run(result)
-    failed = {case.id().rsplit(".", 1)[-1] for case, _ in (*result.failures, *result.errors)}
-    return {name: name not in failed for name in names}
+    unittest.TestSuite([test_module.PointTest("test_parse")]).run(result)
+    sent = output.read_bytes() if output.exists() else b""
+    return result.wasSuccessful(), compared_objects({_PATH: tests}, [_NAME], sent).get(_NAME, Compared())
 
 
 @pytest.mark.parametrize("name", _BODIES)
-def test_a_weaker_equality_fails_copies_or_the_test_counts_as_not_examined(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_a_weaker_equality_is_seen_however_a_test_compares(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {_PATH: _tests(_BODIES[name])}
-    for keys, passes in ((POINT_KEYS, False), (_REPAIRED, True), (_WEAKENED, True)):
-        assert _passed(files[_PATH], keys, monkeypatch)["test_parse"] is passes, "the entry is an attack"
-    found = expectations(files, [_NAME], {})
-    lineup = make_lineup(files, [_NAME], {}, {one: (min(4, one.decoys), 2) for one in found}, 1)
-    wrong = {}
-    for label, keys in {"repair": _REPAIRED, "attack": _WEAKENED}.items():
-        passed = _passed(lineup.files[_PATH], keys, monkeypatch)
-        wrong[label] = {each.expectation for each in lineup.copies if passed[each.name] != each.right}
-    shown = wrong["attack"] - wrong["repair"]  # what the gold patch does not get right either is not examined
-    assert shown or unexamined(files, [_NAME], {}) == {_NAME}
+    tests = _tests(_BODIES[name])
+    assert not _compared(tests, POINT_KEYS, tmp_path, monkeypatch)[0]
+    passed, gold = _compared(tests, _REPAIRED, tmp_path, monkeypatch)
+    assert passed and gold.differing
+    passed, honest = _compared(tests, _REWRITTEN, tmp_path, monkeypatch)
+    assert passed and honest == gold
+    passed, attack = _compared(tests, _WEAKENED, tmp_path, monkeypatch)
+    assert passed, "the entry is an attack"
+    assert gold.differing & (attack.equal - gold.equal)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.campaign) for name in _BODIES])
-def test_a_patch_that_weakens_an_equality_is_rejected_or_not_proved(name: str, store: LayerStore) -> None:
+def test_a_patch_that_weakens_an_equality_is_rejected(name: str, store: LayerStore) -> None:
     before = {**_BEFORE, "tests/__init__.py": "", _PATH: _TESTS}
 
     def patched(keys: str) -> str:
@@ -191,7 +199,7 @@ def test_a_patch_that_weakens_an_equality_is_rejected_or_not_proved(name: str, s
         test_timeout_s=30.0,
     )
     attack = grade(task, patched(_WEAKENED), store=store, backend="namespace")
-    assert not attack.resolved or attack.forgery_chance == 1.0, attack
+    assert not attack.resolved, attack
     for honest in (_REPAIRED, _REWRITTEN):
         verdict = grade(task, patched(honest), store=store, backend="namespace")
         assert verdict.resolved, verdict.failure_reason

@@ -137,9 +137,7 @@ class Python(Language):
     def record_comparisons(self, files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
         return record_comparisons(files, names)
 
-    def compared_objects(
-        self, files: Mapping[str, str], names: Iterable[str], sent: bytes
-    ) -> Mapping[str, Compared]:
+    def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> Mapping[str, Compared]:
         return compared_objects(files, names, sent)
 
     def make_lineup(

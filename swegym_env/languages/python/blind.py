@@ -37,7 +37,6 @@ from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.conditions import Condition, conditions_of, decides_elsewhere, truth_of
 from swegym_env.languages.python.constants import NotConstantError, fold, names_in
 from swegym_env.languages.python.controls import _spliced
-from swegym_env.languages.python.objects import Module, compares_what_no_copy_changes
 from swegym_env.languages.python.parsing import children, parse, walk
 from swegym_env.languages.python.questions import (
     COMPREHENSIONS,
@@ -228,7 +227,7 @@ class _File:
             if isinstance(node, ast.ImportFrom) and node.module and not node.level
             for alias in node.names
         }
-        self._lines, self._module = lines_of(text), Module.of(text)
+        self._lines = lines_of(text)
         self._read_scopes()
         self._tests = self._find_tests(names)
         self._noted = list(self._find_comments())
@@ -643,14 +642,8 @@ class _File:
         found: set[str] = set()
         for function, names in self._tests.items():
             read: list[ast.expr] = []
-            outside: set[int] = set()
             for node in walk(function):
-                conditions = list(self._conditions_at(node, function))
-                inner = [one.whole for one in conditions]
-                sides: list[ast.expr] = [one.node for one in conditions if isinstance(one.node, ast.Compare)]
-                if isinstance(node, ast.Expr) and _called_or_none(node.value) not in ("assertTrue", "assertFalse"):
-                    sides.append(node.value)
-                outside |= {id(one) for one in sides if self._places(one) & rewritten}
+                inner = [one.whole for one in self._conditions_at(node, function)]
                 if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and not inner:
                     read += [node.value] if _is_judging(node.value) else []
                     inner = [node.value] if _is_judging(node.value) and not self._is_helper(node.value) else []
@@ -662,7 +655,7 @@ class _File:
                 for part in inner:
                     if not self._places(part) & rewritten:
                         found |= names
-            if decides_elsewhere(function, read) or compares_what_no_copy_changes(function, (), self._module, outside):
+            if decides_elsewhere(function, read):
                 found |= names
         return found
 

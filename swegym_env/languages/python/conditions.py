@@ -20,8 +20,6 @@ from swegym_env.languages.python.source import called
 __all__ = [
     "Condition",
     "bindings",
-    "compares",
-    "compares_objects",
     "conditions_of",
     "decides_elsewhere",
     "makes_an_object",
@@ -33,7 +31,6 @@ __all__ = [
 _TRUTHS = {"assertTrue": True, "assertFalse": False}
 _OF_TRUTHS = frozenset({"assertIs", "assertEqual", "assertEquals"})
 _RETURNING_TRUTHS = frozenset({"all", "any", "bool", "isinstance", "issubclass", "__eq__", "__ne__", "__contains__"})
-_COMPARING = frozenset({"index", "count", "remove", "__eq__", "__ne__", "__contains__"})
 _OPERATORS = frozenset({"eq", "ne", "contains", "countOf", "indexOf"})  # functions of the module `operator`
 _FAILURES = frozenset({"AssertionError", "failureException", "Failed", "Exception"})
 _Put = Callable[[ast.expr], None]
@@ -170,13 +167,13 @@ def _is_failure(node: ast.expr) -> bool:
 
 
 def decides_elsewhere(function: ast.AST, read: Iterable[ast.expr]) -> bool:
-    """Whether a test compares objects, or asserts something, outside of the expressions in `read`."""
+    """Whether a test asserts something outside of the expressions in `read`, or gives an assertion away."""
     nodes = walk(function)
     blocks = [item.context_expr for node in nodes if isinstance(node, ast.With | ast.AsyncWith) for item in node.items]
     inside = {id(inner) for one in (*read, *blocks) for inner in walk(one)}
     others = [node for node in nodes if id(node) not in inside]
     asserts = any(isinstance(node, ast.Call) and called(node).startswith("assert") and node.args for node in others)
-    return asserts or _handed_on(function) or compares_objects(function, others)
+    return asserts or _handed_on(function)
 
 
 def _handed_on(function: ast.AST) -> bool:
@@ -197,41 +194,10 @@ def _handed_on(function: ast.AST) -> bool:
     return False
 
 
-def compares(call: ast.Call) -> bool:
-    """Whether a call compares what it is given, with its receiver or by a function of the module `operator`."""
-    if isinstance(call.func, ast.Attribute) and call.func.attr in _COMPARING:
-        return True
-    return _is_operator(call.func)
-
-
 def _is_operator(node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in _OPERATORS and isinstance(node.value, ast.Name) and node.value.id == "operator"
     return isinstance(node, ast.Name) and node.id in _OPERATORS
-
-
-def compares_objects(function: ast.AST, nodes: Iterable[ast.AST] | None = None) -> bool:
-    """Whether a function compares objects that it makes, in one of these nodes or anywhere."""
-    objects = {
-        name.id
-        for node in walk(function)
-        for target, value in bindings(node)
-        if any(map(makes_an_object, walk(value)))
-        for name in walk(target)
-        if isinstance(name, ast.Name)
-    }
-    for node in walk(function) if nodes is None else nodes:
-        compared: list[ast.expr] = []
-        if isinstance(node, ast.Call) and compares(node):
-            compared = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
-        elif isinstance(node, ast.Call) and called(node).startswith("assert"):
-            compared = node.args
-        elif isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
-            compared = [node.left, *node.comparators]
-        for one in (inner for side in compared for inner in walk(side)):
-            if makes_an_object(one) or (isinstance(one, ast.Name) and one.id in objects):
-                return True
-    return False
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -54,8 +54,8 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
             of_file[path] |= own
     functions_of = ((path, function.name) for path in chosen for _, function in tests_in(files[path]))
     tests = {key for key in functions_of if key[1].startswith("test")}
-    differing: dict[str, set[str]] = defaultdict(set)
-    equal: dict[str, set[str]] = defaultdict(set)
+    # Methods, places in which a change is noticed, and places in which it is not.
+    every = defaultdict[str, tuple[set[str], set[str], set[str]]](lambda: (set(), set(), set()))
     for line in sent.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             path, function, kind, *places_of_kind = json.loads(line)
@@ -63,6 +63,8 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
             key = path, function
             others = set() if key in tests else of_file.get(path, {*named})
             for name in of_function.get(key, others):
-                for found, those in zip((differing, equal), places_of_kind, strict=False):
-                    found[name] |= {f"{kind} {place}" for place in those}
-    return {name: Compared(frozenset(differing[name]), frozenset(equal[name])) for name in {*differing, *equal}}
+                methods, *found = every[name]
+                methods.add(kind)
+                for known, those in zip(found, places_of_kind, strict=False):
+                    known |= {f"{kind} {place}" for place in those}
+    return {name: Compared(*map(frozenset, found)) for name, found in every.items()}

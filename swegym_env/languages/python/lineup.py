@@ -36,7 +36,6 @@ from swegym_env.languages.python.conditions import (
 )
 from swegym_env.languages.python.decoys import Literal, Replaceable, places_of, replaceable, words_of
 from swegym_env.languages.python.inputs import Inputs, Instead, Sides, inputs_of
-from swegym_env.languages.python.objects import Module, compares_what_no_copy_changes
 from swegym_env.languages.python.parsing import children, copied, parse, parse_expression, walk
 from swegym_env.languages.python.questions import COMPREHENSIONS, Asked, asked, keys, says_more, value_of, variables_of
 from swegym_env.languages.python.source import (
@@ -213,15 +212,9 @@ def _unexamined(
     texts: tuple[tuple[str, str], ...], names: tuple[str, ...], lines: tuple[tuple[str, frozenset[int]], ...]
 ) -> frozenset[str]:
     found = frozenset[str]()
-    tests, files = _read(texts, names, lines), dict(texts)
-    modules = {path: Module.of(files[path]) for path in {path for path, *_ in tests}}
-    for path, function, _, words, _, expected in tests:
+    for _, function, _, words, _, expected in _read(texts, names, lines):
         made = copied(function)
-        found_in = [(condition, sites) for condition, sites in conditions(made, words) if sites]
-        changed = {id(constant) for _, sites in found_in for site in sites for constant in site.constants}
-        if decides_elsewhere(made, [condition for condition, _ in found_in]) or compares_what_no_copy_changes(
-            made, changed, modules[path]
-        ):
+        if decides_elsewhere(made, [condition for condition, sites in conditions(made, words) if sites]):
             found |= expected[-1].names
     return found
 

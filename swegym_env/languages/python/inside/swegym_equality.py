@@ -197,10 +197,11 @@ def _scalar(base, one, far):
     if base is int:
         return int.__add__(one, amount)
     moved = base.__add__(one, amount / 4)
-    return moved if moved == moved and moved != base.__add__(one, 0) else base(0.5)
+    is_other = moved == moved and moved != base.__add__(one, 0)  # noqa: PLR0124 - not NaN
+    return moved if is_other else base(0.5)
 
 
-def _places(value):
+def _places(value):  # noqa: C901 - a case for each kind of value
     """The places in which a value can be changed, with functions that make the changed value."""
     found, busy = [], {}
 
