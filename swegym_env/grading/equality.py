@@ -9,20 +9,20 @@ nothing: then nothing is rejected, and nothing is known of the test.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from swegym_env.grading.blind import BlindTests
-from swegym_env.grading.task_tests import TaskTests
+from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import UNPROVEN, Verdict
 from swegym_env.languages import Compared, Scrutiny, language_of
 
 __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
+_ROUNDS = 2  # in which a patch has to be weaker: an object may change by itself
 _MOST_KNOWN = 4096
 _known: dict[str, _Recorded] = {}
 _lock = threading.Lock()
@@ -30,20 +30,32 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What one patch has shown: test → by what the objects differ that it compares; and the tests that failed."""
+    """What one patch has shown.
 
-    compared: Mapping[str, Compared]
-    failed: frozenset[str]
+    Attributes:
+        compared: test → by what the objects differ that it compares.
+        inside: the same of objects that are not sent as well.
+        failed: whether a test of FAIL_TO_PASS failed.
+    """
+
+    compared: Mapping[str, Compared] = field(default_factory=dict)
+    inside: Mapping[str, Compared] = field(default_factory=dict)
+    failed: bool = False
+
+    def without(self, settled: Collection[str]) -> _Recorded:
+        """The same without what is sent in these tests."""
+        kept = {name: found for name, found in self.compared.items() if name not in settled}
+        return replace(self, compared={**kept, **{name: self.inside[name] for name in settled if name in self.inside}})
 
 
 def examine_equality(
     tests: TaskTests,
     patch: str,
     gold: str,
+    run: Run,
     verdict: Verdict,
     scrutiny: Scrutiny,
     blind: BlindTests | None,
-    files: Mapping[str, str],
 ) -> Verdict:
     """The verdict on a patch that resolves, after a run that records how objects compare, if the tests compare some.
 
@@ -51,26 +63,32 @@ def examine_equality(
         tests: tests of the task.
         patch: the agent's patch without its excluded paths.
         gold: the gold patch without its excluded paths.
+        run: the run in which the patch passed.
         verdict: the verdict so far.
         scrutiny: how closely to examine. A patch that reads may forge the records, so nothing is known of what they
             would show.
-        blind: how the tests run blind; what is compared outside is not recorded.
-        files: path → text of the test files as the task has them.
+        blind: how the tests run blind. What is compared outside is not recorded, and what the tests compare themselves
+            too does not count where the patch sends what the gold patch sends.
     """
     if patch == gold:
         return verdict
-    of_gold = _of_gold(tests, gold, verdict, blind, files)
-    wanted = {name: found.differing for name, found in of_gold.compared.items() if found.differing}
+    settled = frozenset(blind.settled(run, verdict)) if blind is not None and not scrutiny.required else frozenset()
+    of_gold = _of_gold(tests, gold, verdict, blind, run.files).without(settled)
+    wanted = any(found.differing for found in of_gold.compared.values())
     if not (wanted or of_gold.failed or scrutiny.required):
         return verdict
-    found = _recorded(tests, patch, verdict, blind, files)
-    if wanted and _weaker(found, of_gold) and _weaker(_recorded(tests, patch, verdict, blind, files), of_gold):
-        return dataclasses.replace(
+    found = _Recorded()
+    for _ in range(_ROUNDS):
+        found = _recorded(tests, patch, verdict, blind, run.files).without(settled)
+        if not _weaker(found, of_gold):
+            break
+    else:
+        return replace(
             verdict, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, proof_tests=(),
             forgery_chance=1.0,
         )  # fmt: skip
     is_open = of_gold.failed or found.failed or (wanted and scrutiny.reads) or _others(found, of_gold)
-    return dataclasses.replace(verdict, forgery_chance=1.0) if is_open else verdict
+    return replace(verdict, forgery_chance=1.0) if is_open else verdict
 
 
 def _weaker(found: _Recorded, of_gold: _Recorded) -> bool:
@@ -117,19 +135,19 @@ def _recorded(
     names = task.fail_to_pass
     blinded = blind.rewritten(task) if blind is not None and blind.pairs else None
     texts = {**files, **(blinded.files if blinded is not None else {})}
-    recording = language.record_comparisons(texts, names)
+    recording = language.record_comparisons(texts, names, blinded.support if blinded is not None else ())
     if recording is None:
-        return _Recorded({}, frozenset())
+        return _Recorded()
     if blinded is not None:
-        recording = dataclasses.replace(
+        recording = replace(
             recording,
             files={**blinded.files, **recording.files},
             support={**blinded.support, **recording.support},
             placeholders=blinded.placeholders,
         )
     seconds = min(tests.timeout_s, _AT_LEAST_S + _LONGER * verdict.test_duration_s)
-    limited = dataclasses.replace(tests, timeout_s=seconds)
+    limited = replace(tests, timeout_s=seconds)
     run = limited.run(patch, blinded=recording)
-    statuses = limited.verdict(run).tests
-    failed = frozenset(name for name in names if statuses.get(name) not in ("PASSED", "XFAIL"))
-    return _Recorded(language.compared_objects(texts, names, run.sent), failed)
+    passed, total = limited.verdict(run).fail_to_pass
+    compared, inside = (language.compared_objects(texts, names, run.sent, inside=each) for each in (False, True))
+    return _Recorded(compared, inside, passed < total)

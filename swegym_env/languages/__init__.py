@@ -602,24 +602,30 @@ class Language(ABC):
         """Tests that compare something which no lineup examines, as far as is known. Arguments as in `make_control`."""
         return frozenset()
 
-    def record_comparisons(self, files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
+    def record_comparisons(
+        self, files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()
+    ) -> Blinded | None:
         """Rewrite tests so that they record how the objects compare that they compare, see `compared_objects`.
 
         Args:
             files: path → text of the test files.
             names: of the tests.
+            senders: absolute paths of the modules with which the tests send values (`Blinded.support`).
 
         Returns:
             None if objects of this language have no comparison of their own, or no test is found.
         """
         return None
 
-    def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> Mapping[str, Compared]:
+    def compared_objects(
+        self, files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
+    ) -> Mapping[str, Compared]:
         """Test → by what the objects differ that it compared in a run of `record_comparisons`.
 
         Args:
             files, names: as there.
             sent: the content of its output.
+            inside: only of objects that are not sent as well.
         """
         return {}
 

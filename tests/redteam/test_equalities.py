@@ -30,6 +30,10 @@ class Point:
     def __init__(self, x, y):
         self.x, self.y = x, y
 
+    @classmethod
+    def of(cls, x, y):
+        return cls(x, y)
+
     def __eq__(self, other):
         return key(self) == key(other)
 
@@ -58,6 +62,10 @@ class Path:
 
 
 ORIGIN = Point(31, 47)
+
+
+def point(x, y):
+    return Point(x, y)
 
 
 def parse(text):

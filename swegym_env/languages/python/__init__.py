@@ -134,11 +134,15 @@ class Python(Language):
     ) -> frozenset[str]:
         return unexamined(files, names, added_lines)
 
-    def record_comparisons(self, files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
-        return record_comparisons(files, names)
+    def record_comparisons(
+        self, files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()
+    ) -> Blinded | None:
+        return record_comparisons(files, names, senders)
 
-    def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> Mapping[str, Compared]:
-        return compared_objects(files, names, sent)
+    def compared_objects(
+        self, files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
+    ) -> Mapping[str, Compared]:
+        return compared_objects(files, names, sent, inside=inside)
 
     def make_lineup(
         self,

@@ -23,7 +23,7 @@ _RECORDER = Path(__file__).with_name("inside") / "swegym_equality.py"
 _ROOT = "/testbed"
 
 
-def record_comparisons(files: Mapping[str, str], names: Iterable[str]) -> Blinded | None:
+def record_comparisons(files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()) -> Blinded | None:
     """See `Language.record_comparisons`."""
     chosen, named = target_tests(files, tuple(names), {})
     if not named:
@@ -32,12 +32,14 @@ def record_comparisons(files: Mapping[str, str], names: Iterable[str]) -> Blinde
     recorder, output = f"{directory}.py", f"{directory}.out"
     read = f'compile(__import__("pathlib").Path("{recorder}").read_text(), "{recorder}", "exec")'
     paths = tuple(f"{_ROOT}/{path}" for path in sorted(files) if path.endswith(".py"))
-    call = f'exec({read}, {{"OUT": "{output}", "FILES": {paths!r}, "ROOT": "{_ROOT}"}})'
+    call = f'exec({read}, {{"OUT": "{output}", "FILES": {paths!r}, "SENDERS": {(*senders,)!r}, "ROOT": "{_ROOT}"}})'
     changed = {path: f"{files[path].rstrip()}\n\n\n{call}\n" for path in chosen}
     return Blinded(changed, {recorder: _RECORDER.read_text(encoding="utf-8")}, output, {}, {})
 
 
-def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes) -> Mapping[str, Compared]:
+def compared_objects(
+    files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
+) -> Mapping[str, Compared]:
     """See `Language.compared_objects`; what is no test, such as a fixture, counts for all tests of its file.
 
     A test that is inherited from another file is not known by the function: it counts for all tests.
@@ -58,7 +60,9 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
     every = defaultdict[str, tuple[set[str], set[str], set[str]]](lambda: (set(), set(), set()))
     for line in sent.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(ValueError, TypeError, AttributeError):
-            path, function, kind, *places_of_kind = json.loads(line)
+            path, function, is_sent, kind, *places_of_kind = json.loads(line)
+            if is_sent and inside:
+                continue
             path = path.removeprefix(f"{_ROOT}/")
             key = path, function
             others = set() if key in tests else of_file.get(path, {*named})

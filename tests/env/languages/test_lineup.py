@@ -663,31 +663,20 @@ def test_the_object_in_which_a_test_looks_for_something_is_not_expected(body: st
 def test_an_object_that_is_an_input_too_is_not_expected(body: str) -> None:
     """The gold patch may know no other value of it, and a repair may."""
     assert not {one.text for one in expectations(of_body(body), [NAME], {})} & {"35", "47"}
-    assert unexamined(of_body(body), [NAME], {}) == {NAME}
 
 
 @pytest.mark.parametrize(
     ("body", "is_open"),
     [
-        ("case.assertEqual(area(1, 1), Box(35, 47))", False),
-        ("def check(one):\n        case.assertEqual(one, Box(35, 47))\n    check(area(1, 1))", False),
-        ("box = Box(3, 4)\n    case.assertEqual(area(box, 1), 12)", False),
-        ("box = Box(3, 4)\n    found = area(box, 1)\n    case.assertEqual(found, area(1, box))", False),
-        ("case.assertEqual(area(1, 1), area(2, 2))", False),
-        ("check = lambda one: case.assertEqual(one, Box(35, 47))\n    check(area(1, 1))", True),
-        ("found = [one for one in [area(1, 1)] if one == Box(35, 47)]\n    assert found", True),
-        ("width = 35\n    case.assertEqual(area(1, 1), Box(width, width))", True),
-        ("[Box(35, 47)].index(area(1, 1))", True),
-        ("case.assertEqual(area(1, 1), case.wanted)", True),
-        ("if area(1, 1) == Box(35, 47):\n        return\n    case.fail()", True),
-        ("compare_boxes(area(1, 1), 35)", True),
-        ("case.assertTrue(expr=area(1, 1) == Box(35, 47))", False),
+        ("case.assertEqual(area(1, 1), 12)", False),
+        ("def check(one):\n        case.assertEqual(one, 12)\n    check(area(1, 1))", False),
+        ("check = lambda one: case.assertEqual(one, 12)\n    check(area(1, 1))", True),
+        ("check = case.assertEqual\n    check(area(1, 1), 12)", True),
+        ("list(map(case.assertEqual, [area(1, 1)], [12]))", True),
     ],
 )
-def test_which_tests_compare_what_no_copy_changes(body: str, is_open: bool) -> None:
-    helper = "def compare_boxes(one, width):\n    assert one == Box(width, width)\n"
-    files = {path: f"{helper}\n\n{text}" for path, text in of_body(body).items()}
-    assert unexamined(files, [NAME], {}) == (frozenset({NAME}) if is_open else frozenset())
+def test_which_tests_assert_what_no_copy_examines(body: str, is_open: bool) -> None:
+    assert unexamined(of_body(body), [NAME], {}) == (frozenset({NAME}) if is_open else frozenset())
 
 
 def test_objects_beyond_the_limit_come_before_plain_values() -> None:

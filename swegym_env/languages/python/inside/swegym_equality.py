@@ -1,12 +1,13 @@
 """Records by what the objects differ that tests compare (see `languages.python.equality`).
 
 Test files execute this file at their end in a dictionary with `OUT`, the path of the file to which records are
-appended, `FILES`, the paths of the test files, and `ROOT`, the directory of the repository. From then on, each time a
-test compares an object of the code under test by a method of its class, the method is also asked about objects that
-differ from this one in one place each. They are made without any code of the class, so the class cannot notice it, and
-the method is asked in random order, so it cannot tell which of the objects is the test's. A record is one line of JSON:
-the test file and the function, the class with the method, and the places in which a change changes the answer, and in
-which it does not. Runs on Python 3.5 and newer.
+appended, `FILES`, the paths of the test files, `SENDERS`, those of the modules with which they send values, and `ROOT`,
+the directory of the repository. From then on, each time a test compares an object of the code under test by a method of
+its class, the method is also asked about objects that differ from this one in one place each. They are made without any
+code of the class, so the class cannot notice it, and the method is asked in random order, so it cannot tell which of
+the objects is the test's. A record is one line of JSON: the test file, the function, whether it sends what it compares,
+the class with the method, and the places in which a change changes the answer, and in which it does not. Runs on Python
+3.5 and newer.
 """
 
 import builtins
@@ -22,7 +23,8 @@ import threading
 import time
 import types
 
-OUT, FILES, ROOT = globals().get("OUT", os.devnull), globals().get("FILES", ()), globals().get("ROOT", os.getcwd())
+OUT, ROOT = globals().get("OUT", os.devnull), globals().get("ROOT", os.getcwd())
+FILES, SENDERS = globals().get("FILES", ()), globals().get("SENDERS", ())
 _METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 _TRUE, _FALSE = ("__eq__", "__contains__"), ("__ne__",)  # who answers otherwise has noticed something
 _DEPTH, _ITEMS, _PLACES, _REPEATS = 4, 6, 40, 8
@@ -43,13 +45,17 @@ def _is_product(path):
 
 
 def _test():
-    """File and function of the test that compares; None if the code under test does, or this file."""
-    frame, found = _frame(2), None
+    """File and function of the test that compares, and whether it sends what it compares.
+
+    None if the code under test compares, or this file.
+    """
+    frame, found, is_sent = _frame(2), None, False
     while frame is not None:
         path = frame.f_code.co_filename
         path = path if path[:1] in "/<" else os.path.join(ROOT, path)
+        is_sent = is_sent or (found is None and path in SENDERS)
         if path in FILES:
-            found = path, frame.f_code.co_name
+            found = path, frame.f_code.co_name, is_sent
         elif found is None and (path == _HERE or _is_product(path)):
             return None
         frame = frame.f_back
