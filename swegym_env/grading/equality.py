@@ -9,23 +9,29 @@ nothing: then nothing is rejected, and nothing is known of the test.
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from swegym_env.files import write_atomically
 from swegym_env.grading.blind import BlindTests
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import UNPROVEN, Verdict
 from swegym_env.languages import Compared, Scrutiny, language_of
+from swegym_env.sandbox.layers import LayerStore
+from swegym_env.tasks.task import task_to_row
 
 __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
 _ROUNDS = 2  # in which a patch has to be weaker: an object may change by itself
-_MOST_KNOWN = 4096
-_known: dict[str, _Recorded] = {}
+_VERSION = 1
 _lock = threading.Lock()
+_locks: dict[str, threading.Lock] = {}
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ def examine_equality(
     verdict: Verdict,
     scrutiny: Scrutiny,
     blind: BlindTests | None,
+    store: LayerStore | None,
 ) -> Verdict:
     """The verdict on a patch that resolves, after a run that records how objects compare, if the tests compare some.
 
@@ -69,11 +76,12 @@ def examine_equality(
             would show.
         blind: how the tests run blind. What is compared outside is not recorded, and what the tests compare themselves
             too does not count where the patch sends what the gold patch sends.
+        store: what the gold patch shows is kept beside its layers, for all processes of this machine.
     """
+    settled = frozenset(blind.settled(run, verdict)) if blind is not None and not scrutiny.required else frozenset()
+    of_gold = _of_gold(tests, gold, verdict, blind, run.files, store).without(settled)
     if patch == gold:
         return verdict
-    settled = frozenset(blind.settled(run, verdict)) if blind is not None and not scrutiny.required else frozenset()
-    of_gold = _of_gold(tests, gold, verdict, blind, run.files).without(settled)
     wanted = any(found.differing for found in of_gold.compared.values())
     if not (wanted or of_gold.failed or scrutiny.required):
         return verdict
@@ -111,21 +119,44 @@ def _others(found: _Recorded, of_gold: _Recorded) -> bool:
 
 
 def _of_gold(
-    tests: TaskTests, gold: str, verdict: Verdict, blind: BlindTests | None, files: Mapping[str, str]
+    tests: TaskTests,
+    gold: str,
+    verdict: Verdict,
+    blind: BlindTests | None,
+    files: Mapping[str, str],
+    store: LayerStore | None,
 ) -> _Recorded:
-    task = tests.task
     left = sorted(blind.left) if blind is not None and blind.pairs else None
-    parts = (task.instance_id, task.base_commit, task.test_patch, gold, tests.evaluation.tests, left)
-    key = hashlib.sha256(repr(parts).encode("utf-8", "replace")).hexdigest()
+    key = json.dumps([_VERSION, tests.evaluation.tests, gold, left, task_to_row(tests.task)], sort_keys=True)
+    name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    place = (store or LayerStore()).root.parent / "equality" / f"{name}.json"
     with _lock:
-        known = _known.get(key)
-    if known is None:
-        known = _recorded(tests, gold, verdict, blind, files)
-        with _lock:
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known[key] = known
-    return known
+        lock = _locks.setdefault(str(place), threading.Lock())
+    with lock:
+        try:
+            return _read(place, place.stat().st_mtime_ns)
+        except (OSError, ValueError, KeyError, TypeError):
+            found = _recorded(tests, gold, verdict, blind, files)
+        data = {
+            "failed": found.failed,
+            **{
+                part: {test: {each: sorted(places) for each, places in vars(one).items()} for test, one in held.items()}
+                for part, held in (("compared", found.compared), ("inside", found.inside))
+            },
+        }
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, json.dumps(data))
+        return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(place: Path, _changed: int) -> _Recorded:
+    data = json.loads(place.read_text(encoding="utf-8"))
+    compared, inside = (
+        {test: Compared(**{key: frozenset(places) for key, places in one.items()}) for test, one in data[part].items()}
+        for part in ("compared", "inside")
+    )
+    return _Recorded(compared, inside, data["failed"])
 
 
 def _recorded(

@@ -332,7 +332,7 @@ def _examined(
     proved = _proved(tests, patch, run, verdict, blind, scrutiny, store, copied, alone, can_be_blind=can_be_blind)
     if not (proved.resolved and can_be_blind):
         return proved
-    return examine_equality(tests, patch, _gold(tests), run, proved, scrutiny, blind)
+    return examine_equality(tests, patch, _gold(tests), run, proved, scrutiny, blind, store)
 
 
 def _proved(

@@ -233,9 +233,10 @@ def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
     store = LayerStore(public_directory / "layers")
     task = replace(_TASK, test_patch=diff(_FILES, {**_FILES, "tests/test_points.py": _SENT}))
     first = grade(task, task.patch, store=store, backend="namespace")
-    assert kinds == ["patch blind", "empty blind", "patch blind"]  # two that find out what can be blind
+    # Two find out what can be blind, and the last one which objects the tests compare.
+    assert kinds == ["patch blind", "empty blind", "patch blind", "patch blind"]
     again = grade(task, task.patch, store=store, backend="namespace")
-    assert kinds[3:] == ["patch blind"]
+    assert kinds[4:] == ["patch blind"]
     assert _said(first) == _said(again) and first.resolved and first.proof == again.proof == "blind"
 
 
@@ -257,11 +258,11 @@ def test_a_merged_run_counts_only_if_the_patch_passes_without_expected_values_to
     assert grade(task, task.patch, store=store, backend="namespace").resolved  # how its tests run is found out
     kinds = _noted(monkeypatch)
     rewrite = grade(task, _patch(_REWRITE), store=store, backend="namespace")
-    assert (rewrite.resolved, _BESIDE in rewrite.log, len(kinds)) == (True, True, 2)
+    assert (rewrite.resolved, _BESIDE in rewrite.log, len(kinds)) == (True, True, 3)  # the last one asks its points
     # Its points have another content than the gold patch's: the blind tests and the lineup run separately.
     other = _REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
     verdict = grade(task, _patch(other), store=store, backend="namespace")
-    assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 2) == (True, False, 4)
+    assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 3) == (True, False, 5)
     assert verdict.controls > 0 and _said(verdict) == _said(rewrite)
 
 
