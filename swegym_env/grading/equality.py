@@ -48,10 +48,11 @@ class _Recorded:
     inside: Mapping[str, Compared] = field(default_factory=dict)
     failed: bool = False
 
-    def without(self, settled: Collection[str]) -> _Recorded:
-        """The same without what is sent in these tests."""
+    def without(self, proved: Collection[str], settled: Collection[str]) -> _Recorded:
+        """The same without tests that are proved otherwise, and without what is sent in settled ones."""
         kept = {name: found for name, found in self.compared.items() if name not in settled}
-        return replace(self, compared={**kept, **{name: self.inside[name] for name in settled if name in self.inside}})
+        kept |= {name: found for name, found in self.inside.items() if name in settled}
+        return replace(self, compared={name: found for name, found in kept.items() if name not in proved})
 
 
 def examine_equality(
@@ -75,19 +76,22 @@ def examine_equality(
         scrutiny: how closely to examine. A patch that reads may forge the records, so nothing is known of what they
             would show.
         blind: how the tests run blind. What is compared outside is not recorded, and what the tests compare themselves
-            too does not count where the patch sends what the gold patch sends.
+            too does not count where the patch sends what the gold patch sends. A test that a blind run proves does not
+            depend on what it compares inside.
         store: what the gold patch shows is kept beside its layers, for all processes of this machine.
     """
     settled = frozenset(blind.settled(run, verdict)) if blind is not None and not scrutiny.required else frozenset()
-    of_gold = _of_gold(tests, gold, verdict, blind, run.files, store).without(settled)
+    proved = verdict.proof_tests if verdict.proof == "blind" else ()
+    of_gold = _of_gold(tests, gold, verdict, blind, run.files, store).without(proved, settled)
     if patch == gold:
         return verdict
     wanted = any(found.differing for found in of_gold.compared.values())
-    if not (wanted or of_gold.failed or scrutiny.required):
+    is_proved = {*proved} >= {*tests.task.fail_to_pass}
+    if is_proved or not (wanted or of_gold.failed or scrutiny.required):
         return verdict
     found = _Recorded()
     for _ in range(_ROUNDS):
-        found = _recorded(tests, patch, verdict, blind, run.files).without(settled)
+        found = _recorded(tests, patch, verdict, blind, run.files).without(proved, settled)
         if not _weaker(found, of_gold):
             break
     else:
