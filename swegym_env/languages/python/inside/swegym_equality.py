@@ -100,12 +100,12 @@ def _asked(function, name, one, other, key):
     _random.shuffle(pairs)
     answers, result, error = {}, None, None
     for side, place, *pair in pairs:
+        answer = decided = None
         try:
             answer = function(*pair)
             decided = answer if answer is NotImplemented else bool(answer)
         except Exception as found:  # noqa: BLE001 - the test gets it
-            answer = decided = None
-            if not side:
+            if not side and answer is None:
                 error = found
         if not side:
             result = answer, decided
@@ -115,7 +115,7 @@ def _asked(function, name, one, other, key):
         raise error
     answer, decided = result
     expected = True if name in _TRUE else False if name in _FALSE else decided
-    if decided is not NotImplemented and decided is expected:
+    if decided is not NotImplemented and decided is not None and decided is expected:
         _record(key, answers, decided, name == "__ne__")
     return answer
 
