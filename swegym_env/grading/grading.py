@@ -39,6 +39,7 @@ from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
 from swegym_env.languages.caching import patch_cache
+from swegym_env.languages.recursion import deep_trees
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, refused_patch, touched_paths
@@ -118,7 +119,8 @@ def grade(
                 max_forgery_chance=max_forgery_chance,
             )
 
-        with long_work(task.instance_id, "learning how its tests prove a patch, by runs of gold and empty ones"):
+        work = long_work(task.instance_id, "learning how its tests prove a patch, by runs of gold and empty ones")
+        with work, deep_trees():
             verdict = _graded(tests, patch, scrutiny, max_forgery_chance, store, grade_part)
     return dataclasses.replace(verdict, duration_s=time.monotonic() - begin)
 

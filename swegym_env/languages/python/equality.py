@@ -25,36 +25,41 @@ _ROOT = "/testbed"
 
 def record_comparisons(files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()) -> Blinded | None:
     """See `Language.record_comparisons`."""
-    chosen, named = target_tests(files, tuple(names), {})
-    if not named:
+    paths = [path for path in sorted(files) if path.endswith(".py")]
+    if not (paths and any(names)):
         return None
     directory = f"/tmp/.{secrets.token_hex(8)}"
     recorder, output = f"{directory}.py", f"{directory}.out"
     read = f'compile(__import__("pathlib").Path("{recorder}").read_text(), "{recorder}", "exec")'
-    paths = tuple(f"{_ROOT}/{path}" for path in sorted(files) if path.endswith(".py"))
-    call = f'exec({read}, {{"OUT": "{output}", "FILES": {paths!r}, "SENDERS": {(*senders,)!r}, "ROOT": "{_ROOT}"}})'
-    changed = {path: f"{files[path].rstrip()}\n\n\n{call}\n" for path in chosen}
+    places = tuple(f"{_ROOT}/{path}" for path in paths)
+    call = f'exec({read}, {{"OUT": "{output}", "FILES": {places}, "SENDERS": {(*senders,)}, "ROOT": "{_ROOT}"}})'
+    changed = {path: f"{files[path].rstrip()}\n\n\n{call}\n" for path in paths}
     return Blinded(changed, {recorder: _RECORDER.read_text(encoding="utf-8")}, output, {}, {})
 
 
 def compared_objects(
     files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
 ) -> Mapping[str, Compared]:
-    """See `Language.compared_objects`; what is no test, such as a fixture, counts for all tests of its file.
+    """See `Language.compared_objects`.
 
-    A test that is inherited from another file is not known by the function: it counts for all tests.
+    What is no test, such as a fixture, counts for all tests of its file. A test that is inherited is not found by its
+    place: each function with its name counts.
     """
     names = tuple(names)
     chosen, named = target_tests(files, names, {})
-    places = {name: place_of(name) for name in named}
+    places = {name: place_of(name) for name in names}
     of_function: dict[tuple[str, str], set[str]] = defaultdict(set)
     of_file: dict[str, set[str]] = defaultdict(set)
     for path, functions in chosen.items():
         for classes, function in functions.values():
-            own = names_of(function, places, path, classes)
+            own = names_of(function, {name: places[name] for name in named}, path, classes)
             of_function[path, function.name] |= own
             of_file[path] |= own
-    functions_of = ((path, function.name) for path in chosen for _, function in tests_in(files[path]))
+    elsewhere: dict[str, set[str]] = defaultdict(set)
+    for name in {*names} - named:
+        place = places[name]
+        elsewhere[place.function if place is not None else ""].add(name)
+    functions_of = ((path, function.name) for path in files for _, function in tests_in(files[path]))
     tests = {key for key in functions_of if key[1].startswith("test")}
     # Methods, places in which a change is noticed, and places in which it is not.
     every = defaultdict[str, tuple[set[str], set[str], set[str]]](lambda: (set(), set(), set()))
@@ -65,8 +70,8 @@ def compared_objects(
                 continue
             path = path.removeprefix(f"{_ROOT}/")
             key = path, function
-            others = set() if key in tests else of_file.get(path, {*named})
-            for name in of_function.get(key, others):
+            unknown = elsewhere[function] | elsewhere[""] if key in tests else {*names} - named
+            for name in unknown | of_function.get(key, set() if key in tests else of_file.get(path, {*named})):
                 methods, *found = every[name]
                 methods.add(kind)
                 for known, those in zip(found, places_of_kind, strict=False):
