@@ -299,8 +299,9 @@ def may_have_many_answers(files: Mapping[str, str], names: Iterable[str]) -> boo
     if any(_asserts_in_a_loop(function) for _, function in functions):
         return True
     return any(
-        _has_many_answers(node, function, variables_of(function), own[path])
+        _has_many_answers(node, function, variables, own[path])
         for path, function in functions
+        for variables in [variables_of(function)]
         for node in walk(function)
     )
 

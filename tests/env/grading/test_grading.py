@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,16 @@ def test_gold_resolves_and_an_empty_patch_does_not(task: Task, store: LayerStore
     empty = grade(task, "", store=store, backend=backend)
     assert (empty.resolved, empty.valid, empty.fail_to_pass, empty.pass_to_pass) == (False, True, (0, 1), (2, 2))
     assert empty.tests["tests.test_add.AddTest.test_add"] == "FAILED"
+
+
+def test_a_test_that_is_a_deep_tree_is_read(task: Task, store: LayerStore) -> None:
+    limit = sys.getrecursionlimit()
+    deep = " + ".join(["add(1, 2)"] * 400)
+    tests = task.test_patch.replace("add(1, 2), 3)", f"{deep}, 1200)")
+    deep_task = dataclasses.replace(task, instance_id="calc-deep", test_patch=tests)
+    verdict = grade(deep_task, GOLD, store=store, scrutiny=Scrutiny(1 / 1000, required=True))
+    assert (verdict.valid, verdict.fail_to_pass) == (True, (1, 1))
+    assert sys.getrecursionlimit() == limit
 
 
 def test_text_that_is_no_patch_is_not_resolved_and_says_why(task: Task, store: LayerStore) -> None:
