@@ -30,6 +30,7 @@ __all__ = [
     "Blinded",
     "Bug",
     "Compared",
+    "ComparedObjects",
     "Comparison",
     "Control",
     "Copy",
@@ -348,19 +349,38 @@ class Blinded:
 
 @dataclass(frozen=True)
 class Compared:
-    """By what the objects differ that a test compares.
-
-    Each place is a class with its method, a side of the comparison, and an attribute or item of the object there.
+    """Two objects that a test has compared.
 
     Attributes:
-        methods: the classes with their methods that compare.
-        differing: places in which a change has changed the answer of a comparison.
-        equal: places in which a change has left it as it was.
+        path: of the test file.
+        function: the function of this file that compares, directly or by others.
+        method: the class of the first object, with the method.
+        answer: what the method has answered.
+        pair: the content of both, as JSON.
+        is_sent: whether the test sends them as well.
     """
 
-    methods: frozenset[str] = frozenset()
-    differing: frozenset[str] = frozenset()
-    equal: frozenset[str] = frozenset()
+    path: str
+    function: str
+    method: str
+    answer: bool
+    pair: str
+    is_sent: bool
+
+
+@dataclass(frozen=True)
+class ComparedObjects:
+    """What a run of `Language.record_comparisons` has shown.
+
+    Attributes:
+        by_test: test → what it has compared.
+        answers: number of a question → the answer; None if the objects of the pair could not be made, or compared.
+        more: tests that have compared more, which is not known.
+    """
+
+    by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
+    answers: Mapping[int, bool | None] = field(default_factory=dict)
+    more: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -603,31 +623,35 @@ class Language(ABC):
         return frozenset()
 
     def record_comparisons(
-        self, files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()
+        self,
+        files: Mapping[str, str],
+        names: Iterable[str],
+        senders: Iterable[str] = (),
+        questions: Sequence[Compared] = (),
+        known: Collection[Compared] = (),
     ) -> Blinded | None:
-        """Rewrite tests so that they record how the objects compare that they compare, see `compared_objects`.
+        """Rewrite tests so that they record which objects they compare, see `compared_objects`.
 
         Args:
             files: path → text of the test files.
             names: of the tests.
             senders: absolute paths of the modules with which the tests send values (`Blinded.support`).
+            questions: pairs that the code under test is to compare too, where the tests do.
+            known: comparisons that show which attributes objects have; others are left out of these pairs.
 
         Returns:
-            None if objects of this language have no comparison of their own, or no test is found.
+            None if objects of this language have no comparison of their own, or there is no test.
         """
         return None
 
-    def compared_objects(
-        self, files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
-    ) -> Mapping[str, Compared]:
-        """Test → by what the objects differ that it compared in a run of `record_comparisons`.
+    def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> ComparedObjects:
+        """What was recorded in a run of `record_comparisons`.
 
         Args:
             files, names: as there.
             sent: the content of its output.
-            inside: only of objects that are not sent as well.
         """
-        return {}
+        return ComparedObjects()
 
     def make_lineup(
         self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from swegym_env.languages import (
     Blinded,
     Compared,
+    ComparedObjects,
     Control,
     Copy,
     ExpectedValue,
@@ -135,14 +136,17 @@ class Python(Language):
         return unexamined(files, names, added_lines)
 
     def record_comparisons(
-        self, files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()
+        self,
+        files: Mapping[str, str],
+        names: Iterable[str],
+        senders: Iterable[str] = (),
+        questions: Sequence[Compared] = (),
+        known: Collection[Compared] = (),
     ) -> Blinded | None:
-        return record_comparisons(files, names, senders)
+        return record_comparisons(files, names, senders, questions, known)
 
-    def compared_objects(
-        self, files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
-    ) -> Mapping[str, Compared]:
-        return compared_objects(files, names, sent, inside=inside)
+    def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> ComparedObjects:
+        return compared_objects(files, names, sent)
 
     def make_lineup(
         self,

@@ -1,4 +1,4 @@
-"""By what the objects differ that a test compares: the tests record it while they run.
+"""Which objects tests compare: they record it while they run.
 
 The equality of an object belongs to the code under test. If it leaves an attribute out, a test of that attribute passes
 without the repair. Reading a test does not show all that it compares: objects are in names, containers, helpers and
@@ -11,10 +11,11 @@ import contextlib
 import json
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from swegym_env.languages import Blinded, Compared
+from swegym_env.languages import Blinded, Compared, ComparedObjects
 from swegym_env.languages.python.source import names_of, place_of, target_tests, tests_in
 
 __all__ = ["compared_objects", "record_comparisons"]
@@ -23,57 +24,108 @@ _RECORDER = Path(__file__).with_name("inside") / "swegym_equality.py"
 _ROOT = "/testbed"
 
 
-def record_comparisons(files: Mapping[str, str], names: Iterable[str], senders: Iterable[str] = ()) -> Blinded | None:
+def record_comparisons(
+    files: Mapping[str, str],
+    names: Iterable[str],
+    senders: Iterable[str] = (),
+    questions: Sequence[Compared] = (),
+    known: Collection[Compared] = (),
+) -> Blinded | None:
     """See `Language.record_comparisons`."""
     paths = [path for path in sorted(files) if path.endswith(".py")]
     if not (paths and any(names)):
         return None
     directory = f"/tmp/.{secrets.token_hex(8)}"
-    recorder, output = f"{directory}.py", f"{directory}.out"
+    recorder, output, asked = f"{directory}.py", f"{directory}.out", f"{directory}.json"
     read = f'compile(__import__("pathlib").Path("{recorder}").read_text(), "{recorder}", "exec")'
-    places = tuple(f"{_ROOT}/{path}" for path in paths)
-    call = f'exec({read}, {{"OUT": "{output}", "FILES": {places}, "SENDERS": {(*senders,)}, "ROOT": "{_ROOT}"}})'
-    changed = {path: f"{files[path].rstrip()}\n\n\n{call}\n" for path in paths}
-    return Blinded(changed, {recorder: _RECORDER.read_text(encoding="utf-8")}, output, {}, {})
+    settings = {
+        "OUT": output,
+        "FILES": tuple(f"{_ROOT}/{path}" for path in paths),
+        "SENDERS": (*senders,),
+        "ROOT": _ROOT,
+        "QUESTIONS": asked if questions else "",
+    }
+    changed = {path: f"{files[path].rstrip()}\n\n\nexec({read}, {settings})\n" for path in paths}
+    support = {recorder: _RECORDER.read_text(encoding="utf-8")}
+    if questions:
+        pairs = [
+            (number, f"{_ROOT}/{one.path}", one.function, one.method.rpartition(".")[2], json.loads(one.pair))
+            for number, one in enumerate(questions)
+        ]
+        attributes: dict[str, list[str]] = defaultdict(list)
+        for one in known:
+            for kind, held in _objects(json.loads(one.pair)):
+                attributes[kind] += held
+        data = {"pairs": pairs, "attributes": {kind: sorted({*held}) for kind, held in attributes.items()}}
+        support[asked] = json.dumps(data)
+    return Blinded(changed, support, output, {}, {})
 
 
-def compared_objects(
-    files: Mapping[str, str], names: Iterable[str], sent: bytes, *, inside: bool = False
-) -> Mapping[str, Compared]:
+def _objects(packed: Any) -> Iterator[tuple[str, list[str]]]:
+    """The class of each object in a recorded value, and its attributes."""
+    waiting = [packed]
+    for one in waiting:  # grows during the iteration
+        if isinstance(one, list):
+            if len(one) == 6 and one[0] == "object":
+                yield one[2], [name for name, _ in one[5]]
+            waiting += one
+
+
+def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes) -> ComparedObjects:
     """See `Language.compared_objects`.
 
     What is no test, such as a fixture, counts for all tests of its file. A test that is inherited is not found by its
     place: each function with its name counts.
     """
-    names = tuple(names)
-    chosen, named = target_tests(files, names, {})
-    places = {name: place_of(name) for name in names}
-    of_function: dict[tuple[str, str], set[str]] = defaultdict(set)
-    of_file: dict[str, set[str]] = defaultdict(set)
-    for path, functions in chosen.items():
-        for classes, function in functions.values():
-            own = names_of(function, {name: places[name] for name in named}, path, classes)
-            of_function[path, function.name] |= own
-            of_file[path] |= own
-    elsewhere: dict[str, set[str]] = defaultdict(set)
-    for name in {*names} - named:
-        place = places[name]
-        elsewhere[place.function if place is not None else ""].add(name)
-    functions_of = ((path, function.name) for path in files for _, function in tests_in(files[path]))
-    tests = {key for key in functions_of if key[1].startswith("test")}
-    # Methods, places in which a change is noticed, and places in which it is not.
-    every = defaultdict[str, tuple[set[str], set[str], set[str]]](lambda: (set(), set(), set()))
+    tests_of = _Tests(files, tuple(names))
+    compared: dict[str, set[Compared]] = defaultdict(set)
+    answers: dict[int, bool | None] = {}
+    more: set[str] = set()
     for line in sent.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(ValueError, TypeError, AttributeError):
-            path, function, is_sent, kind, *places_of_kind = json.loads(line)
-            if is_sent and inside:
+            kind, *record = json.loads(line)
+            if kind == "answer":
+                number, answer, is_whole = record
+                answers[number] = bool(answer) if is_whole and answer is not None else None
                 continue
+            path, function, *rest = record
             path = path.removeprefix(f"{_ROOT}/")
-            key = path, function
-            unknown = elsewhere[function] | elsewhere[""] if key in tests else {*names} - named
-            for name in unknown | of_function.get(key, set() if key in tests else of_file.get(path, {*named})):
-                methods, *found = every[name]
-                methods.add(kind)
-                for known, those in zip(found, places_of_kind, strict=False):
-                    known |= {f"{kind} {place}" for place in those}
-    return {name: Compared(*map(frozenset, found)) for name, found in every.items()}
+            found = tests_of.names(path, function)
+            if kind == "more":
+                more |= found
+                continue
+            is_sent, method, answer, pair = rest
+            one = Compared(path, function, method, bool(answer), json.dumps(pair), bool(is_sent))
+            for name in found:
+                compared[name].add(one)
+    return ComparedObjects({name: frozenset(found) for name, found in compared.items()}, answers, frozenset(more))
+
+
+class _Tests:
+    """Which tests the functions of test files are."""
+
+    def __init__(self, files: Mapping[str, str], names: tuple[str, ...]) -> None:
+        chosen, named = target_tests(files, names, {})
+        places = {name: place_of(name) for name in names}
+        self._named, self._elsewhere = named, {*names} - named
+        self._of_function: dict[tuple[str, str], set[str]] = defaultdict(set)
+        self._of_file: dict[str, set[str]] = defaultdict(set)
+        for path, functions in chosen.items():
+            for classes, function in functions.values():
+                own = names_of(function, {name: places[name] for name in named}, path, classes)
+                self._of_function[path, function.name] |= own
+                self._of_file[path] |= own
+        self._by_function: dict[str, set[str]] = defaultdict(set)
+        for name in self._elsewhere:
+            place = places[name]
+            self._by_function[place.function if place is not None else ""].add(name)
+        functions_of = ((path, function.name) for path in files for _, function in tests_in(files[path]))
+        self._tests = {key for key in functions_of if key[1].startswith("test")}
+
+    def names(self, path: str, function: str) -> set[str]:
+        """The names of the tests to which a function of a file belongs."""
+        if (path, function) in self._of_function:
+            return self._of_function[path, function] | self._by_function[function]
+        if (path, function) in self._tests:
+            return self._by_function[function] | self._by_function[""]
+        return self._of_file.get(path, {*self._named}) | self._elsewhere
