@@ -30,7 +30,7 @@ __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
 _MOST_QUESTIONS = 2000
-_VERSION = 2
+_VERSION = 3
 # Answers of a method that let a test pass as if the objects were equal, or one were in the other; orders are either.
 _PERMISSIVE = {"__eq__": True, "__contains__": True, "__ne__": False}
 _lock = threading.Lock()
@@ -72,25 +72,22 @@ def examine_equality(
         gold: the gold patch without its excluded paths.
         run: the run in which the patch passed.
         verdict: the verdict so far.
-        scrutiny: how closely to examine. A patch that reads may forge the records, so nothing is known of what they
-            would show.
+        scrutiny: how closely to examine. A patch that reads may forge the records: nothing is known of what they would
+            show of tests that a blind run does not prove.
         blind: how the tests run blind. What is compared outside is not recorded, and what the tests compare themselves
-            too does not count where the patch sends what the gold patch sends. A test that a blind run proves does not
-            depend on what it compares inside.
+            too does not count where the patch sends what the gold patch sends.
         store: what the gold patch shows is kept beside its layers, for all processes of this machine.
     """
     settled = frozenset(blind.settled(run, verdict)) if blind is not None and not scrutiny.required else frozenset()
     of_gold = _of_gold(tests, gold, verdict, blind, run.files, store)
-    left = {*tests.task.fail_to_pass} - {*(verdict.proof_tests if verdict.proof == "blind" else ())}
-    if patch == gold or not left:
-        return verdict
-    compares = any(not (one.is_sent and name in settled) for name in left for one in of_gold.of(name))
-    if not (compares or of_gold.failed or scrutiny.required):
+    names = tests.task.fail_to_pass
+    comparing = {name for name in names for one in of_gold.of(name) if not (one.is_sent and name in settled)}
+    if patch == gold or not (comparing or of_gold.failed or scrutiny.required):
         return verdict
     found = _recorded(tests, patch, verdict, blind, run.files)
-    counting = [one for name in left for one in found.of(name) if not (one.is_sent and name in settled)]
+    counting = [one for name in names for one in found.of(name) if not (one.is_sent and name in settled)]
     known = {one for each in of_gold.objects.by_test.values() for one in each}
-    seen = {(one.method, one.pair, one.answer) for one in known}
+    seen = {(one.method, one.pair, one.answer) for one in known if one.is_whole}
     asked = [
         one
         for one in dict.fromkeys(counting)
@@ -98,11 +95,12 @@ def examine_equality(
         and _PERMISSIVE.get(one.method.rpartition(".")[2], one.answer) == one.answer
     ]
     questions = asked[:_MOST_QUESTIONS]
-    answers: Mapping[int, bool | None] = {}
+    answers: Mapping[int, tuple[bool | None, bool]] = {}
     if questions:
         answers = _recorded(tests, gold, verdict, blind, run.files, questions, known).objects.answers
-    known_answers = [answers.get(number) for number in range(len(asked))]
-    if any(answer is not None and answer != one.answer for one, answer in zip(asked, known_answers, strict=True)):
+    others = [answers.get(number, (None, False)) for number, one in enumerate(asked)]
+    others = [other for one, other in zip(asked, others, strict=True) if other[0] != one.answer]
+    if any(answer is not None and is_whole for answer, is_whole in others):
         return replace(
             verdict, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, proof_tests=(),
             forgery_chance=1.0,
@@ -110,9 +108,9 @@ def examine_equality(
     is_open = (
         of_gold.failed
         or found.failed
-        or None in known_answers
-        or not left.isdisjoint(found.objects.more)
-        or (compares and scrutiny.reads)
+        or bool(others)
+        or bool(found.objects.more)
+        or (scrutiny.reads and not comparing <= {*verdict.proof_tests})
     )
     return replace(verdict, forgery_chance=1.0) if is_open else verdict
 

@@ -358,6 +358,7 @@ class Compared:
         answer: what the method has answered.
         pair: the content of both, as JSON.
         is_sent: whether the test sends them as well.
+        is_whole: whether the content says all of both.
     """
 
     path: str
@@ -366,6 +367,7 @@ class Compared:
     answer: bool
     pair: str
     is_sent: bool
+    is_whole: bool
 
 
 @dataclass(frozen=True)
@@ -374,12 +376,13 @@ class ComparedObjects:
 
     Attributes:
         by_test: test → what it has compared.
-        answers: number of a question → the answer; None if the objects of the pair could not be made, or compared.
+        answers: number of a question → the answer, None if the objects of the pair could not be made, or compared; and
+            whether they have the whole content.
         more: tests that have compared more, which is not known.
     """
 
     by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
-    answers: Mapping[int, bool | None] = field(default_factory=dict)
+    answers: Mapping[int, tuple[bool | None, bool]] = field(default_factory=dict)
     more: frozenset[str] = frozenset()
 
 

@@ -71,6 +71,17 @@ def _objects(packed: Any) -> Iterator[tuple[str, list[str]]]:
             waiting += one
 
 
+def _is_whole(packed: Any) -> bool:
+    """Whether each object of a recorded value has a content or attributes, and none is of the interpreter."""
+    waiting = [packed]
+    for one in waiting:  # grows during the iteration
+        if isinstance(one, list):
+            if one[:1] == ["opaque"] or (len(one) == 6 and one[0] == "object" and one[3:] == ["", None, []]):
+                return False
+            waiting += one
+    return True
+
+
 def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes) -> ComparedObjects:
     """See `Language.compared_objects`.
 
@@ -79,14 +90,14 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
     """
     tests_of = _Tests(files, tuple(names))
     compared: dict[str, set[Compared]] = defaultdict(set)
-    answers: dict[int, bool | None] = {}
+    answers: dict[int, tuple[bool | None, bool]] = {}
     more: set[str] = set()
     for line in sent.decode("utf-8", "replace").splitlines():
         with contextlib.suppress(ValueError, TypeError, AttributeError):
             kind, *record = json.loads(line)
             if kind == "answer":
                 number, answer, is_whole = record
-                answers[number] = bool(answer) if is_whole and answer is not None else None
+                answers[number] = answer, bool(is_whole)
                 continue
             path, function, *rest = record
             path = path.removeprefix(f"{_ROOT}/")
@@ -95,7 +106,7 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
                 more |= found
                 continue
             is_sent, method, answer, pair = rest
-            one = Compared(path, function, method, bool(answer), json.dumps(pair), bool(is_sent))
+            one = Compared(path, function, method, bool(answer), json.dumps(pair), bool(is_sent), _is_whole(pair))
             for name in found:
                 compared[name].add(one)
     return ComparedObjects({name: frozenset(found) for name, found in compared.items()}, answers, frozenset(more))
