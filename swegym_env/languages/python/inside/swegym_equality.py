@@ -36,6 +36,7 @@ _BASES = {
 _PICKLED = frozenset(("datetime", "decimal", "fractions", "uuid", "pathlib", "ipaddress", "numpy"))
 _OPAQUE = (types.BuiltinFunctionType, types.MethodType, types.GeneratorType, types.FrameType, types.CodeType)
 _OF_INTERPRETER = (type(object.__eq__), type(dict.__contains__))  # methods that compare what is there
+_MADE_BY_PYTHON = 1 << 9  # of the flags of a class
 _open, _write, _close, _dumps, _clock = os.open, os.write, os.close, json.dumps, time.perf_counter
 _frame = sys._getframe  # noqa: SLF001
 _HERE = _frame(0).f_code.co_filename
@@ -104,6 +105,12 @@ def _base(kind):
     return next((name for name, base in _BASES.items() if issubclass(kind, base)), "")
 
 
+def _made_by_python(kind):
+    """Whether objects of a class have only attributes: the class is derived from no other one of the interpreter."""
+    of_interpreter = next(base for base in type.mro(kind) if not base.__flags__ & _MADE_BY_PYTHON)
+    return of_interpreter is object and kind is not object
+
+
 def _packed(*values):  # noqa: C901 - a case for each kind of value
     """The content of values, as JSON; raises `_TooLargeError`."""
     numbers, kept = {}, []
@@ -140,7 +147,7 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
             except Exception:  # noqa: BLE001 - what it contains
                 return ["opaque", number, _name_of(kind)]
         base = _base(kind)
-        if isinstance(one, _OPAQUE) or (not base and kind.__module__ in ("builtins", "functools", "_io", "_thread")):
+        if isinstance(one, _OPAQUE) or not (base or _made_by_python(kind)):
             return ["opaque", number, _name_of(kind)]
         content = None
         if base in ("int", "float", "complex", "str", "bytes", "bytearray"):
