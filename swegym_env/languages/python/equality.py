@@ -33,7 +33,8 @@ def record_comparisons(
 ) -> Blinded | None:
     """See `Language.record_comparisons`."""
     paths = [path for path in sorted(files) if path.endswith(".py")]
-    if not (paths and any(names)):
+    functions = _Tests(files, tuple(names)).functions
+    if not paths:
         return None
     directory = f"/tmp/.{secrets.token_hex(8)}"
     recorder, output, asked = f"{directory}.py", f"{directory}.out", f"{directory}.json"
@@ -41,6 +42,7 @@ def record_comparisons(
     settings = {
         "OUT": output,
         "FILES": tuple(f"{_ROOT}/{path}" for path in paths),
+        "TESTS": tuple(sorted(functions)),
         "SENDERS": (*senders,),
         "ROOT": _ROOT,
         "QUESTIONS": asked if questions else "",
@@ -132,6 +134,12 @@ class _Tests:
             self._by_function[place.function if place is not None else ""].add(name)
         functions_of = ((path, function.name) for path in files for _, function in tests_in(files[path]))
         self._tests = {key for key in functions_of if key[1].startswith("test")}
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The names of their functions; empty if one is not known."""
+        names = {*self._by_function, *(function for _, function in self._of_function)}
+        return frozenset() if "" in names else frozenset(names)
 
     def names(self, path: str, function: str) -> set[str]:
         """The names of the tests to which a function of a file belongs."""

@@ -1,8 +1,9 @@
 """Records which objects tests compare, and asks the code under test about others (see `languages.python.equality`).
 
 Test files execute this file at their end in a dictionary with `OUT`, the path of the file to which records are
-appended, `FILES`, the paths of the test files, `SENDERS`, those of the modules with which they send values, `ROOT`, the
-directory of the repository, and `QUESTIONS`, the path of a file with pairs of objects, or "". From then on, each time a
+appended, `FILES`, the paths of the test files, `TESTS`, the names of the tests that count, or none for all, `SENDERS`,
+the paths of the modules with which they send values, `ROOT`, the directory of the repository, and `QUESTIONS`, the path
+of a file with pairs of objects, or "". From then on, each time a
 test compares an object by a method of a class of the repository, the content of both objects is recorded, with the
 answer. It is read without any code of their classes. Where a test compares, the pairs of the questions that belong to
 it are made, again without any code of their classes, and compared. A record is one line of JSON. Runs on Python 3.5 and
@@ -25,10 +26,11 @@ import types
 
 OUT, ROOT = globals().get("OUT", os.devnull), globals().get("ROOT", os.getcwd())
 FILES, SENDERS, QUESTIONS = globals().get("FILES", ()), globals().get("SENDERS", ()), globals().get("QUESTIONS", "")
+TESTS = globals().get("TESTS", ())
 _METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 _OPERATORS = {name: getattr(operator, name) for name in _METHODS}
 _OF_TESTS = ("/tests/", "/test/", "/testing/")
-_MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 3000, 40, 20000, 15.0
+_MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 500, 40, 20000, 15.0
 _BASES = {
     kind.__name__: kind
     for kind in (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, collections.deque)
@@ -62,7 +64,7 @@ def _is_product(path):
 def _test():
     """File and function of the test that compares, and whether it sends what it compares.
 
-    None if the code under test compares, or this file.
+    None if the code under test compares, or this file, or a test that does not count.
     """
     frame, found, is_sent = _frame(2), None, False
     while frame is not None:
@@ -73,29 +75,35 @@ def _test():
         elif found is None and (path == _HERE or _is_product(path)):
             return None
         frame = frame.f_back
-    return found
+    is_other = found and TESTS and found[1].startswith("test") and found[1] not in TESTS
+    return None if is_other else found
 
 
 def _name_of(kind):
     return kind.__module__ + ":" + kind.__qualname__
 
 
+def _slots(kind):
+    """The descriptors of the slots of a class, by their names."""
+    found = {}
+    for base in type.mro(kind):
+        for name, held in type.__getattribute__(base, "__dict__").items():
+            if isinstance(held, types.MemberDescriptorType) and base.__flags__ & _MADE_BY_PYTHON:
+                found.setdefault(name, held)
+    return found
+
+
 def _attributes(one):
     held = {}
+    for name, slot in _slots(type(one)).items():
+        try:
+            held[name] = slot.__get__(one, type(one))
+        except AttributeError:  # it was never set
+            continue
     try:
         held.update(object.__getattribute__(one, "__dict__"))
-    except AttributeError:
+    except AttributeError:  # the class has slots alone
         pass
-    for base in type.mro(type(one)):
-        slots = type.__getattribute__(base, "__dict__").get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            name = "_" + base.__name__.lstrip("_") + name if name[:2] == "__" != name[-2:] else name
-            try:
-                held[name] = object.__getattribute__(one, name)
-            except AttributeError:
-                pass
-    held.pop("__dict__", None)
-    held.pop("__weakref__", None)
     return sorted((name, item) for name, item in held.items() if isinstance(name, str))
 
 
@@ -112,8 +120,8 @@ def _made_by_python(kind):
 
 
 def _packed(*values):  # noqa: C901 - a case for each kind of value
-    """The content of values, as JSON; raises `_TooLargeError`."""
-    numbers, kept = {}, []
+    """The content of values, as JSON, of which parts beyond the limits are opaque; raises `_TooLargeError`."""
+    numbers, kept, begun, found = {}, [], [0], []
 
     def plain(base, one):
         if base in ("str", "bytes", "bytearray"):
@@ -123,7 +131,7 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
             return text if base == "str" else bytes(text).hex()
         return int.__add__(one, 0) if base == "int" else repr(_BASES[base].__add__(one, 0))
 
-    def pack(one, depth):  # noqa: C901
+    def pack(one, depth):
         kind = type(one)
         if one is None or kind is bool:
             return one
@@ -133,8 +141,6 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
             return ["again", numbers[id(one)]]
         number = numbers[id(one)] = len(numbers)
         kept.append(one)
-        if number > _MOST_PARTS or depth > _MOST_DEPTH:
-            raise _TooLargeError
         if isinstance(one, enum.Enum):
             return ["enum", _name_of(kind), one.name]
         if issubclass(kind, type):
@@ -147,7 +153,8 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
             except Exception:  # noqa: BLE001 - what it contains
                 return ["opaque", number, _name_of(kind)]
         base = _base(kind)
-        if isinstance(one, _OPAQUE) or not (base or _made_by_python(kind)):
+        is_beyond = number - begun[0] > _MOST_PARTS or depth > _MOST_DEPTH
+        if is_beyond or isinstance(one, _OPAQUE) or not (base or _made_by_python(kind)):
             return ["opaque", number, _name_of(kind)]
         content = None
         if base in ("int", "float", "complex", "str", "bytes", "bytearray"):
@@ -162,7 +169,10 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
         held = [] if base == kind.__name__ else [[name, pack(item, depth + 1)] for name, item in _attributes(one)]
         return ["object", number, _name_of(kind), base, content, held]
 
-    return [pack(value, 0) for value in values]
+    for value in values:
+        begun[0] = len(numbers)
+        found.append(pack(value, 0))
+    return found
 
 
 def _class_of(name):
@@ -224,9 +234,12 @@ def _unpacked(packed, known):  # noqa: C901 - a case for each kind of value
             set.update(new, [make(item) for item in content])
         elif base == "BaseException":
             new.args = tuple(make(item) for item in content)
+        slots = _slots(kind)
         for attribute, item in held:
-            if attribute in known.get(name, ()):
-                object.__setattr__(new, attribute, make(item))
+            if attribute in slots and attribute in known.get(name, ()):
+                slots[attribute].__set__(new, make(item))
+            elif attribute in known.get(name, ()):
+                object.__getattribute__(new, "__dict__")[attribute] = make(item)
         return new
 
     return [make(one) for one in packed], is_whole[0]
