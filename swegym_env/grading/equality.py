@@ -30,9 +30,8 @@ __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
 _MOST_QUESTIONS = 2000
-_VERSION = 5
-# Answers of a method that let a test pass as if the objects were equal, or one were in the other; orders are either.
-_PERMISSIVE = {"__eq__": True, "__contains__": True, "__ne__": False}
+_VERSION = 6
+_ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}
 
@@ -90,10 +89,7 @@ def examine_equality(
     known = {one for each in of_gold.objects.by_test.values() for one in each}
     seen = {(one.method, one.pair, one.answer) for one in known if one.is_whole}
     asked = [
-        one
-        for one in dict.fromkeys(counting)
-        if (one.method, one.pair, one.answer) not in seen
-        and _PERMISSIVE.get(one.method.rpartition(".")[2], one.answer) == one.answer
+        one for one in dict.fromkeys(counting) if (one.method, one.pair, one.answer) not in seen and _is_permissive(one)
     ]
     questions = asked[:_MOST_QUESTIONS]
     answers: Mapping[int, tuple[bool | None, bool]] = {}
@@ -114,6 +110,12 @@ def examine_equality(
         or (scrutiny.reads and not comparing <= {*verdict.proof_tests})
     )
     return replace(verdict, forgery_chance=1.0) if is_open else verdict
+
+
+def _is_permissive(one: Compared) -> bool:
+    """Whether an answer lets a test pass as if the objects were equal, or one were in the other, or in any order."""
+    method = one.method.rpartition(".")[2]
+    return method in _ORDERS or one.answer == (method != "__ne__")
 
 
 def _of_gold(

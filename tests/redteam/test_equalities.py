@@ -41,6 +41,9 @@ class Point:
     def __hash__(self):
         return hash(key(self))
 
+    def same_as(self, other):
+        return key(self) == key(other)
+
     def __lt__(self, other):
         return key(self) < key(other)
 

@@ -3,11 +3,10 @@
 Test files execute this file at their end in a dictionary with `OUT`, the path of the file to which records are
 appended, `FILES`, the paths of the test files, `TESTS`, the names of the tests that count, or none for all, `SENDERS`,
 the paths of the modules with which they send values, `ROOT`, the directory of the repository, and `QUESTIONS`, the path
-of a file with pairs of objects, or "". From then on, each time a
-test compares an object by a method of a class of the repository, the content of both objects is recorded, with the
-answer. It is read without any code of their classes. Where a test compares, the pairs of the questions that belong to
-it are made, again without any code of their classes, and compared. A record is one line of JSON. Runs on Python 3.5 and
-newer.
+of a file with pairs of objects, or "". From then on, each time a test compares an object by a method of a class of the
+repository (`__eq__`, …, `same_as`), the content of both objects is recorded, with the answer. It is read without any
+code of their classes. Where a test compares, the pairs of the questions that belong to it are made, again without any
+code of their classes, and compared. A record is one line of JSON. Runs on Python 3.5 and newer.
 """
 
 import builtins
@@ -19,6 +18,7 @@ import json
 import operator
 import os
 import pickle
+import re
 import sys
 import threading
 import time
@@ -29,7 +29,10 @@ FILES, SENDERS, QUESTIONS = globals().get("FILES", ()), globals().get("SENDERS",
 TESTS = globals().get("TESTS", ())
 _METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 _OPERATORS = {name: getattr(operator, name) for name in _METHODS}
-_OF_TESTS = ("/tests/", "/test/", "/testing/")
+_NAMED = re.compile(
+    r"_?(is_?)?(same|equals?|identical|eq)(_?(as|to|with))?$"
+)  # methods of the product that tell equality
+_OF_TESTS, _FILES_OF_TESTS = ("/tests/", "/test/", "/testing/"), ("tests.py", "test.py", "conftest.py", "testing.py")
 _MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 500, 40, 20000, 15.0
 _BASES = {
     kind.__name__: kind
@@ -56,7 +59,7 @@ def _absolute(path):
 
 def _is_product(path):
     name = path.rpartition("/")[2]
-    of_tests = name.startswith("test_") or name.endswith("_test.py") or name in ("tests.py", "test.py", "conftest.py")
+    of_tests = name.startswith("test_") or name.endswith("_test.py") or name in _FILES_OF_TESTS
     inside = path[len(ROOT) :]
     return path.startswith(ROOT) and not (of_tests or "site-packages" in path or any(map(inside.count, _OF_TESTS)))
 
@@ -260,16 +263,16 @@ def _append(record):
 
 
 def _wrapped(method, held, label):
-    def call(self, *others):
+    def call(self, *others, **named):
         bound = held.__get__(self, type(self)) if hasattr(type(held), "__get__") else held
-        return bound(*others)
+        return bound(*others, **named)
 
     function = held if isinstance(held, types.FunctionType) else call
 
-    def compare(self, *others):
-        test = None if len(others) != 1 or getattr(_state, "busy", False) else _test()
+    def compare(self, *others, **named):
+        test = None if len(others) != 1 or named or getattr(_state, "busy", False) else _test()
         if test is None:
-            return function(self, *others)
+            return function(self, *others, **named)
         _state.busy = True
         try:
             pair = _content(test, self, others[0])
@@ -314,7 +317,7 @@ def _ask(test):
         if (path, function) == test[:2]:
             try:
                 (one, other), is_whole = _unpacked(pair, questions["attributes"])
-                answer = bool(_OPERATORS[method](one, other))
+                answer = bool(_OPERATORS[method](one, other) if method in _OPERATORS else getattr(one, method)(other))
             except BaseException:  # noqa: BLE001 - the code under test may not know such objects
                 answer, is_whole = None, False
             _append(["answer", number, answer, is_whole])
@@ -345,8 +348,12 @@ def install():
     for kind in _classes() - _seen:
         _seen.add(kind)
         if _is_watched(kind):
-            for method in _METHODS:
-                _watch(kind, method)
+            _watch_all(kind)
+
+
+def _watch_all(kind):
+    for method in (*_METHODS, *filter(_NAMED.match, list(type.__getattribute__(kind, "__dict__")))):
+        _watch(kind, method)
 
 
 def _watch(kind, method):
@@ -359,7 +366,8 @@ def _watch(kind, method):
         if held is None or isinstance(held, _OF_INTERPRETER):
             return
         code = getattr(held, "__code__", None)
-        if is_own and (code is None or code.co_filename != _HERE):
+        is_bound = isinstance(held, (property, classmethod, staticmethod))
+        if is_own and not is_bound and (code is None or code.co_filename != _HERE):
             try:
                 type.__setattr__(kind, method, _wrapped(method, held, _name_of(kind)))
             except (TypeError, AttributeError):
@@ -389,8 +397,7 @@ def _building(build):
     def building(*arguments, **named):
         kind = build(*arguments, **named)
         if isinstance(kind, type) and "<locals>" in kind.__qualname__ and _is_watched(kind):
-            for method in _METHODS:
-                _watch(kind, method)
+            _watch_all(kind)
         return kind
 
     return building
