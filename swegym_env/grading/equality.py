@@ -29,8 +29,8 @@ from swegym_env.tasks.task import task_to_row
 __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
-_MOST_QUESTIONS = 2000
-_VERSION = 6
+_MOST_QUESTIONS, _MOST_CONTROLS = 2000, 500
+_VERSION = 7
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}
@@ -91,13 +91,20 @@ def examine_equality(
     asked = [
         one for one in dict.fromkeys(counting) if (one.method, one.pair, one.answer) not in seen and _is_permissive(one)
     ]
-    questions = asked[:_MOST_QUESTIONS]
+    # What the gold patch has compared itself is a control: if it answers otherwise about copies, these show nothing.
+    methods = {one.method for one in asked}
+    controls = [one for one in known if one.method in methods][:_MOST_CONTROLS]
+    questions = [*controls, *asked[:_MOST_QUESTIONS]]
     answers: Mapping[int, tuple[bool | None, bool]] = {}
-    if questions:
+    if asked:
         answers = _recorded(tests, gold, verdict, blind, run.files, questions, known).objects.answers
-    others = [answers.get(number, (None, False)) for number, one in enumerate(asked)]
-    others = [other for one, other in zip(asked, others, strict=True) if other[0] != one.answer]
-    if any(answer is not None and is_whole for answer, is_whole in others):
+    others = {
+        one: answers.get(number, (None, False))
+        for number, one in enumerate([*controls, *asked])
+        if answers.get(number, (None, False))[0] != one.answer
+    }
+    unsure = {one.method for one in controls if one in others}
+    if any(answer is not None and is_whole and one.method not in unsure for one, (answer, is_whole) in others.items()):
         return replace(
             verdict, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, proof_tests=(),
             forgery_chance=1.0,
@@ -105,7 +112,7 @@ def examine_equality(
     is_open = (
         of_gold.failed
         or found.failed
-        or bool(others)
+        or any(one in others for one in asked)
         or bool(found.objects.more)
         or (scrutiny.reads and not comparing <= {*verdict.proof_tests})
     )

@@ -14,6 +14,7 @@ import collections
 import enum
 import functools
 import importlib
+import io
 import json
 import operator
 import os
@@ -29,16 +30,25 @@ FILES, SENDERS, QUESTIONS = globals().get("FILES", ()), globals().get("SENDERS",
 TESTS = globals().get("TESTS", ())
 _METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 _OPERATORS = {name: getattr(operator, name) for name in _METHODS}
-_NAMED = re.compile(
-    r"_?(is_?)?(same|equals?|identical|eq)(_?(as|to|with))?$"
-)  # methods of the product that tell equality
+# Methods of the product that tell whether two objects are equal.
+_NAMED = re.compile(r"_?(is_?)?(same|equals?|identical|eq)(_?(as|to|with))?$")
 _OF_TESTS, _FILES_OF_TESTS = ("/tests/", "/test/", "/testing/"), ("tests.py", "test.py", "conftest.py", "testing.py")
 _MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 500, 40, 20000, 15.0
 _BASES = {
     kind.__name__: kind
-    for kind in (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, collections.deque)
+    for kind in (
+        *(int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset),
+        *(collections.OrderedDict, dict, collections.deque),
+    )
 }
-_PICKLED = frozenset(("datetime", "decimal", "fractions", "uuid", "pathlib", "ipaddress", "numpy"))
+# Modules whose objects are pickled, and what else their pickles may name.
+_PICKLED = frozenset(("datetime", "decimal", "fractions", "uuid", "pathlib", "ipaddress"))
+_IN_PICKLES = {
+    "builtins": ("int", "float", "complex", "bytearray", "object", "set", "frozenset"),
+    "copyreg": ("_reconstructor",),
+    "_codecs": ("encode",),
+    "numpy": ("ndarray", "dtype", "_reconstruct", "scalar", "_frombuffer"),
+}
 _OPAQUE = (types.BuiltinFunctionType, types.MethodType, types.GeneratorType, types.FrameType, types.CodeType)
 _OF_INTERPRETER = (type(object.__eq__), type(dict.__contains__))  # methods that compare what is there
 _MADE_BY_PYTHON = 1 << 9  # of the flags of a class
@@ -47,10 +57,6 @@ _frame = sys._getframe  # noqa: SLF001
 _HERE = _frame(0).f_code.co_filename
 _state, _seen, _recorded, _counts, _asked = threading.local(), set(), set(), {}, set()
 _spent, _written = [0.0], [0]
-
-
-class _TooLargeError(Exception):
-    pass
 
 
 def _absolute(path):
@@ -122,15 +128,33 @@ def _made_by_python(kind):
     return of_interpreter is object and kind is not object
 
 
+def _is_pickled(one, kind):
+    """Whether an object is of a module whose pickles contain no code, by what the module has, not by its name alone."""
+    module = kind.__module__
+    if module.partition(".")[0] == "numpy" and "numpy" in sys.modules:
+        numpy = sys.modules["numpy"]
+        return (kind is numpy.ndarray and not one.dtype.hasobject) or (issubclass(kind, numpy.generic) and _is_at(kind))
+    return module in _PICKLED and _is_at(kind)
+
+
+def _is_at(kind):
+    return vars(sys.modules.get(kind.__module__, types)).get(kind.__qualname__) is kind and not _is_watched(kind)
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if module in _PICKLED or name in _IN_PICKLES.get(module.partition(".")[0], ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(module + "." + name)
+
+
 def _packed(*values):  # noqa: C901 - a case for each kind of value
-    """The content of values, as JSON, of which parts beyond the limits are opaque; raises `_TooLargeError`."""
+    """The content of values, as JSON, of which parts beyond the limits are opaque."""
     numbers, kept, begun, found = {}, [], [0], []
 
     def plain(base, one):
         if base in ("str", "bytes", "bytearray"):
             text = _BASES[base].__getitem__(one, slice(None))
-            if len(text) > _MOST_TEXT:
-                raise _TooLargeError
             return text if base == "str" else bytes(text).hex()
         return int.__add__(one, 0) if base == "int" else repr(_BASES[base].__add__(one, 0))
 
@@ -138,7 +162,7 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
         kind = type(one)
         if one is None or kind is bool:
             return one
-        if kind in (int, str):
+        if kind is int or (kind is str and len(one) <= _MOST_TEXT):
             return [kind.__name__, plain(kind.__name__, one)]
         if id(one) in numbers:
             return ["again", numbers[id(one)]]
@@ -150,20 +174,22 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
             return ["class", _name_of(one)]
         if kind is types.ModuleType:
             return ["module", one.__name__]
-        if kind.__module__.partition(".")[0] in _PICKLED:
+        if _is_pickled(one, kind):
             try:
                 return ["pickled", pickle.dumps(one, 2).hex()]
             except Exception:  # noqa: BLE001 - what it contains
                 return ["opaque", number, _name_of(kind)]
         base = _base(kind)
         is_beyond = number - begun[0] > _MOST_PARTS or depth > _MOST_DEPTH
+        is_beyond = is_beyond or (base in ("str", "bytes", "bytearray") and _BASES[base].__len__(one) > _MOST_TEXT)
         if is_beyond or isinstance(one, _OPAQUE) or not (base or _made_by_python(kind)):
             return ["opaque", number, _name_of(kind)]
         content = None
         if base in ("int", "float", "complex", "str", "bytes", "bytearray"):
             content = plain(base, one)
-        elif base == "dict":
-            content = [[pack(key, depth + 1), pack(dict.__getitem__(one, key), depth + 1)] for key in dict.keys(one)]
+        elif base in ("dict", "OrderedDict"):
+            keys = _BASES[base].__iter__(one)
+            content = [[pack(key, depth + 1), pack(dict.__getitem__(one, key), depth + 1)] for key in keys]
         elif base == "BaseException":
             content = [pack(item, depth + 1) for item in BaseException.__dict__["args"].__get__(one)]
         elif base:
@@ -207,7 +233,7 @@ def _unpacked(packed, known):  # noqa: C901 - a case for each kind of value
         if tag == "module":
             return sys.modules[one[1]]
         if tag == "pickled":
-            return pickle.loads(bytes.fromhex(one[1]))
+            return _Unpickler(io.BytesIO(bytes.fromhex(one[1]))).load()
         if tag == "opaque":
             is_whole[0] = False
             made[one[1]] = found = object()
@@ -228,9 +254,9 @@ def _unpacked(packed, known):  # noqa: C901 - a case for each kind of value
         else:
             new = of.__new__(kind)
         made[number] = new
-        if base == "dict":
+        if base in ("dict", "OrderedDict"):
             for key, item in content:
-                dict.__setitem__(new, make(key), make(item))
+                of.__setitem__(new, make(key), make(item))
         elif base in ("list", "deque"):
             of.extend(new, [make(item) for item in content])
         elif base == "set":
@@ -296,14 +322,14 @@ def _content(test, one, other):
     begun = _clock()
     _counts[test] = _counts.get(test, 0) + 1
     try:
-        if _counts[test] > _MOST_EVENTS or _spent[0] > _SECONDS or _written[0] > _MOST_BYTES:
-            raise _TooLargeError
-        return _packed(one, other)
+        if _counts[test] <= _MOST_EVENTS and _spent[0] <= _SECONDS and _written[0] <= _MOST_BYTES:
+            return _packed(one, other)
     except Exception:  # noqa: BLE001 - whatever an object is that cannot be read
-        _append(["more", test[0], test[1]])
-        return None
+        pass
     finally:
         _spent[0] += _clock() - begun
+    _append(["more", test[0], test[1]])
+    return None
 
 
 def _ask(test):
