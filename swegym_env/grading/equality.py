@@ -30,7 +30,7 @@ __all__ = ["examine_equality"]
 
 _AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
 _MOST_QUESTIONS, _MOST_CONTROLS = 2000, 500
-_VERSION = 7
+_VERSION = 8
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}

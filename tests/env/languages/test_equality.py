@@ -35,6 +35,14 @@ class Listed(list[Any]):
         raise AssertionError("code of the class")
 
 
+class OrderedDict(collections.OrderedDict[str, int]):
+    """Named like its base."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__(a=1)
+        self.unit = unit
+
+
 class Pretended:
     def __reduce__(self) -> Any:
         return print, ("code of the patch",)
@@ -85,6 +93,8 @@ def test_objects_are_made_again_without_code_of_their_classes(recorder: dict[str
     assert (slotted.x, slotted.hidden()) == ([1], [1]) and slotted.x is slotted.hidden()
     listed, _ = _again(recorder, Listed(1, 2))
     assert (list.__len__(listed), listed[1], listed.name) == (2, 2, "listed")
+    named, _ = _again(recorder, OrderedDict("metre"))
+    assert ({**named}, named.unit) == ({"a": 1}, "metre")
     error, _ = _again(recorder, ValueError("wrong", 3))
     assert (type(error), error.args) == (ValueError, ("wrong", 3))
     array, _ = _again(recorder, np.arange(3))

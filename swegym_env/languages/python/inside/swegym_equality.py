@@ -195,7 +195,8 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
         elif base:
             content = [pack(item, depth + 1) for item in _BASES[base].__iter__(one)]
             content = sorted(content, key=_dumps) if base in ("set", "frozenset") else content
-        held = [] if base == kind.__name__ else [[name, pack(item, depth + 1)] for name, item in _attributes(one)]
+        is_builtin = kind is _BASES.get(base)
+        held = [] if is_builtin else [[name, pack(item, depth + 1)] for name, item in _attributes(one)]
         return ["object", number, _name_of(kind), base, content, held]
 
     for value in values:
