@@ -30,6 +30,7 @@ from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
 from swegym_env.sandbox.client import disabled_features
 from swegym_env.sandbox.filters import profile_path
 from swegym_env.sandbox.identity import own_users
+from swegym_env.sandbox.layers import LayerStore
 from swegym_env.sandbox.linux.cgroups import make_group
 from swegym_env.sandbox.linux.container import MASKED, READ_ONLY, SHARED_MEMORY_BYTES
 from swegym_env.sandbox.linux.kernel import can_charge_others
@@ -238,12 +239,16 @@ def _diagnose(trial: Callable[[], Sandbox]) -> list[Finding]:
 def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
     """One finding for each repository and toolchain of a dataset: how many rows they have, and what is missing.
 
-    Nothing is fetched or built; the rows are loaded as by `load_tasks`.
+    It also says how many of them are set up already. Nothing is fetched or built; the rows are loaded as by
+    `load_tasks`.
 
     Raises:
         ConfigurationError: the dataset cannot be loaded.
     """
     instances = defaultdict[tuple[str, str, str], list[str]](list)
+    store, ready = LayerStore(), set[str]()
+    records = (store.record(name) for name in store.travelling() if name.startswith("installation-"))
+    installed = {record.key[-1] for record in records if record is not None}
     for task in load_tasks(dataset, on_bad_row="skip"):
         recipe = language_of(task).find_recipe(task)
         if recipe is not None:
@@ -258,16 +263,22 @@ def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
             remedy = f"{unreached} with `setup`" if unreached else "an entry in $SWEGYM_SETUP_COMMANDS"
             toolchain = Toolchain(f"their images, or {remedy}", f"no set-up for {what}")
         instances[task.repo, toolchain.name, toolchain.problem].append(task.instance_id)
+        if recipe is not None and task.base_commit in installed:
+            ready.add(task.instance_id)
     return [
         Finding(
             repo,
             not problem,
-            f"{len(ids)} row{'s' if len(ids) > 1 else ''}: {problem or name}",
+            f"{len(ids)} row{'s' if len(ids) > 1 else ''}: {problem or name}" + _set_up(len(ready.intersection(ids))),
             f"these rows are invalid. They need {name}" if problem else "",
             tuple(ids),
         )
         for (repo, name, problem), ids in sorted(instances.items())
     ]
+
+
+def _set_up(rows: int) -> str:
+    return f"; {rows} {'is' if rows == 1 else 'are'} set up" if rows else ""
 
 
 def can_run(findings: list[Finding]) -> bool:

@@ -14,6 +14,7 @@ import pytest
 from swegym_env.cli.doctor import Finding, can_run, diagnose, render
 from swegym_env.cli.main import main
 from swegym_env.sandbox.backends import LOCAL_BACKENDS, make_backend
+from swegym_env.sandbox.layers import LayerStore, Provenance
 from tests.places import public_directory
 
 
@@ -121,7 +122,7 @@ def test_how_apptainer_starts_sandboxes_and_what_it_costs_is_reported(
 
 
 def test_rows_that_can_be_set_up_are_counted_by_repository_and_toolchain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    public: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     table = tmp_path / "table.yaml"
@@ -151,5 +152,10 @@ def test_rows_that_can_be_set_up_are_counted_by_repository_and_toolchain(
         found["b/c"]["detail"] == "1 row: no set-up for b/c 1.0" and "SWEGYM_SETUP_COMMANDS" in found["b/c"]["remedy"]
     )
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:2]))
+    monkeypatch.setenv("SWEGYM_WORKDIR", str(public / "work"))
     assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 0
-    assert "ok  a/has  2 rows: Python" in capsys.readouterr().out
+    assert re.search(r"ok  a/has  2 rows: Python [\d.]+$", capsys.readouterr().out, re.MULTILINE)
+    # As `build_setup` stores the layer of a row.
+    LayerStore().get_or_build(("installation", "environment-0", "0" * 40), lambda layer: None, Provenance())
+    assert main(["doctor", "--dataset", str(tmp_path / "rows.jsonl")]) == 0
+    assert re.search(r"ok  a/has  2 rows: Python [\d.]+; 2 are set up$", capsys.readouterr().out, re.MULTILINE)
