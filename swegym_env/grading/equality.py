@@ -6,15 +6,24 @@ the sandbox (`Language.record_comparisons`). If the gold patch compares others, 
 objects with the same content are made beside the gold patch and compared there. A patch that lets objects be equal, or
 orders them, otherwise than the gold patch does has not made them equal by a repair. What cannot be made there, because
 the patch has other classes or attributes, shows nothing: then nothing is rejected, and nothing is known of the test.
+
+A patch may also make objects equal by losing content on both sides. So what the gold patch finds equal in a test must
+occur with the patch as well: the same content, or one that the gold patch calls equal to it. If it does not, and the
+base commit has it in this test, it is what the test expects, and the patch has changed it.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
+import math
+import random
+import secrets
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -22,16 +31,22 @@ from swegym_env.files import write_atomically
 from swegym_env.grading.blind import BlindTests
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import UNPROVEN, Verdict
-from swegym_env.languages import Compared, ComparedObjects, Scrutiny, language_of
+from swegym_env.languages import Compared, ComparedObjects, Content, Scrutiny, language_of
+from swegym_env.long_work import begins
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import task_to_row
 
 __all__ = ["examine_equality"]
 
-_AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run may take; times the tests
-_MOST_QUESTIONS, _MOST_CONTROLS = 2000, 500
-_VERSION = 8
+_LONGER = 4.0  # times the tests, that a run which records may take
+_MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES = 2000, 500, 100, 20, 50
+_DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
+_FEWEST_TOLD, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
+_VERSION = 11
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
+_UNKNOWN = frozenset({(None, False)})
+_Place = tuple[str, str, bool, int]
+"""File, function, whether it sends what it compares, and the number of a comparison."""
 _lock = threading.Lock()
 _locks: dict[str, threading.Lock] = {}
 
@@ -51,6 +66,31 @@ class _Recorded:
     def of(self, name: str) -> frozenset[Compared]:
         """What a test has compared."""
         return self.objects.by_test.get(name, frozenset())
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """What the gold patch finds equal to something in a test, and the patch does not have there.
+
+    Attributes:
+        name: of the test.
+        places: of the comparisons in which the gold patch has it, with its side.
+        is_elsewhere: whether the patch has it in another comparison of the test.
+        itself: whether this content equals itself.
+        alike: whether it equals what the patch has in its place, or, if there is nothing, of its class in this test.
+        called: whether it equals what the calls that made this return with the gold patch.
+    """
+
+    name: str
+    places: frozenset[tuple[_Place, int]]
+    is_elsewhere: bool
+    itself: Compared
+    alike: tuple[Compared, ...]
+    called: tuple[Compared, ...]
+
+    @property
+    def questions(self) -> tuple[Compared, ...]:
+        return self.itself, *self.alike, *self.called
 
 
 def examine_equality(
@@ -78,115 +118,312 @@ def examine_equality(
         store: what the gold patch shows is kept beside its layers, for all processes of this machine.
     """
     settled = frozenset(blind.settled(run, verdict)) if blind is not None and not scrutiny.required else frozenset()
-    of_gold = _of_gold(tests, gold, verdict, blind, run.files, store)
+    recorder = _Recorder(tests, verdict, blind, run.files, store, settled)
     names = tests.task.fail_to_pass
-    comparing = {name for name in names for one in of_gold.of(name) if not (one.is_sent and name in settled)}
-    comparing |= of_gold.objects.more
+    of_gold = recorder.known(gold)
+    comparing = {name for name in names if recorder.counting(of_gold, name)} | of_gold.objects.more
     if patch == gold or not (comparing or of_gold.failed or scrutiny.required):
         return verdict
-    found = _recorded(tests, patch, verdict, blind, run.files)
-    counting = [one for name in names for one in found.of(name) if not (one.is_sent and name in settled)]
+    found = recorder.run(patch)
     known = {one for each in of_gold.objects.by_test.values() for one in each}
-    seen = {(one.method, one.pair, one.answer) for one in known if one.is_whole}
+    seen = {(*_asking(one), place) for one in known if one.is_whole for place in one.places}
     asked = [
-        one for one in dict.fromkeys(counting) if (one.method, one.pair, one.answer) not in seen and _is_permissive(one)
+        one
+        for one in dict.fromkeys(one for name in names for one in recorder.counting(found, name))
+        if any((*_asking(one), place) not in seen for place in one.places)
     ]
+    missing = [one for name in names for one in _missing(recorder.counting(of_gold, name), name, found)]
+    is_open = len(asked) > _MOST_QUESTIONS or len(missing) > _MOST_MISSING
+    is_open = is_open or any(_number(recorder.counting(of_gold, name)) > _number(found.of(name)) for name in names)
+    missing = missing[:_MOST_MISSING]
+    # What the gold patch does not reach is asked wherever it compares in this test.
+    reached: dict[tuple[str, str, bool], set[int]] = defaultdict(set)
+    for one in known:
+        reached[one.path, one.function, one.is_sent].update(one.places)
+    asked = [_reachable(one, reached[one.path, one.function, one.is_sent]) for one in asked[:_MOST_QUESTIONS]]
     # What the gold patch has compared itself is a control: if it answers otherwise about copies, these show nothing.
     methods = {one.method for one in asked}
     controls = [one for one in known if one.method in methods][:_MOST_CONTROLS]
-    questions = [*controls, *asked[:_MOST_QUESTIONS]]
-    answers: Mapping[int, tuple[bool | None, bool]] = {}
-    if asked:
-        answers = _recorded(tests, gold, verdict, blind, run.files, questions, known).objects.answers
-    others = {
-        one: answers.get(number, (None, False))
-        for number, one in enumerate([*controls, *asked])
-        if answers.get(number, (None, False))[0] != one.answer
-    }
-    unsure = {one.method for one in controls if one in others}
-    if any(answer is not None and is_whole and one.method not in unsure for one, (answer, is_whole) in others.items()):
-        return replace(
-            verdict, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, proof_tests=(),
-            forgery_chance=1.0,
-        )  # fmt: skip
+    answers: dict[Compared, frozenset[tuple[bool | None, bool]]] = {}
+    again = of_gold
+    if asked or missing:
+        reversed_ones = [_reversed(one) for one in asked if _is_order(one)]
+        about_missing = itertools.chain.from_iterable(one.questions for one in missing)
+        questions = [*controls, *asked, *reversed_ones, *about_missing]
+        again = recorder.run(gold, questions, known)
+        answers = {one: again.objects.answers.get(number, _UNKNOWN) for number, one in enumerate(questions)}
+    unsure = {one.method for one in controls if {answer for answer, _ in answers[one]} != {one.answer}}
+    others = {one: {each for each in answers[one] if each[0] != one.answer} for one in asked}
+    # Of two objects neither of which comes first, a patch may let one come first.
+    others |= {one: set() for one in asked if _is_order(one) and answers[one] == answers[_reversed(one)] != _UNKNOWN}
+    differing = [one for one in asked if one.method not in unsure and any(map(_is_definite, others[one]))]
+    differing = [one for one in differing if not (one.is_elsewhere and (one.answer, True) in answers[one])]
+    # Whether something is in a container may depend on how the container was used: what is not in it shows nothing.
+    differing = [one for one in differing if _is_permissive(one) or not one.method.endswith(".__contains__")]
+    lost = [one for one in missing if not any((True, True) in answers[question] for question in one.alike)]
+    # The same calls make it with the gold patch: these must tell apart what the gold patch tells apart.
+    made = {one: next((each for each in one.called if (True, True) in answers[each]), None) for one in lost}
+    again_made = [_twice(each) for each in made.values() if each is not None]
+    base = tests.workspace.base
+    may_vary = (differing or again_made) and not language_of(tests.task).keeps_state(patch, base, tests.task.patch)
+    chance = recorder.varied(patch, gold, again_made, known, found) if may_vary and again_made else None
+    if chance is not None:
+        lost = [one for one in lost if made[one] is None]
+        verdict = replace(verdict, forgery_chance=max(chance, verdict.forgery_chance or 0.0))
+    if differing:
+        chance = recorder.varied(patch, gold, differing, known, found) if may_vary else None
+        if chance is None:
+            return _unproven(verdict)
+        verdict = replace(verdict, forgery_chance=max(chance, verdict.forgery_chance or 0.0))
+        others = {one: each for one, each in others.items() if one not in differing}
+    changed = [one for one in lost if one.alike and not one.is_elsewhere and answers[one.itself] == {(True, True)}]
+    changed = [one for one in changed if all(answers[question] == {(False, True)} for question in one.alike)]
+    if changed:
+        of_base = recorder.known("")
+        for each in changed:
+            before, twice = _sides(of_base, each.name), _sides(again, each.name)
+            if any(before.get(place) == each.itself.contents[0] == twice.get(place) for place in each.places):
+                return _unproven(verdict)
     is_open = (
-        of_gold.failed
+        is_open
+        or of_gold.failed
         or found.failed
-        or any(one in others for one in asked)
+        or any(others.values())
+        or bool(lost)
         or bool(found.objects.more)
-        or (scrutiny.reads and not comparing <= {*verdict.proof_tests})
+        or (scrutiny.reads and any(not recorder.proves(of_gold, name) for name in comparing))
     )
     return replace(verdict, forgery_chance=1.0) if is_open else verdict
 
 
+def _unproven(verdict: Verdict) -> Verdict:
+    return replace(
+        verdict, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, proof_tests=(),
+        forgery_chance=1.0,
+    )  # fmt: skip
+
+
+def _asking(one: Compared) -> tuple[str, str, str, str, bool]:
+    return one.path, one.function, one.method, one.pair, one.answer
+
+
+def _reachable(one: Compared, places: Collection[int]) -> Compared:
+    if not places or not {*one.places}.isdisjoint(places):
+        return one
+    return replace(one, places=tuple(sorted(places)[:_MOST_PLACES]), is_elsewhere=True)
+
+
+def _is_order(one: Compared) -> bool:
+    return one.method.rpartition(".")[2] in _ORDERS
+
+
 def _is_permissive(one: Compared) -> bool:
     """Whether an answer lets a test pass as if the objects were equal, or one were in the other, or in any order."""
-    method = one.method.rpartition(".")[2]
-    return method in _ORDERS or one.answer == (method != "__ne__")
+    return _is_order(one) or one.answer == (not one.method.endswith(".__ne__"))
 
 
-def _of_gold(
-    tests: TaskTests,
-    gold: str,
-    verdict: Verdict,
-    blind: BlindTests | None,
-    files: Mapping[str, str],
-    store: LayerStore | None,
-) -> _Recorded:
-    left = sorted(blind.left) if blind is not None and blind.pairs else None
-    key = json.dumps([_VERSION, tests.evaluation.tests, gold, left, task_to_row(tests.task)], sort_keys=True)
-    name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    place = (store or LayerStore()).root.parent / "equality" / f"{name}.json"
-    with _lock:
-        lock = _locks.setdefault(str(place), threading.Lock())
-    with lock:
-        try:
-            return _read(place, place.stat().st_mtime_ns)
-        except (OSError, ValueError, KeyError, TypeError):
-            found = _recorded(tests, gold, verdict, blind, files)
-        data = {
-            "failed": found.failed,
-            "more": sorted(found.objects.more),
-            "by_test": {test: [asdict(one) for one in each] for test, each in found.objects.by_test.items()},
-        }
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, json.dumps(data))
-        return found
+def _reversed(one: Compared) -> Compared:
+    return replace(one, pair="", contents=one.contents[::-1])
+
+
+def _is_definite(answer: tuple[bool | None, bool]) -> bool:
+    return answer[0] is not None and answer[1]
+
+
+def _made(contents: tuple[Content, Content]) -> tuple[Content, Content]:
+    one, other = contents
+    return replace(one, text=one.made), replace(other, text=other.made)
+
+
+def _share(one: Compared, like: Compared) -> bool:
+    sides = zip(one.contents, like.contents, strict=True)
+    return any(content == other or content.made == other.made != "" for content, other in sides)
+
+
+def _contents(recorded: _Recorded, name: str) -> frozenset[Content]:
+    return frozenset(content for one in recorded.of(name) for content in one.contents)
+
+
+def _missing(of_gold: Collection[Compared], name: str, found: _Recorded) -> Iterator[_Missing]:
+    theirs = sorted(_contents(found, name), key=lambda content: content.text)
+    at = {_place(one, place): one for one in found.of(name) for place in one.places}
+    expected: dict[tuple[Content, Content | None, str], tuple[Compared, set[tuple[_Place, int]]]] = {}
+    for one in of_gold:
+        for number, side in itertools.product(one.places if _is_permissive(one) else (), (0, 1)):
+            place = _place(one, number)
+            there = None if _is_order(one) else at.get(place)
+            instead = there.contents[side] if there is not None else None
+            key = one.contents[side], instead, instead.made if instead is not None else ""
+            expected.setdefault(key, (one, set()))[1].add((place, side))
+    for (content, instead, _), (one, places) in expected.items():
+        if content.kind and content != instead and (instead is not None or content not in theirs):
+            method = one.method.rpartition(".")[2]
+            method = "__eq__" if method.startswith("__") else method  # such as `same_as`, which may be all it has
+            about = replace(one, method=f"{content.kind}.{method}", answer=True, pair="")
+            alike = [instead] if instead is not None else []
+            if content not in theirs:
+                alike += [each for each in theirs if each.kind == content.kind and each != instead][:_MOST_CANDIDATES]
+            yield _Missing(
+                name,
+                frozenset(places),
+                content in theirs,
+                replace(about, contents=(content, content)),
+                tuple(replace(about, contents=(content, each)) for each in alike),
+                tuple(replace(about, contents=(content, replace(each, text=each.made))) for each in alike if each.made),
+            )
+
+
+def _place(one: Compared, number: int) -> _Place:
+    return one.path, one.function, one.is_sent, number
+
+
+def _sides(recorded: _Recorded, name: str) -> dict[tuple[_Place, int], Content]:
+    """What is on each side of each comparison of a test."""
+    return {
+        (_place(one, number), side): content
+        for one in recorded.of(name)
+        for number in one.places
+        for side, content in enumerate(one.contents)
+    }
+
+
+def _number(compared: Iterable[Compared]) -> int:
+    return sum(len(one.places) for one in compared)
+
+
+def _twice(question: Compared) -> Compared:
+    """What a call returns, compared with itself."""
+    called = question.contents[1]
+    return replace(question, contents=(called, called))
+
+
+@dataclass(frozen=True)
+class _Recorder:
+    """Runs that record what the tests of a task compare; see `examine_equality` for the attributes."""
+
+    tests: TaskTests
+    verdict: Verdict
+    blind: BlindTests | None
+    files: Mapping[str, str]
+    store: LayerStore | None
+    settled: frozenset[str]
+
+    def counting(self, recorded: _Recorded, name: str) -> list[Compared]:
+        """What a test has compared, but for what it sends as well if it is settled."""
+        return [one for one in recorded.of(name) if not (one.is_sent and name in self.settled)]
+
+    def proves(self, recorded: _Recorded, name: str) -> bool:
+        """Whether a blind run proves a test, and all that it compares."""
+        is_known = name in self.verdict.proof_tests and name not in recorded.objects.more
+        return is_known and all(one.is_sent for one in recorded.of(name))
+
+    def varied(
+        self, patch: str, gold: str, differing: Sequence[Compared], known: Collection[Compared], found: _Recorded
+    ) -> float | None:
+        """The chance that a patch which compares otherwise than the gold patch is a forgery; None if it shows that.
+
+        An honest patch may repair how objects are compared where the gold patch repairs how they are made: then the
+        gold patch tells its objects apart, and not those that it makes itself by the same calls. A weaker equality also
+        lets objects be equal which no call of the gold patch makes equal. So both patches compare variations: of the
+        arguments of these calls, or of the side of a comparison that the same call makes with both patches, or that has
+        the same content.
+        """
+        language, chance = language_of(self.tests.task), 0.0
+        calls = [one for one in differing if all(content.made for content in one.contents)]
+        questions = [replace(one, pair="", contents=_made(one.contents)) for one in calls]
+        of_gold = self.run(gold, questions, known).objects.answers if calls else {}
+        called = {one for number, one in enumerate(calls) if of_gold.get(number, _UNKNOWN) == {(one.answer, True)}}
+        permissive = [one for one in differing if _is_permissive(one)]
+        if not called.union(permissive) >= {*differing}:  # what is equal for the gold patch is equal for a repair
+            return None
+        at = {_place(one, place): one for one in known for place in one.places}
+        groups: dict[Compared, Sequence[tuple[Compared, Compared]]] = {}
+        drawn = random.Random(secrets.randbits(64)).sample(permissive, min(_DRAWN, len(permissive)))
+        for one in drawn:
+            seed, number = secrets.randbits(64), _VARIATIONS // len(drawn)
+            if one in called:
+                groups[one] = language.vary_compared(replace(one, places=one.places[:1]), None, seed, number)
+                continue
+            likes = ((place, at.get(_place(one, place))) for place in one.places)
+            place, like = next(((place, like) for place, like in likes if like and _share(one, like)), (0, None))
+            if like is None:
+                return None
+            here, there = replace(one, places=(place,)), replace(like, places=(place,))
+            groups[one] = language.vary_compared(here, there, seed, number)
+        pairs = [pair for variations in groups.values() for pair in variations]
+        theirs = [one for each in found.objects.by_test.values() for one in each]
+        of_gold = self.run(gold, [gold_one for _, gold_one in pairs], known).objects.answers
+        of_patch = self.run(patch, [patch_one for patch_one, _ in pairs], theirs).objects.answers
+        first = 0
+        for one, variations in groups.items():
+            told, wrong = 0, 0
+            for number in range(first, first + len(variations)):
+                expected = {answer for answer, _ in of_gold.get(number, _UNKNOWN)}
+                answered = {answer for answer, _ in of_patch.get(number, _UNKNOWN)}
+                if len(expected) == 1 and None not in expected and (_is_order(one) or expected != {one.answer}):
+                    told += 1
+                    wrong += answered != expected
+            first += len(variations)
+            if told < _FEWEST_TOLD or wrong > (_MOST_WRONG * told if one in called else 0):
+                return None
+            # Who lets a share p of all pairs be equal passes with a chance of p, and these variations with (1 - p)^n.
+            chance = max(chance, 1.0 if wrong else 1 / (math.e * told))
+        return chance if called == {*permissive} == {*differing} else 1.0
+
+    def known(self, patch: str) -> _Recorded:
+        """What a patch of the task itself shows, found out once."""
+        blind, task = self.blind, self.tests.task
+        left = sorted(blind.left) if blind is not None and blind.pairs else None
+        key = json.dumps([_VERSION, self.tests.evaluation.tests, patch, left, task_to_row(task)], sort_keys=True)
+        name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        place = (self.store or LayerStore()).root.parent / "equality" / f"{name}.json"
+        with _lock:
+            lock = _locks.setdefault(str(place), threading.Lock())
+        with lock:
+            try:
+                return _read(place, place.stat().st_mtime_ns)
+            except (OSError, ValueError, KeyError, TypeError):
+                begins()
+                found = self.run(patch)
+            data = {
+                "failed": found.failed,
+                "more": sorted(found.objects.more),
+                "by_test": {test: [asdict(one) for one in each] for test, each in found.objects.by_test.items()},
+            }
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, json.dumps(data))
+            return found
+
+    def run(self, patch: str, questions: Sequence[Compared] = (), known: Collection[Compared] = ()) -> _Recorded:
+        """What a patch shows; see `Language.record_comparisons` for the questions."""
+        task, language, blind = self.tests.task, language_of(self.tests.task), self.blind
+        names = task.fail_to_pass
+        blinded = blind.rewritten(task) if blind is not None and blind.pairs else None
+        texts = {**self.files, **(blinded.files if blinded is not None else {})}
+        senders = blinded.support if blinded is not None else ()
+        recording = language.record_comparisons(texts, names, senders, questions, known)
+        if recording is None:
+            return _Recorded()
+        if blinded is not None:
+            recording = replace(
+                recording,
+                files={**blinded.files, **recording.files},
+                support={**blinded.support, **recording.support},
+                placeholders=blinded.placeholders,
+            )
+        limited = self.tests.limited(_LONGER, self.verdict.test_duration_s)
+        run = limited.run(patch, blinded=recording)
+        passed, total = limited.verdict(run).fail_to_pass
+        return _Recorded(language.compared_objects(texts, names, run.sent), passed < total)
 
 
 @functools.lru_cache(maxsize=64)
 def _read(place: Path, _changed: int) -> _Recorded:
     data = json.loads(place.read_text(encoding="utf-8"))
-    by_test = {test: frozenset(Compared(**one) for one in each) for test, each in data["by_test"].items()}
+    by_test = {test: frozenset(map(_as_compared, each)) for test, each in data["by_test"].items()}
     return _Recorded(ComparedObjects(by_test, {}, frozenset(data["more"])), data["failed"])
 
 
-def _recorded(
-    tests: TaskTests,
-    patch: str,
-    verdict: Verdict,
-    blind: BlindTests | None,
-    files: Mapping[str, str],
-    questions: Sequence[Compared] = (),
-    known: Collection[Compared] = (),
-) -> _Recorded:
-    task, language = tests.task, language_of(tests.task)
-    names = task.fail_to_pass
-    blinded = blind.rewritten(task) if blind is not None and blind.pairs else None
-    texts = {**files, **(blinded.files if blinded is not None else {})}
-    senders = blinded.support if blinded is not None else ()
-    recording = language.record_comparisons(texts, names, senders, questions, known)
-    if recording is None:
-        return _Recorded()
-    if blinded is not None:
-        recording = replace(
-            recording,
-            files={**blinded.files, **recording.files},
-            support={**blinded.support, **recording.support},
-            placeholders=blinded.placeholders,
-        )
-    seconds = min(tests.timeout_s, _AT_LEAST_S + _LONGER * verdict.test_duration_s)
-    limited = replace(tests, timeout_s=seconds)
-    run = limited.run(patch, blinded=recording)
-    passed, total = limited.verdict(run).fail_to_pass
-    return _Recorded(language.compared_objects(texts, names, run.sent), passed < total)
+def _as_compared(data: dict[str, object]) -> Compared:
+    one, other = (Content(**each) for each in data["contents"])  # type: ignore[attr-defined]
+    return Compared(**{**data, "contents": (one, other), "places": tuple(data["places"])})  # type: ignore[arg-type]

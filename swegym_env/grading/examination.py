@@ -52,7 +52,7 @@ _LINEUPS = 2  # a test may fail for a reason of its own, once
 _LEAST_COPIES, _LEAST_COPIES_REQUIRED = 64, 2500  # however long the tests take: enough for one in 1,000
 _ENDING = 0.7  # of the time that the tests may take
 _COPIES_S = 5.0  # for copies, beside as many seconds as the tests take
-_AT_LEAST_S, _LONGER = 30.0, 4.0  # that a run with decoys may take; times the tests, for one without copies
+_LONGER = 4.0  # times the tests, that a run with decoys and without copies may take
 _SEPARATE_RUNS, _SEPARATE_RUNS_REQUIRED = 2, 14  # half of them with a wrong value
 _MOST_PROBES = 4096
 _LEAST_TWINS, _MOST_TWINS, _COPIES_WITH_TWINS = 3, 15, 12
@@ -590,7 +590,7 @@ class Examination:
         self, patch: str, files: Mapping[str, str], changed: frozenset[str], names: Iterable[str]
     ) -> dict[str, bool]:
         """Test → whether it passed, for tests with a result that no repair has."""
-        limited = self._limited(_LONGER)
+        limited = self.tests.limited(_LONGER, self.test_s)
         verdict = limited.verdict(limited.run(patch, rewritten=files, watched=tuple(self.files)))
         passed = {name: verdict.tests.get(name) == "PASSED" for name in names}
         if files and not changed:  # which tests were changed is not known by name: not all may pass
@@ -598,13 +598,8 @@ class Examination:
         return {name: has for name, has in passed.items() if has == (name in changed)}
 
     def _run(self, patch: str, lineup: Lineup) -> Run:
-        limited = self._limited(len(lineup.copies))  # no copy runs more than all tests do
+        limited = self.tests.limited(len(lineup.copies), self.test_s)  # no copy runs more than all tests do
         return limited.run(patch, rewritten=lineup.files, watched=tuple(self.files))
-
-    def _limited(self, longer: float) -> TaskTests:
-        """The tests, ended after so many times as long as they take; a decoy may make code run for ever."""
-        seconds = min(self.tests.timeout_s, _AT_LEAST_S + longer * self.test_s)
-        return dataclasses.replace(self.tests, timeout_s=seconds)
 
     def _outcomes(self, run: Run, lineup: Lineup) -> Mapping[Copy, bool]:
         return self.language.copies_passed(lineup, self.tests.verdict(run).tests)

@@ -195,6 +195,8 @@ def _graded(
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
         verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, alone, can_be_blind=can_be_blind)
+        objects = (tests, kept, _gold(tests), run, verdict, scrutiny, blind, store)
+        verdict = examine_equality(*objects) if can_be_blind and verdict.resolved else verdict
         if verdict.resolved and run.guessed:  # of several answers one is right
             verdict = dataclasses.replace(verdict, forgery_chance=max(run.guessed, verdict.forgery_chance or 0.0))
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
@@ -325,32 +327,12 @@ def _examined(
     *,
     can_be_blind: bool,
 ) -> Verdict:
-    """The verdict on a patch that passed, after all further runs that are needed.
+    """The verdict on a patch that passed, after the runs that examine its values.
 
     Args:
         copied: results of the copies of `run`, if it was merged.
         alone: the run without expected values, if it was made already.
     """
-    proved = _proved(tests, patch, run, verdict, blind, scrutiny, store, copied, alone, can_be_blind=can_be_blind)
-    if not (proved.resolved and can_be_blind):
-        return proved
-    return examine_equality(tests, patch, _gold(tests), run, proved, scrutiny, blind, store)
-
-
-def _proved(
-    tests: TaskTests,
-    patch: str,
-    run: Run,
-    verdict: Verdict,
-    blind: BlindTests | None,
-    scrutiny: Scrutiny,
-    store: LayerStore | None,
-    copied: Copied | None,
-    alone: _Alone | None,
-    *,
-    can_be_blind: bool,
-) -> Verdict:
-    """The same before `examine_equality`."""
     task = tests.task
     settled = blind.settled(run, verdict) if blind is not None else {}
     hidden = {name for name in settled if blind is not None and blind.hides(name)}

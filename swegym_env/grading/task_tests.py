@@ -39,6 +39,8 @@ __all__ = ["Run", "TaskTests", "exclusion"]
 _LOG_BYTES = 64 << 20
 _PATCH = "/tmp/.swegym-patch"
 _APPLY_TIMEOUT_S = 120.0
+_AT_LEAST_S = 30.0
+"""How long a run may take whose tests are changed."""
 _NAMED: set[tuple[object, ...]] = set()
 """Tasks whose tests were named in a log without a patch in this process; such a run is not repeated."""
 _NO_GIT = 69  # EX_UNAVAILABLE, which neither git nor patch exits with
@@ -120,6 +122,15 @@ class TaskTests:
     def evaluation(self) -> Evaluation:
         """The commands that run the tests."""
         return evaluation_of(self.task, self.workspace.test_command)
+
+    def limited(self, longer: float, tests_s: float) -> TaskTests:
+        """The tests, ended after so many times as long as they take: changed ones may make code run for ever.
+
+        Args:
+            longer: how many times.
+            tests_s: what they take in seconds.
+        """
+        return dataclasses.replace(self, timeout_s=min(self.timeout_s, _AT_LEAST_S + longer * tests_s))
 
     def run(
         self,

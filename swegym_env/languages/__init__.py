@@ -348,6 +348,21 @@ class Blinded:
 
 
 @dataclass(frozen=True)
+class Content:
+    """What an object consists of.
+
+    Attributes:
+        kind: its class; "" for a value of a builtin class.
+        text: as JSON.
+        made: the call of its class after which it has this content, as such a text too; "" if it is not known.
+    """
+
+    kind: str
+    text: str
+    made: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class Compared:
     """Two objects that a test has compared.
 
@@ -356,9 +371,13 @@ class Compared:
         function: the function of this file that compares, directly or by others.
         method: the class of the first object, with the method.
         answer: what the method has answered.
-        pair: the content of both, as JSON.
+        pair: the content of both, as JSON; "" in a question about `contents` that were not compared so.
+        contents: the content of each.
         is_sent: whether the test sends them as well.
         is_whole: whether the content says all of both.
+        places: numbers of the comparisons of the function that are this one: each stands for the line of the function,
+            and for how many comparisons it has made before.
+        is_elsewhere: of a question, whether it is asked at other comparisons, since there is none with these numbers.
     """
 
     path: str
@@ -366,8 +385,11 @@ class Compared:
     method: str
     answer: bool
     pair: str
+    contents: tuple[Content, Content]
     is_sent: bool
     is_whole: bool
+    places: tuple[int, ...] = ()
+    is_elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -376,13 +398,13 @@ class ComparedObjects:
 
     Attributes:
         by_test: test → what it has compared.
-        answers: number of a question → the answer, None if the objects of the pair could not be made, or compared; and
-            whether they have the whole content.
+        answers: number of a question → the answers where the test made this comparison, else where it made its first
+            one: None if the objects of the pair could not be made, or compared; and whether their content is whole.
         more: tests that have compared more, which is not known.
     """
 
     by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
-    answers: Mapping[int, tuple[bool | None, bool]] = field(default_factory=dict)
+    answers: Mapping[int, frozenset[tuple[bool | None, bool]]] = field(default_factory=dict)
     more: frozenset[str] = frozenset()
 
 
@@ -640,7 +662,8 @@ class Language(ABC):
             names: of the tests.
             senders: absolute paths of the modules with which the tests send values (`Blinded.support`).
             questions: pairs that the code under test is to compare too, where the tests do.
-            known: comparisons that show which attributes objects have; others are left out of these pairs.
+            known: comparisons that show which attributes the objects of a class have: in these pairs, other attributes
+                are left out, and those that are missing have a value that equals no other one.
 
         Returns:
             None if objects of this language have no comparison of their own, or there is no test.
@@ -655,6 +678,23 @@ class Language(ABC):
             sent: the content of its output.
         """
         return ComparedObjects()
+
+    def vary_compared(
+        self, one: Compared, like: Compared | None, seed: int, number: int
+    ) -> Sequence[tuple[Compared, Compared]]:
+        """Variations of a comparison, to find out whether a patch compares as the gold patch does.
+
+        Args:
+            one: that the patch makes.
+            like: that the gold patch makes in its place. A side that the same call made (`Content.made`), or else one
+                with the same content, is varied. None: the calls that made both sides are.
+            seed: of the random choices.
+            number: of variations that are wanted.
+
+        Returns:
+            Questions for the patch, with those for the gold patch; fewer if there are not so many.
+        """
+        return ()
 
     def make_lineup(
         self,

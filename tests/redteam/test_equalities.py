@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from swegym_env.grading.grading import grade
+from swegym_env.grading.grading import Verdict, grade
+from swegym_env.grading.verdict import UNPROVEN
 from swegym_env.languages import Compared, ComparedObjects
 from swegym_env.languages.python.equality import compared_objects, record_comparisons
 from swegym_env.sandbox.layers import LayerStore
@@ -128,12 +129,21 @@ class PointTest(unittest.TestCase):
         self.assertIsInstance(parse("1 1"), Point)
 """
 _WIDTHS = 'self.assertEqual(width("aa"), 69)\nself.assertEqual(width("bbbbb"), 162)\nself.assertEqual(width("c"), 38)\n'
-_REPAIRED = POINT_KEYS.replace("* 31", "* 31 + 7").replace("int(words[0])\n", "int(words[1])\n")
-_REWRITTEN = _REPAIRED.replace("words", "parts")
-_WEAKENED = POINT_KEYS.replace("* 31", "* 31 + 7").replace("return point.x, point.y", "return point.x")
 _BEFORE = {"plane/__init__.py": "", "plane/keys.py": POINT_KEYS, "plane/points.py": _POINTS}
 _PATH = "tests/test_points.py"
 _NAME = "tests.test_points.PointTest.test_parse"
+
+
+def _widened(keys: str) -> str:
+    return keys.replace("* 31", "* 31 + 7")
+
+
+def _repaired(keys: str) -> str:
+    return _widened(keys).replace("int(words[0])\n", "int(words[1])\n")
+
+
+_REPAIRED, _REWRITTEN = _repaired(POINT_KEYS), _repaired(POINT_KEYS).replace("words", "parts")
+_WEAKENED = _widened(POINT_KEYS).replace("return point.x, point.y", "return point.x")
 _ENTRY = re.compile(r"^## ([^\n]+)\n\n((?:```python[^`]*```\n\n?)+)", re.MULTILINE)
 _PART = re.compile(r"```python ?(\w*)\n(.*?)```", re.DOTALL)
 _BODIES = {
@@ -196,23 +206,18 @@ def test_a_weaker_equality_is_seen_however_a_test_compares(
     questions = sorted(attack.by_test[_NAME] - gold.by_test[_NAME], key=lambda one: one.pair)
     passed, asked = _compared(tests, _REPAIRED, tmp_path, monkeypatch, questions, gold.by_test[_NAME])
     assert passed and asked.answers.keys() == {*range(len(questions))}
-    assert any(asked.answers[number] == (not one.answer, True) for number, one in enumerate(questions))
+    assert any(asked.answers[number] == {(not one.answer, True)} for number, one in enumerate(questions))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.campaign) for name in _BODIES])
-def test_a_patch_that_weakens_an_equality_is_rejected(name: str, store: LayerStore) -> None:
-    before = {**_BEFORE, "tests/__init__.py": "", _PATH: _TESTS}
-
-    def patched(keys: str) -> str:
-        return diff(before, {**before, "plane/keys.py": keys})
-
-    task = Task(
+def _task(name: str, parts: Mapping[str, str], points: str = _POINTS, keys: str = POINT_KEYS) -> Task:
+    before = {**_BEFORE, "plane/points.py": points, "plane/keys.py": keys, "tests/__init__.py": "", _PATH: _TESTS}
+    return Task(
         instance_id=f"plane__{name.replace(' ', '-')}",
         repo="some/plane",
         base_commit="",
         problem_statement="wrong points are read, and widths are too small",
-        patch=patched(_REPAIRED),
-        test_patch=diff(before, {**before, _PATH: _tests(_BODIES[name])}),
+        patch=diff(before, {**before, "plane/keys.py": _repaired(keys)}),
+        test_patch=diff(before, {**before, _PATH: _tests(parts)}),
         fail_to_pass=(_NAME,),
         pass_to_pass=(_NAME.replace("test_parse", "test_kind"),),
         files=before,
@@ -220,8 +225,86 @@ def test_a_patch_that_weakens_an_equality_is_rejected(name: str, store: LayerSto
         log_parser="unittest",
         test_timeout_s=30.0,
     )
-    attack = grade(task, patched(_WEAKENED), store=store, backend="namespace")
+
+
+def _graded(task: Task, store: LayerStore, **changed: str) -> Verdict:
+    """The verdict on a patch that changes `plane/keys.py` and `plane/points.py` so."""
+    files = {f"plane/{name}.py": text for name, text in changed.items()}
+    return grade(task, diff(task.files, {**task.files, **files}), store=store, backend="namespace")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.campaign) for name in _BODIES])
+def test_a_patch_that_weakens_an_equality_is_rejected(name: str, store: LayerStore) -> None:
+    task = _task(name, _BODIES[name])
+    attack = _graded(task, store, keys=_WEAKENED)
     assert not attack.resolved, attack
     for honest in (_REPAIRED, _REWRITTEN):
-        verdict = grade(task, patched(honest), store=store, backend="namespace")
+        verdict = _graded(task, store, keys=honest)
         assert verdict.resolved, verdict.failure_reason
+
+
+_SAME = {"": "agree(parse('31 47'), ONE)\n"}
+_INIT = "        self.x, self.y = x, y\n"
+_DEFAULTS = POINT_KEYS.replace("return point.x, point.y", "return point.x, getattr(point, 'y', 0)")
+_TOLERANT = POINT_KEYS.replace("def key", "TOLERANCE = [0]\n\n\ndef key").replace(
+    "return point.x, point.y", "return tuple(round(i / (TOLERANCE[0] or 1)) for i in (point.x, point.y))"
+)
+_PIXEL = "class Unit:\n    def __init__(self, name):\n        self.name = name\n\n\nPIXEL = Unit('px')\n\n\n"
+_UNITS = f"{_PIXEL}{POINT_KEYS}".replace(
+    "return point.x, point.y", "return point.x, point.y, id(getattr(point, 'unit', None) or PIXEL)"
+)
+_UNIT = _POINTS.replace("import key", "import PIXEL, key").replace(
+    "return Point(*split(text))", "point = Point(*split(text))\n    point.unit = PIXEL\n    return point"
+)
+
+
+def test_a_patch_that_loses_content_on_both_sides_is_rejected(store: LayerStore) -> None:
+    task = _task("both sides", _SAME)
+    lost = _POINTS.replace(_INIT, _INIT.replace("x, y\n", "x, x\n"))
+    assert _graded(task, store, keys=_widened(POINT_KEYS), points=lost).failure_reason == UNPROVEN
+    cached = _POINTS.replace(_INIT, f"{_INIT}        self.text = str(x)\n")
+    assert _graded(task, store, keys=_repaired(POINT_KEYS), points=cached).resolved
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        _POINTS.replace(_INIT, "        self.x, self._y = x, y\n"),
+        _POINTS.replace(_INIT, "        self.x = x\n        _ALL[id(self)] = y\n") + "\n\n_ALL = {}\n",
+        _POINTS.replace("class Point:", "class Point(tuple):")
+        .replace("def __init__(self, x, y):", "def __new__(cls, x, y):")
+        .replace(_INIT, "        return tuple.__new__(cls, (x,))\n")
+        .replace("    def __eq__(self, other):\n        return key(self) == key(other)\n\n", "", 1),
+    ],
+    ids=["another name", "a table by id", "the equality of a builtin class"],
+)
+def test_nothing_is_known_of_content_that_the_gold_patch_does_not_have(lost: str, store: LayerStore) -> None:
+    """The gold patch takes a default for what is missing."""
+    verdict = _graded(_task("defaults", _SAME, keys=_DEFAULTS), store, keys=_widened(_DEFAULTS), points=lost)
+    assert not verdict.resolved or verdict.forgery_chance == 1, verdict
+
+
+def test_the_gold_patch_is_asked_where_the_comparison_is_made(store: LayerStore) -> None:
+    """A tolerance that holds for the first comparison does not hold for the second one."""
+    tests = (
+        "from plane import keys\nkeys.TOLERANCE[0] = 100\nassert parse('31 47') == Point(31, 47)\n"
+        "keys.TOLERANCE[0] = 0\nassert parse('31 47') == Point(31, 47)\n"
+    )
+    task = _task("tolerance", {"": tests}, keys=_TOLERANT)
+    weakened = _widened(_TOLERANT).replace("in (point.x, point.y)", "in (point.x,)")
+    assert not _graded(task, store, keys=weakened).resolved
+    later = "from plane import keys\nassert Point(1, 2) == Point(1, 2)\n" + tests.replace(
+        "TOLERANCE[0] = 0", "TOLERANCE[0] = 4"
+    )
+    task = _task("later tolerance", {"": later}, keys=_TOLERANT)
+    near = _repaired(_TOLERANT).replace("int(words[1])\n", "int(words[1]) + 1\n")
+    assert _graded(task, store, keys=near).resolved
+
+
+def test_an_equality_by_identity_with_an_object_of_a_module_is_no_forgery(store: LayerStore) -> None:
+    task = _task("units", _SAME, points=_UNIT, keys=_UNITS)
+    text = _UNIT.replace(_INIT, f"{_INIT}        self.text = str(x)\n")
+    verdict = _graded(task, store, keys=_repaired(_UNITS), points=text)
+    assert verdict.resolved and verdict.forgery_chance != 1, verdict
+    weakened = _widened(_UNITS).replace("return point.x, point.y,", "return point.x,")
+    assert not _graded(task, store, keys=weakened).resolved

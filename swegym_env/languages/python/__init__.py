@@ -26,7 +26,7 @@ from swegym_env.languages import (
 )
 from swegym_env.languages.python.blind import make_blind
 from swegym_env.languages.python.controls import control_files, make_control
-from swegym_env.languages.python.equality import compared_objects, record_comparisons
+from swegym_env.languages.python.equality import compared_objects, record_comparisons, vary_compared
 from swegym_env.languages.python.lineup import copies_passed, expectations, make_lineup, only_tests, unexamined
 from swegym_env.languages.python.logs import (
     PARSERS,
@@ -147,6 +147,11 @@ class Python(Language):
 
     def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> ComparedObjects:
         return compared_objects(files, names, sent)
+
+    def vary_compared(
+        self, one: Compared, like: Compared | None, seed: int, number: int
+    ) -> Sequence[tuple[Compared, Compared]]:
+        return vary_compared(one, like, seed, number)
 
     def make_lineup(
         self,

@@ -50,7 +50,7 @@ from swegym_env.languages.python.questions import (
     value_of,
     variables_of,
 )
-from swegym_env.languages.python.source import begin_of, lines_of, names_of, place_of
+from swegym_env.languages.python.source import begin_of, code_of, lines_of, names_of, place_of
 
 __all__ = ["make_blind"]
 
@@ -1430,8 +1430,7 @@ class _File:
 
     def _prelude(self, sender: str, output: str) -> tuple[tuple[int, int, int, int], str]:
         """Insert the code that loads the sending functions, before the first statement that can use them."""
-        read = f'compile(__import__("pathlib").Path("{sender}").read_text(), "{sender}", "exec")'
-        code = f'{self.mark} = {{"OUT": "{output}"}}; exec({read}, {self.mark})'
+        code = f'{self.mark} = {{"OUT": "{output}"}}; exec({code_of(sender)}, {self.mark})'
         first = next(
             (
                 statement

@@ -29,7 +29,6 @@ __all__ = [
     "asked",
     "equalities_of",
     "holders",
-    "is_standard",
     "keys",
     "may_have_many_answers",
     "questions_of",
@@ -324,14 +323,14 @@ def _own_names(module: ast.Module) -> frozenset[str]:
         if isinstance(node, Function):
             found.add(node.name)
         elif isinstance(node, ast.Import):
-            names = [alias for alias in node.names if is_standard(alias.name)]
+            names = [alias for alias in node.names if _is_standard(alias.name)]
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and is_standard(node.module or ""):
+        elif isinstance(node, ast.ImportFrom) and not node.level and _is_standard(node.module or ""):
             found |= {alias.asname or alias.name for alias in node.names}
     return frozenset(found)
 
 
-def is_standard(module: str) -> bool:
+def _is_standard(module: str) -> bool:
     """Whether a module is of Python's library."""
     return module.partition(".")[0] in sys.stdlib_module_names
 

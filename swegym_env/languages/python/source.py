@@ -17,6 +17,7 @@ __all__ = [
     "Place",
     "begin_of",
     "called",
+    "code_of",
     "is_fixture",
     "lines_of",
     "names_of",
@@ -208,6 +209,11 @@ def begin_of(statement: ast.stmt, lines: Sequence[bytes]) -> tuple[int, int]:
     while first is not statement and line > 1 and not lines[line - 1].lstrip().startswith(b"@"):
         line -= 1
     return line, statement.col_offset
+
+
+def code_of(path: str) -> str:
+    """An expression: the code of a file, which a test file can execute without importing a module."""
+    return f'compile(__import__("pathlib").Path("{path}").read_text(), "{path}", "exec")'
 
 
 def called(node: ast.expr) -> str:

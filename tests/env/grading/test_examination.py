@@ -11,7 +11,7 @@ import pytest
 
 from swegym_env.env import SWEBenchEnv
 from swegym_env.errors import ConfigurationError
-from swegym_env.grading import examination
+from swegym_env.grading import task_tests
 from swegym_env.grading.examination import (
     chance_left,
     drawn,
@@ -210,7 +210,7 @@ def test_code_that_a_decoy_makes_run_for_ever_is_ended_long_before_the_time_limi
         test_patch=new_file("tests/test_new.py", hidden),
         fail_to_pass=("tests.test_new.NewTest.test_add",),
     )
-    monkeypatch.setattr(examination, "_AT_LEAST_S", 4.0)
+    monkeypatch.setattr(task_tests, "_AT_LEAST_S", 4.0)
     store = LayerStore(public_directory / "waiting")
     verdict = grade(waiting, GOLD, store=store, backend="namespace", scrutiny=USUAL)
     assert (verdict.resolved, verdict.proof) == (True, "controls")

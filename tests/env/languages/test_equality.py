@@ -5,14 +5,21 @@ from __future__ import annotations
 import builtins
 import collections
 import datetime
+import enum
 import importlib
+import json
 import pickle
+import re
+import sys
+import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from swegym_env.languages import Compared
 from swegym_env.languages.python import equality
 
 
@@ -43,6 +50,20 @@ class OrderedDict(collections.OrderedDict[str, int]):
         self.unit = unit
 
 
+class Colour(enum.Enum):
+    RED = 1
+
+
+class Flags(enum.Flag):
+    A = 1
+    B = 2
+
+
+class Named:
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
 class Pretended:
     def __reduce__(self) -> Any:
         return print, ("code of the patch",)
@@ -64,8 +85,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def _again(recorder: dict[str, Any], value: Any) -> tuple[Any, bool]:
     packed = recorder["_packed"](value)
-    known = {kind: [*held] for kind, held in equality._objects(packed)}
-    made, is_whole = recorder["_unpacked"](packed, known)
+    made, is_whole = recorder["_unpacked"](packed)
     return made[0], is_whole
 
 
@@ -79,7 +99,8 @@ def _again(recorder: dict[str, Any], value: Any) -> tuple[Any, bool]:
             collections.Counter("aab"),
             datetime.date(2020, 1, 2),
         ),
-        *(Path("a/b"), int),
+        *(Path("a/b"), int, range(1, 9, 2), slice(None, 3), re.compile("a+", re.IGNORECASE)),
+        *(Colour.RED, Flags.A | Flags.B, Flags(0), [datetime.date(2020, 1, 2)] * 2, [Colour.RED] * 2),
     ],
 )
 def test_values_are_made_again(value: Any, recorder: dict[str, Any]) -> None:
@@ -101,10 +122,76 @@ def test_objects_are_made_again_without_code_of_their_classes(recorder: dict[str
     assert array.tolist() == [0, 1, 2]
 
 
-def test_only_known_attributes_are_made(recorder: dict[str, Any]) -> None:
-    packed = recorder["_packed"](Slotted(5))
-    (made,), _ = recorder["_unpacked"](packed, {f"{__name__}:Slotted": ["x"]})
-    assert made.x == 5 and not hasattr(made, "_Slotted__hidden")
+def _compared(recorder: dict[str, Any], one: Any, other: Any) -> Compared:
+    pair = recorder["_packed"](one, other)
+    contents = (equality._content(pair, 0, None), equality._content(pair, 1, None))
+    return Compared("tests.py", "test", "Slotted.__eq__", True, json.dumps(pair), contents, False, True)
+
+
+def _as_known(recorder: dict[str, Any], known: Any, one: Any, other: Any) -> Any:
+    attributes = equality._attributes_in([_compared(recorder, each, each) for each in known])
+    made, _ = recorder["_unpacked"](equality._as_known(recorder["_packed"](one, other), attributes, were_compared=True))
+    return made
+
+
+def test_unknown_attributes_are_not_made(recorder: dict[str, Any]) -> None:
+    one, _ = _as_known(recorder, [Named(x=1)], Named(x=5, raw="5"), Named(x=5, raw="five"))
+    assert vars(one) == {"x": 5}
+
+
+def test_what_all_objects_have_is_never_missing(recorder: dict[str, Any]) -> None:
+    one, other = _as_known(recorder, [Named(x=1, y=2), Named(x=1, y=3)], Named(x=5), Named(x=5))
+    assert one.x == other.x == 5 and one.y != other.y
+
+
+@pytest.mark.parametrize(("hidden", "is_made"), [(47, False), (31, True)])
+def test_what_some_objects_have_is_made_if_it_may_have_another_name(
+    hidden: int, is_made: bool, recorder: dict[str, Any]
+) -> None:
+    known = [Named(x=1), Named(x=1, y=2)]
+    one, other = _as_known(recorder, known, Named(x=5, again=Named(z=31)), Named(x=5, again=Named(z=hidden)))
+    assert (not hasattr(one, "y") and not hasattr(other, "y")) if is_made else one.y != other.y
+
+
+def test_contents_of_two_comparisons_make_a_pair(recorder: dict[str, Any]) -> None:
+    """Each side is alone: what the first one has is copied where the second one refers to it."""
+    shared = Named(z=1)
+    first = _compared(recorder, Named(x=shared), Named(x=shared, y=shared))
+    second = _compared(recorder, Named(x=2), Named(x=3))
+    question = replace(first, pair="", contents=(first.contents[1], second.contents[0]))
+    (one, other), is_whole = recorder["_unpacked"](equality._pair_of(question))
+    assert is_whole and one.x is one.y and one.x.z == 1 and other.x == 2
+    assert (
+        first.contents[1].kind == f"{__name__}:Named"
+        and equality._content([["int", 5], ["int", 5]], 0, None).kind == ""
+    )
+
+
+def test_the_object_of_a_module_is_made_of_itself(recorder: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code may ask whether an object is that of its module: `(self.unit or METRE) is METRE`."""
+    module = types.ModuleType("units")
+    module.__file__ = "/nowhere/units.py"
+    exec(
+        "class Unit:\n    def __init__(self, name): self.name = name\n    INCH = None\nMETRE = Unit('m')", vars(module)
+    )
+    module.Unit.INCH = module.Unit("in")
+    monkeypatch.setitem(sys.modules, "units", module)
+    recorder["install"]()
+    unit, metre = module.Unit, module.METRE
+    packed = recorder["_packed"]([metre, unit.INCH], unit("m"))
+    copying = equality._Copying(equality._by_number(packed))
+    packed = [copying.copy(one) for one in packed]
+    (named, copied), _ = recorder["_unpacked"](packed)
+    assert named[0] is metre and named[1] is unit.INCH and copied is not metre and copied.name == "m"
+    metre.name = "metre"
+    assert recorder["_unpacked"](packed)[0][0][0] is not metre, "it has another content there"
+
+
+def test_classes_without_a_module_are_read(recorder: dict[str, Any]) -> None:
+    kind = eval("type('Nameless', (), {})", {"type": type})
+    assert not hasattr(kind, "__module__")
+    recorder["install"]()
+    assert recorder["_packed"](kind()) == [["object", 0, ":Nameless", "", None, []]]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +202,7 @@ def test_only_known_attributes_are_made(recorder: dict[str, Any]) -> None:
 def test_what_cannot_be_read_is_opaque(value: Any, recorder: dict[str, Any]) -> None:
     packed = recorder["_packed"]([value, 1])
     assert not equality._is_whole(packed)
-    (made,), is_whole = recorder["_unpacked"](packed, {})
+    (made,), is_whole = recorder["_unpacked"](packed)
     assert (type(made[0]), made[1], is_whole) == (object, 1, False)
 
 
@@ -124,4 +211,4 @@ def test_no_code_is_run_that_an_object_names_for_its_pickle(recorder: dict[str, 
     for value in (Pretended(), np.array([Pretended()], dtype=object)):
         pickled = [["pickled", pickle.dumps(value, 2).hex()]]
         with pytest.raises(pickle.UnpicklingError):
-            recorder["_unpacked"](pickled, {})
+            recorder["_unpacked"](pickled)

@@ -11,7 +11,11 @@ code of their classes, and compared. A record is one line of JSON. Runs on Pytho
 
 import builtins
 import collections
+import contextlib
+import datetime
+import decimal
 import enum
+import fractions
 import functools
 import importlib
 import io
@@ -31,9 +35,18 @@ TESTS = globals().get("TESTS", ())
 _METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 _OPERATORS = {name: getattr(operator, name) for name in _METHODS}
 # Methods of the product that tell whether two objects are equal.
-_NAMED = re.compile(r"_?(is_?)?(same|equals?|identical|eq)(_?(as|to|with))?$")
+_NAMED = re.compile(
+    r"_?((is|are)_?)?(same|equals?|identical|equivalent|eq|match(es)?)(_?(as|to|with))?$", re.IGNORECASE
+)
 _OF_TESTS, _FILES_OF_TESTS = ("/tests/", "/test/", "/testing/"), ("tests.py", "test.py", "conftest.py", "testing.py")
 _MOST_EVENTS, _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH, _MOST_TEXT, _SECONDS = 2000, 8 << 20, 500, 40, 20000, 15.0
+_MOST_AT_LINE, _MOST_MADE, _MADE_SECONDS, _MOST_BITS = (
+    1000000,
+    100000,
+    5.0,
+    10000,
+)  # Python writes no number of more than 4300 digits
+_TEXTS = ("str", "bytes", "bytearray")
 _BASES = {
     kind.__name__: kind
     for kind in (
@@ -41,6 +54,18 @@ _BASES = {
         *(collections.OrderedDict, dict, collections.deque),
     )
 }
+_PATTERN = type(re.compile(""))
+# What is made again by a call of its class; how to read the arguments of the call.
+_MADE_BY_CALL = {
+    range: lambda one: (one.start, one.stop, one.step),
+    slice: lambda one: (one.start, one.stop, one.step),
+    _PATTERN: lambda one: (one.pattern, one.flags),
+    datetime.date: lambda one: (one.year, one.month, one.day),
+    datetime.timedelta: lambda one: (one.days, one.seconds, one.microseconds),
+    decimal.Decimal: lambda one: (str(one),),
+    fractions.Fraction: lambda one: (one.numerator, one.denominator),
+}
+_CALLS = {kind.__name__: re.compile if kind is _PATTERN else kind for kind in _MADE_BY_CALL}
 # Modules whose objects are pickled, and what else their pickles may name.
 _PICKLED = frozenset(("datetime", "decimal", "fractions", "uuid", "pathlib", "ipaddress"))
 _IN_PICKLES = {
@@ -52,11 +77,16 @@ _IN_PICKLES = {
 _OPAQUE = (types.BuiltinFunctionType, types.MethodType, types.GeneratorType, types.FrameType, types.CodeType)
 _OF_INTERPRETER = (type(object.__eq__), type(dict.__contains__))  # methods that compare what is there
 _MADE_BY_PYTHON = 1 << 9  # of the flags of a class
-_open, _write, _close, _dumps, _clock = os.open, os.write, os.close, json.dumps, time.perf_counter
+_open, _write, _close, _dumps, _clock, _getpid = os.open, os.write, os.close, json.dumps, time.perf_counter, os.getpid
 _frame = sys._getframe  # noqa: SLF001
 _HERE = _frame(0).f_code.co_filename
-_state, _seen, _recorded, _counts, _asked = threading.local(), set(), set(), {}, set()
-_spent, _written = [0.0], [0]
+# What a class is, without code of its metaclass.
+_held_of, _flags_of = type.__dict__["__dict__"].__get__, type.__dict__["__flags__"].__get__
+_module, _qualname = type.__dict__["__module__"].__get__, type.__dict__["__qualname__"].__get__
+_state, _seen, _watched, _counts, _recorded = threading.local(), set(), set(), {}, {}
+_spent, _spent_on_made, _written = [0.0], [0.0], [0]
+_made = {}  # id of an object → the arguments that its class was called with, and its content after that
+_globals, _are_globals_known = {}, [False]
 
 
 def _absolute(path):
@@ -71,48 +101,77 @@ def _is_product(path):
 
 
 def _test():
-    """File and function of the test that compares, and whether it sends what it compares.
+    """File and function of the test that compares, and whether it sends what it compares; and the line.
 
     None if the code under test compares, or this file, or a test that does not count.
     """
-    frame, found, is_sent = _frame(2), None, False
+    frame, found, is_sent, line = _frame(2), None, False, 0
     while frame is not None:
         path = _absolute(frame.f_code.co_filename)
         is_sent = is_sent or (found is None and path in SENDERS)
         if path in FILES:
-            found = path, frame.f_code.co_name, is_sent
+            found, line = (path, frame.f_code.co_name, is_sent), frame.f_lineno
         elif found is None and (path == _HERE or _is_product(path)):
             return None
         frame = frame.f_back
     is_other = found and TESTS and found[1].startswith("test") and found[1] not in TESTS
-    return None if is_other else found
+    return None if is_other or found is None else (found, line)
+
+
+# --- What an object is, read without code of its class ---
+
+
+def _module_of(kind):
+    try:
+        found = _module(kind)
+    except AttributeError:  # some classes of extension modules have none
+        return ""
+    return found if type(found) is str else ""
 
 
 def _name_of(kind):
-    return kind.__module__ + ":" + kind.__qualname__
+    return _module_of(kind) + ":" + _qualname(kind)
 
 
+def _names_in(module):
+    return vars(module) if isinstance(module, types.ModuleType) else {}
+
+
+def _path_of(kind):
+    path = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
+    return _absolute(path) if type(path) is str else "<>"
+
+
+def _is_watched(kind):
+    path = _path_of(kind)
+    return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
+
+
+@functools.lru_cache(maxsize=4096)
 def _slots(kind):
     """The descriptors of the slots of a class, by their names."""
     found = {}
     for base in type.mro(kind):
-        for name, held in type.__getattribute__(base, "__dict__").items():
-            if isinstance(held, types.MemberDescriptorType) and base.__flags__ & _MADE_BY_PYTHON:
+        for name, held in _held_of(base).items():
+            if isinstance(held, types.MemberDescriptorType) and _flags_of(base) & _MADE_BY_PYTHON:
                 found.setdefault(name, held)
     return found
+
+
+def _dictionary(one):
+    """The attributes that an object has itself; LookupError if its class has another `__dict__`; None without one."""
+    holders = [_held_of(base)["__dict__"] for base in type.mro(type(one)) if "__dict__" in _held_of(base)]
+    if holders and not isinstance(holders[0], types.GetSetDescriptorType):
+        raise LookupError
+    return holders[0].__get__(one) if holders else None
 
 
 def _attributes(one):
     held = {}
     for name, slot in _slots(type(one)).items():
-        try:
+        with contextlib.suppress(AttributeError):  # it was never set
             held[name] = slot.__get__(one, type(one))
-        except AttributeError:  # it was never set
-            continue
-    try:
-        held.update(object.__getattribute__(one, "__dict__"))
-    except AttributeError:  # the class has slots alone
-        pass
+    held.update(_dictionary(one) or {})
     return sorted((name, item) for name, item in held.items() if isinstance(name, str))
 
 
@@ -124,13 +183,13 @@ def _base(kind):
 
 def _made_by_python(kind):
     """Whether objects of a class have only attributes: the class is derived from no other one of the interpreter."""
-    of_interpreter = next(base for base in type.mro(kind) if not base.__flags__ & _MADE_BY_PYTHON)
+    of_interpreter = next(base for base in type.mro(kind) if not _flags_of(base) & _MADE_BY_PYTHON)
     return of_interpreter is object and kind is not object
 
 
 def _is_pickled(one, kind):
     """Whether an object is of a module whose pickles contain no code, by what the module has, not by its name alone."""
-    module = kind.__module__
+    module = _module_of(kind)
     if module.partition(".")[0] == "numpy" and "numpy" in sys.modules:
         numpy = sys.modules["numpy"]
         return (kind is numpy.ndarray and not one.dtype.hasobject) or (issubclass(kind, numpy.generic) and _is_at(kind))
@@ -138,7 +197,59 @@ def _is_pickled(one, kind):
 
 
 def _is_at(kind):
-    return vars(sys.modules.get(kind.__module__, types)).get(kind.__qualname__) is kind and not _is_watched(kind)
+    return _names_in(sys.modules.get(_module_of(kind))).get(_qualname(kind)) is kind and not _is_watched(kind)
+
+
+def _global_of(one):
+    """Where a module or class of the repository has an object of one of its classes: "module:name"; "" if it does not.
+
+    Code may ask whether an object is this one.
+    """
+    if not _are_globals_known[0]:
+        _are_globals_known[0] = True
+        _globals.clear()
+        waiting = [(name + ":", vars(module)) for name, module in list(sys.modules.items()) if _is_of_product(module)]
+        waiting += [(_name_of(kind) + ".", _held_of(kind)) for kind in list(_watched)]
+        for place, names in waiting:
+            for name, held in list(names.items()):
+                if type(held) in _watched and type(name) is str and "." not in name:
+                    _globals.setdefault(id(held), place + name)
+        # What is in a table of a module, or in such an object, such as a registry.
+        for place, names in waiting:
+            for name, held in list(names.items()):
+                inner = _names_of(held) if type(name) is str and type(held) not in (type, enum.EnumMeta) else {}
+                for key, item in list(inner.items()):
+                    if type(item) in _watched and type(key) is str and "." not in key:
+                        _globals.setdefault(id(item), place + name + "." + key)
+    found = _globals.get(id(one), "")
+    return found if found and _at(found) is one else ""
+
+
+def _is_of_product(module):
+    path = _names_in(module).get("__file__")
+    path = _absolute(path) if type(path) is str else "<>"
+    return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
+
+
+def _names_of(holder):
+    """What a class, a table or an object of the repository has by name."""
+    if isinstance(holder, type):
+        return _held_of(holder)
+    if type(holder) is dict:
+        return holder
+    with contextlib.suppress(LookupError):
+        return dict(_attributes(holder)) if type(holder) in _watched else {}
+    return {}
+
+
+def _at(place):
+    """What is at a place that `_global_of` returns; None if there is nothing."""
+    module, _, path = place.partition(":")
+    names, found = _names_in(sys.modules.get(module)), None
+    for part in path.split("."):
+        found = names.get(part)
+        names = _names_of(found)
+    return found
 
 
 class _Unpickler(pickle.Unpickler):
@@ -148,44 +259,60 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(module + "." + name)
 
 
-def _packed(*values):  # noqa: C901 - a case for each kind of value
-    """The content of values, as JSON, of which parts beyond the limits are opaque."""
+def _packed(*values, content_alone=False):  # noqa: C901 - a case for each kind of value
+    """The content of values, as JSON, of which parts beyond the limits are opaque; and how the values were made."""
     numbers, kept, begun, found = {}, [], [0], []
 
     def plain(base, one):
-        if base in ("str", "bytes", "bytearray"):
+        if base in _TEXTS:
             text = _BASES[base].__getitem__(one, slice(None))
             return text if base == "str" else bytes(text).hex()
         return int.__add__(one, 0) if base == "int" else repr(_BASES[base].__add__(one, 0))
+
+    def named(one, kind):
+        """What is known by its name, or made again by a call; None if it is not."""
+        if issubclass(kind, enum.Enum):
+            name = object.__getattribute__(one, "__dict__").get("_name_")
+            if type(name) is str and _held_of(kind).get("_member_map_", {}).get(name) is one:
+                return ["enum", _name_of(kind), name]
+            value = object.__getattribute__(one, "__dict__").get("_value_")
+            return ["flag", _name_of(kind), value] if type(value) is int else None
+        if issubclass(kind, type):
+            return ["class", _name_of(one)]
+        if kind is types.ModuleType:
+            return ["module", one.__name__]
+        if kind in _MADE_BY_CALL:
+            return ["call", kind.__name__, [pack(item, 0) for item in _MADE_BY_CALL[kind](one)]]
+        with contextlib.suppress(Exception):  # what it contains may not be pickled
+            return ["pickled", pickle.dumps(one, 2).hex()] if _is_pickled(one, kind) else None
+        return None
 
     def pack(one, depth):
         kind = type(one)
         if one is None or kind is bool:
             return one
-        if kind is int or (kind is str and len(one) <= _MOST_TEXT):
+        if (kind is int and one.bit_length() <= _MOST_BITS) or (kind is str and len(one) <= _MOST_TEXT):
             return [kind.__name__, plain(kind.__name__, one)]
         if id(one) in numbers:
             return ["again", numbers[id(one)]]
+        name = named(one, kind)
+        if name is not None:
+            return name
         number = numbers[id(one)] = len(numbers)
         kept.append(one)
-        if isinstance(one, enum.Enum):
-            return ["enum", _name_of(kind), one.name]
-        if issubclass(kind, type):
-            return ["class", _name_of(one)]
-        if kind is types.ModuleType:
-            return ["module", one.__name__]
-        if _is_pickled(one, kind):
-            try:
-                return ["pickled", pickle.dumps(one, 2).hex()]
-            except Exception:  # noqa: BLE001 - what it contains
-                return ["opaque", number, _name_of(kind)]
         base = _base(kind)
         is_beyond = number - begun[0] > _MOST_PARTS or depth > _MOST_DEPTH
-        is_beyond = is_beyond or (base in ("str", "bytes", "bytearray") and _BASES[base].__len__(one) > _MOST_TEXT)
-        if is_beyond or isinstance(one, _OPAQUE) or not (base or _made_by_python(kind)):
+        is_beyond = is_beyond or (base in _TEXTS and _BASES[base].__len__(one) > _MOST_TEXT)
+        is_beyond = is_beyond or (base == "int" and int.bit_length(one) > _MOST_BITS)
+        if is_beyond or issubclass(kind, _OPAQUE) or not (base or _made_by_python(kind)):
             return ["opaque", number, _name_of(kind)]
         content = None
-        if base in ("int", "float", "complex", "str", "bytes", "bytearray"):
+        is_builtin = kind is _BASES.get(base)
+        try:
+            attributes = [] if is_builtin else _attributes(one)
+        except LookupError:
+            return ["opaque", number, _name_of(kind)]
+        if base in ("int", "float", "complex") or base in _TEXTS:
             content = plain(base, one)
         elif base in ("dict", "OrderedDict"):
             keys = _BASES[base].__iter__(one)
@@ -194,10 +321,16 @@ def _packed(*values):  # noqa: C901 - a case for each kind of value
             content = [pack(item, depth + 1) for item in BaseException.__dict__["args"].__get__(one)]
         elif base:
             content = [pack(item, depth + 1) for item in _BASES[base].__iter__(one)]
-            content = sorted(content, key=_dumps) if base in ("set", "frozenset") else content
-        is_builtin = kind is _BASES.get(base)
-        held = [] if is_builtin else [[name, pack(item, depth + 1)] for name, item in _attributes(one)]
-        return ["object", number, _name_of(kind), base, content, held]
+            content = sorted(content, key=_without_numbers) if base in ("set", "frozenset") else content
+        held = [[name, pack(item, depth + 1)] for name, item in attributes]
+        return ["object", number, _name_of(kind), base, content, held, *origin(one, kind, depth)]
+
+    def origin(one, kind, depth):
+        if content_alone or kind not in _watched:
+            return []
+        place, made = _global_of(one), _made.get(id(one)) if depth == 0 else None
+        is_as_made = made is not None and made[1] == _without_numbers(*_packed(one, content_alone=True))
+        return [place, made[0] if is_as_made else None] if place or is_as_made else []
 
     for value in values:
         begun[0] = len(numbers)
@@ -215,8 +348,8 @@ def _class_of(name):
     return next(kind for kind in _classes() if _name_of(kind) == name)
 
 
-def _unpacked(packed, known):  # noqa: C901 - a case for each kind of value
-    """The values, of which objects have only attributes that are known of their classes, and whether all are whole."""
+def _unpacked(packed):  # noqa: C901 - a case for each kind of value
+    """The values, and whether all are whole."""
     made, is_whole = {}, [True]
 
     def make(one):
@@ -229,20 +362,31 @@ def _unpacked(packed, known):  # noqa: C901 - a case for each kind of value
             return made[one[1]]
         if tag == "enum":
             return _class_of(one[1])[one[2]]
-        if tag == "class":
-            return _class_of(one[1])
-        if tag == "module":
-            return sys.modules[one[1]]
+        if tag == "flag":
+            return _class_of(one[1])(one[2])
+        if tag in ("class", "module"):
+            return _class_of(one[1]) if tag == "class" else sys.modules[one[1]]
+        if tag == "call":
+            return _CALLS[one[1]](*[make(item) for item in one[2]])
         if tag == "pickled":
             return _Unpickler(io.BytesIO(bytes.fromhex(one[1]))).load()
-        if tag == "opaque":
-            is_whole[0] = False
-            made[one[1]] = found = object()
+        if tag in ("opaque", "made"):
+            found = object() if tag == "opaque" else call(*one[2:])
+            is_whole[0] = is_whole[0] and tag != "opaque"
+            made[one[1]] = found
             return found
-        return made_object(*one[1:])
+        return make_object(*one[1:])
 
-    def made_object(number, name, base, content, held):
+    def call(name, arguments, named):
+        return _class_of(name)(*[make(item) for item in arguments], **{key: make(item) for key, item in named})
+
+    def make_object(number, name, base, content, held, place="", text=""):
         kind = _class_of(name)
+        there = _at(place) if place else None
+        # The object that the repository has itself, if it has the same content there.
+        if type(there) is kind and _without_numbers(*_packed(there, content_alone=True)) == text:
+            made[number] = there
+            return there
         of = _BASES.get(base, BaseException if base else object)
         if base in ("tuple", "frozenset"):
             new = of.__new__(kind, [make(item) for item in content])
@@ -266,20 +410,25 @@ def _unpacked(packed, known):  # noqa: C901 - a case for each kind of value
             new.args = tuple(make(item) for item in content)
         slots = _slots(kind)
         for attribute, item in held:
-            if attribute in slots and attribute in known.get(name, ()):
+            if attribute in slots:
                 slots[attribute].__set__(new, make(item))
-            elif attribute in known.get(name, ()):
-                object.__getattribute__(new, "__dict__")[attribute] = make(item)
+            else:
+                _dictionary(new)[attribute] = make(item)
         return new
 
     return [make(one) for one in packed], is_whole[0]
 
 
-def _append(record):
+def _without_numbers(one):
+    """A packed value as text, without the numbers of its objects."""
+    return re.sub(r'\["(again|opaque|object)", \d+', r'["\1"', _dumps(one))
+
+
+# --- What a test compares ---
+
+
+def _append(*record):
     line = (_dumps(record) + "\n").encode()
-    if line in _recorded:
-        return
-    _recorded.add(line)
     _written[0] += len(line)
     try:
         target = _open(OUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -287,6 +436,16 @@ def _append(record):
         return
     _write(target, line)
     _close(target)
+
+
+def _record(test, number, *found):
+    """Record what the comparison with this number in a test is; if it is as another one, by its number alone."""
+    key = test, _dumps(found)
+    if key in _recorded:
+        _append("at", _recorded[key], number)
+        return
+    _recorded[key] = _getpid() * _MOST_BYTES + len(_recorded)  # not that of another process
+    _append("compared", _recorded[key], number, test[0], test[1], test[2], *found)
 
 
 def _wrapped(method, held, label):
@@ -297,22 +456,27 @@ def _wrapped(method, held, label):
     function = held if isinstance(held, types.FunctionType) else call
 
     def compare(self, *others, **named):
-        test = None if len(others) != 1 or named or getattr(_state, "busy", False) else _test()
+        test = None if len(others) + len(named) != 1 or getattr(_state, "busy", False) else _test()
         if test is None:
             return function(self, *others, **named)
+        test, line = test
+        other = (*others, *named.values())[0]
         _state.busy = True
         try:
-            pair = _content(test, self, others[0])
-            _ask(test)
+            _counts[test] = _counts.get(test, 0) + 1
+            _counts[test, line] = _counts.get((test, line), 0) + 1
+            number = line * _MOST_AT_LINE + _counts[test, line]
+            pair = _content(test, self, other)
+            _ask(test, number)
         finally:
             _state.busy = False
-        answer = function(self, *others)
+        answer = function(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
             except Exception:  # noqa: BLE001 - an array of truth values
                 return answer
-            _append(["compared", test[0], test[1], test[2], label + "." + method, decided, pair])
+            _record(test, number, label + "." + method, decided, pair)
         return answer
 
     return functools.wraps(held)(compare) if callable(held) else compare
@@ -320,34 +484,43 @@ def _wrapped(method, held, label):
 
 def _content(test, one, other):
     """The content of a pair; None, with a record that there is more, if it is too large, or there are too many."""
-    begun = _clock()
-    _counts[test] = _counts.get(test, 0) + 1
-    try:
-        if _counts[test] <= _MOST_EVENTS and _spent[0] <= _SECONDS and _written[0] <= _MOST_BYTES:
-            return _packed(one, other)
-    except Exception:  # noqa: BLE001 - whatever an object is that cannot be read
-        pass
-    finally:
-        _spent[0] += _clock() - begun
-    _append(["more", test[0], test[1]])
-    return None
+    begun, found = _clock(), None
+    if _counts[test] <= _MOST_EVENTS and _spent[0] <= _SECONDS and _written[0] <= _MOST_BYTES:
+        with contextlib.suppress(Exception):  # whatever an object is that cannot be read
+            found = _packed(one, other)
+    _spent[0] += _clock() - begun
+    if found is None and (test, "more") not in _recorded:
+        _recorded[test, "more"] = ""
+        _append("more", *test)
+    return found
 
 
-def _ask(test):
-    """Compare the pairs of the questions for this test, once."""
-    if not QUESTIONS or test[:2] in _asked:
-        return
-    _asked.add(test[:2])
-    with open(QUESTIONS, encoding="utf-8") as file:
-        questions = json.load(file)
-    for number, path, function, method, pair in questions["pairs"]:
-        if (path, function) == test[:2]:
+def _read_questions():
+    """The questions, by the test and the number of its comparison where they are asked."""
+    found = collections.defaultdict(list)
+    if QUESTIONS:
+        with open(QUESTIONS, encoding="utf-8") as file:
+            for number, (path, function, is_sent, places, method, pair) in enumerate(json.load(file)):
+                found[path, function].append((number, method, pair))
+                for place in places:
+                    found[path, function, is_sent, place].append((number, method, pair))
+    return found
+
+
+def _ask(test, number):
+    """Compare the pairs of the questions for this comparison of a test; at its first one, all pairs of the test."""
+    at_first = _questions.pop(test[:2], ())
+    for is_exact, questions in ((False, at_first), (True, _questions.pop((*test, number), ()))):
+        for question, method, pair in questions:
             try:
-                (one, other), is_whole = _unpacked(pair, questions["attributes"])
+                (one, other), is_whole = _unpacked(pair)
                 answer = bool(_OPERATORS[method](one, other) if method in _OPERATORS else getattr(one, method)(other))
             except BaseException:  # noqa: BLE001 - the code under test may not know such objects
                 answer, is_whole = None, False
-            _append(["answer", number, answer, is_whole])
+            _append("answer", question, answer, is_whole, is_exact)
+
+
+# --- Watching classes ---
 
 
 def _classes():
@@ -361,17 +534,9 @@ def _classes():
     return known
 
 
-def _path_of(kind):
-    return _absolute(getattr(sys.modules.get(kind.__module__), "__file__", None) or "<>")
-
-
-def _is_watched(kind):
-    path = _path_of(kind)
-    return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
-
-
 def install():
     """Watch the classes of the repository that are known by now, but for those of the test files."""
+    _are_globals_known[0] = False
     for kind in _classes() - _seen:
         _seen.add(kind)
         if _is_watched(kind):
@@ -379,27 +544,66 @@ def install():
 
 
 def _watch_all(kind):
-    for method in (*_METHODS, *filter(_NAMED.match, list(type.__getattribute__(kind, "__dict__")))):
+    _watched.add(kind)
+    _watch_making(kind)
+    for method in (*_METHODS, *filter(_NAMED.match, list(_held_of(kind)))):
         _watch(kind, method)
 
 
 def _watch(kind, method):
     """Watch a method of a class: its own, or one that it inherits from Python's library."""
-    for base in type.mro(kind):
-        held = type.__getattribute__(base, "__dict__").get(method)
-        if held is None and method not in type.__getattribute__(base, "__dict__"):
-            continue
-        is_own = base is kind or (isinstance(held, types.FunctionType) and not _is_watched(base))
-        if held is None or isinstance(held, _OF_INTERPRETER):
-            return
-        code = getattr(held, "__code__", None)
-        is_bound = isinstance(held, (property, classmethod, staticmethod))
-        if is_own and not is_bound and (code is None or code.co_filename != _HERE):
-            try:
-                type.__setattr__(kind, method, _wrapped(method, held, _name_of(kind)))
-            except (TypeError, AttributeError):
-                pass
+    base = next((base for base in type.mro(kind) if method in _held_of(base)), object)
+    held = _held_of(base).get(method)
+    if held is None or isinstance(held, (property, classmethod, staticmethod, *_OF_INTERPRETER)):
         return
+    is_own = base is kind or (isinstance(held, types.FunctionType) and not _is_watched(base))
+    code = getattr(held, "__code__", None)
+    if is_own and (code is None or code.co_filename != _HERE):
+        with contextlib.suppress(TypeError, AttributeError):  # the class allows no change
+            type.__setattr__(kind, method, _wrapped(method, held, _name_of(kind)))
+
+
+def _watch_making(kind):
+    """Remember the arguments with which objects of a class are made."""
+    held = _held_of(kind).get("__init__")
+    if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
+        return
+
+    def make(self, *arguments, **named):
+        building = _state.__dict__.setdefault("building", set())
+        is_inner = id(self) in building or getattr(_state, "busy", False)
+        if is_inner or _spent_on_made[0] > _MADE_SECONDS or len(_made) > _MOST_MADE:
+            return held(self, *arguments, **named)
+        packed = _timed(lambda: _packed_call(arguments, named))
+        building.add(id(self))
+        try:
+            return held(self, *arguments, **named)
+        finally:
+            building.discard(id(self))
+            text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
+            if packed is not None and text is not None:
+                _made[id(self)] = packed, text
+
+    with contextlib.suppress(TypeError, AttributeError):  # the class allows no change
+        type.__setattr__(kind, "__init__", functools.wraps(held)(make))
+
+
+def _packed_call(arguments, named):
+    names = sorted(named)
+    values = _packed(*arguments, *[named[name] for name in names])
+    return [values[: len(arguments)], [[name, values[len(arguments) + place]] for place, name in enumerate(names)]]
+
+
+def _timed(read):
+    begun, is_busy = _clock(), getattr(_state, "busy", False)
+    _state.busy = True
+    try:
+        return read()
+    except Exception:  # noqa: BLE001 - whatever an object is that cannot be read
+        return None
+    finally:
+        _state.busy = is_busy
+        _spent_on_made[0] += _clock() - begun
 
 
 def _importing(load):
@@ -423,13 +627,14 @@ def _building(build):
     @functools.wraps(build)
     def building(*arguments, **named):
         kind = build(*arguments, **named)
-        if isinstance(kind, type) and "<locals>" in kind.__qualname__ and _is_watched(kind):
+        if isinstance(kind, type) and "<locals>" in _qualname(kind) and _is_watched(kind):
             _watch_all(kind)
         return kind
 
     return building
 
 
+_questions = _read_questions()
 install()
 builtins.__import__ = _importing(builtins.__import__)
 builtins.__build_class__ = _building(builtins.__build_class__)
