@@ -31,7 +31,7 @@ from swegym_env.files import write_atomically
 from swegym_env.grading.blind import BlindTests
 from swegym_env.grading.task_tests import Run, TaskTests
 from swegym_env.grading.verdict import UNPROVEN, Verdict
-from swegym_env.languages import Compared, ComparedObjects, Content, Scrutiny, language_of
+from swegym_env.languages import Compared, ComparedObjects, Content, Scrutiny, language_of, line_of
 from swegym_env.long_work import begins
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import task_to_row
@@ -312,10 +312,25 @@ class _Recorder:
         """What a test has compared, but for what it sends as well if it is settled."""
         return [one for one in recorded.of(name) if not (one.is_sent and name in self.settled)]
 
-    def proves(self, recorded: _Recorded, name: str) -> bool:
-        """Whether a blind run proves a test, and all that it compares."""
-        is_known = name in self.verdict.proof_tests and name not in recorded.objects.more
-        return is_known and all(one.is_sent for one in recorded.of(name))
+    def proves(self, of_gold: _Recorded, name: str) -> bool:
+        """Whether a blind run proves a test, and all that it compares and the base commit does not compare so."""
+        if name not in self.verdict.proof_tests or name in of_gold.objects.more or self.blind is None:
+            return False
+        texts = self.blind.rewritten(self.tests.task).files
+        # Code that a blind test begins with may take a line.
+        added = {path: text.count("\n") - self.blind.files[path].count("\n") for path, text in texts.items()}
+        sent = {
+            place.partition("|")[0].rpartition(":")[0] for place, pair in self.blind.pairs.items() if name in pair.names
+        }
+        left = {
+            (_asking(one), number)
+            for one in of_gold.of(name)
+            for number in one.places
+            if not one.is_sent and f"{one.path}:{line_of(number) - added.get(one.path, 0)}" not in sent
+        }
+        if not left:
+            return True
+        return left <= {(_asking(one), number) for one in self.known("").of(name) for number in one.places}
 
     def varied(
         self, patch: str, gold: str, differing: Sequence[Compared], known: Collection[Compared], found: _Recorded

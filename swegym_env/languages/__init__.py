@@ -347,6 +347,10 @@ class Blinded:
     open: frozenset[str] = frozenset()
 
 
+COMPARISONS_AT_LINE = 1_000_000
+"""No line makes more comparisons that are recorded."""
+
+
 @dataclass(frozen=True)
 class Content:
     """What an object consists of.
@@ -375,8 +379,8 @@ class Compared:
         contents: the content of each.
         is_sent: whether the test sends them as well.
         is_whole: whether the content says all of both.
-        places: numbers of the comparisons of the function that are this one: each stands for the line of the function,
-            and for how many comparisons it has made before.
+        places: numbers of the comparisons of the function that are this one: each stands for a line, see `line_of`, and
+            for how many comparisons it has made before.
         is_elsewhere: of a question, whether it is asked at other comparisons, since there is none with these numbers.
     """
 
@@ -390,6 +394,11 @@ class Compared:
     is_whole: bool
     places: tuple[int, ...] = ()
     is_elsewhere: bool = False
+
+
+def line_of(place: int) -> int:
+    """The line of the function that makes the comparison with this number (`Compared.places`)."""
+    return place // COMPARISONS_AT_LINE
 
 
 @dataclass(frozen=True)

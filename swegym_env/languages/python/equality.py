@@ -36,7 +36,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from swegym_env.languages import Blinded, Compared, ComparedObjects, Content
+from swegym_env.languages import COMPARISONS_AT_LINE, Blinded, Compared, ComparedObjects, Content
 from swegym_env.languages.python.source import code_of, names_of, place_of, target_tests, tests_in
 
 __all__ = ["compared_objects", "record_comparisons", "vary_compared"]
@@ -73,6 +73,7 @@ def record_comparisons(
         "SENDERS": (*senders,),
         "ROOT": _ROOT,
         "QUESTIONS": asked if questions else "",
+        "AT_LINE": COMPARISONS_AT_LINE,
     }
     changed = {path: f"{files[path].rstrip()}\n\n\nexec({code_of(recorder)}, {settings})\n" for path in paths}
     support = {recorder: _RECORDER.read_text(encoding="utf-8")}

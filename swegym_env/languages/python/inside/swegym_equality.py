@@ -2,11 +2,12 @@
 
 Test files execute this file at their end in a dictionary with `OUT`, the path of the file to which records are
 appended, `FILES`, the paths of the test files, `TESTS`, the names of the tests that count, or none for all, `SENDERS`,
-the paths of the modules with which they send values, `ROOT`, the directory of the repository, and `QUESTIONS`, the path
-of a file with pairs of objects, or "". From then on, each time a test compares an object by a method of a class of the
-repository (`__eq__`, …, `same_as`), the content of both objects is recorded, with the answer. It is read without any
-code of their classes. Where a test compares, the pairs of the questions that belong to it are made, again without any
-code of their classes, and compared. A record is one line of JSON. Runs on Python 3.5 and newer.
+the paths of the modules with which they send values, `ROOT`, the directory of the repository, `QUESTIONS`, the path of
+a file with pairs of objects, or "", and `AT_LINE`, the number of places that a line has. From then on, each time a test
+compares an object by a method of a class of the repository (`__eq__`, …, `same_as`), the content of both objects is
+recorded, with the answer, and how each was made. It is read without any code of their classes. Where a test compares,
+the pairs of the questions that belong to it are made, again without any code of their classes but for calls that make
+objects, and compared. A record is one line of JSON. Runs on Python 3.5 and newer.
 """
 
 import builtins
@@ -31,7 +32,7 @@ import types
 
 OUT, ROOT = globals().get("OUT", os.devnull), globals().get("ROOT", os.getcwd())
 FILES, SENDERS, QUESTIONS = globals().get("FILES", ()), globals().get("SENDERS", ()), globals().get("QUESTIONS", "")
-TESTS = globals().get("TESTS", ())
+TESTS, AT_LINE = globals().get("TESTS", ()), globals().get("AT_LINE", 1)
 _METHODS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__")
 _OPERATORS = {name: getattr(operator, name) for name in _METHODS}
 # Methods of the product that tell whether two objects are equal.
@@ -465,7 +466,7 @@ def _wrapped(method, held, label):
         try:
             _counts[test] = _counts.get(test, 0) + 1
             _counts[test, line] = _counts.get((test, line), 0) + 1
-            number = line * _MOST_AT_LINE + _counts[test, line]
+            number = line * AT_LINE + _counts[test, line]
             pair = _content(test, self, other)
             _ask(test, number)
         finally:
