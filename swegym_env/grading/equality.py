@@ -39,10 +39,11 @@ from swegym_env.tasks.task import task_to_row
 __all__ = ["examine_equality"]
 
 _LONGER = 4.0  # times the tests, that a run which records may take
-_MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES = 2000, 500, 100, 20, 50
+_MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES = 2000, 500, 100, 5, 50
+_MOST_CHARACTERS = 3_000_000  # of all questions
 _DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
 _FEWEST_TOLD, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
-_VERSION = 11
+_VERSION = 12
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _UNKNOWN = frozenset({(None, False)})
 _Place = tuple[str, str, bool, int]
@@ -150,7 +151,9 @@ def examine_equality(
         reversed_ones = [_reversed(one) for one in asked if _is_order(one)]
         about_missing = itertools.chain.from_iterable(one.questions for one in missing)
         questions = [*controls, *asked, *reversed_ones, *about_missing]
-        again = recorder.run(gold, questions, known)
+        sizes = itertools.accumulate(len(one.pair) + sum(len(side.text) for side in one.contents) for one in questions)
+        most = sum(size <= _MOST_CHARACTERS for size in sizes)
+        again = recorder.run(gold, questions[:most], known)
         answers = {one: again.objects.answers.get(number, _UNKNOWN) for number, one in enumerate(questions)}
     unsure = {one.method for one in controls if {answer for answer, _ in answers[one]} != {one.answer}}
     others = {one: {each for each in answers[one] if each[0] != one.answer} for one in asked}

@@ -316,7 +316,9 @@ def _packed(*values, content_alone=False):  # noqa: C901 - a case for each kind 
         if base in ("int", "float", "complex") or base in _TEXTS:
             content = plain(base, one)
         elif base in ("dict", "OrderedDict"):
-            keys = _BASES[base].__iter__(one)
+            keys = list(_BASES[base].__iter__(one))
+            if base == "dict" and all(type(key) is str for key in keys):
+                keys.sort()  # two equal ones may have been filled in another order
             content = [[pack(key, depth + 1), pack(dict.__getitem__(one, key), depth + 1)] for key in keys]
         elif base == "BaseException":
             content = [pack(item, depth + 1) for item in BaseException.__dict__["args"].__get__(one)]
