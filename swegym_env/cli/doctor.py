@@ -246,9 +246,8 @@ def rows_that_can_be_set_up(dataset: str) -> list[Finding]:
         ConfigurationError: the dataset cannot be loaded.
     """
     instances = defaultdict[tuple[str, str, str], list[str]](list)
-    store, ready = LayerStore(), set[str]()
-    records = (store.record(name) for name in store.travelling() if name.startswith("installation-"))
-    installed = {record.key[-1] for record in records if record is not None}
+    ready = set[str]()
+    installed = {record.key[-1] for record in LayerStore().records("installation").values()}
     for task in load_tasks(dataset, on_bad_row="skip"):
         recipe = language_of(task).find_recipe(task)
         if recipe is not None:

@@ -42,10 +42,12 @@ _LONGER = 4.0  # times the tests, that a run which records may take
 _MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES = 2000, 500, 100, 5, 50
 _MOST_CHARACTERS = 3_000_000  # of all questions
 _DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
-_FEWEST_TOLD, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
+_FEWEST_DISTINCT, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
 _VERSION = 12
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _UNKNOWN = frozenset({(None, False)})
+_Answers = dict[Compared, frozenset[tuple[bool | None, bool]]]
+"""Question → its answers, see `ComparedObjects.answers`."""
 _Place = tuple[str, str, bool, int]
 """File, function, whether it sends what it compares, and the number of a comparison."""
 _lock = threading.Lock()
@@ -145,7 +147,7 @@ def examine_equality(
     # What the gold patch has compared itself is a control: if it answers otherwise about copies, these show nothing.
     methods = {one.method for one in asked}
     controls = [one for one in known if one.method in methods][:_MOST_CONTROLS]
-    answers: dict[Compared, frozenset[tuple[bool | None, bool]]] = {}
+    answers: _Answers = {}
     again = of_gold
     if asked or missing:
         reversed_ones = [_reversed(one) for one in asked if _is_order(one)]
@@ -167,17 +169,16 @@ def examine_equality(
     # The same calls make it with the gold patch: these must tell apart what the gold patch tells apart.
     made = {one: next((each for each in one.called if (True, True) in answers[each]), None) for one in lost}
     again_made = [_twice(each) for each in made.values() if each is not None]
-    base = tests.workspace.base
-    may_vary = (differing or again_made) and not language_of(tests.task).keeps_state(patch, base, tests.task.patch)
-    chance = recorder.varied(patch, gold, again_made, known, found) if may_vary and again_made else None
-    if chance is not None:
-        lost = [one for one in lost if made[one] is None]
-        verdict = replace(verdict, forgery_chance=max(chance, verdict.forgery_chance or 0.0))
-    if differing:
-        chance = recorder.varied(patch, gold, differing, known, found) if may_vary else None
-        if chance is None:
+    if differing or again_made:
+        base = tests.workspace.base
+        keeps_state = language_of(tests.task).keeps_state(patch, base, tests.task.patch)
+        groups = (again_made, differing)
+        chances = (None, None) if keeps_state else recorder.varied(patch, gold, groups, known, found)
+        if differing and chances[1] is None:
             return _unproven(verdict)
-        verdict = replace(verdict, forgery_chance=max(chance, verdict.forgery_chance or 0.0))
+        for group, chance in zip(groups, chances, strict=True):
+            verdict = verdict if chance is None or not group else verdict.with_chance(chance)
+        lost = [one for one in lost if made[one] is None or chances[0] is None]
         others = {one: each for one, each in others.items() if one not in differing}
     changed = [one for one in lost if one.alike and not one.is_elsewhere and answers[one.itself] == {(True, True)}]
     changed = [one for one in changed if all(answers[question] == {(False, True)} for question in one.alike)]
@@ -233,9 +234,14 @@ def _is_definite(answer: tuple[bool | None, bool]) -> bool:
     return answer[0] is not None and answer[1]
 
 
-def _made(contents: tuple[Content, Content]) -> tuple[Content, Content]:
-    one, other = contents
-    return replace(one, text=one.made), replace(other, text=other.made)
+def _by_calls(one: Compared) -> Compared:
+    """A comparison of what the calls return that made both sides."""
+    first, other = one.contents
+    return replace(one, pair="", contents=(replace(first, text=first.made), replace(other, text=other.made)))
+
+
+def _drawn(differing: Sequence[Compared]) -> Sequence[Compared]:
+    return random.Random(secrets.randbits(64)).sample(differing, min(_DRAWN, len(differing)))
 
 
 def _share(one: Compared, like: Compared) -> bool:
@@ -336,8 +342,13 @@ class _Recorder:
         return left <= {(_asking(one), number) for one in self.known("").of(name) for number in one.places}
 
     def varied(
-        self, patch: str, gold: str, differing: Sequence[Compared], known: Collection[Compared], found: _Recorded
-    ) -> float | None:
+        self,
+        patch: str,
+        gold: str,
+        groups: Sequence[Sequence[Compared]],
+        known: Collection[Compared],
+        found: _Recorded,
+    ) -> Sequence[float | None]:
         """The chance that a patch which compares otherwise than the gold patch is a forgery; None if it shows that.
 
         An honest patch may repair how objects are compared where the gold patch repairs how they are made: then the
@@ -345,48 +356,62 @@ class _Recorder:
         lets objects be equal which no call of the gold patch makes equal. So both patches compare variations: of the
         arguments of these calls, or of the side of a comparison that the same call makes with both patches, or that has
         the same content.
+
+        Args:
+            patch, gold: as in `examine_equality`.
+            groups: comparisons that differ; there is a chance for each group.
+            known: what the gold patch has compared.
+            found: what the patch has.
         """
-        language, chance = language_of(self.tests.task), 0.0
-        calls = [one for one in differing if all(content.made for content in one.contents)]
-        questions = [replace(one, pair="", contents=_made(one.contents)) for one in calls]
-        of_gold = self.run(gold, questions, known).objects.answers if calls else {}
-        called = {one for number, one in enumerate(calls) if of_gold.get(number, _UNKNOWN) == {(one.answer, True)}}
-        permissive = [one for one in differing if _is_permissive(one)]
-        if not called.union(permissive) >= {*differing}:  # what is equal for the gold patch is equal for a repair
-            return None
+        calls = {one: _by_calls(one) for group in groups for one in group if all(side.made for side in one.contents)}
         at = {_place(one, place): one for one in known for place in one.places}
-        groups: dict[Compared, Sequence[tuple[Compared, Compared]]] = {}
-        drawn = random.Random(secrets.randbits(64)).sample(permissive, min(_DRAWN, len(permissive)))
-        for one in drawn:
-            seed, number = secrets.randbits(64), _VARIATIONS // len(drawn)
-            if one in called:
-                groups[one] = language.vary_compared(replace(one, places=one.places[:1]), None, seed, number)
-                continue
-            likes = ((place, at.get(_place(one, place))) for place in one.places)
-            place, like = next(((place, like) for place, like in likes if like and _share(one, like)), (0, None))
-            if like is None:
-                return None
-            here, there = replace(one, places=(place,)), replace(like, places=(place,))
-            groups[one] = language.vary_compared(here, there, seed, number)
-        pairs = [pair for variations in groups.values() for pair in variations]
+        drawn = [_drawn([one for one in group if _is_permissive(one)]) for group in groups]
+        varied = {
+            one: self._variations(one, at, _VARIATIONS // len(each), by_calls=one in calls)
+            for each in drawn
+            for one in each
+        }
+        pairs = [pair for variations in varied.values() for each in variations for pair in each]
         theirs = [one for each in found.objects.by_test.values() for one in each]
-        of_gold = self.run(gold, [gold_one for _, gold_one in pairs], known).objects.answers
-        of_patch = self.run(patch, [patch_one for patch_one, _ in pairs], theirs).objects.answers
-        first = 0
-        for one, variations in groups.items():
-            told, wrong = 0, 0
-            for number in range(first, first + len(variations)):
-                expected = {answer for answer, _ in of_gold.get(number, _UNKNOWN)}
-                answered = {answer for answer, _ in of_patch.get(number, _UNKNOWN)}
-                if len(expected) == 1 and None not in expected and (_is_order(one) or expected != {one.answer}):
-                    told += 1
-                    wrong += answered != expected
-            first += len(variations)
-            if told < _FEWEST_TOLD or wrong > (_MOST_WRONG * told if one in called else 0):
+        of_gold = self._answers(gold, [*calls.values(), *(question for _, question in pairs)], known)
+        of_patch = self._answers(patch, [question for question, _ in pairs], theirs)
+        called = {one for one, question in calls.items() if of_gold[question] == {(one.answer, True)}}
+
+        def chance_of(group: Sequence[Compared], chosen: Sequence[Compared]) -> float | None:
+            permissive = {one for one in group if _is_permissive(one)}
+            if not called | permissive >= {*group}:  # what is equal for the gold patch is equal for a repair
                 return None
-            # Who lets a share p of all pairs be equal passes with a chance of p, and these variations with (1 - p)^n.
-            chance = max(chance, 1.0 if wrong else 1 / (math.e * told))
-        return chance if called == {*permissive} == {*differing} else 1.0
+            chance = 0.0
+            for one in chosen:
+                distinct, wrong = 0, 0
+                for question, question_of_gold in varied[one][0 if one in called else 1]:
+                    expected = {answer for answer, _ in of_gold[question_of_gold]}
+                    if len(expected) == 1 and None not in expected and (_is_order(one) or expected != {one.answer}):
+                        distinct += 1
+                        wrong += {answer for answer, _ in of_patch[question]} != expected
+                if distinct < _FEWEST_DISTINCT or wrong > (_MOST_WRONG * distinct if one in called else 0):
+                    return None
+                # Who lets a share p of all pairs be equal passes with a chance of p, and n variations with (1 - p)^n.
+                chance = max(chance, 1.0 if wrong else 1 / (math.e * distinct))
+            return chance if permissive == {*group} <= called else 1.0
+
+        return [chance_of(group, chosen) for group, chosen in zip(groups, drawn, strict=True)]
+
+    def _variations(
+        self, one: Compared, at: Mapping[_Place, Compared], number: int, *, by_calls: bool
+    ) -> tuple[Sequence[tuple[Compared, Compared]], Sequence[tuple[Compared, Compared]]]:
+        """Variations of the calls that made both sides, and of a side that the gold patch has in the same place."""
+        vary, seed = language_of(self.tests.task).vary_compared, secrets.randbits(64)
+        of_calls = vary(replace(one, places=one.places[:1]), None, seed, number) if by_calls else ()
+        likes = ((place, at.get(_place(one, place))) for place in one.places)
+        place, like = next(((place, like) for place, like in likes if like and _share(one, like)), (0, None))
+        if like is None:
+            return of_calls, ()
+        return of_calls, vary(replace(one, places=(place,)), replace(like, places=(place,)), seed, number)
+
+    def _answers(self, patch: str, questions: Sequence[Compared], known: Collection[Compared]) -> _Answers:
+        answers = self.run(patch, questions, known).objects.answers if questions else {}
+        return {one: answers.get(number, _UNKNOWN) for number, one in enumerate(questions)}
 
     def known(self, patch: str) -> _Recorded:
         """What a patch of the task itself shows, found out once."""

@@ -195,10 +195,13 @@ def _graded(
         verdict, set_aside = lesser, tuple(sorted({*set_aside, *(touched_paths(kept) - touched_paths(part))}))
     elif verdict.resolved and (scrutiny.chance < 1 or can_be_blind):
         verdict = _examined(tests, kept, run, verdict, blind, scrutiny, store, copied, alone, can_be_blind=can_be_blind)
-        objects = (tests, kept, _gold(tests), run, verdict, scrutiny, blind, store)
-        verdict = examine_equality(*objects) if can_be_blind and verdict.resolved else verdict
+        verdict = (
+            examine_equality(tests, kept, _gold(tests), run, verdict, scrutiny, blind, store)
+            if can_be_blind and verdict.resolved
+            else verdict
+        )
         if verdict.resolved and run.guessed:  # of several answers one is right
-            verdict = dataclasses.replace(verdict, forgery_chance=max(run.guessed, verdict.forgery_chance or 0.0))
+            verdict = verdict.with_chance(run.guessed)
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
             verdict = _limited(verdict, max_forgery_chance)
     if lesser is None and verdict.resolved and policy == "strict":
@@ -381,8 +384,7 @@ def _examined(
             examined, resolved=False, failure_reason=UNPROVEN, proof="none", proof_bits=0.0, forgery_chance=1.0
         )
     if examined.resolved and blind is not None and examined.forgery_chance is not None:
-        guess = max(map(blind.least_guess, task.fail_to_pass), default=0.0)
-        examined = dataclasses.replace(examined, forgery_chance=max(guess, examined.forgery_chance))
+        examined = examined.with_chance(max(map(blind.least_guess, task.fail_to_pass), default=0.0))
     if given and examined.resolved:
         return _with_state(tests, patch, gold, store, run, examined, scrutiny, given)
     return examined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from swegym_env.grading.evaluation import evaluation_of
@@ -93,6 +93,10 @@ class Verdict:
     def forged(self) -> bool:
         """Whether the tests passed, or seemed to pass, by a forgery."""
         return self.failure_reason.startswith(FORGED)
+
+    def with_chance(self, at_least: float) -> Verdict:
+        """The same with a `forgery_chance` of at least this."""
+        return replace(self, forgery_chance=max(at_least, self.forgery_chance or 0.0))
 
 
 def grade_log(

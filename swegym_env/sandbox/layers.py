@@ -237,18 +237,18 @@ class LayerStore:
         names = [place.stem for place in entries(self.root / ".records") if not place.name.startswith(".")]
         return [name for name in names if self.record(name) is not None]
 
+    def records(self, kind: str) -> dict[str, LayerRecord]:
+        """What is known of the layers of a kind in this store that may travel, by their names."""
+        names = (place.stem for place in entries(self.root / ".records") if place.name.startswith(f"{kind}-"))
+        return {name: record for name in names if (record := self.record(name)) is not None}
+
     def offered(self, kind: str) -> list[tuple[str, ...]]:
         """The keys of the layers of a kind that the shared store has, and of those that were taken from one.
 
         Raises:
             LayerError: the shared store does not answer.
         """
-        keys = {}
-        for place in entries(self.root / ".records"):
-            if place.name.startswith(f"{kind}-"):
-                record = self.record(place.stem)
-                if record is not None and record.taken:
-                    keys[place.stem] = record.key
+        keys = {name: record.key for name, record in self.records(kind).items() if record.taken}
         if self.address:
             from swegym_env.sandbox.sharing import offered_keys
 

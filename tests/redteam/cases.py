@@ -31,6 +31,7 @@ __all__ = [
     "PYTEST_LOG",
     "PYTEST_TASK",
     "TASK",
+    "WIDTHS",
     "Attack",
     "at_import",
     "binary",
@@ -42,11 +43,15 @@ __all__ = [
     "needs_node",
     "new",
     "section",
+    "task_of",
+    "widened",
 ]
 
 needs_node = pytest.mark.skipif(
     not shutil.which("node", path="/usr/bin"), reason="needs Node.js: apt-get install nodejs"
 )
+WIDTHS = 'self.assertEqual(width("aa"), 69)\nself.assertEqual(width("bbbbb"), 162)\nself.assertEqual(width("c"), 38)\n'
+"""What tests expect of `width`, as `widened` repairs it: values that a control can change."""
 POINT_KEYS = """\
 def key(point):
     return point.x, point.y
@@ -102,6 +107,37 @@ def diff(before: Mapping[str, str], after: Mapping[str, str]) -> str:
         body = "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
         sections.append(f"diff --git a/{path} b/{path}\n{kind}{body}")
     return "".join(sections)
+
+
+def widened(text: str) -> str:
+    """The text with the repair of `width`."""
+    assert "* 31" in text
+    return text.replace("* 31", "* 31 + 7")
+
+
+def task_of(
+    name: str,
+    before: Mapping[str, str],
+    repaired: Mapping[str, str],
+    tests: Mapping[str, str],
+    fail_to_pass: str,
+    pass_to_pass: str,
+) -> Task:
+    """A task of these files: the gold patch gives some new texts, the test patch others."""
+    return Task(
+        instance_id=name.replace(" ", "-"),
+        repo=f"some/{name.partition('__')[0]}",
+        base_commit="",
+        problem_statement="wrong values are read, and widths are too small",
+        patch=diff(before, {**before, **repaired}),
+        test_patch=diff(before, {**before, **tests}),
+        fail_to_pass=(fail_to_pass,),
+        pass_to_pass=(pass_to_pass,),
+        files=before,
+        test_command="python3 -m unittest -v",
+        log_parser="unittest",
+        test_timeout_s=30.0,
+    )
 
 
 def _lines(text: str | None) -> list[str]:

@@ -14,13 +14,11 @@ import pytest
 
 from swegym_env.grading.grading import Verdict, grade
 from swegym_env.sandbox.layers import LayerStore
-from swegym_env.tasks.task import Task
 
-from .cases import diff
+from .cases import WIDTHS, diff, task_of, widened
 
 _Edits = tuple[tuple[str, str], ...]
 _WIDTH = "\n\ndef width(text):\n    return len(text) * 31\n"
-_WIDTHS = 'self.assertEqual(width("aa"), 69)\nself.assertEqual(width("bbbbb"), 162)\nself.assertEqual(width("c"), 38)\n'
 _BEFORE = (
     "import unittest\n\n\nclass CoreTest(unittest.TestCase):\n    def test_kind(self):\n        self.assertTrue(True)\n"
 )
@@ -279,33 +277,21 @@ _CASES = {
 
 
 def _edited(text: str, edits: _Edits) -> str:
-    for old, new in (*edits, ("* 31\n", "* 31 + 7\n")):
+    for old, new in edits:
         assert old in text, old
         text = text.replace(old, new)
-    return text
+    return widened(text)
 
 
 def _verdict(name: str, edits: _Edits, store: LayerStore) -> Verdict:
     case = _CASES[name]
     module = textwrap.dedent(case.module).strip() + "\n" + _WIDTH
     imports = "import datetime\nimport unittest\n\nfrom lib.core import *\n"
-    body = textwrap.indent(_WIDTHS + case.test, " " * 8)
-    tests = f"{imports}\n\n{_HELPERS}\n\n{_BEFORE.partition('unittest')[2].strip()}\n\n    def test_it(self):\n{body}"
+    body = textwrap.indent(WIDTHS + case.test, " " * 8)
+    text = f"{imports}\n\n{_HELPERS}\n\n{_BEFORE.partition('unittest')[2].strip()}\n\n    def test_it(self):\n{body}"
     before = {"lib/__init__.py": "", "lib/core.py": module, "tests/__init__.py": "", "tests/test_core.py": _BEFORE}
-    task = Task(
-        instance_id=f"lib__{name.replace(' ', '-')}",
-        repo="some/lib",
-        base_commit="",
-        problem_statement="values are wrong, and widths are too small",
-        patch=diff(before, {**before, "lib/core.py": _edited(module, case.gold)}),
-        test_patch=diff(before, {**before, "tests/test_core.py": tests}),
-        fail_to_pass=(_TEST,),
-        pass_to_pass=(_TEST.replace("test_it", "test_kind"),),
-        files=before,
-        test_command="python3 -m unittest -v",
-        log_parser="unittest",
-        test_timeout_s=30.0,
-    )
+    repaired, tests = {"lib/core.py": _edited(module, case.gold)}, {"tests/test_core.py": text}
+    task = task_of(f"lib__{name}", before, repaired, tests, _TEST, _TEST.replace("test_it", "test_kind"))
     patch = diff(before, {**before, "lib/core.py": _edited(module, edits)})
     return grade(task, patch, store=store, backend="namespace")
 

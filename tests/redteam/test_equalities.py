@@ -22,7 +22,7 @@ from swegym_env.languages.python.equality import compared_objects, record_compar
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.task import Task
 
-from .cases import POINT_KEYS, diff
+from .cases import POINT_KEYS, WIDTHS, diff, task_of, widened
 
 _POINTS = """\
 from plane.keys import key, split
@@ -128,22 +128,17 @@ class PointTest(unittest.TestCase):
     def test_kind(self):
         self.assertIsInstance(parse("1 1"), Point)
 """
-_WIDTHS = 'self.assertEqual(width("aa"), 69)\nself.assertEqual(width("bbbbb"), 162)\nself.assertEqual(width("c"), 38)\n'
 _BEFORE = {"plane/__init__.py": "", "plane/keys.py": POINT_KEYS, "plane/points.py": _POINTS}
 _PATH = "tests/test_points.py"
 _NAME = "tests.test_points.PointTest.test_parse"
 
 
-def _widened(keys: str) -> str:
-    return keys.replace("* 31", "* 31 + 7")
-
-
 def _repaired(keys: str) -> str:
-    return _widened(keys).replace("int(words[0])\n", "int(words[1])\n")
+    return widened(keys).replace("int(words[0])\n", "int(words[1])\n")
 
 
 _REPAIRED, _REWRITTEN = _repaired(POINT_KEYS), _repaired(POINT_KEYS).replace("words", "parts")
-_WEAKENED = _widened(POINT_KEYS).replace("return point.x, point.y", "return point.x")
+_WEAKENED = widened(POINT_KEYS).replace("return point.x, point.y", "return point.x")
 _ENTRY = re.compile(r"^## ([^\n]+)\n\n((?:```python[^`]*```\n\n?)+)", re.MULTILINE)
 _PART = re.compile(r"```python ?(\w*)\n(.*?)```", re.DOTALL)
 _BODIES = {
@@ -154,7 +149,7 @@ _BODIES = {
 
 
 def _tests(parts: Mapping[str, str]) -> str:
-    inner = textwrap.indent(_WIDTHS + parts[""], " " * 8)
+    inner = textwrap.indent(WIDTHS + parts[""], " " * 8)
     before = _TESTS.replace("\n\nclass PointTest", f"\n\n{parts.get('module', '')}\n\nclass PointTest")
     return f"{before}\n{textwrap.indent(parts.get('class', ''), ' ' * 4)}\n    def test_parse(self):\n{inner}"
 
@@ -211,20 +206,8 @@ def test_a_weaker_equality_is_seen_however_a_test_compares(
 
 def _task(name: str, parts: Mapping[str, str], points: str = _POINTS, keys: str = POINT_KEYS) -> Task:
     before = {**_BEFORE, "plane/points.py": points, "plane/keys.py": keys, "tests/__init__.py": "", _PATH: _TESTS}
-    return Task(
-        instance_id=f"plane__{name.replace(' ', '-')}",
-        repo="some/plane",
-        base_commit="",
-        problem_statement="wrong points are read, and widths are too small",
-        patch=diff(before, {**before, "plane/keys.py": _repaired(keys)}),
-        test_patch=diff(before, {**before, _PATH: _tests(parts)}),
-        fail_to_pass=(_NAME,),
-        pass_to_pass=(_NAME.replace("test_parse", "test_kind"),),
-        files=before,
-        test_command="python3 -m unittest -v",
-        log_parser="unittest",
-        test_timeout_s=30.0,
-    )
+    repaired, tests = {"plane/keys.py": _repaired(keys)}, {_PATH: _tests(parts)}
+    return task_of(f"plane__{name}", before, repaired, tests, _NAME, _NAME.replace("test_parse", "test_kind"))
 
 
 def _graded(task: Task, store: LayerStore, **changed: str) -> Verdict:
@@ -261,7 +244,7 @@ _UNIT = _POINTS.replace("import key", "import PIXEL, key").replace(
 def test_a_patch_that_loses_content_on_both_sides_is_rejected(store: LayerStore) -> None:
     task = _task("both sides", _SAME)
     lost = _POINTS.replace(_INIT, _INIT.replace("x, y\n", "x, x\n"))
-    assert _graded(task, store, keys=_widened(POINT_KEYS), points=lost).failure_reason == UNPROVEN
+    assert _graded(task, store, keys=widened(POINT_KEYS), points=lost).failure_reason == UNPROVEN
     cached = _POINTS.replace(_INIT, f"{_INIT}        self.text = str(x)\n")
     assert _graded(task, store, keys=_repaired(POINT_KEYS), points=cached).resolved
 
@@ -280,7 +263,7 @@ def test_a_patch_that_loses_content_on_both_sides_is_rejected(store: LayerStore)
 )
 def test_nothing_is_known_of_content_that_the_gold_patch_does_not_have(lost: str, store: LayerStore) -> None:
     """The gold patch takes a default for what is missing."""
-    verdict = _graded(_task("defaults", _SAME, keys=_DEFAULTS), store, keys=_widened(_DEFAULTS), points=lost)
+    verdict = _graded(_task("defaults", _SAME, keys=_DEFAULTS), store, keys=widened(_DEFAULTS), points=lost)
     assert not verdict.resolved or verdict.forgery_chance == 1, verdict
 
 
@@ -291,7 +274,7 @@ def test_the_gold_patch_is_asked_where_the_comparison_is_made(store: LayerStore)
         "keys.TOLERANCE[0] = 0\nassert parse('31 47') == Point(31, 47)\n"
     )
     task = _task("tolerance", {"": tests}, keys=_TOLERANT)
-    weakened = _widened(_TOLERANT).replace("in (point.x, point.y)", "in (point.x,)")
+    weakened = widened(_TOLERANT).replace("in (point.x, point.y)", "in (point.x,)")
     assert not _graded(task, store, keys=weakened).resolved
     later = "from plane import keys\nassert Point(1, 2) == Point(1, 2)\n" + tests.replace(
         "TOLERANCE[0] = 0", "TOLERANCE[0] = 4"
@@ -306,5 +289,5 @@ def test_an_equality_by_identity_with_an_object_of_a_module_is_no_forgery(store:
     text = _UNIT.replace(_INIT, f"{_INIT}        self.text = str(x)\n")
     verdict = _graded(task, store, keys=_repaired(_UNITS), points=text)
     assert verdict.resolved and verdict.forgery_chance != 1, verdict
-    weakened = _widened(_UNITS).replace("return point.x, point.y,", "return point.x,")
+    weakened = widened(_UNITS).replace("return point.x, point.y,", "return point.x,")
     assert not _graded(task, store, keys=weakened).resolved

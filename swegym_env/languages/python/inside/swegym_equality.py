@@ -138,14 +138,15 @@ def _names_in(module):
     return vars(module) if isinstance(module, types.ModuleType) else {}
 
 
-def _path_of(kind):
-    path = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
-    return _absolute(path) if type(path) is str else "<>"
+def _is_of_product(module):
+    """Whether a module is of the repository, and no test file."""
+    path = _names_in(module).get("__file__")
+    path = _absolute(path) if type(path) is str else "<>"
+    return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
 
 
 def _is_watched(kind):
-    path = _path_of(kind)
-    return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
+    return _is_of_product(sys.modules.get(_module_of(kind)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -224,12 +225,6 @@ def _global_of(one):
                         _globals.setdefault(id(item), place + name + "." + key)
     found = _globals.get(id(one), "")
     return found if found and _at(found) is one else ""
-
-
-def _is_of_product(module):
-    path = _names_in(module).get("__file__")
-    path = _absolute(path) if type(path) is str else "<>"
-    return path.startswith(ROOT) and "site-packages" not in path and path not in FILES
 
 
 def _names_of(holder):
