@@ -215,7 +215,7 @@ def bar(case: Case) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="*", help="a pattern of cases, such as 'copy/grpo/*'")
+    parser.add_argument("--only", nargs="+", default=["*"], help="patterns of cases, such as 'copy/grpo/*'")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-learning"), help="where the runs are")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after these")
     parser.add_argument("--output", type=Path, help="where the results go; by default benchmarks/results/learning.json")
@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started, done, missing = time.monotonic(), recorded(output), 0
     for case in cases():
         result = options.runs / case.name / "result.json"
-        if not result.exists() and fnmatch.fnmatch(case.name, options.only):
+        if not result.exists() and any(fnmatch.fnmatch(case.name, only) for only in options.only):
             lacks = lacking(case, done)
             if lacks:
                 print(f"{case.name:44s} not run: {lacks}", flush=True)
