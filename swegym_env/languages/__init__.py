@@ -382,6 +382,8 @@ class Compared:
         places: numbers of the comparisons of the function that are this one: each stands for a line, see `line_of`, and
             for how many comparisons it has made before.
         is_elsewhere: of a question, whether it is asked at other comparisons, since there is none with these numbers.
+        is_sample: whether the code under test has compared, for the test; a question without a place, which is asked
+            where the test first compares, itself or by the code under test.
     """
 
     path: str
@@ -394,6 +396,7 @@ class Compared:
     is_whole: bool
     places: tuple[int, ...] = ()
     is_elsewhere: bool = False
+    is_sample: bool = False
 
 
 def line_of(place: int) -> int:
@@ -410,11 +413,18 @@ class ComparedObjects:
         answers: number of a question → the answers where the test made this comparison, else where it made its first
             one: None if the objects of the pair could not be made, or compared; and whether their content is whole.
         more: tests that have compared more, which is not known.
+        samples: some of what the code under test has compared for tests.
+        comparing: functions of the code under test that its comparisons run, by file and name; and their files and
+            those of its classes, with the name "".
+        making: the same, of its constructors.
     """
 
     by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
     answers: Mapping[int, frozenset[tuple[bool | None, bool]]] = field(default_factory=dict)
     more: frozenset[str] = frozenset()
+    samples: frozenset[Compared] = frozenset()
+    comparing: frozenset[tuple[str, str]] = frozenset()
+    making: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -687,6 +697,17 @@ class Language(ABC):
             sent: the content of its output.
         """
         return ComparedObjects()
+
+    def changed_functions(self, patch: str, base: Path) -> Collection[tuple[str, str]]:
+        """The functions that a patch changes, by file and name.
+
+        The name is "" for code outside of functions, but for comments and imports of further names, and for functions
+        that the base commit does not have.
+
+        Args:
+            patch, base: as of `scrutiny_of`.
+        """
+        return ()
 
     def vary_compared(
         self, one: Compared, like: Compared | None, seed: int, number: int

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from swegym_env.languages import COMPARISONS_AT_LINE, Blinded, Compared, ComparedObjects, Content
-from swegym_env.languages.python.source import code_of, names_of, place_of, target_tests, tests_in
+from swegym_env.languages.python.source import code_of, names_of, place_of, target_tests, tests_in, with_first
 
 __all__ = ["compared_objects", "record_comparisons", "vary_compared"]
 
@@ -75,7 +75,8 @@ def record_comparisons(
         "QUESTIONS": asked if questions else "",
         "AT_LINE": COMPARISONS_AT_LINE,
     }
-    changed = {path: f"{files[path].rstrip()}\n\n\nexec({code_of(recorder)}, {settings})\n" for path in paths}
+    statement = f"exec({code_of(recorder)}, {settings})"
+    changed = {path: with_first(files[path], statement) for path in paths}
     support = {recorder: _RECORDER.read_text(encoding="utf-8")}
     if questions:
         attributes = _attributes_in(known)
@@ -84,7 +85,7 @@ def record_comparisons(
                 f"{_ROOT}/{one.path}",
                 one.function,
                 one.is_sent,
-                one.places,
+                None if one.is_sample else one.places,
                 one.method.rpartition(".")[2],
                 _as_known(_pair_of(one), attributes, were_compared=bool(one.pair), answer=one.answer),
             )
@@ -107,6 +108,8 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
     answers: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     first: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     more: set[str] = set()
+    samples: set[Compared] = set()
+    reached: dict[str, set[tuple[str, str]]] = {"compares": set(), "makes": set()}
     lines = sent.decode("utf-8", "replace").splitlines()
     unread = len(lines)
     for line in lines:
@@ -119,18 +122,19 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
                 path, function, is_sent = record
                 if not is_sent:
                     more |= tests.names(path.removeprefix(f"{_ROOT}/"), function)
+            elif kind in reached:
+                path, function = record
+                path = path.removeprefix(f"{_ROOT}/")
+                reached[kind] |= {(path, function), (path, "")}
+            elif kind == "sample":
+                samples.add(_as_compared(*record, is_sample=True))
             elif kind == "at":
                 key, number = record
                 places[key].add(int(number))
             elif kind == "compared":
-                key, number, path, function, is_sent, method, answer, pair = record
+                key, number, *compared = record
                 places[key].add(int(number))
-                calls, pair = [_as_made(side, itertools.count()) for side in pair], [*map(_content_alone, pair)]
-                contents = (_content(pair, 0, calls[0]), _content(pair, 1, calls[1]))
-                path, text = path.removeprefix(f"{_ROOT}/"), json.dumps(pair)
-                found[key] = Compared(
-                    path, function, method, bool(answer), text, contents, bool(is_sent), _is_whole(pair)
-                )
+                found[key] = _as_compared(*compared)
             unread -= 1
     more |= {*names} if unread else set()
     by_test: dict[str, set[Compared]] = defaultdict(set)
@@ -141,7 +145,20 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
         {name: frozenset(compared) for name, compared in by_test.items()},
         {number: frozenset(answers.get(number) or first[number]) for number in {*answers, *first}},
         frozenset(more),
+        frozenset(samples),
+        frozenset(reached["compares"]),
+        frozenset(reached["makes"]),
     )
+
+
+def _as_compared(
+    path: str, function: str, is_sent: bool, method: str, answer: bool, pair: list[Packed], *, is_sample: bool = False
+) -> Compared:
+    calls, pair = [_as_made(side, itertools.count()) for side in pair], [*map(_content_alone, pair)]
+    contents = (_content(pair, 0, calls[0]), _content(pair, 1, calls[1]))
+    path, text = path.removeprefix(f"{_ROOT}/"), json.dumps(pair)
+    whole = _is_whole(pair)
+    return Compared(path, function, method, bool(answer), text, contents, bool(is_sent), whole, is_sample=is_sample)
 
 
 # --- Packed values ---

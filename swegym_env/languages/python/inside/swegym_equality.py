@@ -7,7 +7,9 @@ a file with pairs of objects, or "", and `AT_LINE`, the number of places that a 
 compares an object by a method of a class of the repository (`__eq__`, …, `same_as`), the content of both objects is
 recorded, with the answer, and how each was made. It is read without any code of their classes. Where a test compares,
 the pairs of the questions that belong to it are made, again without any code of their classes but for calls that make
-objects, and compared. A record is one line of JSON. Runs on Python 3.5 and newer.
+objects, and compared. A few of the comparisons that the repository makes itself for a test are recorded as samples,
+and which functions of the repository comparisons and constructors run. A record is one line of JSON. Runs on Python 3.5
+and newer.
 """
 
 import builtins
@@ -47,6 +49,11 @@ _MOST_AT_LINE, _MOST_MADE, _MADE_SECONDS, _MOST_BITS = (
     5.0,
     10000,
 )  # Python writes no number of more than 4300 digits
+_SAMPLES, _MOST_TRIED, _PROFILED = (
+    6,
+    60,
+    30,
+)  # of a method: samples, comparisons that may be one, calls that are followed
 _TEXTS = ("str", "bytes", "bytearray")
 _BASES = {
     kind.__name__: kind
@@ -88,6 +95,7 @@ _state, _seen, _watched, _counts, _recorded = threading.local(), set(), set(), {
 _spent, _spent_on_made, _written = [0.0], [0.0], [0]
 _made = {}  # id of an object → the arguments that its class was called with, and its content after that
 _globals, _are_globals_known = {}, [False]
+_tried, _sampled, _reached, _asked_inside = {}, {}, set(), set()
 
 
 def _absolute(path):
@@ -101,10 +109,13 @@ def _is_product(path):
     return path.startswith(ROOT) and not (of_tests or "site-packages" in path or any(map(inside.count, _OF_TESTS)))
 
 
-def _test():
+def _test(of_product=False):
     """File and function of the test that compares, and whether it sends what it compares; and the line.
 
     None if the code under test compares, or this file, or a test that does not count.
+
+    Args:
+        of_product: the code under test may compare, for the test.
     """
     frame, found, is_sent, line = _frame(2), None, False, 0
     while frame is not None:
@@ -112,7 +123,7 @@ def _test():
         is_sent = is_sent or (found is None and path in SENDERS)
         if path in FILES:
             found, line = (path, frame.f_code.co_name, is_sent), frame.f_lineno
-        elif found is None and (path == _HERE or _is_product(path)):
+        elif found is None and not of_product and (path == _HERE or _is_product(path)):
             return None
         frame = frame.f_back
     is_other = found and TESTS and found[1].startswith("test") and found[1] not in TESTS
@@ -446,19 +457,28 @@ def _record(test, number, *found):
     _append("compared", _recorded[key], number, test[0], test[1], test[2], *found)
 
 
-def _wrapped(method, held, label):
+def _wrapped(method, held, kind):
+    label = _name_of(kind)
+
     def call(self, *others, **named):
         bound = held.__get__(self, type(self)) if hasattr(type(held), "__get__") else held
         return bound(*others, **named)
 
     function = held if isinstance(held, types.FunctionType) else call
+    follow = _following(function, kind, "compares")
 
     def compare(self, *others, **named):
-        test = None if len(others) + len(named) != 1 or getattr(_state, "busy", False) else _test()
-        if test is None:
+        if len(others) + len(named) != 1 or getattr(_state, "busy", False):
             return function(self, *others, **named)
-        test, line = test
         other = (*others, *named.values())[0]
+        test = _test()
+        if test is None:
+            sample = _sample(label + "." + method, self, other)
+            answer = follow(self, *others, **named)
+            if sample is not None and type(answer) is bool:
+                _append("sample", *sample[0], label + "." + method, answer, sample[1])
+            return answer
+        test, line = test
         _state.busy = True
         try:
             _counts[test] = _counts.get(test, 0) + 1
@@ -468,7 +488,7 @@ def _wrapped(method, held, label):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = function(self, *others, **named)
+        answer = follow(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -478,6 +498,55 @@ def _wrapped(method, held, label):
         return answer
 
     return functools.wraps(held)(compare) if callable(held) else compare
+
+
+def _sample(name, one, other):
+    """The test for which the code under test compares two objects, and their content; None if no more is wanted."""
+    tried = _tried[name] = _tried.get(name, 0) + 1
+    is_wanted = one is not other and tried <= _MOST_TRIED and _sampled.get(name, 0) < _SAMPLES
+    if getattr(_state, "sampling", False) or not (is_wanted or (_asked_inside and tried <= _MOST_EVENTS)):
+        return None
+    _state.sampling = _state.busy = True
+    try:
+        test = _test(of_product=True)
+        if test is None:
+            return None
+        _ask(test[0], 0, inside=True)
+        pair = _packed(one, other) if is_wanted and _spent[0] <= _SECONDS else None
+        text = pair and _dumps((name, pair))
+        if text is None or text in _recorded or len(text) > _MOST_TEXT:
+            return None
+        _recorded[text] = 0
+        _sampled[name] = _sampled.get(name, 0) + 1
+        return test[0], pair
+    except Exception:  # noqa: BLE001 - whatever an object is that cannot be read
+        return None
+    finally:
+        _state.sampling = _state.busy = False
+
+
+def _following(function, kind, what):
+    """A method, of whose first calls it is recorded which functions of the repository they run."""
+    place = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
+    where = [(_absolute(place), "")] if type(place) is str else []
+    left = [_PROFILED]
+
+    def follow(*arguments, **named):
+        if not left[0] or sys.getprofile() is not None:
+            return function(*arguments, **named)
+        left[0] -= 1
+        codes = set()
+        sys.setprofile(lambda frame, event, _: codes.add(frame.f_code) if event == "call" else None)
+        try:
+            return function(*arguments, **named)
+        finally:
+            sys.setprofile(None)
+            for path, name in [*where, *[(_absolute(code.co_filename), code.co_name) for code in codes]]:
+                if _is_product(path) and (what, path, name) not in _reached:
+                    _reached.add((what, path, name))
+                    _append(what, path, name)
+
+    return follow
 
 
 def _content(test, one, other):
@@ -499,16 +568,22 @@ def _read_questions():
     if QUESTIONS:
         with open(QUESTIONS, encoding="utf-8") as file:
             for number, (path, function, is_sent, places, method, pair) in enumerate(json.load(file)):
-                found[path, function].append((number, method, pair))
-                for place in places:
+                found[(path, function, "inside") if places is None else (path, function)].append((number, method, pair))
+                _asked_inside.update([path] if places is None else [])
+                for place in places or ():
                     found[path, function, is_sent, place].append((number, method, pair))
     return found
 
 
-def _ask(test, number):
-    """Compare the pairs of the questions for this comparison of a test; at its first one, all pairs of the test."""
-    at_first = _questions.pop(test[:2], ())
-    for is_exact, questions in ((False, at_first), (True, _questions.pop((*test, number), ()))):
+def _ask(test, number, inside=False):
+    """Compare the pairs of the questions for this comparison of a test; at its first one, all pairs of the test.
+
+    Those of no place are asked where the test compares first, itself or by the code under test.
+    """
+    asked = [(True, _questions.pop((*test[:2], "inside"), ()))]
+    if not inside:
+        asked += [(False, _questions.pop(test[:2], ())), (True, _questions.pop((*test, number), ()))]
+    for is_exact, questions in asked:
         for question, method, pair in questions:
             try:
                 (one, other), is_whole = _unpacked(pair)
@@ -558,7 +633,7 @@ def _watch(kind, method):
     code = getattr(held, "__code__", None)
     if is_own and (code is None or code.co_filename != _HERE):
         with contextlib.suppress(TypeError, AttributeError):  # the class allows no change
-            type.__setattr__(kind, method, _wrapped(method, held, _name_of(kind)))
+            type.__setattr__(kind, method, _wrapped(method, held, kind))
 
 
 def _watch_making(kind):
@@ -566,6 +641,8 @@ def _watch_making(kind):
     held = _held_of(kind).get("__init__")
     if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
         return
+
+    follow = _following(held, kind, "makes")
 
     def make(self, *arguments, **named):
         building = _state.__dict__.setdefault("building", set())
@@ -575,7 +652,7 @@ def _watch_making(kind):
         packed = _timed(lambda: _packed_call(arguments, named))
         building.add(id(self))
         try:
-            return held(self, *arguments, **named)
+            return follow(self, *arguments, **named)
         finally:
             building.discard(id(self))
             text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
