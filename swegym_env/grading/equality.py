@@ -471,10 +471,9 @@ class _Recorder:
         by_method: dict[str, list[Compared]] = defaultdict(list)
         for one in sorted(known, key=lambda one: (one.method, one.pair)):
             if one.is_whole and not _is_order(one):
-                same = [
+                by_method[one.method] += [
                     replace(one, pair="", contents=(side, side), answer=True, is_sample=True) for side in one.contents
                 ]
-                by_method[one.method] += same
         chosen = random.sample([*by_method], min(_METHODS, len(by_method)))
         if not chosen:
             return 1.0 if known else 0.0

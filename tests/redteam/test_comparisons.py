@@ -31,7 +31,7 @@ _TEST = "tests.test_core.CoreTest.test_it"
 
 @dataclass(frozen=True)
 class _Case:
-    """A module, the end of a test, edits of the module (old, new): repairs, and forgeries; and constants of the test."""
+    """A module, the end of a test, edits of the module (old, new): repairs, and forgeries; constants of the tests."""
 
     module: str
     test: str
