@@ -465,7 +465,7 @@ def _wrapped(method, held, kind):
         return bound(*others, **named)
 
     function = held if isinstance(held, types.FunctionType) else call
-    follow = _following(function, kind, "compares")
+    follow, left = _following(function, kind, "compares")
 
     def compare(self, *others, **named):
         if len(others) + len(named) != 1 or getattr(_state, "busy", False):
@@ -474,7 +474,7 @@ def _wrapped(method, held, kind):
         test = _test()
         if test is None:
             sample = _sample(label + "." + method, self, other)
-            answer = follow(self, *others, **named)
+            answer = (follow if left[0] else function)(self, *others, **named)
             if sample is not None and type(answer) is bool:
                 _append("sample", *sample[0], label + "." + method, answer, sample[1])
             return answer
@@ -488,7 +488,7 @@ def _wrapped(method, held, kind):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = follow(self, *others, **named)
+        answer = (follow if left[0] else function)(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -526,13 +526,13 @@ def _sample(name, one, other):
 
 
 def _following(function, kind, what):
-    """A method, of whose first calls it is recorded which functions of the repository they run."""
+    """A method that records which functions of the repository it runs, and how many of its calls are left that do."""
     place = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
     where = [(_absolute(place), "")] if type(place) is str else []
     left = [_PROFILED]
 
     def follow(*arguments, **named):
-        if not left[0] or sys.getprofile() is not None:
+        if sys.getprofile() is not None:
             return function(*arguments, **named)
         left[0] -= 1
         codes = set()
@@ -546,7 +546,7 @@ def _following(function, kind, what):
                     _reached.add((what, path, name))
                     _append(what, path, name)
 
-    return follow
+    return follow, left
 
 
 def _content(test, one, other):
@@ -642,7 +642,7 @@ def _watch_making(kind):
     if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
         return
 
-    follow = _following(held, kind, "makes")
+    follow, left = _following(held, kind, "makes")
 
     def make(self, *arguments, **named):
         building = _state.__dict__.setdefault("building", set())
@@ -652,7 +652,7 @@ def _watch_making(kind):
         packed = _timed(lambda: _packed_call(arguments, named))
         building.add(id(self))
         try:
-            return follow(self, *arguments, **named)
+            return (follow if left[0] else held)(self, *arguments, **named)
         finally:
             building.discard(id(self))
             text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
