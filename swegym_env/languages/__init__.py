@@ -416,7 +416,7 @@ class ComparedObjects:
         samples: some of what the code under test has compared for tests.
         comparing: functions of the code under test that its comparisons run, by file and name; and their files and
             those of its classes, with the name "".
-        making: the same, of its constructors.
+        making: functions that constructors of compared objects run.
     """
 
     by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
@@ -701,8 +701,8 @@ class Language(ABC):
     def changed_functions(self, patch: str, base: Path) -> Collection[tuple[str, str]]:
         """The functions that a patch changes, by file and name.
 
-        The name is "" for code outside of functions, but for comments and imports of further names, and for functions
-        that the base commit does not have.
+        The name is "" for code outside of functions, and for functions that the base commit lacks, if their name
+        occurs in the file. Comments do not count, nor do imports and assignments of names that do not occur there.
 
         Args:
             patch, base: as of `scrutiny_of`.

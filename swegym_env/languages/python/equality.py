@@ -109,7 +109,8 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
     first: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     more: set[str] = set()
     samples: set[Compared] = set()
-    reached: dict[str, set[tuple[str, str]]] = {"compares": set(), "makes": set()}
+    comparing: set[tuple[str, str]] = set()
+    making: dict[str, set[tuple[str, str]]] = defaultdict(set)
     lines = sent.decode("utf-8", "replace").splitlines()
     unread = len(lines)
     for line in lines:
@@ -122,10 +123,13 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
                 path, function, is_sent = record
                 if not is_sent:
                     more |= tests.names(path.removeprefix(f"{_ROOT}/"), function)
-            elif kind in reached:
-                path, function = record
+            elif kind in ("compares", "makes"):
+                of, path, function = record
                 path = path.removeprefix(f"{_ROOT}/")
-                reached[kind] |= {(path, function), (path, "")}
+                if kind == "makes":
+                    making[of].add((path, function))
+                else:
+                    comparing |= {(path, function), (path, "")}
             elif kind == "sample":
                 samples.add(_as_compared(*record, is_sample=True))
             elif kind == "at":
@@ -137,6 +141,7 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
                 found[key] = _as_compared(*compared)
             unread -= 1
     more |= {*names} if unread else set()
+    compared_kinds = {content.kind for one in (*found.values(), *samples) for content in one.contents}
     by_test: dict[str, set[Compared]] = defaultdict(set)
     for key, one in found.items():
         for name in tests.names(one.path, one.function):
@@ -146,8 +151,8 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
         {number: frozenset(answers.get(number) or first[number]) for number in {*answers, *first}},
         frozenset(more),
         frozenset(samples),
-        frozenset(reached["compares"]),
-        frozenset(reached["makes"]),
+        frozenset(comparing),
+        frozenset[tuple[str, str]]().union(*(making[kind] for kind in compared_kinds if kind in making)),
     )
 
 

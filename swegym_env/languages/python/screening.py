@@ -116,23 +116,28 @@ def changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
             after, added, removed = changed
             old, new = source_at_base(text), source_of(after)
             known = {node.name for node in old.nodes if isinstance(node, _FUNCTION)}
+            words = set(WORD.findall(text))
             for source, lines in ((old, removed), (new, added)):
-                for line in lines - _without_effect(source, old):
+                for line in lines - _without_effect(source, words):
                     name = _function_at(source, line)
-                    found.add((path, name if name in known else ""))
+                    if name in known or name in words or not name or name.startswith("__"):
+                        found.add((path, name if name in known else ""))
     return found
 
 
-def _without_effect(source: Source, old: Source) -> set[int]:
-    """Lines without code, and those that only import what the old source does not name."""
+def _without_effect(source: Source, words: set[str]) -> set[int]:
+    """Lines without code, and those that only bind names which are none of these words."""
     lines = source.text.split("\n")
     found = {number for number, line in enumerate(lines, 1) if line.strip()[:1] in ("", "#")}
-    words = set(WORD.findall(old.text))
     for node in source.nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-            if not names & ({"*"} | words):
-                found |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+        elif isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+        else:
+            continue
+        if not names & ({"*"} | words) and not _function_at(source, node.lineno):
+            found |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     return found
 
 

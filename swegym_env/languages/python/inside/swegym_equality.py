@@ -541,10 +541,11 @@ def _following(function, kind, what):
             return function(*arguments, **named)
         finally:
             sys.setprofile(None)
+            of = _name_of(type(arguments[0]))
             for path, name in [*where, *[(_absolute(code.co_filename), code.co_name) for code in codes]]:
-                if _is_product(path) and (what, path, name) not in _reached:
-                    _reached.add((what, path, name))
-                    _append(what, path, name)
+                if _is_product(path) and (what, of, path, name) not in _reached:
+                    _reached.add((what, of, path, name))
+                    _append(what, of, path, name)
 
     return follow, left
 
