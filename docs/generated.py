@@ -71,10 +71,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace four kinds of comments.
 
     `<!-- program: PATH -->` becomes the program, which has a test of its own. `<!-- setups -->` becomes the table of
-    the repositories that can be installed without an image, `<!-- real rows -->` the tables of what they are worth.
-    `<!-- reference: MODULE:REGISTRY -->` becomes the
-    reference of each module in a registry, `<!-- reference: MODULE -->` that of each class that the module
-    exports; indented lines below are the options.
+    the repositories that can be installed without an image, `<!-- real rows -->` the tables of the verdicts on their
+    rows. `<!-- reference: MODULE:REGISTRY -->` becomes the reference of each module in a registry, `<!-- reference:
+    MODULE -->` that of each class that the module exports; indented lines below are the options.
     """
     root = Path(__file__).parents[1]
 
