@@ -1,4 +1,4 @@
-"""Inspect's own check of sandboxes, and `inspect eval`, on our provider: `scripts/test_door.sh inspect` runs this."""
+"""Inspect's own check of sandboxes, and `inspect eval`, on our provider; run by `scripts/test_adapter.sh inspect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers and clients of OpenEnv, with the real package: `scripts/test_door.sh openenv` runs this."""
+"""Servers and clients of OpenEnv, with the real package: `scripts/test_adapter.sh openenv` runs this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verifiers' own commands in our sandboxes, with a scripted model: `scripts/test_door.sh verifiers` runs this."""
+"""verifiers' own commands in our sandboxes, with a scripted model: `scripts/test_adapter.sh verifiers` runs this."""
 
 from __future__ import annotations
 

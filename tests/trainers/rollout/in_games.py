@@ -1,4 +1,4 @@
-"""MiniGrid, TextWorld and textarena, read and played in words: `scripts/test_door.sh games` runs this."""
+"""MiniGrid, TextWorld and textarena, read and played in words: `scripts/test_adapter.sh games` runs this."""
 
 from __future__ import annotations
 
