@@ -263,15 +263,15 @@ def _subcommands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -
 
 
 def _help(main: Main, words: Sequence[str]) -> str:
-    said = io.StringIO()
+    output = io.StringIO()
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             main([*words, "--help"])
     finally:
         os.environ.pop("COLUMNS") if columns is None else os.environ.update(COLUMNS=columns)
-    return said.getvalue().rstrip()
+    return output.getvalue().rstrip()
 
 
 def configuration_pages() -> dict[str, str]:

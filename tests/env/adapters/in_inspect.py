@@ -95,9 +95,9 @@ def test_the_agent_reads_the_issue_and_sees_the_repository(play: Callable[..., E
     assert log.samples
     messages = log.samples[0].messages
     assert any(TASK.problem_statement.strip() in message.text for message in messages if message.role == "user")
-    said = "\n".join(message.text for message in messages if message.role == "tool")
-    assert "/testbed\n" in said
-    assert "lrucache" in said
+    outputs = "\n".join(message.text for message in messages if message.role == "tool")
+    assert "/testbed\n" in outputs
+    assert "lrucache" in outputs
 
 
 def test_what_the_machine_breaks_has_no_score(play: Callable[..., EvalLog]) -> None:
