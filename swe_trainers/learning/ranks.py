@@ -59,7 +59,7 @@ def add_up(*tensors: Tensor) -> None:
 
 
 def combine(sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> dict[str, float]:
-    """Numbers of this rank to those of all: the ones are added up, of the others the greatest is taken."""
+    """Combine numbers of all ranks: `sums` are added up, and of each number in `maxima` the largest is taken."""
     found: dict[str, float] = {}
     for numbers, operation in ((sums, dist.ReduceOp.SUM), (maxima, dist.ReduceOp.MAX)):
         if not numbers:

@@ -128,7 +128,7 @@ def _found_in_gold(
 
 
 def spliced(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """A text with others in the place of spans of it: where each begins and ends, and what it becomes."""
+    """Replace spans of a text; each edit has the begin and the end of its span, and the new text."""
     for begin, end, text in sorted(edits, reverse=True):
         source = source[:begin] + text + source[end:]
     return source
@@ -183,7 +183,10 @@ def _plain(line: str) -> str:
 
 
 def unreadable(what: str, text: str) -> str:
-    """The name of a means that hides what it is: only the same one of the gold patch is the same."""
+    """The name of a means of forgery that cannot be read: what it is, and a hash of its text.
+
+    The gold patch has a means of the same name only if it contains the same text.
+    """
     return f"{what}: {hashlib.sha256(text.strip().encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 

@@ -169,7 +169,7 @@ def free_bytes(place: Path) -> int:
 
 
 @pytest.mark.parametrize("fill", [FILL, HIDE, f"({FILL}; sleep 60) &"])
-def test_whoever_fills_the_disk_faster_than_it_is_measured_breaks_its_own_sandbox_and_no_other(
+def test_filling_the_disk_faster_than_it_is_measured_breaks_only_that_sandbox(
     opened: Opener, small_disk: Path, fill: str
 ) -> None:
     hostile, neighbour = opened(), opened()
@@ -191,7 +191,7 @@ def test_whoever_fills_the_disk_faster_than_it_is_measured_breaks_its_own_sandbo
     if fill not in (FILL, HIDE):  # the next command shows what happened in the background
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):
             hostile.run("true")
-    if fill != HIDE:  # whoever asks later is told the same: the machine is not at fault
+    if fill != HIDE:  # later commands report the same: the machine is not at fault
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):
             hostile.changes("/tmp")
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):
