@@ -1,15 +1,18 @@
-"""What the commands of `swegym` share: options with one name, meaning and help text, their checks, progress bars."""
+"""What the commands of `swegym` share: options with one name, meaning and help text, checks, progress, log lines."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import itertools
+import json
+import logging
 import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, TaskFormatError
@@ -24,6 +27,7 @@ __all__ = [
     "add_instances",
     "add_jobs",
     "add_json",
+    "add_json_logs",
     "add_repos",
     "add_sandbox",
     "add_strict_rows",
@@ -36,6 +40,7 @@ __all__ = [
     "require_repos",
     "require_seconds",
     "show_progress",
+    "start_json_logs",
 ]
 
 DATASETS = f"a shipped set ({', '.join(SHIPPED)}), a name on the hub, or a .jsonl, .json or .parquet file"
@@ -116,6 +121,32 @@ def add_jobs(parser: argparse.ArgumentParser, *, default: int = 1) -> None:
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     """Add --json, which prints one JSON object for each `what`; an empty `what`: one object in all."""
     parser.add_argument("--json", action="store_true", help=f"print one JSON object{what and f' per {what}'}")
+
+
+def add_json_logs(parser: argparse.ArgumentParser) -> None:
+    """Add --json-logs: log lines on standard error as JSON objects, with the fields of `swe-train --json-logs`."""
+    parser.add_argument(
+        "--json-logs", action="store_true", help="write log lines as JSON objects: time, level, message, exception"
+    )
+
+
+def start_json_logs(options: argparse.Namespace) -> None:
+    """Write what is logged from here on as JSON objects, if `--json-logs` was given."""
+    if options.json_logs:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_JsonLine())
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+        for noisy in ("httpx2", "httpx", "httpcore", "urllib3", "asyncio"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _JsonLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        created = datetime.fromtimestamp(record.created).astimezone()
+        line = {"time": created.isoformat(), "level": record.levelname, "message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
 
 
 def add_dataset_arguments(parser: argparse.ArgumentParser) -> None:
