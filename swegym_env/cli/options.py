@@ -31,10 +31,12 @@ __all__ = [
     "add_repos",
     "add_sandbox",
     "add_strict_rows",
+    "add_task",
     "add_test_timeout",
     "chosen_instances",
     "find_task",
     "load_chosen",
+    "load_for_task",
     "report_skipped",
     "require_at_least",
     "require_repos",
@@ -45,7 +47,7 @@ __all__ = [
 
 DATASETS = f"a shipped set ({', '.join(SHIPPED)}), a name on the hub, or a .jsonl, .json or .parquet file"
 _LINE_EVERY_S = 60.0
-SPLIT = "train, test, hash:train, …; by default everything, or the default split of the dataset"
+_SPLIT = "train, test, hash:train, …; by default everything, or the default split of the dataset"
 
 
 def add_command(
@@ -151,7 +153,7 @@ class _JsonLine(logging.Formatter):
 
 def add_dataset_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that select tasks of a dataset: split, filter, seed, slice, and bad rows."""
-    parser.add_argument("--split", help=SPLIT)
+    parser.add_argument("--split", help=_SPLIT)
     parser.add_argument(
         "--where", action="append", default=[], metavar="FIELD=PATTERN", help="only matching tasks; may be repeated"
     )
@@ -170,6 +172,24 @@ def add_strict_rows(parser: argparse.ArgumentParser) -> None:
 def add_instances(parser: argparse.ArgumentParser) -> None:
     """Add --instance, which selects tasks by id."""
     parser.add_argument("--instance", action="append", metavar="ID", help="only this task; may be repeated")
+
+
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the task of one episode: dataset, split, bad rows, id and seed."""
+    parser.add_argument("--dataset", default="mini", help=DATASETS)
+    parser.add_argument("--split", help=_SPLIT)
+    add_strict_rows(parser)
+    parser.add_argument("--instance", help="id of the task; by default the seed chooses it")
+    parser.add_argument("--seed", type=int, default=0, help="seed that chooses the task (default 0)")
+
+
+def load_for_task(options: argparse.Namespace) -> TaskSet[Task]:
+    """The tasks of the dataset; the number of skipped rows is printed. Raises what `find_task` does for --instance."""
+    tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
+    report_skipped(tasks)
+    if options.instance:
+        find_task(tasks, options.instance)
+    return tasks
 
 
 def chosen_instances(options: argparse.Namespace, tasks: TaskSet[Task]) -> Sequence[Task]:
