@@ -68,7 +68,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace four kinds of comments.
+    """Replace four kinds of comments, and links to documents of the root by links to their pages.
 
     `<!-- program: PATH -->` becomes the program, which has a test of its own. `<!-- setups -->` becomes the table of
     the repositories that can be installed without an image, `<!-- real rows -->` the tables of the verdicts on their
@@ -88,6 +88,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
             places = list(dict.fromkeys(place.partition(":")[0] for place in listed.values()))
         return "\n".join(f"::: {place}\n{found[2]}" for place in places)
 
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):  # as seen from docs/, where they are generated pages
+        markdown = markdown.replace(f"](../{name}", f"]({name.lower()}")
     markdown = markdown.replace("<!-- setups -->", _setups())
     if "<!-- real rows -->" in markdown:
         markdown = markdown.replace("<!-- real rows -->", _real_rows(root))

@@ -27,8 +27,8 @@ from swe_trainers.model.tokenizers import Tokenizer, WordTokenizer, load_tokeniz
 from swe_trainers.planning.architecture import weights_are_here
 from swe_trainers.planning.plan import plan_run
 from swe_trainers.planning.preflight import check_run
+from swe_trainers.process_group import broadcast, rank
 from swe_trainers.provenance import write_provenance
-from swe_trainers.ranks import broadcast, rank
 from swe_trainers.report.curves import plot_metrics
 from swe_trainers.report.examples import Examples
 from swe_trainers.report.page import RunningReport, write_report

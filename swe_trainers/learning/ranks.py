@@ -14,7 +14,7 @@ from torch import Tensor
 
 from swe_trainers.learning.batch import Batch, Rows, balanced, lay_out
 from swe_trainers.model.sequence_parallel import SequenceGroup
-from swe_trainers.ranks import n_ranks, rank
+from swe_trainers.process_group import n_ranks, rank
 
 __all__ = ["add_up", "combine", "rows_of_rank"]
 

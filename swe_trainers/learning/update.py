@@ -26,7 +26,7 @@ from swe_trainers.learning.losses import Aggregation, loss_weights
 from swe_trainers.learning.master_weights import stepped
 from swe_trainers.learning.ranks import combine, rows_of_rank
 from swe_trainers.model.attention import to_device
-from swe_trainers.ranks import n_ranks
+from swe_trainers.process_group import n_ranks
 
 __all__ = [
     "Objective",

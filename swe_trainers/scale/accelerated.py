@@ -21,7 +21,7 @@ from swe_trainers.learning.learner import Learner, kept_settings
 from swe_trainers.learning.master_weights import MasterAdamW, MasterAdamW8bit, Masters, stepped
 from swe_trainers.model.attention import SegmentLayout
 from swe_trainers.model.language_model import LanguageModel, Unembedding
-from swe_trainers.ranks import n_ranks, rank
+from swe_trainers.process_group import n_ranks, rank
 from swe_trainers.scale.checkpoints import ShardedCheckpoints, prime
 
 if TYPE_CHECKING:

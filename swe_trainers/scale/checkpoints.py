@@ -37,7 +37,7 @@ from swe_trainers.errors import CheckpointError
 from swe_trainers.files import checksum, sync
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.master_weights import stepped
-from swe_trainers.ranks import broadcast, gathered, n_ranks, rank
+from swe_trainers.process_group import broadcast, gathered, n_ranks, rank
 
 __all__ = ["ShardedCheckpoints", "prime"]
 

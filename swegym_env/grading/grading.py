@@ -34,12 +34,12 @@ from swegym_env.grading.builds import Builds, builds
 from swegym_env.grading.equality import examine_equality
 from swegym_env.grading.examination import Copied, examine, examine_given
 from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
+from swegym_env.grading.recursion import deep_trees
 from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
 from swegym_env.languages.caching import patch_cache
-from swegym_env.languages.recursion import deep_trees
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, refused_patch, touched_paths

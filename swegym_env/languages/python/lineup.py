@@ -25,6 +25,7 @@ from typing import TypeGuard
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.conditions import (
+    OPPOSITES,
     Condition,
     Slot,
     bindings,
@@ -68,18 +69,7 @@ _COMMON_ERRORS = (
 _RARE_WARNINGS = ("SyntaxWarning", "ImportWarning", "UnicodeWarning", "BytesWarning", "ResourceWarning")
 _COMMON_WARNINGS = ("UserWarning", "DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "RuntimeWarning")
 _ERROR_GUESS, _ERROR_READ = 0.3, 0.9  # the error is often named in the test, or is none of Python's own
-_OPPOSITES = {
-    "assertTrue": "assertFalse",
-    "assertIs": "assertIsNot",
-    "assertIsNone": "assertIsNotNone",
-    "assertIn": "assertNotIn",
-    "assertIsInstance": "assertNotIsInstance",
-    "assertLess": "assertGreaterEqual",
-    "assertGreater": "assertLessEqual",
-    "assertRegex": "assertNotRegex",
-    "assertNotEqual": "assertEqual",
-}
-_OPPOSITES |= {opposite: name for name, opposite in _OPPOSITES.items() if name != "assertNotEqual"}
+_OPPOSITES = {**OPPOSITES, "assertNotEqual": "assertEqual"}  # an equality has decoys instead
 _OPERATORS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.GtE: ast.Lt, ast.In: ast.NotIn, ast.NotIn: ast.In,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.NotEq: ast.Eq,

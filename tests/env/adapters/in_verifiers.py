@@ -22,7 +22,7 @@ from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
-from tests.places import own_run_directory, public_directory
+from tests.places import own_run_directory, small_run_directory
 from tests.programs import ROOT
 
 TASK, OTHER = (load_tasks("mini")[name] for name in ("mini__lrucache-001", "mini__lrucache-002"))
@@ -201,15 +201,8 @@ def test_a_sandbox_that_does_not_start_is_an_error_of_the_episode(
 
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run directory on a file system of 256 MB, on which layers are only measured."""
-    if os.geteuid() != 0:
-        pytest.skip("an ordinary user cannot mount a file system")
-    with public_directory("small-disk") as folder:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "none", folder], check=True)
-        monkeypatch.setenv("SWEGYM_RUNDIR", str(folder))
-        monkeypatch.setenv("SWEGYM_WITHOUT", "tmpfs")
+    with small_run_directory(monkeypatch) as folder:
         yield folder
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_an_agent_that_breaks_its_sandbox_earns_nothing(model: ScriptedModel, small_disk: Path) -> None:

@@ -25,6 +25,7 @@ from swegym_env.sandbox.linux.cgroups import Group
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.linux.usage import Usage
 from tests.env.sandbox.conftest import Opener
+from tests.places import small_run_directory
 
 HOG = "python3 -c 'x = bytearray({0}); import time; time.sleep(30)'"
 SPIN = "python3 -c 'while True: pass'"
@@ -145,15 +146,9 @@ def test_space_is_taken_by_writing_only_where_a_layer_is_measured(
 
 
 @pytest.fixture
-def small_disk(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run directory on a file system of 256 MB, on which layers are only measured."""
-    if os.geteuid() != 0:
-        pytest.skip("an ordinary user cannot mount a file system")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "none", public_path], check=True)
-    monkeypatch.setenv("SWEGYM_RUNDIR", str(public_path))
-    monkeypatch.setenv("SWEGYM_WITHOUT", "tmpfs")
-    yield public_path
-    subprocess.run(["umount", "--lazy", public_path], check=True)
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with small_run_directory(monkeypatch) as folder:
+        yield folder
 
 
 FILL = "head -c 400M /dev/zero >/tmp/big"
