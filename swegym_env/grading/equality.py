@@ -12,7 +12,7 @@ occur with the patch as well: the same content, or one that the gold patch calls
 base commit has it in this test, it is what the test expects, and the patch has changed it.
 
 What the code under test compares for a test (`points.index(point)`) is not the same with every repair. If a patch
-changes what comparisons or constructors run, both patches compare variations of such objects.
+changes what such comparisons or the constructors of these objects run, nothing is known of them: `forgery_chance` is 1.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = ["examine_equality"]
 _LONGER = 4.0  # times the tests, that a run which records may take
 _MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES = 2000, 500, 100, 5, 50
 _MOST_CHARACTERS = 3_000_000  # of all questions
-_DRAWN, _METHODS, _VARIATIONS = 8, 25, 800  # comparisons and methods that are varied; variations of all
+_DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
 _FEWEST_DISTINCT, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
-_VERSION = 14
+_VERSION = 15
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _UNKNOWN = frozenset({(None, False)})
 _Answers = dict[Compared, frozenset[tuple[bool | None, bool]]]
@@ -72,11 +72,6 @@ class _Recorded:
     def of(self, name: str) -> frozenset[Compared]:
         """What a test has compared."""
         return self.objects.by_test.get(name, frozenset())
-
-    @property
-    def all(self) -> frozenset[Compared]:
-        """What the tests have compared, and what the code under test has compared for them."""
-        return self.objects.samples.union(*self.objects.by_test.values())
 
 
 @dataclass(frozen=True)
@@ -133,9 +128,12 @@ def examine_equality(
     names = tests.task.fail_to_pass
     of_gold = recorder.known(gold)
     comparing = {name for name in names if recorder.counting(of_gold, name)} | of_gold.objects.more
-    compares, makes = recorder.changes(patch, of_gold)
-    compares = compares or (scrutiny.required and not all(recorder.proves(of_gold, name) for name in names))
-    if patch == gold or not (comparing or of_gold.failed or scrutiny.required or compares or makes):
+    if patch == gold:
+        return verdict
+    changed = language_of(tests.task).changed_functions(patch, tests.workspace.base)
+    if not of_gold.objects.inside.isdisjoint(changed):
+        verdict = verdict.with_chance(1.0)
+    if not (comparing or of_gold.failed or scrutiny.required):
         return verdict
     found = recorder.run(patch)
     known = {one for each in of_gold.objects.by_test.values() for one in each}
@@ -192,11 +190,6 @@ def examine_equality(
         others = {one: each for one, each in others.items() if one not in differing}
     if recorder.changes_expected(lost, answers, again):
         return _unproven(verdict)
-    if compares or makes:
-        chance = recorder.sampled(patch, gold, of_gold, found)
-        if chance is None and compares:
-            return _unproven(verdict)
-        verdict = verdict.with_chance(1.0 if chance is None else chance)
     is_open = (
         is_open
         or of_gold.failed
@@ -315,34 +308,6 @@ def _twice(question: Compared) -> Compared:
     return replace(question, contents=(called, called))
 
 
-@dataclass
-class _Count:
-    """How many variations of equal objects the gold patch tells apart, a patch answers otherwise, and lets be equal."""
-
-    distinct: int = 0
-    wrong: int = 0
-    weaker: int = 0
-
-    @property
-    def is_weaker(self) -> bool:
-        """Whether the patch lets more be equal than a repair may, in rare cases."""
-        return self.distinct >= _FEWEST_DISTINCT and self.weaker > _MOST_WRONG * self.distinct
-
-
-def _count(variations: Iterable[tuple[Compared, Compared]], of_gold: _Answers, of_patch: _Answers) -> _Count:
-    found = _Count()
-    for question, question_of_gold in variations:
-        expected, answer = (
-            {each for each, _ in answers} for answers in (of_gold[question_of_gold], of_patch[question])
-        )
-        if len(expected) == 1 and None not in expected:
-            is_apart = not _is_permissive(replace(question, answer=expected == {True}))
-            found.distinct += is_apart
-            found.wrong += answer != expected
-            found.weaker += is_apart and answer != expected and None not in answer
-    return found
-
-
 @dataclass(frozen=True)
 class _Recorder:
     """Runs that record what the tests of a task compare; see `examine_equality` for the attributes."""
@@ -387,18 +352,6 @@ class _Recorder:
             if any(before.get(place) == each.itself.contents[0] == twice.get(place) for place in each.places):
                 return True
         return False
-
-    def changes(self, patch: str, of_gold: _Recorded) -> tuple[bool, bool]:
-        """Whether a patch changes what comparisons of the gold patch run, and what its constructors do.
-
-        Code outside of functions may, if a blind run does not prove all tests.
-        """
-        task = self.tests.task
-        changed = {*language_of(task).changed_functions(patch, self.tests.workspace.base)}
-        if all(self.proves(of_gold, name) for name in task.fail_to_pass):
-            changed = {(path, name) for path, name in changed if name}
-        runs = of_gold.objects.comparing, of_gold.objects.making
-        return not changed.isdisjoint(runs[0]), not changed.isdisjoint(runs[1])
 
     def varied(
         self,
@@ -456,50 +409,6 @@ class _Recorder:
 
         return [chance_of(group, chosen) for group, chosen in zip(groups, drawn, strict=True)]
 
-    def sampled(self, patch: str, gold: str, of_gold: _Recorded, found: _Recorded) -> float | None:
-        """The chance that a patch which changes how objects are compared or made is a forgery; None if it shows that.
-
-        Both patches compare variations of the objects that the gold patch has compared for the tests, itself or by the
-        tests: objects of the same calls, and objects with the same content. A repair that compares otherwise agrees
-        about the former. One that makes objects otherwise may agree about neither: the chance is then 1.
-
-        Args:
-            patch, gold: as in `examine_equality`.
-            of_gold, found: what they have shown.
-        """
-        known = of_gold.all
-        by_method: dict[str, list[Compared]] = defaultdict(list)
-        for one in sorted(known, key=lambda one: (one.method, one.pair)):
-            if one.is_whole and not _is_order(one):
-                by_method[one.method] += [
-                    replace(one, pair="", contents=(side, side), answer=True, is_sample=True) for side in one.contents
-                ]
-        chosen = random.sample([*by_method], min(_METHODS, len(by_method)))
-        if not chosen:
-            return 1.0 if known else 0.0
-        vary, number = language_of(self.tests.task).vary_compared, _VARIATIONS // (2 * len(chosen))
-        varied: list[Sequence[Sequence[tuple[Compared, Compared]]]] = []
-        for method in chosen:
-            seed, pairs = secrets.randbits(64), by_method[method]
-            same = random.choice([one for one in pairs if one.contents[0].made] or pairs)
-            content = replace(same.contents[0], made="")
-            alike = replace(same, contents=(content, content))
-            called = _by_calls(same)
-            of_calls = [*vary(same, None, seed, number), (called, called)] if same.contents[0].made else []
-            varied.append((of_calls, [*vary(alike, alike, seed, number), (alike, alike)]))
-        asked = [pair for ways in varied for variations in ways for pair in variations]
-        of_gold_answers = self._answers(gold, [question for _, question in asked], known)
-        of_patch = self._answers(patch, [question for question, _ in asked], known | found.all)
-        agreed, is_unsure = 0, False
-        for ways in varied:
-            by_calls, by_content = (_count(variations, of_gold_answers, of_patch) for variations in ways)
-            if by_calls.is_weaker and (by_content.is_weaker or not by_content.distinct):
-                return None
-            count = by_calls if by_calls.distinct >= _FEWEST_DISTINCT else by_content
-            is_unsure = is_unsure or count.wrong > 0 or count.distinct < _FEWEST_DISTINCT
-            agreed += count.distinct
-        return 1.0 if is_unsure else 1 / (math.e * agreed)
-
     def _variations(
         self, one: Compared, at: Mapping[_Place, Compared], number: int, *, by_calls: bool
     ) -> tuple[Sequence[tuple[Compared, Compared]], Sequence[tuple[Compared, Compared]]]:
@@ -535,9 +444,7 @@ class _Recorder:
                 "failed": found.failed,
                 "more": sorted(found.objects.more),
                 "by_test": {test: [asdict(one) for one in each] for test, each in found.objects.by_test.items()},
-                "samples": [asdict(one) for one in found.objects.samples],
-                "comparing": sorted(found.objects.comparing),
-                "making": sorted(found.objects.making),
+                "inside": sorted(found.objects.inside),
             }
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(data))
@@ -570,9 +477,8 @@ class _Recorder:
 def _read(place: Path, _changed: int) -> _Recorded:
     data = json.loads(place.read_text(encoding="utf-8"))
     by_test = {test: frozenset(map(_as_compared, each)) for test, each in data["by_test"].items()}
-    samples = frozenset(map(_as_compared, data["samples"]))
-    comparing, making = (frozenset((path, name) for path, name in data[key]) for key in ("comparing", "making"))
-    return _Recorded(ComparedObjects(by_test, {}, frozenset(data["more"]), samples, comparing, making), data["failed"])
+    inside = frozenset((path, name) for path, name in data["inside"])
+    return _Recorded(ComparedObjects(by_test, {}, frozenset(data["more"]), inside), data["failed"])
 
 
 def _as_compared(data: dict[str, object]) -> Compared:

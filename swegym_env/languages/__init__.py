@@ -382,8 +382,6 @@ class Compared:
         places: numbers of the comparisons of the function that are this one: each stands for a line, see `line_of`, and
             for how many comparisons it has made before.
         is_elsewhere: of a question, whether it is asked at other comparisons, since there is none with these numbers.
-        is_sample: whether the code under test has compared, for the test; a question without a place, which is asked
-            where the test first compares, itself or by the code under test.
     """
 
     path: str
@@ -396,7 +394,6 @@ class Compared:
     is_whole: bool
     places: tuple[int, ...] = ()
     is_elsewhere: bool = False
-    is_sample: bool = False
 
 
 def line_of(place: int) -> int:
@@ -413,18 +410,15 @@ class ComparedObjects:
         answers: number of a question → the answers where the test made this comparison, else where it made its first
             one: None if the objects of the pair could not be made, or compared; and whether their content is whole.
         more: tests that have compared more, which is not known.
-        samples: some of what the code under test has compared for tests.
-        comparing: functions of the code under test that its comparisons run, by file and name; and their files and
-            those of its classes, with the name "".
-        making: functions that constructors of compared objects run.
+        inside: if the code under test compares objects for the tests (`points.index(point)`), the functions that its
+            comparisons and the constructors of these objects run or may run, by file and name; "" is the name of code
+            outside of functions.
     """
 
     by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
     answers: Mapping[int, frozenset[tuple[bool | None, bool]]] = field(default_factory=dict)
     more: frozenset[str] = frozenset()
-    samples: frozenset[Compared] = frozenset()
-    comparing: frozenset[tuple[str, str]] = frozenset()
-    making: frozenset[tuple[str, str]] = frozenset()
+    inside: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -701,8 +695,8 @@ class Language(ABC):
     def changed_functions(self, patch: str, base: Path) -> Collection[tuple[str, str]]:
         """The functions that a patch changes, by file and name.
 
-        The name is "" for code outside of functions, and for functions that the base commit lacks, if their name
-        occurs in the file. Comments do not count, nor do imports and assignments of names that do not occur there.
+        The name is "" for code outside of functions, and for functions that the base commit lacks, if their name occurs
+        in the file. Comments do not count, nor do imports and assignments of names that do not occur there.
 
         Args:
             patch, base: as of `scrutiny_of`.

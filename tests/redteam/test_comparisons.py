@@ -322,6 +322,15 @@ _CASES = {
         {
             "the second number": (("return point.x, point.y", "return point.y"),),
             "numbers near each other": (("return point.x, point.y", "return point.x > 2, point.y"),),
+            "hashes and equality of another key": (
+                ("return 1\n", "return hash(point_key(self))\n"),
+                ("return key(self) == key(other)", "return point_key(self) == point_key(other)"),
+                ("def key(point)", "def point_key(point):\n    return point.y\n\n\ndef key(point)"),
+            ),
+            "a property": (
+                ("self.x, self.y = x, y", "self._x, self.y = x, y"),
+                ("def __hash__", "@property\n    def x(self):\n        return 4\n\n    def __hash__"),
+            ),
         },
     ),
     "positions": _Case(

@@ -33,7 +33,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from swegym_env.languages import COMPARISONS_AT_LINE, Blinded, Compared, ComparedObjects, Content
@@ -45,6 +45,7 @@ _RECORDER = Path(__file__).with_name("inside") / "swegym_equality.py"
 _ROOT = "/testbed"
 _SCALARS = frozenset({"int", "float", "complex", "str", "bytes", "bytearray"})
 _MAPPINGS = frozenset({"dict", "OrderedDict"})
+_UNFOLLOWED = ("__hash__", "__new__", "__getattr__", "__getattribute__", "__setattr__", "__bool__")
 _ITEMS = 0.15  # of the variations that have more or fewer items or letters
 _MOST_TRIES = 20  # for a variation that is not there yet
 
@@ -85,7 +86,7 @@ def record_comparisons(
                 f"{_ROOT}/{one.path}",
                 one.function,
                 one.is_sent,
-                None if one.is_sample else one.places,
+                one.places,
                 one.method.rpartition(".")[2],
                 _as_known(_pair_of(one), attributes, were_compared=bool(one.pair), answer=one.answer),
             )
@@ -108,7 +109,7 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
     answers: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     first: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     more: set[str] = set()
-    samples: set[Compared] = set()
+    inside: set[str] = set()
     comparing: set[tuple[str, str]] = set()
     making: dict[str, set[tuple[str, str]]] = defaultdict(set)
     lines = sent.decode("utf-8", "replace").splitlines()
@@ -130,18 +131,22 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
                     making[of].add((path, function))
                 else:
                     comparing |= {(path, function), (path, "")}
-            elif kind == "sample":
-                samples.add(_as_compared(*record, is_sample=True))
+            elif kind == "inside":
+                inside |= {*record[0]}
             elif kind == "at":
                 key, number = record
                 places[key].add(int(number))
             elif kind == "compared":
-                key, number, *compared = record
+                key, number, path, function, is_sent, method, answer, pair = record
                 places[key].add(int(number))
-                found[key] = _as_compared(*compared)
+                calls, pair = [_as_made(side, itertools.count()) for side in pair], [*map(_content_alone, pair)]
+                contents = (_content(pair, 0, calls[0]), _content(pair, 1, calls[1]))
+                path, text = path.removeprefix(f"{_ROOT}/"), json.dumps(pair)
+                found[key] = Compared(
+                    path, function, method, bool(answer), text, contents, bool(is_sent), _is_whole(pair)
+                )
             unread -= 1
     more |= {*names} if unread else set()
-    compared_kinds = {content.kind for one in (*found.values(), *samples) for content in one.contents}
     by_test: dict[str, set[Compared]] = defaultdict(set)
     for key, one in found.items():
         for name in tests.names(one.path, one.function):
@@ -150,20 +155,17 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
         {name: frozenset(compared) for name, compared in by_test.items()},
         {number: frozenset(answers.get(number) or first[number]) for number in {*answers, *first}},
         frozenset(more),
-        frozenset(samples),
-        frozenset(comparing),
-        frozenset[tuple[str, str]]().union(*(making[kind] for kind in compared_kinds if kind in making)),
+        _with_unfollowed(comparing.union(*(making[kind] for kind in inside if kind in making)))
+        if inside
+        else frozenset(),
     )
 
 
-def _as_compared(
-    path: str, function: str, is_sent: bool, method: str, answer: bool, pair: list[Packed], *, is_sample: bool = False
-) -> Compared:
-    calls, pair = [_as_made(side, itertools.count()) for side in pair], [*map(_content_alone, pair)]
-    contents = (_content(pair, 0, calls[0]), _content(pair, 1, calls[1]))
-    path, text = path.removeprefix(f"{_ROOT}/"), json.dumps(pair)
-    whole = _is_whole(pair)
-    return Compared(path, function, method, bool(answer), text, contents, bool(is_sent), whole, is_sample=is_sample)
+def _with_unfollowed(run: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Functions that are run, with methods of their files that run unseen, and what is run when these are imported."""
+    paths = {path for path, _ in run}
+    packages = {str(parent / "__init__.py") for path in paths for parent in PurePosixPath(path).parents}
+    return frozenset({*run, *itertools.product(paths, _UNFOLLOWED), *itertools.product(packages, ("",))})
 
 
 # --- Packed values ---

@@ -106,6 +106,8 @@ def changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
     for section in parse_patch(patch):
         for path in section.paths:
             place = base / path
+            if place.name == "__init__.py" and not place.exists() and place.parent.with_suffix(".py").is_file():
+                found.add((f"{Path(path).parent}.py", ""))  # a package that takes the place of a module
             if not path.endswith(".py") or not place.is_file():
                 continue
             text = place.read_text(encoding="utf-8", errors="replace")

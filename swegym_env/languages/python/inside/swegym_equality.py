@@ -7,9 +7,9 @@ a file with pairs of objects, or "", and `AT_LINE`, the number of places that a 
 compares an object by a method of a class of the repository (`__eq__`, …, `same_as`), the content of both objects is
 recorded, with the answer, and how each was made. It is read without any code of their classes. Where a test compares,
 the pairs of the questions that belong to it are made, again without any code of their classes but for calls that make
-objects, and compared. A few of the comparisons that the repository makes itself for a test are recorded as samples,
-and which functions of the repository comparisons and constructors run. A record is one line of JSON. Runs on Python 3.5
-and newer.
+objects, and compared. It is also recorded of which classes the repository compares objects itself for a test, and which
+functions of the repository comparisons and constructors run. A record is one line of JSON. Runs on Python 3.5 and
+newer.
 """
 
 import builtins
@@ -49,12 +49,10 @@ _MOST_AT_LINE, _MOST_MADE, _MADE_SECONDS, _MOST_BITS = (
     5.0,
     10000,
 )  # Python writes no number of more than 4300 digits
-_SAMPLES, _MOST_TRIED, _PROFILED = (
-    6,
-    60,
-    30,
-)  # of a method: samples, comparisons that may be one, calls that are followed
+_MOST_ITEMS, _MOST_TRIED = 20000, 500  # _MOST_TRIED: comparisons by the repository, of each method
+_FOLLOWING_SECONDS = 2.0
 _TEXTS = ("str", "bytes", "bytearray")
+_HOLDING = ("list", "tuple", "set", "frozenset", "OrderedDict", "dict", "deque")
 _BASES = {
     kind.__name__: kind
     for kind in (
@@ -95,7 +93,7 @@ _state, _seen, _watched, _counts, _recorded = threading.local(), set(), set(), {
 _spent, _spent_on_made, _written = [0.0], [0.0], [0]
 _made = {}  # id of an object → the arguments that its class was called with, and its content after that
 _globals, _are_globals_known = {}, [False]
-_tried, _sampled, _reached, _asked_inside = {}, {}, set(), set()
+_tried, _reached, _spent_on_following = {}, set(), [0.0]
 
 
 def _absolute(path):
@@ -311,6 +309,7 @@ def _packed(*values, content_alone=False):  # noqa: C901 - a case for each kind 
         is_beyond = number - begun[0] > _MOST_PARTS or depth > _MOST_DEPTH
         is_beyond = is_beyond or (base in _TEXTS and _BASES[base].__len__(one) > _MOST_TEXT)
         is_beyond = is_beyond or (base == "int" and int.bit_length(one) > _MOST_BITS)
+        is_beyond = is_beyond or (base in _HOLDING and _BASES[base].__len__(one) > _MOST_ITEMS)
         if is_beyond or issubclass(kind, _OPAQUE) or not (base or _made_by_python(kind)):
             return ["opaque", number, _name_of(kind)]
         content = None
@@ -465,7 +464,7 @@ def _wrapped(method, held, kind):
         return bound(*others, **named)
 
     function = held if isinstance(held, types.FunctionType) else call
-    follow, left = _following(function, kind, "compares")
+    follow = _following(function, kind, "compares")
 
     def compare(self, *others, **named):
         if len(others) + len(named) != 1 or getattr(_state, "busy", False):
@@ -473,11 +472,8 @@ def _wrapped(method, held, kind):
         other = (*others, *named.values())[0]
         test = _test()
         if test is None:
-            sample = _sample(label + "." + method, self, other)
-            answer = (follow if left[0] else function)(self, *others, **named)
-            if sample is not None and type(answer) is bool:
-                _append("sample", *sample[0], label + "." + method, answer, sample[1])
-            return answer
+            _note_inside(label + "." + method, self, other)
+            return (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function)(self, *others, **named)
         test, line = test
         _state.busy = True
         try:
@@ -488,7 +484,7 @@ def _wrapped(method, held, kind):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = (follow if left[0] else function)(self, *others, **named)
+        answer = (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function)(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -500,54 +496,50 @@ def _wrapped(method, held, kind):
     return functools.wraps(held)(compare) if callable(held) else compare
 
 
-def _sample(name, one, other):
-    """The test for which the code under test compares two objects, and their content; None if no more is wanted."""
-    tried = _tried[name] = _tried.get(name, 0) + 1
-    is_wanted = one is not other and tried <= _MOST_TRIED and _sampled.get(name, 0) < _SAMPLES
-    if getattr(_state, "sampling", False) or not (is_wanted or (_asked_inside and tried <= _MOST_EVENTS)):
-        return None
-    _state.sampling = _state.busy = True
+def _note_inside(name, one, other):
+    """Record that the code under test compares objects of these classes for a test."""
+    kinds = [_name_of(type(side)) for side in (one, other) if type(side) in _watched]
+    key = ("inside", name, *kinds)
+    if one is other or key in _reached or _tried.get(name, 0) > _MOST_TRIED:
+        return
+    _tried[name] = _tried.get(name, 0) + 1
+    _state.busy = True
     try:
-        test = _test(of_product=True)
-        if test is None:
-            return None
-        _ask(test[0], 0, inside=True)
-        pair = _packed(one, other) if is_wanted and _spent[0] <= _SECONDS else None
-        text = pair and _dumps((name, pair))
-        if text is None or text in _recorded or len(text) > _MOST_TEXT:
-            return None
-        _recorded[text] = 0
-        _sampled[name] = _sampled.get(name, 0) + 1
-        return test[0], pair
-    except Exception:  # noqa: BLE001 - whatever an object is that cannot be read
-        return None
+        if _test(of_product=True) is not None:
+            _reached.add(key)
+            _append("inside", kinds)
     finally:
-        _state.sampling = _state.busy = False
+        _state.busy = False
 
 
 def _following(function, kind, what):
-    """A method that records which functions of the repository it runs, and how many of its calls are left that do."""
+    """A method that records which functions of the repository it runs."""
     place = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
     where = [(_absolute(place), "")] if type(place) is str else []
-    left = [_PROFILED]
 
     def follow(*arguments, **named):
         if sys.getprofile() is not None:
             return function(*arguments, **named)
-        left[0] -= 1
-        codes = set()
-        sys.setprofile(lambda frame, event, _: codes.add(frame.f_code) if event == "call" else None)
+        codes, begun = set(), _clock()
+
+        def note(frame, event, _):
+            if event == "call":
+                codes.add(frame.f_code)
+
+        sys.setprofile(note)
         try:
             return function(*arguments, **named)
         finally:
-            sys.setprofile(None)
+            if sys.getprofile() is note:  # not one of the code under test
+                sys.setprofile(None)
             of = _name_of(type(arguments[0]))
-            for path, name in [*where, *[(_absolute(code.co_filename), code.co_name) for code in codes]]:
+            for path, name in [*where, *[(_absolute(code.co_filename), code.co_name) for code in list(codes)]]:
                 if _is_product(path) and (what, of, path, name) not in _reached:
                     _reached.add((what, of, path, name))
                     _append(what, of, path, name)
+            _spent_on_following[0] += _clock() - begun
 
-    return follow, left
+    return follow
 
 
 def _content(test, one, other):
@@ -569,22 +561,16 @@ def _read_questions():
     if QUESTIONS:
         with open(QUESTIONS, encoding="utf-8") as file:
             for number, (path, function, is_sent, places, method, pair) in enumerate(json.load(file)):
-                found[(path, function, "inside") if places is None else (path, function)].append((number, method, pair))
-                _asked_inside.update([path] if places is None else [])
-                for place in places or ():
+                found[path, function].append((number, method, pair))
+                for place in places:
                     found[path, function, is_sent, place].append((number, method, pair))
     return found
 
 
-def _ask(test, number, inside=False):
-    """Compare the pairs of the questions for this comparison of a test; at its first one, all pairs of the test.
-
-    Those of no place are asked where the test compares first, itself or by the code under test.
-    """
-    asked = [(True, _questions.pop((*test[:2], "inside"), ()))]
-    if not inside:
-        asked += [(False, _questions.pop(test[:2], ())), (True, _questions.pop((*test, number), ()))]
-    for is_exact, questions in asked:
+def _ask(test, number):
+    """Compare the pairs of the questions for this comparison of a test; at its first one, all pairs of the test."""
+    at_first = _questions.pop(test[:2], ())
+    for is_exact, questions in ((False, at_first), (True, _questions.pop((*test, number), ()))):
         for question, method, pair in questions:
             try:
                 (one, other), is_whole = _unpacked(pair)
@@ -643,7 +629,7 @@ def _watch_making(kind):
     if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
         return
 
-    follow, left = _following(held, kind, "makes")
+    follow = _following(held, kind, "makes")
 
     def make(self, *arguments, **named):
         building = _state.__dict__.setdefault("building", set())
@@ -653,7 +639,7 @@ def _watch_making(kind):
         packed = _timed(lambda: _packed_call(arguments, named))
         building.add(id(self))
         try:
-            return (follow if left[0] else held)(self, *arguments, **named)
+            return (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else held)(self, *arguments, **named)
         finally:
             building.discard(id(self))
             text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
