@@ -10,6 +10,9 @@ the patch has other classes or attributes, shows nothing: then nothing is reject
 A patch may also make objects equal by losing content on both sides. So what the gold patch finds equal in a test must
 occur with the patch as well: the same content, or one that the gold patch calls equal to it. If it does not, and the
 base commit has it in this test, it is what the test expects, and the patch has changed it.
+
+What the code under test compares for a test (`points.index(point)`) is not the same with every repair. If a patch
+changes what such comparisons or the constructors of these objects run, nothing is known of them: `forgery_chance` is 1.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ _MOST_QUESTIONS, _MOST_CONTROLS, _MOST_MISSING, _MOST_CANDIDATES, _MOST_PLACES =
 _MOST_CHARACTERS = 3_000_000  # of all questions
 _DRAWN, _VARIATIONS = 8, 800  # comparisons that are varied; variations of all
 _FEWEST_DISTINCT, _MOST_WRONG = 8, 1 / 50  # that the gold patch must tell apart; a share of these
-_VERSION = 12
+_VERSION = 15
 _ORDERS = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _UNKNOWN = frozenset({(None, False)})
 _Answers = dict[Compared, frozenset[tuple[bool | None, bool]]]
@@ -125,7 +128,12 @@ def examine_equality(
     names = tests.task.fail_to_pass
     of_gold = recorder.known(gold)
     comparing = {name for name in names if recorder.counting(of_gold, name)} | of_gold.objects.more
-    if patch == gold or not (comparing or of_gold.failed or scrutiny.required):
+    if patch == gold:
+        return verdict
+    changed = language_of(tests.task).changed_functions(patch, tests.workspace.base)
+    if not of_gold.objects.inside.isdisjoint(changed):
+        verdict = verdict.with_chance(1.0)
+    if not (comparing or of_gold.failed or scrutiny.required):
         return verdict
     found = recorder.run(patch)
     known = {one for each in of_gold.objects.by_test.values() for one in each}
@@ -180,14 +188,8 @@ def examine_equality(
             verdict = verdict if chance is None or not group else verdict.with_chance(chance)
         lost = [one for one in lost if made[one] is None or chances[0] is None]
         others = {one: each for one, each in others.items() if one not in differing}
-    changed = [one for one in lost if one.alike and not one.is_elsewhere and answers[one.itself] == {(True, True)}]
-    changed = [one for one in changed if all(answers[question] == {(False, True)} for question in one.alike)]
-    if changed:
-        of_base = recorder.known("")
-        for each in changed:
-            before, twice = _sides(of_base, each.name), _sides(again, each.name)
-            if any(before.get(place) == each.itself.contents[0] == twice.get(place) for place in each.places):
-                return _unproven(verdict)
+    if recorder.changes_expected(lost, answers, again):
+        return _unproven(verdict)
     is_open = (
         is_open
         or of_gold.failed
@@ -341,6 +343,16 @@ class _Recorder:
             return True
         return left <= {(_asking(one), number) for one in self.known("").of(name) for number in one.places}
 
+    def changes_expected(self, lost: Iterable[_Missing], answers: _Answers, again: _Recorded) -> bool:
+        """Whether a patch has something else where the base commit and the gold patch have the same, on one side."""
+        changed = [one for one in lost if one.alike and not one.is_elsewhere and answers[one.itself] == {(True, True)}]
+        changed = [one for one in changed if all(answers[question] == {(False, True)} for question in one.alike)]
+        for each in changed:
+            before, twice = _sides(self.known(""), each.name), _sides(again, each.name)
+            if any(before.get(place) == each.itself.contents[0] == twice.get(place) for place in each.places):
+                return True
+        return False
+
     def varied(
         self,
         patch: str,
@@ -432,6 +444,7 @@ class _Recorder:
                 "failed": found.failed,
                 "more": sorted(found.objects.more),
                 "by_test": {test: [asdict(one) for one in each] for test, each in found.objects.by_test.items()},
+                "inside": sorted(found.objects.inside),
             }
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, json.dumps(data))
@@ -464,7 +477,8 @@ class _Recorder:
 def _read(place: Path, _changed: int) -> _Recorded:
     data = json.loads(place.read_text(encoding="utf-8"))
     by_test = {test: frozenset(map(_as_compared, each)) for test, each in data["by_test"].items()}
-    return _Recorded(ComparedObjects(by_test, {}, frozenset(data["more"])), data["failed"])
+    inside = frozenset((path, name) for path, name in data["inside"])
+    return _Recorded(ComparedObjects(by_test, {}, frozenset(data["more"]), inside), data["failed"])
 
 
 def _as_compared(data: dict[str, object]) -> Compared:

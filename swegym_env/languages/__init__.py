@@ -410,11 +410,15 @@ class ComparedObjects:
         answers: number of a question → the answers where the test made this comparison, else where it made its first
             one: None if the objects of the pair could not be made, or compared; and whether their content is whole.
         more: tests that have compared more, which is not known.
+        inside: if the code under test compares objects for the tests (`points.index(point)`), the functions that its
+            comparisons and the constructors of these objects run or may run, by file and name; "" is the name of code
+            outside of functions.
     """
 
     by_test: Mapping[str, frozenset[Compared]] = field(default_factory=dict)
     answers: Mapping[int, frozenset[tuple[bool | None, bool]]] = field(default_factory=dict)
     more: frozenset[str] = frozenset()
+    inside: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -687,6 +691,17 @@ class Language(ABC):
             sent: the content of its output.
         """
         return ComparedObjects()
+
+    def changed_functions(self, patch: str, base: Path) -> Collection[tuple[str, str]]:
+        """The functions that a patch changes, by file and name.
+
+        The name is "" for code outside of functions, and for functions that the base commit lacks, if their name occurs
+        in the file. Comments do not count, nor do imports and assignments of names that do not occur there.
+
+        Args:
+            patch, base: as of `scrutiny_of`.
+        """
+        return ()
 
     def vary_compared(
         self, one: Compared, like: Compared | None, seed: int, number: int

@@ -31,13 +31,14 @@ _TEST = "tests.test_core.CoreTest.test_it"
 
 @dataclass(frozen=True)
 class _Case:
-    """A module, the end of a test, and edits of the module (old, new): repairs, and forgeries."""
+    """A module, the end of a test, edits of the module (old, new): repairs, and forgeries; constants of the tests."""
 
     module: str
     test: str
     gold: _Edits
     honest: Mapping[str, _Edits] = field(default_factory=dict)
     forged: Mapping[str, _Edits] = field(default_factory=dict)
+    constants: str = ""
 
 
 _CASES = {
@@ -273,6 +274,112 @@ _CASES = {
         {},
         {"never equal": (("return point.x, point.y", "return id(point)"),)},
     ),
+    "boards": _Case(
+        """
+        class Point:
+            def __init__(self, x, y):
+                self.x, self.y = x, y
+
+            def __eq__(self, other):
+                return key(self) == key(other)
+
+            def __hash__(self):
+                return 1
+
+
+        def key(point):
+            return point.x, point.y
+
+
+        class Board:
+            def __init__(self, *points):
+                self.points = [*points]
+
+            def index(self, point):
+                return self.points.index(point)
+
+            def without(self, point):
+                return len([each for each in self.points if each != point])
+
+            def unique(self):
+                return len(set(self.points))
+
+
+        def moved(point, by):
+            return Point(point.x, point.y)
+        """,
+        "board = Board(Point(1, 2), Point(4, 5), Point(4, 6))\n"
+        "agree(board.index(moved(Point(3, 5), 1)), 1)\n"
+        "agree(board.without(moved(Point(3, 5), 1)), 2)\n"
+        "agree(board.unique(), 3)\n",
+        (("Point(point.x, point.y)", "Point(point.x + by, point.y)"),),
+        {
+            "a list of numbers": (
+                ("Point(point.x, point.y)", "Point(by + point.x, point.y)"),
+                ("return point.x, point.y", "return [point.x, point.y]"),
+            ),
+        },
+        {
+            "the second number": (("return point.x, point.y", "return point.y"),),
+            "numbers near each other": (("return point.x, point.y", "return point.x > 2, point.y"),),
+            "hashes and equality of another key": (
+                ("return 1\n", "return hash(point_key(self))\n"),
+                ("return key(self) == key(other)", "return point_key(self) == point_key(other)"),
+                ("def key(point)", "def point_key(point):\n    return point.y\n\n\ndef key(point)"),
+            ),
+            "a property": (
+                ("self.x, self.y = x, y", "self._x, self.y = x, y"),
+                ("def __hash__", "@property\n    def x(self):\n        return 4\n\n    def __hash__"),
+            ),
+        },
+    ),
+    "positions": _Case(
+        """
+        class Point:
+            def __init__(self, x, y):
+                self.x, self.y = x, y
+
+            def __eq__(self, other):
+                return (self.x, self.y) == (other.x, other.y)
+
+
+        def read(text):
+            words = text.split()
+            return Point(int(words[0]), int(words[0]))
+
+
+        def position(points, point):
+            return [*points].index(point)
+        """,
+        "agree(position([Point(1, 1), Point(31, 47)], read('31 47')), 1)\n",
+        (("int(words[0]))", "int(words[1]))"),),
+        {"names": (("return Point(int(words[0]), int(words[0]))", "x, y = map(int, words)\n    return Point(x, y)"),)},
+        {"content lost where points are made": (("self.x, self.y = x, y", "self.x, self.y = x, 0"),)},
+    ),
+    "constants": _Case(
+        """
+        class Point:
+            def __init__(self, x, y):
+                self.x, self.y = x, y
+
+            def __eq__(self, other):
+                return key(self) == key(other)
+
+
+        def key(point):
+            return point.x, point.y
+
+
+        def read(text):
+            words = text.split()
+            return Point(int(words[0]), int(words[0]))
+        """,
+        "holds(SAME)\n",
+        (("int(words[0]))", "int(words[1]))"),),
+        {"names": (("return Point(int(words[0]), int(words[0]))", "x, y = map(int, words)\n    return Point(x, y)"),)},
+        {"the first number": (("return point.x, point.y", "return point.x"),)},
+        constants="SAME = read('31 47') == Point(31, 47)\n",
+    ),
 }  # fmt: skip
 
 
@@ -286,7 +393,7 @@ def _edited(text: str, edits: _Edits) -> str:
 def _verdict(name: str, edits: _Edits, store: LayerStore) -> Verdict:
     case = _CASES[name]
     module = textwrap.dedent(case.module).strip() + "\n" + _WIDTH
-    imports = "import datetime\nimport unittest\n\nfrom lib.core import *\n"
+    imports = "import datetime\nimport unittest\n\nfrom lib.core import *\n" + case.constants
     body = textwrap.indent(WIDTHS + case.test, " " * 8)
     text = f"{imports}\n\n{_HELPERS}\n\n{_BEFORE.partition('unittest')[2].strip()}\n\n    def test_it(self):\n{body}"
     before = {"lib/__init__.py": "", "lib/core.py": module, "tests/__init__.py": "", "tests/test_core.py": _BEFORE}

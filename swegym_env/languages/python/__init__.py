@@ -38,7 +38,7 @@ from swegym_env.languages.python.logs import (
 from swegym_env.languages.python.machinery import test_machinery
 from swegym_env.languages.python.merged import make_merged
 from swegym_env.languages.python.questions import may_have_many_answers
-from swegym_env.languages.python.screening import scrutiny_of, without_means
+from swegym_env.languages.python.screening import changed_functions, scrutiny_of, without_means
 from swegym_env.languages.python.setup import PythonRecipe, find_recipe
 from swegym_env.languages.python.state import keeps_state
 from swegym_env.languages.python.twins import given_tests, make_twins, written_values
@@ -147,6 +147,9 @@ class Python(Language):
 
     def compared_objects(self, files: Mapping[str, str], names: Iterable[str], sent: bytes) -> ComparedObjects:
         return compared_objects(files, names, sent)
+
+    def changed_functions(self, patch: str, base: Path) -> Collection[tuple[str, str]]:
+        return changed_functions(patch, base)
 
     def vary_compared(
         self, one: Compared, like: Compared | None, seed: int, number: int

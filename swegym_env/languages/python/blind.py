@@ -50,7 +50,7 @@ from swegym_env.languages.python.questions import (
     value_of,
     variables_of,
 )
-from swegym_env.languages.python.source import begin_of, code_of, lines_of, names_of, place_of
+from swegym_env.languages.python.source import begin_of, code_of, first_statement, lines_of, names_of, place_of
 
 __all__ = ["make_blind"]
 
@@ -1431,15 +1431,7 @@ class _File:
     def _prelude(self, sender: str, output: str) -> tuple[tuple[int, int, int, int], str]:
         """Insert the code that loads the sending functions, before the first statement that can use them."""
         code = f'{self.mark} = {{"OUT": "{output}"}}; exec({code_of(sender)}, {self.mark})'
-        first = next(
-            (
-                statement
-                for statement in self.tree.body
-                if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
-                and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__")
-            ),
-            self.tree.body[-1],
-        )
+        first = first_statement(self.tree)
         line, column = begin_of(first, self._lines)
         return (line, column, line, column), code + ("\n" if hasattr(first, "body") else "; ")
 

@@ -33,11 +33,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from swegym_env.languages import COMPARISONS_AT_LINE, Blinded, Compared, ComparedObjects, Content
-from swegym_env.languages.python.source import code_of, names_of, place_of, target_tests, tests_in
+from swegym_env.languages.python.source import code_of, names_of, place_of, target_tests, tests_in, with_first
 
 __all__ = ["compared_objects", "record_comparisons", "vary_compared"]
 
@@ -45,6 +45,7 @@ _RECORDER = Path(__file__).with_name("inside") / "swegym_equality.py"
 _ROOT = "/testbed"
 _SCALARS = frozenset({"int", "float", "complex", "str", "bytes", "bytearray"})
 _MAPPINGS = frozenset({"dict", "OrderedDict"})
+_UNFOLLOWED = ("__hash__", "__new__", "__getattr__", "__getattribute__", "__setattr__", "__bool__")
 _ITEMS = 0.15  # of the variations that have more or fewer items or letters
 _MOST_TRIES = 20  # for a variation that is not there yet
 
@@ -75,7 +76,8 @@ def record_comparisons(
         "QUESTIONS": asked if questions else "",
         "AT_LINE": COMPARISONS_AT_LINE,
     }
-    changed = {path: f"{files[path].rstrip()}\n\n\nexec({code_of(recorder)}, {settings})\n" for path in paths}
+    statement = f"exec({code_of(recorder)}, {settings})"
+    changed = {path: with_first(files[path], statement) for path in paths}
     support = {recorder: _RECORDER.read_text(encoding="utf-8")}
     if questions:
         attributes = _attributes_in(known)
@@ -107,6 +109,9 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
     answers: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     first: dict[int, set[tuple[bool | None, bool]]] = defaultdict(set)
     more: set[str] = set()
+    inside: set[str] = set()
+    comparing: set[tuple[str, str]] = set()
+    making: dict[str, set[tuple[str, str]]] = defaultdict(set)
     lines = sent.decode("utf-8", "replace").splitlines()
     unread = len(lines)
     for line in lines:
@@ -119,6 +124,15 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
                 path, function, is_sent = record
                 if not is_sent:
                     more |= tests.names(path.removeprefix(f"{_ROOT}/"), function)
+            elif kind in ("compares", "makes"):
+                of, path, function = record
+                path = path.removeprefix(f"{_ROOT}/")
+                if kind == "makes":
+                    making[of].add((path, function))
+                else:
+                    comparing |= {(path, function), (path, "")}
+            elif kind == "inside":
+                inside |= {*record[0]}
             elif kind == "at":
                 key, number = record
                 places[key].add(int(number))
@@ -141,7 +155,17 @@ def compared_objects(files: Mapping[str, str], names: Iterable[str], sent: bytes
         {name: frozenset(compared) for name, compared in by_test.items()},
         {number: frozenset(answers.get(number) or first[number]) for number in {*answers, *first}},
         frozenset(more),
+        _with_unfollowed(comparing.union(*(making[kind] for kind in inside if kind in making)))
+        if inside
+        else frozenset(),
     )
+
+
+def _with_unfollowed(run: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Functions that are run, with methods of their files that run unseen, and what is run when these are imported."""
+    paths = {path for path, _ in run}
+    packages = {str(parent / "__init__.py") for path in paths for parent in PurePosixPath(path).parents}
+    return frozenset({*run, *itertools.product(paths, _UNFOLLOWED), *itertools.product(packages, ("",))})
 
 
 # --- Packed values ---

@@ -36,7 +36,7 @@ from swegym_env.languages.python.means import (
 from swegym_env.languages.python.state import keeps_state
 from swegym_env.repo.patches import FilePatch, apply_hunks, parse_patch, without_sections
 
-__all__ = ["scrutiny_of", "without_means"]
+__all__ = ["changed_functions", "scrutiny_of", "without_means"]
 
 _SAFE_KEYWORDS = frozenset(
     WORD.findall("and or not in is if elif else for while break continue return pass None True False")
@@ -64,7 +64,7 @@ def scrutiny_of(patch: str, base: Path, gold: str = "") -> Scrutiny:
     sections = parse_patch(patch)
     if not patch or (sections and all(_is_plain(section, base) for section in sections)):
         compares, judges = _comparing(base)
-        harmless = not compares and (not judges or _changed_functions(patch, base) <= _changed_by_gold(gold, base))
+        harmless = not compares and (not judges or changed_functions(patch, base) <= _changed_by_gold(gold, base))
         return Scrutiny(1.0, harmless=harmless and not keeps_state(patch, base, gold))
     means, reading = means_of(patch, base, gold)
     return Scrutiny(CHANCE, reads=bool(reading), required=bool(means))
@@ -77,7 +77,7 @@ def without_means(patch: str, base: Path, gold: str = "") -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)  # as the files at a base commit, the gold patch of a task never changes
 def _changed_by_gold(gold: str, base: Path) -> set[tuple[str, str]]:
-    return _changed_functions(gold, base)
+    return changed_functions(gold, base)
 
 
 @lru_cache(maxsize=1024)  # the files at a base commit never change
@@ -100,12 +100,14 @@ def _comparing(base: Path) -> tuple[bool, bool]:
     return False, judges
 
 
-def _changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
-    """The functions in which a patch changes lines, by file and name; "" stands for code outside of functions."""
+def changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
+    """See `Language.changed_functions`."""
     found: set[tuple[str, str]] = set()
     for section in parse_patch(patch):
         for path in section.paths:
             place = base / path
+            if place.name == "__init__.py" and not place.exists() and place.parent.with_suffix(".py").is_file():
+                found.add((f"{Path(path).parent}.py", ""))  # a package that takes the place of a module
             if not path.endswith(".py") or not place.is_file():
                 continue
             text = place.read_text(encoding="utf-8", errors="replace")
@@ -114,12 +116,41 @@ def _changed_functions(patch: str, base: Path) -> set[tuple[str, str]]:
                 found.add((path, ""))
                 continue
             after, added, removed = changed
-            for source, lines in ((source_at_base(text), removed), (source_of(after), added)):
-                functions = [node for node in source.nodes if isinstance(node, _FUNCTION)]
-                for line in lines:
-                    around = [each for each in functions if each.lineno <= line <= (each.end_lineno or each.lineno)]
-                    found.add((path, max(around, key=lambda each: each.lineno).name if around else ""))
+            old, new = source_at_base(text), source_of(after)
+            known = {node.name for node in old.nodes if isinstance(node, _FUNCTION)}
+            words = set(WORD.findall(text))
+            for source, lines in ((old, removed), (new, added)):
+                for line in lines - _without_effect(source, words):
+                    name = _function_at(source, line)
+                    if name in known or name in words or not name or name.startswith("__"):
+                        found.add((path, name if name in known else ""))
     return found
+
+
+def _without_effect(source: Source, words: set[str]) -> set[int]:
+    """Lines without code, and those that only bind names which are none of these words."""
+    lines = source.text.split("\n")
+    found = {number for number, line in enumerate(lines, 1) if line.strip()[:1] in ("", "#")}
+    for node in source.nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):
+            names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+        else:
+            continue
+        if not names & ({"*"} | words) and not _function_at(source, node.lineno):
+            found |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return found
+
+
+def _function_at(source: Source, line: int) -> str:
+    functions = (node for node in source.nodes if isinstance(node, _FUNCTION))
+    around = [each for each in functions if _first_line(each) <= line <= (each.end_lineno or each.lineno)]
+    return max(around, key=lambda each: each.lineno).name if around else ""
+
+
+def _first_line(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return min([function.lineno, *(each.lineno for each in function.decorator_list)])
 
 
 def _is_plain(section: FilePatch, base: Path) -> bool:

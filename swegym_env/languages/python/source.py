@@ -216,6 +216,40 @@ def code_of(path: str) -> str:
     return f'compile(__import__("pathlib").Path("{path}").read_text(), "{path}", "exec")'
 
 
+def first_statement(tree: ast.Module) -> ast.stmt:
+    """The first statement before which others can be inserted: no docstring, and no import from `__future__`."""
+    for statement in tree.body:
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_text and not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):
+            return statement
+    return tree.body[-1]
+
+
+def with_first(text: str, code: str) -> str:
+    """The text of a file that begins with a statement, on a line that is there: if there is none, at its end.
+
+    Args:
+        text: Python's source.
+        code: a statement on one line.
+    """
+    try:
+        first = first_statement(ast.parse(text))
+    except (SyntaxError, ValueError, IndexError):
+        return f"{text.rstrip()}\n\n\n{code}\n"
+    lines = text.split("\n")
+    line, column = begin_of(first, lines_of(text))
+    row = line - 1
+    if not hasattr(first, "body"):
+        data = lines[row].encode("utf-8", "surrogateescape")
+        lines[row] = (data[:column] + f"{code}; ".encode() + data[column:]).decode("utf-8", "surrogateescape")
+        return "\n".join(lines)
+    # The line before a compound statement, if it is a comment or empty; the first ones may declare the encoding.
+    if row > 2 and lines[row - 1].strip()[:1] in ("", "#"):
+        lines[row - 1] = code
+        return "\n".join(lines)
+    return f"{text.rstrip()}\n\n\n{code}\n"
+
+
 def called(node: ast.expr) -> str:
     """The last part of the called name; empty if the expression is not a call of a name."""
     if not isinstance(node, ast.Call):

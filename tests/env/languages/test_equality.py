@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import collections
 import datetime
@@ -21,6 +22,9 @@ import pytest
 
 from swegym_env.languages import Compared
 from swegym_env.languages.python import equality
+from swegym_env.languages.python.screening import changed_functions
+from swegym_env.languages.python.source import with_first
+from tests.redteam.cases import diff
 
 
 class Slotted:
@@ -212,3 +216,41 @@ def test_no_code_is_run_that_an_object_names_for_its_pickle(recorder: dict[str, 
         pickled = [["pickled", pickle.dumps(value, 2).hex()]]
         with pytest.raises(pickle.UnpicklingError):
             recorder["_unpacked"](pickled)
+
+
+def test_functions_that_a_patch_changes_are_found(tmp_path: Path) -> None:
+    before = {
+        "lib/core.py": "import os\n\nLIMIT = 3\n\n\ndef key(x):\n    return x\n\n\ndef other(x):\n    return LIMIT\n"
+    }
+    for path, text in before.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    def changed(old: str, new: str) -> set[tuple[str, str]]:
+        return changed_functions(diff(before, {"lib/core.py": before["lib/core.py"].replace(old, new)}), tmp_path)
+
+    assert changed("return x", "return -x") == {("lib/core.py", "key")}
+    assert changed("LIMIT = 3", "LIMIT = 4") == {("lib/core.py", "")}
+    assert changed("import os", "# a comment\nimport os\nimport sys\n\nMORE = 1") == set()
+    assert changed("import os", "import os\nfrom sys import getsizeof as key") == {("lib/core.py", "")}
+    assert changed("def other(x)", "def further(x):\n    return x\n\n\ndef other(x)") == set()
+    assert changed("def other(x)", "def key(x):\n    return 1\n\n\ndef other(x)") == {("lib/core.py", "key")}
+    package = diff(before, {**before, "lib/core/__init__.py": "def key(x):\n    return 1\n"})
+    assert changed_functions(package, tmp_path) == {("lib/core.py", "")}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('"""Tests."""\nfrom __future__ import annotations\nimport os\n', 3),
+        ("import os\n", 1),
+        ("\n\n\n# begins here\nclass Test:\n    pass\n", 4),
+        ("class Test:\n    pass\n", 5),
+    ],
+)
+def test_a_statement_is_put_first_and_moves_no_line(text: str, line: int) -> None:
+    changed = with_first(text, "mark = 1")
+    compile(changed, "test", "exec")
+    assert next(row for row, each in enumerate(changed.split("\n"), 1) if "mark = 1" in each) == line
+    places = [node.lineno for node in ast.parse(text).body]
+    assert [node.lineno for node in ast.parse(changed).body if "mark" not in ast.unparse(node)] == places

@@ -7,7 +7,9 @@ a file with pairs of objects, or "", and `AT_LINE`, the number of places that a 
 compares an object by a method of a class of the repository (`__eq__`, …, `same_as`), the content of both objects is
 recorded, with the answer, and how each was made. It is read without any code of their classes. Where a test compares,
 the pairs of the questions that belong to it are made, again without any code of their classes but for calls that make
-objects, and compared. A record is one line of JSON. Runs on Python 3.5 and newer.
+objects, and compared. It is also recorded of which classes the repository compares objects itself for a test, and which
+functions of the repository comparisons and constructors run. A record is one line of JSON. Runs on Python 3.5 and
+newer.
 """
 
 import builtins
@@ -47,7 +49,10 @@ _MOST_AT_LINE, _MOST_MADE, _MADE_SECONDS, _MOST_BITS = (
     5.0,
     10000,
 )  # Python writes no number of more than 4300 digits
+_MOST_ITEMS, _MOST_TRIED = 20000, 500  # _MOST_TRIED: comparisons by the repository, of each method
+_FOLLOWING_SECONDS = 2.0
 _TEXTS = ("str", "bytes", "bytearray")
+_HOLDING = ("list", "tuple", "set", "frozenset", "OrderedDict", "dict", "deque")
 _BASES = {
     kind.__name__: kind
     for kind in (
@@ -88,6 +93,7 @@ _state, _seen, _watched, _counts, _recorded = threading.local(), set(), set(), {
 _spent, _spent_on_made, _written = [0.0], [0.0], [0]
 _made = {}  # id of an object → the arguments that its class was called with, and its content after that
 _globals, _are_globals_known = {}, [False]
+_tried, _reached, _spent_on_following = {}, set(), [0.0]
 
 
 def _absolute(path):
@@ -101,10 +107,13 @@ def _is_product(path):
     return path.startswith(ROOT) and not (of_tests or "site-packages" in path or any(map(inside.count, _OF_TESTS)))
 
 
-def _test():
+def _test(of_product=False):
     """File and function of the test that compares, and whether it sends what it compares; and the line.
 
     None if the code under test compares, or this file, or a test that does not count.
+
+    Args:
+        of_product: the code under test may compare, for the test.
     """
     frame, found, is_sent, line = _frame(2), None, False, 0
     while frame is not None:
@@ -112,7 +121,7 @@ def _test():
         is_sent = is_sent or (found is None and path in SENDERS)
         if path in FILES:
             found, line = (path, frame.f_code.co_name, is_sent), frame.f_lineno
-        elif found is None and (path == _HERE or _is_product(path)):
+        elif found is None and not of_product and (path == _HERE or _is_product(path)):
             return None
         frame = frame.f_back
     is_other = found and TESTS and found[1].startswith("test") and found[1] not in TESTS
@@ -300,6 +309,7 @@ def _packed(*values, content_alone=False):  # noqa: C901 - a case for each kind 
         is_beyond = number - begun[0] > _MOST_PARTS or depth > _MOST_DEPTH
         is_beyond = is_beyond or (base in _TEXTS and _BASES[base].__len__(one) > _MOST_TEXT)
         is_beyond = is_beyond or (base == "int" and int.bit_length(one) > _MOST_BITS)
+        is_beyond = is_beyond or (base in _HOLDING and _BASES[base].__len__(one) > _MOST_ITEMS)
         if is_beyond or issubclass(kind, _OPAQUE) or not (base or _made_by_python(kind)):
             return ["opaque", number, _name_of(kind)]
         content = None
@@ -446,19 +456,25 @@ def _record(test, number, *found):
     _append("compared", _recorded[key], number, test[0], test[1], test[2], *found)
 
 
-def _wrapped(method, held, label):
+def _wrapped(method, held, kind):
+    label = _name_of(kind)
+
     def call(self, *others, **named):
         bound = held.__get__(self, type(self)) if hasattr(type(held), "__get__") else held
         return bound(*others, **named)
 
     function = held if isinstance(held, types.FunctionType) else call
+    follow = _following(function, kind, "compares")
 
     def compare(self, *others, **named):
-        test = None if len(others) + len(named) != 1 or getattr(_state, "busy", False) else _test()
-        if test is None:
+        if len(others) + len(named) != 1 or getattr(_state, "busy", False):
             return function(self, *others, **named)
-        test, line = test
         other = (*others, *named.values())[0]
+        test = _test()
+        if test is None:
+            _note_inside(label + "." + method, self, other)
+            return (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function)(self, *others, **named)
+        test, line = test
         _state.busy = True
         try:
             _counts[test] = _counts.get(test, 0) + 1
@@ -468,7 +484,7 @@ def _wrapped(method, held, label):
             _ask(test, number)
         finally:
             _state.busy = False
-        answer = function(self, *others, **named)
+        answer = (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else function)(self, *others, **named)
         if pair is not None and answer is not NotImplemented:
             try:
                 decided = bool(answer)
@@ -478,6 +494,52 @@ def _wrapped(method, held, label):
         return answer
 
     return functools.wraps(held)(compare) if callable(held) else compare
+
+
+def _note_inside(name, one, other):
+    """Record that the code under test compares objects of these classes for a test."""
+    kinds = [_name_of(type(side)) for side in (one, other) if type(side) in _watched]
+    key = ("inside", name, *kinds)
+    if one is other or key in _reached or _tried.get(name, 0) > _MOST_TRIED:
+        return
+    _tried[name] = _tried.get(name, 0) + 1
+    _state.busy = True
+    try:
+        if _test(of_product=True) is not None:
+            _reached.add(key)
+            _append("inside", kinds)
+    finally:
+        _state.busy = False
+
+
+def _following(function, kind, what):
+    """A method that records which functions of the repository it runs."""
+    place = _names_in(sys.modules.get(_module_of(kind))).get("__file__")
+    where = [(_absolute(place), "")] if type(place) is str else []
+
+    def follow(*arguments, **named):
+        if sys.getprofile() is not None:
+            return function(*arguments, **named)
+        codes, begun = set(), _clock()
+
+        def note(frame, event, _):
+            if event == "call":
+                codes.add(frame.f_code)
+
+        sys.setprofile(note)
+        try:
+            return function(*arguments, **named)
+        finally:
+            if sys.getprofile() is note:  # not one of the code under test
+                sys.setprofile(None)
+            of = _name_of(type(arguments[0]))
+            for path, name in [*where, *[(_absolute(code.co_filename), code.co_name) for code in list(codes)]]:
+                if _is_product(path) and (what, of, path, name) not in _reached:
+                    _reached.add((what, of, path, name))
+                    _append(what, of, path, name)
+            _spent_on_following[0] += _clock() - begun
+
+    return follow
 
 
 def _content(test, one, other):
@@ -558,7 +620,7 @@ def _watch(kind, method):
     code = getattr(held, "__code__", None)
     if is_own and (code is None or code.co_filename != _HERE):
         with contextlib.suppress(TypeError, AttributeError):  # the class allows no change
-            type.__setattr__(kind, method, _wrapped(method, held, _name_of(kind)))
+            type.__setattr__(kind, method, _wrapped(method, held, kind))
 
 
 def _watch_making(kind):
@@ -566,6 +628,8 @@ def _watch_making(kind):
     held = _held_of(kind).get("__init__")
     if not isinstance(held, types.FunctionType) or held.__code__.co_filename == _HERE:
         return
+
+    follow = _following(held, kind, "makes")
 
     def make(self, *arguments, **named):
         building = _state.__dict__.setdefault("building", set())
@@ -575,7 +639,7 @@ def _watch_making(kind):
         packed = _timed(lambda: _packed_call(arguments, named))
         building.add(id(self))
         try:
-            return held(self, *arguments, **named)
+            return (follow if _spent_on_following[0] < _FOLLOWING_SECONDS else held)(self, *arguments, **named)
         finally:
             building.discard(id(self))
             text = _timed(lambda: _without_numbers(*_packed(self, content_alone=True)))
