@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import gymnasium
+import torch
 
 from swe_trainers.algorithms import BUILT_IN, alternative, name_of
 from swe_trainers.algorithms.algorithm import Algorithm
@@ -105,6 +106,9 @@ class Trainer:
         log_every: updates between log lines; `metrics.jsonl` has all updates.
         compare_kernels_every: every so many updates, compute log-probabilities, entropies and gradients with a second
             kernel back end too; the largest relative differences are recorded as `kernels/…`. 0: never.
+        threads: threads of PyTorch on the CPU, set for the whole process; 0: they stay as they are, which is one for
+            each core unless the program or `OMP_NUM_THREADS` chose another number. A model of less than some million
+            parameters trains several times as fast with 1: its operations take less time than to divide them.
         name: name of the stage, in logs and checkpoints; by default the algorithm's.
         learner: a learner to continue with; by default the algorithm makes a new one.
         run: an open run, instead of `output_dir`.
@@ -143,6 +147,7 @@ class Trainer:
         keep_checkpoints: int = 2,
         log_every: int = 1,
         compare_kernels_every: int = 0,
+        threads: int = 0,
         name: str | None = None,
         learner: Learner | None = None,
         run: Run | None = None,
@@ -166,6 +171,10 @@ class Trainer:
         ):
             if value < 1:
                 raise ConfigurationError(f"{setting}: got {value}, expected at least 1")
+        if threads < 0:
+            raise ConfigurationError(f"threads: got {threads}, expected 0 or more")
+        if threads:
+            torch.set_num_threads(threads)
         self.model, self.algorithm, self.callbacks = model, algorithm, tuple(callbacks)
         self.name = name or name_of(algorithm)
         self._rollout, self._evaluation = rollout or RolloutConfig(), evaluation or EvaluationConfig()
@@ -180,6 +189,7 @@ class Trainer:
                 "seed": seed,
                 "max_seconds": None if math.isinf(max_seconds) else max_seconds,
                 "compare_kernels_every": compare_kernels_every,
+                **({"threads": threads} if threads else {}),
             }
             self._settings = Settings.in_python(output_dir, sections)
             if resume == "same":

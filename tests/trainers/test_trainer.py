@@ -210,6 +210,22 @@ def test_groups_are_replaced_by_the_rewards_that_they_are_trained_on(model):
         assert metrics["groups_with_signal"] == (0 if rewards is None else 2)
 
 
+@pytest.fixture
+def threads_kept():
+    before = torch.get_num_threads()
+    yield before
+    torch.set_num_threads(before)
+
+
+def test_threads_of_pytorch_are_set_and_stay_as_they_are_by_default(model, threads_kept):
+    torch.set_num_threads(2)
+    for given, expected in (({}, 2), ({"threads": 0}, 2), ({"threads": 1}, 1)):
+        Trainer(model, lake, PPO(**SMALL), **given, **LIMITS)
+        assert torch.get_num_threads() == expected
+    with pytest.raises(ConfigurationError, match=r"^threads: got -1, expected 0 or more$"):
+        Trainer(model, lake, PPO(**SMALL), threads=-1, **LIMITS)
+
+
 def code_lines(text):
     """The lines of a program without blank lines and the docstring of its module."""
     tree = ast.parse(text)
