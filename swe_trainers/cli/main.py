@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from swe_trainers import __version__
 from swe_trainers.cli.completion import add_print_completion, settings_of
 from swe_trainers.cli.evaluate import JSON_LOGS, positive
-from swe_trainers.errors import ConfigurationError, TrainerError
+from swe_trainers.errors import ConfigurationError, TrainerError, install_hint
 
 __all__ = ["main", "main_eval"]
 
@@ -488,7 +488,7 @@ def _fail(program: str, reason: str, json_logs: bool) -> None:
 
 
 def _missing_package(error: ModuleNotFoundError) -> str:
-    return f"{error.name} is not installed. Try: pip install 'swegym-env[train]'"
+    return f"{error.name} is not installed. {install_hint('train')}"
 
 
 class _Parser(argparse.ArgumentParser):

@@ -18,7 +18,7 @@ from swegym_env.cli.options import (
     report_skipped,
     require_at_least,
 )
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, install_hint
 from swegym_env.tasks.datasets import load_tasks
 
 __all__ = ["add_parser"]
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         from swegym_env.adapters import mcp as adapter
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[mcp]'") from error
+        raise ConfigurationError(f"{error.name} is not installed. {install_hint('mcp')}") from error
     token = read_token() if options.http else ""
     tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
     report_skipped(tasks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from swegym_env.cli.json_logs import add_json_logs, start_json_logs
 from swegym_env.cli.options import add_command, add_repos, add_sandbox, require_at_least, require_seconds
-from swegym_env.errors import ConfigurationError
+from swegym_env.errors import ConfigurationError, install_hint
 
 if TYPE_CHECKING:
     from swegym_env.serving.app import Bodies
@@ -94,7 +94,7 @@ def check_listening(options: argparse.Namespace) -> tuple[Listening, str, Bodies
         from swegym_env.serving.app import Bodies
         from swegym_env.serving.listening import Listening
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"{error.name} is not installed. Try: pip install 'swegym-env[serve]'") from error
+        raise ConfigurationError(f"{error.name} is not installed. {install_hint('serve')}") from error
     if not options.lease > 0 or not options.drain >= 0:
         raise ConfigurationError(f"--lease, --drain: expected seconds, got {options.lease:g}, {options.drain:g}")
     require_at_least(options, connections=1)

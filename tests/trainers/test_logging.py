@@ -92,7 +92,7 @@ def test_tensorboard_gets_the_finite_numbers(tmp_path):
 
 def test_a_back_end_whose_package_is_missing_is_an_error_that_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'swegym-env\[wandb\]'"):
+    with pytest.raises(ConfigurationError, match=r"Try, in a clone of swegym-env: pip install '\.\[wandb\]'"):
         Run(tmp_path, console=False, loggers={"wandb": {"project": "p"}})
     Run(tmp_path, console=False).close()
 
