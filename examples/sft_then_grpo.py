@@ -5,8 +5,10 @@
     demonstrator in sandboxes → conversations.jsonl → tokenizer → `cloning` → its model → `grpo` on the tests' verdicts
 
 Each stage is a run of `swe-train`: the dictionaries below are what its YAML files would hold. For a model that
-speaks already, leave the tokenizer and the architecture out and give `model.path`. `examples/demo.py` does the same
-at a size at which PPO learns much.
+speaks already, leave the tokenizer and the architecture out and give `model.path`.
+
+The default size shows how the stages fit together, in about two minutes; 20 small updates are too few for GRPO to learn
+from, and its rewards go up and down. `examples/demo.py` has a size at which learning is visible, with PPO.
 """
 
 from __future__ import annotations
@@ -76,7 +78,6 @@ def main() -> None:
                 "output_dir": options.output / "cloning",
             }
         ),
-        console=False,
     )
     run_experiment(
         run_config({
@@ -86,7 +87,6 @@ def main() -> None:
                         "episodes_per_update": options.episodes, "group_size": 8, "minibatches": 1},
             "output_dir": options.output / "grpo",
         }),
-        console=False,
     )  # fmt: skip
     cloning = [row for row in read_metrics(options.output / "cloning/metrics.jsonl") if "loss" in row]
     grpo = [row for row in read_metrics(options.output / "grpo/metrics.jsonl") if "reward_mean" in row]
