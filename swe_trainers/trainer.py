@@ -66,6 +66,8 @@ _BLIND_UPDATES = 3
 """In so many updates in a row: policies of random weights that learn later fell below for one or two."""
 _SEEING = 0.2
 """Only a policy whose spread was above this is reported: with small random weights all states are similar at first."""
+_NOTHING = 1e-9
+"""Metrics below this are 0 in log lines; `metrics.jsonl` has them as they are."""
 _MISMATCH_NATS = 0.3
 """A larger mean difference per token between engine and trainer cannot be an effect of rounding or quantisation."""
 
@@ -270,7 +272,7 @@ class Trainer:
                     row = {"stage": self.name, **metrics, "seconds": round(learner.seconds, 3)}
                     run.record(row.pop("update"), row)
                     if last or learner.updates % self._log_every == 0:
-                        run.info(self._line(total, metrics))
+                        run.info(self._line(total, metrics), frequent=not (last or evaluated))
                     bar.describe(f"{self.name} {pace(metrics)}".rstrip())
                     bar.advance()
                 if checkpoints is not None and (last or learner.updates % self._checkpoint_every == 0):
@@ -501,10 +503,16 @@ class Trainer:
         """The log line of an update."""
         shown = ["loss", "reward_mean", "kl/old", "entropy", "explained_variance", "grad_norm"]
         shown += [metric for metric in metrics if metric.startswith("eval/")]
-        parts = [f"{metric} {metrics[metric]:.4g}" for metric in shown if metric in metrics]
+        undefined = {"explained_variance"} if math.isnan(metrics.get("explained_variance", 0.0)) else set()
+        parts = [f"{name} {_short(metrics[name])}" for name in shown if name in metrics and name not in undefined]
         updates, seconds = self.learner.updates, self.learner.seconds
         parts += filter(None, [pace(metrics)])
         return f"{self.name} {updates}/{total}  {'  '.join(parts)}  ({seconds:.0f} s)"
+
+
+def _short(value: float) -> str:
+    """Three digits; 0 for what rounding left of it, such as 2e-16."""
+    return "0" if abs(value) < _NOTHING else f"{value:.3g}"
 
 
 def _checked_algorithm(algorithm: object) -> Algorithm:
