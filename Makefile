@@ -24,10 +24,10 @@ $(STAMP):
 demo: setup ## the main job: train a language model to repair code in real sandboxes (ARGS=… is passed on)
 	@OMP_WAIT_POLICY=passive $(PY) examples/demo.py $(ARGS)
 
-test: doors ## run the tests but the long campaigns (ARGS=… is passed on to pytest)
+test: adapters ## run the tests but the long campaigns (ARGS=… is passed on to pytest)
 	@$(PYTEST) -m 'not campaign' $(ARGS)
 
-test-all: doors ## run all tests, the long campaigns too
+test-all: adapters ## run all tests, the long campaigns too
 	@$(PYTEST) $(ARGS)
 
 check: setup ## lint, formatting, types, which package may import which, and whether the documentation builds
@@ -70,11 +70,11 @@ honest-rewrites: setup ## grade all honest rewrites of gold patches of `mini`, e
 test-vllm: setup ## test generation by a real vLLM on this CPU, installed into .venv-vllm (3.5 GB)
 	@scripts/test_vllm.sh $(ARGS)
 
-test-door: setup ## run the tests of one adapter against the real peer (DOOR=harbor; scripts/test_door.sh names all)
-	@scripts/test_door.sh $(DOOR) $(ARGS)
+test-adapter: setup ## run the tests of one adapter against the real peer (ADAPTER=harbor; scripts/test_adapter.sh names all)
+	@scripts/test_adapter.sh $(ADAPTER) $(ARGS)
 
-doors: setup ## install the peers of adapters that need other versions than ours, each in an environment below .venv/doors
-	@scripts/test_door.sh --make
+adapters: setup ## install the peers of adapters that need other versions than ours, each in an environment below .venv/adapters
+	@scripts/test_adapter.sh --make
 
 test-deepspeed: setup ## test ZeRO on CPU ranks by a real DeepSpeed, installed into .venv-deepspeed
 	@scripts/test_deepspeed.sh $(ARGS)
@@ -100,15 +100,15 @@ bench-learning: setup ## every algorithm learns from random weights, and every m
 bench-collecting: setup ## environment steps per second of processor time beside a plain loop and Stable-Baselines3, into benchmarks/results/collecting.json
 	@$(PY) -m benchmarks.collecting $(ARGS)
 
-bench-doors: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/doors.json
-	@scripts/test_door.sh peers --make
-	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.doors $(ARGS)
+bench-adapters: setup ## an episode through the back ends of mini-swe-agent, Harbor and verifiers beside ours, into benchmarks/results/adapters.json
+	@scripts/test_adapter.sh peers --make
+	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.adapters $(ARGS)
 
 bench-harbor: setup ## public Harbor tasks, their own solution and an empty answer, into benchmarks/results/harbor_tasks.json (ARGS=FOLDER)
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.harbor_tasks $(ARGS)
 
 bench-tampering: setup ## published ways to forge a verdict, through other projects' grading and ours, into benchmarks/results/tampering.json
-	@scripts/test_door.sh peers --make
+	@scripts/test_adapter.sh peers --make
 	@OMP_NUM_THREADS=1 $(PY) -m benchmarks.tampering $(ARGS)
 
 bench-programs: setup ## what SWEAgent-v0 costs beyond the agent's own work, into benchmarks/results/programs.json

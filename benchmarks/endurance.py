@@ -1,4 +1,4 @@
-"""Plays 10,000 graded episodes and looks at what grows; then kills 200 owners in the middle of episodes.
+"""Plays 10,000 graded episodes and measures which resources grow; then kills 200 owners in the middle of episodes.
 
 Each back end plays half of the episodes, on threads of one process, as training does: a reset, the gold patch, the
 submission, the verdict, with the next sandbox started ahead. Before the first episode that counts and after every tenth

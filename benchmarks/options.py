@@ -21,4 +21,4 @@ def chosen_of(parser: argparse.ArgumentParser, option: str, names: str | None, k
 def require_python(parser: argparse.ArgumentParser, option: str, python: Path) -> None:
     """End with an error if the environment of the peers is missing."""
     if not python.exists():
-        parser.error(f"{option}: there is no {python}. Try: scripts/test_door.sh peers --make")
+        parser.error(f"{option}: there is no {python}. Try: scripts/test_adapter.sh peers --make")

@@ -193,7 +193,7 @@ def _graded(
                 "layers": {layer.name: layer_bytes(layer) for layer in workspace.spec.layers},
             }
     except SwegymError as error:
-        reason = str(error).replace(f"{options.repos}/", "")  # tells nobody anything elsewhere
+        reason = str(error).replace(f"{options.repos}/", "")  # a local path, useless elsewhere
         return {**entry, "patch": "set-up", "run": 0, "reason": f"set-up: {reason}"}, None
     begin, processor = time.monotonic(), account.seconds()
     try:

@@ -215,7 +215,7 @@ class Forger(gymnasium.Wrapper[str, str, str, str]):
         self._instance = ""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Observe the name of the package; the issue itself is of no use to who forges."""
+        """Observe the name of the package; a policy that forges verdicts does not need the issue."""
         _, info = self.env.reset(seed=seed, options=options)
         self._chosen, self._instance = [], info["instance_id"]
         return self._observation(), {"legal_actions": list(self._words), "instance_id": self._instance}

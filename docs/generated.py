@@ -68,13 +68,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace four kinds of comments.
+    """Replace four kinds of comments, and links to documents of the root by links to their pages.
 
     `<!-- program: PATH -->` becomes the program, which has a test of its own. `<!-- setups -->` becomes the table of
-    the repositories that can be installed without an image, `<!-- real rows -->` the tables of what they are worth.
-    `<!-- reference: MODULE:REGISTRY -->` becomes the
-    reference of each module in a registry, `<!-- reference: MODULE -->` that of each class that the module
-    exports; indented lines below are the options.
+    the repositories that can be installed without an image, `<!-- real rows -->` the tables of the verdicts on their
+    rows. `<!-- reference: MODULE:REGISTRY -->` becomes the reference of each module in a registry, `<!-- reference:
+    MODULE -->` that of each class that the module exports; indented lines below are the options.
     """
     root = Path(__file__).parents[1]
 
@@ -89,6 +88,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
             places = list(dict.fromkeys(place.partition(":")[0] for place in listed.values()))
         return "\n".join(f"::: {place}\n{found[2]}" for place in places)
 
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):  # as seen from docs/, where they are generated pages
+        markdown = markdown.replace(f"](../{name}", f"]({name.lower()}")
     markdown = markdown.replace("<!-- setups -->", _setups())
     if "<!-- real rows -->" in markdown:
         markdown = markdown.replace("<!-- real rows -->", _real_rows(root))
@@ -264,15 +265,15 @@ def _subcommands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -
 
 
 def _help(main: Main, words: Sequence[str]) -> str:
-    said = io.StringIO()
+    output = io.StringIO()
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100"
     try:
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             main([*words, "--help"])
     finally:
         os.environ.pop("COLUMNS") if columns is None else os.environ.update(COLUMNS=columns)
-    return said.getvalue().rstrip()
+    return output.getvalue().rstrip()
 
 
 def configuration_pages() -> dict[str, str]:

@@ -27,7 +27,7 @@ from datasets import Dataset
 import swegym_env  # noqa: F401 - registers SWEBench-v0
 from swegym_env.tasks.data import mini_edit
 
-# TRL 1.16 uses names that Transformers 5.23 calls deprecated: four warnings of ten lines, which nobody here can act on.
+# TRL 1.16 uses names that Transformers 5.23 calls deprecated: four warnings of ten lines, not caused by this code.
 warnings.filterwarnings("ignore", message=".*activation_checkpointing", category=FutureWarning)
 EPISODE = {"dataset": "mini-edit", "split": "train", "action_format": "raw", "prompt": "terse", "max_turns": 8}
 

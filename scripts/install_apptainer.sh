@@ -30,7 +30,7 @@ trap 'rm -rf "$work"' EXIT
 say() { printf 'apptainer: %s\n' "$*"; }
 die() { say "$1" >&2; exit "${2:-1}"; }
 have() { command -v "$1" >/dev/null 2>&1; }
-quietly() { # run, and show what was said only if it failed
+quietly() { # run a command, and show the end of its output only if it fails
     "$@" >"$work/log" 2>&1 || { tail -n 3 "$work/log" >&2; return 1; }
 }
 
@@ -49,7 +49,7 @@ make_image() { # the smallest directory image: a shell and the libraries that it
 
 # Apptainer wants an account for its user id. The ordinary user gets one in a mount namespace of its own, which leaves the
 # machine's /etc/passwd alone.
-run_image() { # run_image root|user [option…] IMAGE: leaves Apptainer's last words in $work/said
+run_image() { # run_image root|user [option…] IMAGE: Apptainer's standard error is in $work/errors
     local who=() home=$work/root answer
     if [[ $1 == user ]] && ((EUID == 0)); then
         home=$work/home
@@ -60,28 +60,28 @@ run_image() { # run_image root|user [option…] IMAGE: leaves Apptainer's last w
             setpriv "--reuid=$user_id" "--regid=$user_id" --clear-groups)
     fi
     answer=$("${who[@]}" env -i "PATH=$PATH" "HOME=$home" LC_ALL=C.UTF-8 \
-        apptainer -q exec --containall "${@:2}" /bin/sh -c 'echo works' 2>"$work/said" </dev/null) || return 1
+        apptainer -q exec --containall "${@:2}" /bin/sh -c 'echo works' 2>"$work/errors" </dev/null) || return 1
     [[ $answer == works ]]
 }
 
 works() {
-    have apptainer || { echo 'not installed' >"$work/said"; return 1; }
+    have apptainer || { echo 'not installed' >"$work/errors"; return 1; }
     make_image
     if ((EUID == 0)); then run_image root "$work/image" || return 1; fi
     run_image user "$work/image"
 }
 
-last_words() { tail -n 1 "$work/said"; }
+last_error() { tail -n 1 "$work/errors"; }
 
 report_extras() { # what sandboxes may use beyond the plain case; informative, never a failure
     local answer
-    run_image user --net --network none "$work/image" && answer=yes || answer="no ($(last_words))"
+    run_image user --net --network none "$work/image" && answer=yes || answer="no ($(last_error))"
     say "ordinary user, network cut off: $answer"
     mkdir -p "$work/home/overlay" && chown "$user_id:$user_id" "$work/home/overlay" 2>/dev/null || true
-    run_image user --overlay "$work/home/overlay" "$work/image" && answer=yes || answer="no ($(last_words))"
+    run_image user --overlay "$work/home/overlay" "$work/image" && answer=yes || answer="no ($(last_error))"
     say "ordinary user, writable overlay: $answer"
     if quietly env "APPTAINER_CACHEDIR=$work/cache" apptainer -q build "$work/image.sif" "$work/image"; then
-        run_image user "$work/image.sif" && answer=yes || answer="no ($(last_words))"
+        run_image user "$work/image.sif" && answer=yes || answer="no ($(last_error))"
     else
         answer="no (it could not be built: $(tail -n 1 "$work/log"))"
     fi
@@ -92,7 +92,7 @@ conclude() { # the only way to exit code 0
     works || {
         [[ $(cat /proc/sys/kernel/apparmor_restrict_unprivileged_userns 2>/dev/null) != 1 ]] ||
             say 'Ubuntu forbids user namespaces here; allow them: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0' >&2
-        die "apptainer exec fails: $(last_words)"
+        die "apptainer exec fails: $(last_error)"
     }
     have singularity || die 'the name "singularity", which spython looks for, is not on PATH'
     say "$(apptainer --version | sed 's/^apptainer version //') works$( ((EUID == 0)) && echo " as root and as user $user_id")"
@@ -218,7 +218,7 @@ adapt_settings() {
         chmod 666 /dev/fuse || say '/dev/fuse could not be changed'
     fi
     make_image
-    if ! run_image root "$work/image" && grep -q 'Requesting capability set' "$work/said"; then
+    if ! run_image root "$work/image" && grep -q 'Requesting capability set' "$work/errors"; then
         say 'root lacks a capability here: root default capabilities = no'
         apptainer config global --set 'root default capabilities' no
     fi

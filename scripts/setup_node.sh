@@ -35,7 +35,7 @@ for argument; do [[ $argument != *[[:space:]\"\'\\$]* ]] || die "$argument: an a
 [[ -z $token || -r $token ]] || die "--token: $token cannot be read"
 [[ -n $destdir$dry || $EUID == 0 ]] || die 'root is needed. Try: sudo, --dry-run, or --destdir DIR'
 
-# One step: done, or only said.
+# Run one step, or only print it (--dry-run).
 run() { if [[ -n $dry ]]; then printf '+ %s\n' "${*@Q}"; else "$@"; fi; }
 as_server() { run runuser -u swegym -- env -C / SWEGYM_WORKDIR=/var/lib/swegym /opt/swegym/bin/swegym "$@"; }
 new_token() { (umask 077 && { head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' && echo; } >"$1"); }

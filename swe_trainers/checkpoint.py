@@ -1,9 +1,9 @@
-"""Checkpoints: whole or not there at all, verified when they are read, readable by their owner only, the newest kept.
+"""Checkpoints: written atomically, verified when read, readable by their owner only; only the newest are kept.
 
 DIRECTORY/00000012/state.pt        tensors and plain values, read back without running code
 DIRECTORY/00000012/manifest.json   the size and the SHA-256 of every file
-DIRECTORY/00000012.damaged/        one that was not what had been written; it is kept and never looked at again
-DIRECTORY/.partial-…               one being written, or what a death left of it
+DIRECTORY/00000012.damaged/        a checkpoint that failed verification; it is kept, but never read again
+DIRECTORY/.partial-…               a checkpoint being written, or the rest of one whose process died
 """
 
 from __future__ import annotations

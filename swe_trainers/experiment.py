@@ -27,8 +27,8 @@ from swe_trainers.model.tokenizers import Tokenizer, WordTokenizer, load_tokeniz
 from swe_trainers.planning.architecture import weights_are_here
 from swe_trainers.planning.plan import plan_run
 from swe_trainers.planning.preflight import check_run
+from swe_trainers.process_group import broadcast, rank
 from swe_trainers.provenance import write_provenance
-from swe_trainers.ranks import broadcast, rank
 from swe_trainers.report.curves import plot_metrics
 from swe_trainers.report.examples import Examples
 from swe_trainers.report.page import RunningReport, write_report
@@ -366,7 +366,8 @@ def make_env(
         training: put the wrappers for training around it too.
         hint: what the error suggests if the observation space is not text.
     Raises:
-        ConfigurationError: no such environment or wrapper, arguments that it does not take, or one that speaks no text.
+        ConfigurationError: the environment or a wrapper does not exist or does not accept its arguments, or the actions
+            or observations are not text.
     """
 
     def wrapped(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -413,17 +414,17 @@ def make_model(
 
 
 def make_tokenizer(config: ModelConfig, env: gymnasium.Env[str, str] | None) -> Tokenizer:
-    """What a model speaks with.
+    """Make the tokenizer of a model.
 
     Args:
         config: the model's section.
-        env: whose adapter's words belong to a vocabulary of words.
+        env: an environment; if its adapter lists words, a tokenizer of words includes them.
     Raises:
-        ConfigurationError: it is not available.
+        ConfigurationError: the tokenizer is not available.
     """
     if config.tokenizer == "words":
         own = env.get_wrapper_attr("vocabulary")() if env and env.has_wrapper_attr("vocabulary") else []
-        # Who lists words can have missed some; an environment's own list is complete.
+        # A list in the configuration may lack words; an environment's own list is complete.
         return WordTokenizer.from_texts([*config.words, *own], unknown=bool(config.words))
     if config.sentencepiece is not None:
         return config.sentencepiece.train()

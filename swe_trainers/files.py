@@ -112,7 +112,7 @@ class ChecksummedFile:
             hashed.result()  # the piece is the caller's again, who may change it
 
     def flush(self) -> None:
-        """Give the system what Python holds back. Raises OSError."""
+        """Write Python's buffer to the operating system. Raises OSError."""
         self._file.flush()
 
     def hexdigest(self) -> str:

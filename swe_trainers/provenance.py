@@ -1,8 +1,8 @@
 """How a model was trained to play, in its folder: the environment, its arguments, its action format and its prompt.
 
 `environment.yaml` is a part of a run's configuration: the section `environment`, `model.chat`, and what its evaluations
-count as a success. A model that is
-evaluated elsewhere takes its habits from there, not from the defaults of the environment.
+count as a success. When the model is evaluated elsewhere, these settings are used in place of the environment's
+defaults.
 """
 
 from __future__ import annotations

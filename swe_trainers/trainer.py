@@ -36,7 +36,7 @@ from swe_trainers.learning.forward import HostedPolicy
 from swe_trainers.learning.learner import Learner
 from swe_trainers.logging import Run, read_metrics
 from swe_trainers.model.language_model import LanguageModel
-from swe_trainers.ranks import broadcast
+from swe_trainers.process_group import broadcast
 from swe_trainers.resume import Former, Resume, Settings
 from swe_trainers.rollout.adapters import TextAdapter
 from swe_trainers.rollout.environments import EnvPool

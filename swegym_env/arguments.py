@@ -81,7 +81,7 @@ def check_choice(name: str, value: object, choices: Sequence[str | None]) -> Non
 
 
 def check_dataset(dataset: object, instead: str) -> None:
-    """Raise ConfigurationError if `dataset` is not the name of one; tasks themselves are the argument `instead`."""
+    """Raise ConfigurationError if `dataset` is not a name or a file; task objects belong in the argument `instead`."""
     if not isinstance(dataset, str | os.PathLike):
         raise ConfigurationError(f"dataset: expected a name or a file, got a {type(dataset).__name__}. Try: {instead}=")
 

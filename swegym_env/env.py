@@ -165,7 +165,7 @@ class TextEpisode(CheckedArguments, gymnasium.Env[str, str], abc.ABC, Generic[E]
     attributes of `Outcome`. An episode that ends by "time" or "error" is truncated, any other terminates. The reward is
     1 at the end if the example is resolved, else 0. The end reason "broken" is the agent's fault: it changed its
     sandbox so that no shell starts any more; the episode is valid and not resolved. The end reason "error" is a failure
-    of the infrastructure: the episode is invalid. `swegym_env.errors` explains how the two are told apart.
+    of the infrastructure: the episode is invalid. `swegym_env.errors` explains how the two are distinguished.
 
     `env.example` is the example of the episode, `env.task` the same as a `Task`, `env.arguments` the arguments that
     make an equal environment.
@@ -504,7 +504,7 @@ class SWEBenchEnv(TextEpisode[Task]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """See `TextEpisode.reset`. If resets choose tasks at random, sandboxes of the next tasks are started."""
         observation, info = super().reset(seed=seed, options=options)
-        random = not options and (seed is None or self._resets == 0)  # seeded once, then at random, is Gymnasium's way
+        random = not options and (seed is None or self._resets == 0)  # Gymnasium: seed the first reset only
         self._resets += 1
         tasks = []
         if random and self._pool.size:

@@ -39,7 +39,10 @@ def work_dir() -> Path:
 
 
 def run_dir() -> Path:
-    """The directory of the writable layers of live sandboxes: `$SWEGYM_RUNDIR`, else `/dev/shm`, else `/tmp`."""
+    """The directory of the writable layers of live sandboxes.
+
+    `$SWEGYM_RUNDIR`, else `/dev/shm/swegym-UID`, else `/tmp/swegym-UID`.
+    """
     chosen = os.environ.get("SWEGYM_RUNDIR")
     return expand(chosen).absolute() if chosen else _default_run_dir(os.geteuid())
 

@@ -20,7 +20,7 @@ _LONG = tuple(
         *("trainers/algorithms/test_algorithms", "examples/test_examples", "examples/test_plugin"),
         *("env/sandbox/test_reaping", "env/programs/test_real_agents", "env/cli/test_cli", "env/answers/test_tasks"),
         *("trainers/kernels/test_benchmark", "trainers/evaluation/test_evaluate", "trainers/algorithms/test_training"),
-        *("env/adapters/test_doors", "trainers/kernels/test_triton", "trainers/kernels/test_compiled"),
+        *("env/adapters/test_adapters", "trainers/kernels/test_triton", "trainers/kernels/test_compiled"),
         *("trainers/engines/test_training_with_a_server", "examples/test_demo", "examples/test_chaos"),
         *("trainers/test_ranks", "trainers/scale/test_torchrun", "contracts/test_pages"),
     )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from swegym_env.sandbox.layers import LayerStore
 from swegym_env.sandbox.linux.files import remove_tree
 
-__all__ = ["empty_store", "own_run_directory", "public_directory"]
+__all__ = ["empty_store", "own_run_directory", "public_directory", "small_run_directory"]
 
 
 @contextmanager
@@ -49,3 +52,16 @@ def own_run_directory() -> Iterator[Path]:
         else:
             os.environ["SWEGYM_RUNDIR"] = before
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def small_run_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A run directory on a file system of 256 MB, on which layers are only measured."""
+    if os.geteuid() != 0:
+        pytest.skip("an ordinary user cannot mount a file system")
+    with public_directory("small-disk") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "none", folder], check=True)
+        monkeypatch.setenv("SWEGYM_RUNDIR", str(folder))
+        monkeypatch.setenv("SWEGYM_WITHOUT", "tmpfs")
+        yield folder
+        subprocess.run(["umount", "--lazy", folder], check=True)

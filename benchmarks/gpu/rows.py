@@ -215,7 +215,10 @@ class _Rows:
 
 
 def measure_calls(bench: Bench, case: str, calls: dict[str, Call], refresh: Callable[[int], None]) -> None:
-    """Rows of what calls start and wait for; captures come last, since a failed one may harm what follows it."""
+    """Measure how often each call waits for the device, and what it runs there.
+
+    Captures of graphs come last, since a failed capture may disturb later measurements.
+    """
     for name, call in calls.items():
         refresh(1)
         call()

@@ -1,6 +1,6 @@
 """Play published ways to forge a verdict through the grading of other projects and through ours; count what pays.
 
-    python -m benchmarks.tampering [--python .venv/doors/peers/bin/python] [--only Harbor [--keep]]
+    python -m benchmarks.tampering [--python .venv/adapters/peers/bin/python] [--only Harbor [--keep]]
 
 A scripted agent runs each script in the repository, and then each project grades in its own way. The same runs play the
 repair, which has to earn 1, and an agent that changes nothing, which has to earn 0: a project where these two do not
@@ -29,7 +29,7 @@ from benchmarks.tampering.place import Place, make_place, write_harbor_task
 from swe_trainers.files import write_whole
 
 ROOT = Path(__file__).parents[2]
-PEERS = ROOT / ".venv/doors/peers/bin/python"
+PEERS = ROOT / ".venv/adapters/peers/bin/python"
 Found = dict[str, dict[str, Any]]
 """Name of an episode → `reward`, None without one, and `error`."""
 _WITHOUT_GRADING = {
@@ -154,19 +154,19 @@ class Peers:
 
         return {name: asyncio.run(play(script)) for name, script in self.scripts.items()}
 
-    def door(self, name: str) -> Found:
-        """The adapter of a peer, through the peer's own protocol, with our verdict; see `in_doors.py`."""
+    def adapter(self, name: str) -> Found:
+        """The adapter of a peer, through the peer's own protocol, with our verdict; see `in_adapters.py`."""
         python = self.python.parents[2] / name / "bin/python"
         request = {
-            "door": name,
+            "adapter": name,
             "dataset": str(self.place.dataset),
             "instance_id": self.place.task.instance_id,
             "scripts": dict(self.scripts),
         }
-        return dict(self._ask("in_doors.py", request, python))
+        return dict(self._ask("in_adapters.py", request, python))
 
-    def door_versions(self) -> dict[str, str]:
-        """Of the peers that `door` plays and that are installed."""
+    def adapter_versions(self) -> dict[str, str]:
+        """Of the peers that `adapter` plays and that are installed."""
         found = {}
         for name, package in (("openenv", "openenv"), ("inspect", "inspect-ai"), ("nemo_gym", "nemo-gym")):
             python = self.python.parents[2] / name / "bin/python"
@@ -221,7 +221,7 @@ def main() -> None:
     """Play everything, and write benchmarks/results/tampering.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
-        "--python", type=Path, default=PEERS, help="of the peers; scripts/test_door.sh peers --make makes it"
+        "--python", type=Path, default=PEERS, help="of the peers; scripts/test_adapter.sh peers --make makes it"
     )
     parser.add_argument("--only", action="append", help="part of the names of what to play; may be given again")
     parser.add_argument("--keep", action="store_true", help="with --only: keep the other results, each of its commit")
@@ -240,9 +240,9 @@ def main() -> None:
             "SWE-bench harness": peers.swebench,
             "mini-swe-agent, swegym_env": peers.mini_swe_agent,
             "SWE-ReX, swegym_env": peers.swe_rex,
-            "OpenEnv, swegym_env": lambda: peers.door("openenv"),
-            "Inspect, swegym_env": lambda: peers.door("inspect"),
-            "NeMo Gym, swegym_env": lambda: peers.door("nemo_gym"),
+            "OpenEnv, swegym_env": lambda: peers.adapter("openenv"),
+            "Inspect, swegym_env": lambda: peers.adapter("inspect"),
+            "NeMo Gym, swegym_env": lambda: peers.adapter("nemo_gym"),
             "Harbor, singularity": lambda: peers.harbor("shared", "singularity"),
             "Harbor, singularity, separate verifier": lambda: peers.harbor("separate", "singularity"),
             "Harbor, swegym_env": lambda: peers.harbor("shared", ours),
@@ -272,7 +272,7 @@ def main() -> None:
             print(f"{name:42} {len(paid):2} of {len(published)} pay{'' if counted else ' (not counted)'}")
         written = {
             **head(),
-            "peers": {**former["peers"], **(peers.versions() if not options.only else {}), **peers.door_versions()},
+            "peers": {**former["peers"], **(peers.versions() if not options.only else {}), **peers.adapter_versions()},
             "task": "mini__calends-012 under pytest, on an image of this machine's programs and Python",
             "attacks": [{"name": each.name, "source": each.source, "script": each.script} for each in published],
             "graders": {name: results[name] for name in graders if name in results},

@@ -47,7 +47,7 @@ from swe_trainers.learning.losses import (
 from swe_trainers.learning.representation import representation
 from swe_trainers.learning.update import Objective, TokenLoss, gradient_noise, optimise
 from swe_trainers.model.attention import to_device
-from swe_trainers.ranks import n_ranks
+from swe_trainers.process_group import n_ranks
 from swe_trainers.rollout.settings import Branching
 from swe_trainers.rollout.trajectory import Trajectory
 

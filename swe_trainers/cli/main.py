@@ -1,7 +1,7 @@
-"""`swe-train CONFIG [--section.key value …]` trains as configured; `swe-eval` measures what came of it, or any model.
+"""`swe-train CONFIG [--section.key value …]` trains as configured; `swe-eval` evaluates the result, or any other model.
 
-`swe-train check-env ID`, `swe-train doctor RUN` and `swe-train replay-batch FILE` find what is wrong, `swe-train export
-RUN` gives a trained model to others.
+`swe-train check-env ID`, `swe-train doctor RUN` and `swe-train replay-batch FILE` find errors. `swe-train export RUN`
+exports a trained model for other programs.
 """
 
 from __future__ import annotations

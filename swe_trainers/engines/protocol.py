@@ -139,7 +139,7 @@ class Engine(SlotEngine, Protocol):
         ...
 
     def rewind(self, slot: int, length: int) -> None:
-        """Remove what follows the first `length` tokens of a slot; the computation for those is kept."""
+        """Remove all tokens of a slot after the first `length`; what was computed for these is kept."""
         ...
 
 

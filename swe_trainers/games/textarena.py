@@ -134,7 +134,7 @@ class TextArena(gymnasium.Env[str, str]):
                 _set(*others)
 
     def _shown(self) -> tuple[str, dict[str, Any]]:
-        """What the game has said, and `info` with the rules, if they were among it."""
+        """The game's new messages as one text, and `info`, with the rules if the game has sent them."""
         _, messages = self._game.get_observation()
         texts = [text for _, text, kind in messages if kind not in (self._kinds.PROMPT, self._kinds.PLAYER_ACTION)]
         rules = "\n".join(text for _, text, kind in messages if kind == self._kinds.PROMPT)

@@ -170,7 +170,7 @@ class AdamW8bit(torch.optim.Optimizer):
         """Keep the stepped values. Here they are the rows themselves."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up a `state_dict`, or that of an `AdamW`, whose moments are then stored as codes."""
+        """Load a `state_dict` of this class, or one of `AdamW`, whose moments are then stored as codes."""
         super().load_state_dict(dict(state_dict))
         self._undo_casts(state_dict)
         for parameter, state in self.state.items():

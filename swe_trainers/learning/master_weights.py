@@ -93,7 +93,7 @@ class Masters(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up a `state_dict`; one without copies was of AdamW alone, and the model's weights are the copies."""
+        """Load a `state_dict`; for one of plain AdamW, without copies, the copies are set to the model's weights."""
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
         masters: Mapping[int, Tensor] = state_dict.get("masters", {})
         for number, (parameter, copy) in enumerate(self._pairs):
@@ -182,7 +182,7 @@ class MasterAdamW8bit(AdamW8bit):
             stepped(parameter).grad = None
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up a `state_dict`; of one of `MasterAdamW` the moments become codes and the copies halves."""
+        """Load a `state_dict`; from one of `MasterAdamW`, moments are stored as codes and copies as halves."""
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
         masters: Mapping[int, Tensor] = state_dict.get("masters", {})
         for number, parameter in enumerate(self._versions):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from swe_trainers.learning.batch import Batch, Rows, balanced, lay_out
 from swe_trainers.model.sequence_parallel import SequenceGroup
-from swe_trainers.ranks import n_ranks, rank
+from swe_trainers.process_group import n_ranks, rank
 
 __all__ = ["add_up", "combine", "rows_of_rank"]
 
@@ -59,7 +59,7 @@ def add_up(*tensors: Tensor) -> None:
 
 
 def combine(sums: Mapping[str, Tensor], maxima: Mapping[str, Tensor]) -> dict[str, float]:
-    """Numbers of this rank to those of all: the ones are added up, of the others the greatest is taken."""
+    """Combine numbers of all ranks: `sums` are added up, and of each number in `maxima` the largest is taken."""
     found: dict[str, float] = {}
     for numbers, operation in ((sums, dist.ReduceOp.SUM), (maxima, dist.ReduceOp.MAX)):
         if not numbers:

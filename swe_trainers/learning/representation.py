@@ -1,7 +1,7 @@
-"""What a policy sees of its observations: how different its hidden states are, and what its actions say about them.
+"""Measures how much a policy distinguishes its observations: by its hidden states, and by its actions.
 
-A policy of random weights can unlearn to see: while it learns which words are legal, its states become alike, and with
-them its actions in all situations. Rewards then say nothing to it any more.
+A policy with random weights can lose this: while it learns which words are legal, its hidden states can collapse until
+its actions are the same in all situations. Then it cannot learn from rewards any more.
 """
 
 from __future__ import annotations

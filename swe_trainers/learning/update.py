@@ -26,7 +26,7 @@ from swe_trainers.learning.losses import Aggregation, loss_weights
 from swe_trainers.learning.master_weights import stepped
 from swe_trainers.learning.ranks import combine, rows_of_rank
 from swe_trainers.model.attention import to_device
-from swe_trainers.ranks import n_ranks
+from swe_trainers.process_group import n_ranks
 
 __all__ = [
     "Objective",
@@ -59,10 +59,14 @@ class TokenLoss:
 
 @runtime_checkable
 class Steps(Protocol):
-    """An optimiser that has its own way of taking a loss back and of stepping: of libraries that spread models."""
+    """An optimizer with its own backward pass and step, as libraries have that distribute models over ranks."""
 
     def microbatch(self, *, last: bool) -> AbstractContextManager[Callable[[Tensor], None]]:
-        """Around a micro-batch, the last of its step or not; what it gives takes the micro-batch's loss back."""
+        """Context of a micro-batch; it yields the function that runs the backward pass of the micro-batch's loss.
+
+        Args:
+            last: whether the micro-batch is the last one before the step.
+        """
         ...
 
     def clipped_step(self, max_norm: float) -> float:
@@ -105,7 +109,7 @@ def optimise(
         objective: the loss a token.
         begin_minibatch: called with the trajectories (R,) int64 of each minibatch before its loss is computed.
         epochs: passes over the batch.
-        minibatches: optimiser steps a pass; no more than there are trajectories, of which some may be invalid.
+        minibatches: optimizer steps a pass; no more than there are trajectories, of which some may be invalid.
         microbatch_tokens: entries of one forward pass, padding counted.
         max_grad_norm: gradients are scaled down to this norm.
         generator: of the shuffling.
@@ -332,7 +336,7 @@ def take_step(model: Policy, optimizer: torch.optim.Optimizer, max_grad_norm: fl
 
 
 def microbatch(optimizer: torch.optim.Optimizer, *, last: bool) -> AbstractContextManager[Callable[[Tensor], None]]:
-    """Around a micro-batch; what it gives takes the micro-batch's loss back."""
+    """Context of a micro-batch; it yields the function that runs the backward pass of the micro-batch's loss."""
     return optimizer.microbatch(last=last) if isinstance(optimizer, Steps) else nullcontext(Tensor.backward)
 
 

@@ -21,7 +21,7 @@ from swe_trainers.engines.sampling import Sampling
 from swe_trainers.errors import TrainerError
 from swe_trainers.model.chat import ChatFormat
 from swe_trainers.model.language_model import LanguageModel
-from swe_trainers.ranks import broadcast, gathered, n_ranks, rank
+from swe_trainers.process_group import broadcast, gathered, n_ranks, rank
 from swe_trainers.rollout.background import BackgroundPlayer, Key
 from swe_trainers.rollout.environments import EnvPool, Failure
 from swe_trainers.rollout.history import History

@@ -21,7 +21,7 @@ from swe_trainers.learning.learner import Learner, kept_settings
 from swe_trainers.learning.master_weights import MasterAdamW, MasterAdamW8bit, Masters, stepped
 from swe_trainers.model.attention import SegmentLayout
 from swe_trainers.model.language_model import LanguageModel, Unembedding
-from swe_trainers.ranks import n_ranks, rank
+from swe_trainers.process_group import n_ranks, rank
 from swe_trainers.scale.checkpoints import ShardedCheckpoints, prime
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def _accelerator(kind: str, *, dtype: torch.dtype, max_grad_norm: float) -> Acce
 
 
 def accelerate(learner: Learner, kind: Literal["ddp", "zero1", "zero2"], *, max_grad_norm: float) -> None:
-    """Spread a learner's model and optimiser over the ranks, in place.
+    """Spread a learner's model and optimizer over the ranks, in place.
 
     Args:
         learner: at its start; its model is the same on every rank, and the only one that learns.
         kind: of spreading.
         max_grad_norm: gradients are scaled down to this norm.
     Raises:
-        ConfigurationError: ZeRO does not take the optimiser, whose moments have eight bits.
+        ConfigurationError: ZeRO does not take the optimizer, whose moments have eight bits.
     """
     assert isinstance(learner.model, LanguageModel) and learner.critic is None
     whole = learner.model
@@ -128,7 +128,7 @@ class AcceleratedModel:
         return self.whole.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take up the model's."""
+        """Load a state of the model."""
         self.whole.load_state_dict(state_dict)
 
 
@@ -136,7 +136,7 @@ class AcceleratedSteps(torch.optim.Optimizer):
     """Backward passes and steps as Accelerate wants them; see `swe_trainers.learning.update.Steps`."""
 
     def __init__(self, accelerator: Accelerator, engine: Any, optimizer: Any, whole: LanguageModel) -> None:
-        # Not initialised as an optimiser: parameter groups and state are those of the one inside.
+        # Not initialised as an optimizer: parameter groups and state are those of the one inside.
         self._accelerator, self._engine, self._inner = accelerator, engine, optimizer
         self._learnt = [parameter for parameter in whole.parameters() if parameter.requires_grad]
         self._deepspeed = hasattr(engine, "set_gradient_accumulation_boundary")
@@ -145,7 +145,7 @@ class AcceleratedSteps(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Of the optimiser inside, whose learning rates are set here."""
+        """Of the optimizer inside, whose learning rates are set here."""
         groups: list[dict[str, Any]] = self._inner.param_groups
         return groups
 
@@ -158,7 +158,7 @@ class AcceleratedSteps(torch.optim.Optimizer):
 
     @contextmanager
     def microbatch(self, *, last: bool) -> Iterator[Callable[[Tensor], None]]:
-        """Around a micro-batch; what is yielded takes its loss back. Gradients are added over the ranks at the last."""
+        """See `Steps.microbatch`. Gradients are combined over the ranks in the last micro-batch."""
         if self._deepspeed:
             self._engine.set_gradient_accumulation_boundary(last)
             yield self._engine.backward
@@ -189,7 +189,7 @@ class AcceleratedSteps(torch.optim.Optimizer):
         return {} if self._deepspeed else dict(self.innermost.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+        """Load what `state_dict` returned."""
         if not self._deepspeed:
             self.innermost.load_state_dict(state_dict)
 
@@ -204,7 +204,7 @@ class AcceleratedSteps(torch.optim.Optimizer):
         return self._engine.optimizer.state_dict() if self._deepspeed else None
 
     def take_shares(self, shares: list[Any]) -> None:
-        """Take up the shares of all ranks, in their order; settings stay, as in `Learner.load_state_dict`."""
+        """Load the shares of all ranks, in the order of the ranks; settings stay, as in `Learner.load_state_dict`."""
         with kept_settings(self):
             self._engine.optimizer.load_state_dict(shares, load_from_fp32_weights=True)
 
@@ -219,11 +219,11 @@ _CLASSES_OF_SHARES = {
     "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
     "deepspeed.utils.tensor_fragment": ("fragment_address",),
 }
-"""What DeepSpeed's state of an optimiser consists of beside tensors and plain values; nothing else is unpickled."""
+"""What DeepSpeed's state of an optimizer consists of beside tensors and plain values; nothing else is unpickled."""
 
 
 class AcceleratedCheckpoints(ShardedCheckpoints):
-    """Checkpoints of a learner that Accelerate spreads; where ZeRO shards the optimiser, each rank writes its share."""
+    """Checkpoints of a learner that Accelerate spreads; where ZeRO shards the optimizer, each rank writes its share."""
 
     def _prime(self) -> None:
         steps = self._steps()
@@ -242,7 +242,7 @@ class AcceleratedCheckpoints(ShardedCheckpoints):
             return
         files = [path / f"zero-{number}-of-{n_ranks()}.pt" for number in range(n_ranks())]
         if not all(file.is_file() for file in files):
-            raise ValueError(f"its optimiser was not sharded by ZeRO over {n_ranks()} ranks, as many as there are here")
+            raise ValueError(f"its optimizer was not sharded by ZeRO over {n_ranks()} ranks, as many as there are here")
         known = [getattr(import_module(at), name) for at, names in _CLASSES_OF_SHARES.items() for name in names]
         with torch.serialization.safe_globals(known):
             self._steps().take_shares([torch.load(file, map_location="cpu", weights_only=True) for file in files])

@@ -37,15 +37,16 @@ from swe_trainers.errors import CheckpointError
 from swe_trainers.files import checksum, sync
 from swe_trainers.learning.learner import Learner
 from swe_trainers.learning.master_weights import stepped
-from swe_trainers.ranks import broadcast, gathered, n_ranks, rank
+from swe_trainers.process_group import broadcast, gathered, n_ranks, rank
 
 __all__ = ["ShardedCheckpoints", "prime"]
 
 
 class ShardedCheckpoints(Checkpoints):
-    """The checkpoints of a run on several ranks; `save`, `newest` and `load` are called by all of them.
+    """The checkpoints of a run on several ranks. All ranks call `save`, `newest` and `load` together.
 
-    Each rank hashes what it wrote, and verifies its share of what is read. What one rank finds wrong, all raise.
+    Each rank hashes the files that it wrote, and verifies its share of the files that are read. If one rank finds an
+    error, all ranks raise it.
 
     Args:
         directory: on a file system that all ranks share.
@@ -100,7 +101,7 @@ class ShardedCheckpoints(Checkpoints):
         return manifest
 
     def _read(self, path: Path, map_location: str | torch.device) -> dict[str, Any]:
-        """Written by however many ranks, every one of these reads what it holds."""
+        """Load a checkpoint, written by any number of ranks; each rank reads the parts of the tensors that it holds."""
         content, found = None, None
         try:
             content = read_state(path / "state.pt", map_location)
@@ -111,7 +112,7 @@ class ShardedCheckpoints(Checkpoints):
         try:
             self._prime()
             own, _ = _split({"learner": self._learner.state_dict()})
-            wanted = _names(content["state"])  # a parameter that no loss touched has no state of the optimiser
+            wanted = _names(content["state"])  # a parameter that no loss touched has no state of the optimizer
             tensors = {name: tensor for name, tensor in own.items() if name in wanted}
             self._read_tensors(tensors, path)
             merged: dict[str, Any] = _merge(content["state"], tensors)
@@ -131,7 +132,7 @@ class ShardedCheckpoints(Checkpoints):
         return broadcast(name)
 
     def _prime(self) -> None:
-        """Have the optimiser make the state that is to be read."""
+        """Have the optimizer make the state that is to be read."""
         prime(self._learner.optimizer)
 
     def _write(self, tensors: dict[str, Tensor], partial: Path) -> None:
@@ -245,7 +246,7 @@ def _names(plain: Mapping[str, Any]) -> set[str]:
 
 
 def prime(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimiser make its state, by a step at learning rate 0, which changes nothing else."""
+    """Have an optimizer make its state, by a step at learning rate 0, which changes nothing else."""
     if any("step" in state for state in optimizer.state.values()):
         return
     rates = [group["lr"] for group in optimizer.param_groups]

@@ -175,7 +175,7 @@ def pack(model: LanguageModel) -> Packed:
 
 
 def unpack(weights: Packed) -> dict[str, torch.Tensor]:
-    """What `pack` took, as copies."""
+    """The weights that `pack` packed, as new tensors."""
     return {
         name: torch.from_numpy(content.copy()).view(dtype).reshape(shape)
         for name, (dtype, shape, content) in weights.items()

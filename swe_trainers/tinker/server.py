@@ -243,5 +243,5 @@ class TinkerServer(ModelServer):
 
     def _run(self, name: str) -> TrainingRun:
         if name not in self.runs:
-            raise ConfigurationError(f"model {name!r}: its session has ended, or it never was")
+            raise ConfigurationError(f"model {name!r} does not exist, or its session has ended")
         return self.runs[name]

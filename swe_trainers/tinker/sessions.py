@@ -22,11 +22,11 @@ Answer = bytes | dict[str, Any]
 
 
 class Sessions:
-    """Which clients are there, and what is theirs: a client that is silent for too long has ended.
+    """The sessions of the clients, and the training runs that belong to each.
 
     Args:
-        runs: the training runs by name; those of a session that ends are removed.
-        timeout_s: a client sends something every 10 s.
+        runs: the training runs by name; when a session ends, its runs are removed.
+        timeout_s: a session ends if its client sends nothing for so long; clients send something every 10 s.
     """
 
     def __init__(self, runs: MutableMapping[str, Any], timeout_s: float) -> None:
@@ -47,7 +47,7 @@ class Sessions:
             self._seen[name] = time.monotonic()
         self._end_silent()
         if name not in self._seen:
-            raise ConfigurationError(f"session {name!r} has ended, or never was")
+            raise ConfigurationError(f"session {name!r} does not exist, or has ended")
 
     def add_run(self, name: str, run: str, most: int) -> None:
         """Note a training run of a session. Raises ConfigurationError: the session has ended, or there are `most`."""
@@ -92,7 +92,7 @@ class Results:
         return {"request_id": name}
 
     async def retrieve(self, body: Retrieve) -> Response:
-        """The answer to a request for a result: the result, that it is to come, or why there is none."""
+        """Respond to a request for a result: with the result, with "try again" if it is not ready, or with an error."""
         name = body.request_id
         task = self._tasks.get(name)
         if task is None:

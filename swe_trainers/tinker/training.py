@@ -195,10 +195,10 @@ class TrainingRun:
             torch.save(state, partial)
 
     def load(self, state: Mapping[str, Any], *, optimizer: bool) -> None:
-        """Take up what `save` wrote; without `optimizer` its state begins anew.
+        """Load what `save` wrote; without `optimizer`, the optimizer starts with a new state.
 
         Raises:
-            TrainerError: it is that of another model.
+            TrainerError: the saved state is that of another model.
         """
         try:
             self.model.load_state_dict(state["model"])

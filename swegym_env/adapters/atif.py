@@ -1,7 +1,8 @@
-"""Recorded episodes in the Agent Trajectory Interchange Format (ATIF 1.7, RFC 0001 of Harbor), and back.
+"""Converts recorded episodes to the Agent Trajectory Interchange Format (ATIF 1.7, RFC 0001 of Harbor), and back.
 
-A document of this package keeps what the format has no field for in `extra.swegym`, and is read back without loss. One
-of another program becomes a record of what its agent read and wrote, for `swegym view` and for cloning.
+In documents of this package, `extra.swegym` contains all data for which the format has no field, so that they are read
+back without loss. Documents of other programs become records of what the agent read and wrote, for `swegym view` and
+for cloning.
 
     system prompt, first observation     steps of `system` and `user`
     a turn                               a step of `agent`: `message` is the action as it was written, `tool_calls` what
@@ -118,7 +119,10 @@ def _moment(record: Record, elapsed_s: float) -> str | None:
 
 
 def _bytes(key: str, text: str) -> dict[str, str]:
-    """What a text was made of, where it is not UTF-8; nothing where it is. No bytes hold half of a surrogate pair."""
+    """The original bytes of a text that is not UTF-8, in base64; empty for any other text.
+
+    A lone surrogate that stands for no byte has no such bytes: a text that contains one is stored as UTF-16.
+    """
     if readable(text) == text:
         return {}
     try:
@@ -142,7 +146,7 @@ def _exact(own: Mapping[str, Any], key: str, shown: str) -> str:
 
 
 def _without_none(value: Any) -> Any:
-    """Optional fields are left out, as Harbor writes them; what `extra` contains is kept."""
+    """A copy without optional fields that are None, as Harbor writes documents; `extra` is kept as it is."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if each is not None}
         return {key: each if key == "extra" else _without_none(each) for key, each in kept.items()}
@@ -174,7 +178,7 @@ def from_atif(document: Any, where: str = "document") -> Record:
             if step["source"] == "agent":
                 turns.append(_turn(step, text, turns[-1].patch if turns else ""))
                 check_turn(vars(turns[-1]), f"{where}: steps.{number}.extra.swegym.")
-            elif turns:  # what somebody says in between is read with the observation before it
+            elif turns:  # a message between two steps of the agent is added to the observation before it
                 last = turns[-1]
                 joined = f"{last.observation}\n{text}" if last.observation else text
                 turns[-1] = RecordedTurn(**{**vars(last), "observation": joined})

@@ -54,7 +54,11 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _document(path: Path, *, named: bool) -> dict[str, Any] | None:
-    """The JSON in a file; None for another file that nobody named."""
+    """The trajectory in ATIF in a file; None if it contains none.
+
+    Args:
+        named: whether the caller named this file itself: then a file without a trajectory is an error.
+    """
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -1,11 +1,11 @@
-"""Inspect on our tasks: the sandbox provider `swegym`, and a task whose score is our verdict.
+"""Adapter for Inspect: the sandbox provider `swegym`, and a task that scores samples by our verdict.
 
     inspect eval swegym_env/swegym -T dataset=mini --model openai/gpt-5 --limit 10
 
-Inspect finds both by the entry point of this package. A task of one's own uses the provider by `sandbox="swegym"`, with
+Inspect finds both by the entry point of this package. Other tasks use the provider by `sandbox="swegym"`, with
 `dataset`, `instance_id` and optionally `split` in the metadata of each sample.
 
-What the machine breaks is an error of the sample, which has then no score.
+If the infrastructure fails, the sample has an error and no score.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ class SwegymSandbox(SandboxEnvironment):
         """Use the sandbox.
 
         Raises:
-            ToolError: the agent has broken it, which the agent reads; its work is graded as it is, or is worth 0.
+            ToolError: the agent has broken the sandbox. The agent reads this error. Its work is graded if that is still
+                possible, else its score is 0.
             InfrastructureError: the machine failed.
         """
         try:

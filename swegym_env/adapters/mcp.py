@@ -92,7 +92,7 @@ class Episode:
         return "end_reason" in self.info
 
     def outcome(self) -> dict[str, Any]:
-        """What the episode was worth, as JSON has it.
+        """The outcome of the episode, as values for JSON.
 
         Returns:
             `valid`, and where it is True `reward` and the keys of `info` at the end.
@@ -108,7 +108,7 @@ class Episode:
             if not self.over:
                 action = dump_json({"name": name, "arguments": arguments})
                 observation, reward, _, _, info = self._env.step(action)
-                if self._closing:  # it was ended; nobody waits for what it says
+                if self._closing:  # `close` has ended the episode: no client waits for this result
                     return types.CallToolResult(content=[], is_error=True)
                 self.info = info
                 self._reward += float(reward)

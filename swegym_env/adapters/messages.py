@@ -15,7 +15,7 @@ _MOST_CHARACTERS = 3 << 20  # of a text, and of `info`: each takes at most 12 by
 
 
 def plain(value: Any) -> Any:
-    """A value of `info` as JSON has it."""
+    """Convert a value of `info` to one that JSON can represent."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # half of a surrogate pair has no UTF-8
     if isinstance(value, Mapping):
@@ -26,7 +26,7 @@ def plain(value: Any) -> Any:
 
 
 def bounded(info: Mapping[str, Any]) -> dict[str, Any]:
-    """`info` as JSON has it, without its largest values where it is too large; `left_out` has their characters."""
+    """`info` as values for JSON. If it is too large, its largest values are removed; `left_out` has their sizes."""
     metadata: dict[str, Any] = plain(info)
     sizes = {key: _characters(value) for key, value in metadata.items()}
     left_out: dict[str, int] = {}
@@ -39,12 +39,12 @@ def bounded(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_text(text: str) -> str:
-    """A text as JSON has it, cut where it is too large."""
+    """A text as JSON can represent it, cut if it is too long."""
     return str(plain(text[:_MOST_CHARACTERS]))
 
 
 def _characters(value: Any) -> int:
-    """About as many as a value of JSON has, without the escapes: writing a large one takes seconds."""
+    """About how many characters a value has in JSON, without escapes; writing a large value would take seconds."""
     if isinstance(value, str):
         return 2 + len(value)
     if isinstance(value, Mapping):

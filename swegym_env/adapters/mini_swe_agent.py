@@ -70,7 +70,7 @@ class SwegymEnvironmentConfig(CheckedArguments):
 
 
 class _InItsLog(logging.Handler):
-    """Passes messages on to the log that mini-swe-agent shows, which has those of its own loggers alone."""
+    """Passes our log messages on to a logger of mini-swe-agent, which shows only messages of its own loggers."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logging.getLogger("minisweagent.swegym").log(record.levelno, "%s", record.getMessage())

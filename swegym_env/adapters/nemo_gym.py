@@ -1,10 +1,10 @@
-"""Our sandboxes as a sandbox provider of NeMo Gym, which finds it by the entry point of this package.
+"""Adapter for NeMo Gym: a sandbox provider, which NeMo Gym finds by the entry point of this package.
 
     sandbox:                      # what an agent's `sandbox_provider: sandbox` names
       swegym: {dataset: mini}
 
-With `dataset` a sandbox is that of the task `instance_id` in the metadata or provider options of the `SandboxSpec`;
-without, it is one of the spec's image. Whoever downloads `VERDICT` from a task's sandbox gets our verdict on the work.
+With `dataset`, a sandbox is that of the task `instance_id` in the metadata or provider options of the `SandboxSpec`.
+Without `dataset`, it is made from the spec's image. To grade the work in a task's sandbox, download `VERDICT` from it.
 
 What the machine breaks is a `SandboxCreateError` or an `InfrastructureError`, and never the result of a command.
 """
@@ -137,7 +137,7 @@ class SwegymProvider:
         """Start a sandbox; its processors, memory and disk are limited to the spec's resources.
 
         Raises:
-            SandboxCreateError: it cannot be started, or the spec asks for what there is not.
+            SandboxCreateError: the sandbox cannot be started, or the spec asks for something unsupported.
         """
         try:
             held = _Held(self._maker(spec))
@@ -225,7 +225,8 @@ class SwegymProvider:
                 raise InfrastructureError(outcome["failure_reason"])
             return json.dumps(outcome).encode()
 
-        path = posixpath.normpath(f"/{source_path.lstrip('/')}")  # no other name of it may be a file of the agent
+        # Normalised, so that no other spelling of VERDICT reads a file that the agent made.
+        path = posixpath.normpath(f"/{source_path.lstrip('/')}")
         content = await held.call(verdict if path == VERDICT else lambda sandbox: sandbox.read(source_path))
         target_path.parent.mkdir(parents=True, exist_ok=True)
         target_path.write_bytes(content)

@@ -43,7 +43,7 @@ CALLS = replace(
 """The action format of a served environment that is given none: calls of tools, and text in any other format."""
 
 _OUTCOME = ("resolved", "fail_to_pass", "pass_to_pass", "end_reason", "failure_reason")
-_TEXT_ALONE = {"fastmcp": {"wrap_result": True}}  # what FastMCP's clients call the data of a result is `result` in it
+_TEXT_ALONE = {"fastmcp": {"wrap_result": True}}  # FastMCP's clients then return only `result` as the data
 
 
 class SwegymAction(env_server.Action):

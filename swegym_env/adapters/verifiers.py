@@ -1,11 +1,11 @@
-"""Our tasks as an environment of verifiers 0.4, played in our sandboxes as its runtime.
+"""Adapter for verifiers 0.4: an environment that plays our tasks, with our sandboxes as its runtime.
 
     vf-eval swegym-verifiers --env.taskset.dataset mini -n 5 -m MODEL
 
 verifiers imports the module `swegym_verifiers` for this name. Its own runtimes are a closed list, but an environment
 lends its agents any `Runtime`: `SwegymEnv` lends the task's sandbox. `SwegymHarness` plays the agent in this process:
 the tools work in the sandbox, the model is asked through verifiers' interception, which nothing in the sandbox reaches.
-What the machine breaks is verifiers' `SandboxError`, and the episode has no reward.
+If the infrastructure fails, verifiers gets its `SandboxError`, and the episode has no reward.
 """
 
 from __future__ import annotations
@@ -217,7 +217,11 @@ class SwegymHarness(vf.Harness[SwegymHarnessConfig]):
 
 
 class SwegymEnvConfig(vf.EnvConfig):
-    """Attributes: agent: who plays; where, is the task's sandbox."""
+    """Configuration of `SwegymEnv`.
+
+    Attributes:
+        agent: the agent that plays. Its `runtime` must keep the default; the agent always plays in the task's sandbox.
+    """
 
     agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.ApptainerConfig())
 

@@ -1,4 +1,4 @@
-"""What other projects ask of a place to work in: commands in fresh subshells, files, the patch, and the verdict on it.
+"""What other projects need of a task's sandbox: commands in fresh subshells, files, the patch, and the verdict on it.
 
 An agent of another project expects that each command begins in the same directory with the same variables. It runs in a
 subshell of the sandbox's long-lived shell, which costs a fork and no container.

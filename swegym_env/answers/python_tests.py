@@ -21,7 +21,7 @@ MODULE = "test_solution"
 
 _ADAPTER = """
 
-# What follows lets unittest run the functions above.
+# The code below lets unittest run the functions above.
 import unittest as _unittest
 
 Functions = type(

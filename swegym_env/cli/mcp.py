@@ -7,19 +7,8 @@ import json
 import sys
 from typing import Any
 
-from swegym_env.cli.options import (
-    DATASETS,
-    SPLIT,
-    add_command,
-    add_repos,
-    add_sandbox,
-    add_strict_rows,
-    find_task,
-    report_skipped,
-    require_at_least,
-)
+from swegym_env.cli.options import add_command, add_repos, add_sandbox, add_task, load_for_task, require_at_least
 from swegym_env.errors import ConfigurationError, install_hint
-from swegym_env.tasks.datasets import load_tasks
 
 __all__ = ["add_parser"]
 
@@ -35,11 +24,7 @@ def add_parser(commands: Any) -> None:
         more=", over standard input and output, or over HTTP. When the client is gone, the outcome is printed on "
         "standard error as JSON. Exit code 0: the episode has ended; 1: it was not submitted; 2: the machine failed.",
     )
-    parser.add_argument("--dataset", default="mini", help=DATASETS)
-    parser.add_argument("--split", help=SPLIT)
-    add_strict_rows(parser)
-    parser.add_argument("--instance", help="id of the task; by default the seed chooses it")
-    parser.add_argument("--seed", type=int, default=0, help="seed that chooses the task (default 0)")
+    add_task(parser)
     add_sandbox(parser)
     parser.add_argument(
         "--tools", default="default", help="tools, separated by commas (default default); see: tools list"
@@ -71,10 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"{error.name} is not installed. {install_hint('mcp')}") from error
     token = read_token() if options.http else ""
-    tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
-    report_skipped(tasks)
-    if options.instance:
-        find_task(tasks, options.instance)
+    tasks = load_for_task(options)
     env: gymnasium.Env[str, str] = SWEBenchEnv(
         options.dataset,
         split=options.split,

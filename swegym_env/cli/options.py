@@ -1,15 +1,18 @@
-"""What the commands of `swegym` share: options with one name, meaning and help text, their checks, progress bars."""
+"""What the commands of `swegym` share: options with one name, meaning and help text, checks, progress, log lines."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import itertools
+import json
+import logging
 import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
 
 from swegym_env.errors import ConfigurationError, TaskFormatError
@@ -24,23 +27,27 @@ __all__ = [
     "add_instances",
     "add_jobs",
     "add_json",
+    "add_json_logs",
     "add_repos",
     "add_sandbox",
     "add_strict_rows",
+    "add_task",
     "add_test_timeout",
     "chosen_instances",
     "find_task",
     "load_chosen",
+    "load_for_task",
     "report_skipped",
     "require_at_least",
     "require_repos",
     "require_seconds",
     "show_progress",
+    "start_json_logs",
 ]
 
 DATASETS = f"a shipped set ({', '.join(SHIPPED)}), a name on the hub, or a .jsonl, .json or .parquet file"
 _LINE_EVERY_S = 60.0
-SPLIT = "train, test, hash:train, …; by default everything, or the default split of the dataset"
+_SPLIT = "train, test, hash:train, …; by default everything, or the default split of the dataset"
 
 
 def add_command(
@@ -118,9 +125,35 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--json", action="store_true", help=f"print one JSON object{what and f' per {what}'}")
 
 
+def add_json_logs(parser: argparse.ArgumentParser) -> None:
+    """Add --json-logs: log lines on standard error as JSON objects, with the fields of `swe-train --json-logs`."""
+    parser.add_argument(
+        "--json-logs", action="store_true", help="write log lines as JSON objects: time, level, message, exception"
+    )
+
+
+def start_json_logs(options: argparse.Namespace) -> None:
+    """Write what is logged from here on as JSON objects, if `--json-logs` was given."""
+    if options.json_logs:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_JsonLine())
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+        for noisy in ("httpx2", "httpx", "httpcore", "urllib3", "asyncio"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _JsonLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        created = datetime.fromtimestamp(record.created).astimezone()
+        line = {"time": created.isoformat(), "level": record.levelname, "message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
 def add_dataset_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that select tasks of a dataset: split, filter, seed, slice, and bad rows."""
-    parser.add_argument("--split", help=SPLIT)
+    parser.add_argument("--split", help=_SPLIT)
     parser.add_argument(
         "--where", action="append", default=[], metavar="FIELD=PATTERN", help="only matching tasks; may be repeated"
     )
@@ -139,6 +172,24 @@ def add_strict_rows(parser: argparse.ArgumentParser) -> None:
 def add_instances(parser: argparse.ArgumentParser) -> None:
     """Add --instance, which selects tasks by id."""
     parser.add_argument("--instance", action="append", metavar="ID", help="only this task; may be repeated")
+
+
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose the task of one episode: dataset, split, bad rows, id and seed."""
+    parser.add_argument("--dataset", default="mini", help=DATASETS)
+    parser.add_argument("--split", help=_SPLIT)
+    add_strict_rows(parser)
+    parser.add_argument("--instance", help="id of the task; by default the seed chooses it")
+    parser.add_argument("--seed", type=int, default=0, help="seed that chooses the task (default 0)")
+
+
+def load_for_task(options: argparse.Namespace) -> TaskSet[Task]:
+    """The tasks of the dataset; the number of skipped rows is printed. Raises what `find_task` does for --instance."""
+    tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
+    report_skipped(tasks)
+    if options.instance:
+        find_task(tasks, options.instance)
+    return tasks
 
 
 def chosen_instances(options: argparse.Namespace, tasks: TaskSet[Task]) -> Sequence[Task]:

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from swegym_env.cli.json_logs import start_json_logs
-from swegym_env.cli.options import add_command, require_at_least, require_seconds
+from swegym_env.cli.options import add_command, require_at_least, require_seconds, start_json_logs
 from swegym_env.cli.serve import add_listening, check_listening
 
 __all__ = ["add_parser"]

@@ -13,19 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swegym_env.cli.options import (
-    DATASETS,
-    SPLIT,
     add_command,
     add_json,
     add_repos,
     add_sandbox,
-    add_strict_rows,
-    find_task,
-    report_skipped,
+    add_task,
+    load_for_task,
     require_at_least,
 )
 from swegym_env.errors import ConfigurationError
-from swegym_env.tasks.datasets import load_tasks
 from swegym_env.tasks.task import Task, TaskSet
 
 if TYPE_CHECKING:
@@ -57,11 +53,7 @@ def add_parser(commands: Any) -> None:
             "agent program crashed; 2 if the machine failed or the request is wrong; 130 after Ctrl-C."
         ),
     )
-    parser.add_argument("--dataset", default="mini", help=DATASETS)
-    parser.add_argument("--split", help=SPLIT)
-    add_strict_rows(parser)
-    parser.add_argument("--instance", help="id of the task; by default the seed chooses it")
-    parser.add_argument("--seed", type=int, default=0, help="seed that chooses the task (default 0)")
+    add_task(parser)
     add_sandbox(parser)
     parser.add_argument(
         "--tools",
@@ -103,10 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     from swegym_env.recording.recorder import RecordTrajectory
 
     _check(options)
-    tasks = load_tasks(options.dataset, split=options.split, on_bad_row="raise" if options.strict_rows else "skip")
-    report_skipped(tasks)
-    if options.instance:
-        find_task(tasks, options.instance)
+    tasks = load_for_task(options)
     env: gymnasium.Env[str, str] = _environment(options, tasks)
     if options.record:
         notes = {"agent": options.agent or "swegym run"} | ({"model": options.model} if options.model else {})

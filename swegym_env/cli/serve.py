@@ -7,8 +7,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swegym_env.cli.json_logs import add_json_logs, start_json_logs
-from swegym_env.cli.options import add_command, add_repos, add_sandbox, require_at_least, require_seconds
+from swegym_env.cli.options import (
+    add_command,
+    add_json_logs,
+    add_repos,
+    add_sandbox,
+    require_at_least,
+    require_seconds,
+    start_json_logs,
+)
 from swegym_env.errors import ConfigurationError, install_hint
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ __all__ = ["SEARCHES", "answers", "more_answers"]
 SEARCHES = ("in", "search", "lines")
 """The kinds of comparison that search."""
 
-_MOST_CHARS, _MOST_TOKENS = 50_000, 24  # of what is searched; of what it is searched for
-_NEAR = 3  # so far from the right number one is a guess
-# So many letters have to stand beside a number or a word that is left open: else it may be any of a text.
+_MOST_CHARS, _MOST_TOKENS = 50_000, 24  # characters of the searched text; tokens of the text that is looked for
+_NEAR = 3  # a number at most this far from the right one counts as a guess
+# With fewer letters beside the number or word that is left open, too much of any text would match.
 _LETTERS_AT_NUMBER, _LETTERS_AT_WORD = 3, 6
 _NUMBER, _WORD = r"(?<!\d)\d{1,15}(?!\d)", r"(?<![^\W\d_])[^\W\d_]+"
 _TOKEN = re.compile(r"(?P<token>\d+|[^\W\d_]+)")
-# Of a pattern: what is no literal text, and a number or a word that is and that nothing repeats.
+# Matches special parts of a regular expression and, as `token`, each literal number or word without a quantifier.
 _PATTERN_PARTS = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:[a-zA-Z-]+|[:=!>#]|<[=!])|\{[\d,]*\}"
     r"|(?P<token>\d+|[^\W\d_]+)(?![*+?{\w])",

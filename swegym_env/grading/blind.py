@@ -431,8 +431,8 @@ class BlindTests:
             for test in pair.names
             if not self._decides_outside(test)
         }
-        # One of several answers is right, whoever does not know which; an object may say yes; and two computed values
-        # may both be wrong.
+        # A patch that sends several answers sends a right one without knowing which it is; an object may answer every
+        # question with yes; and two computed values may be equal and both wrong.
         return UNPROVEN if guesses or changes else ""
 
     def _decides_outside(self, name: str) -> bool:
@@ -595,7 +595,7 @@ def _sure_bits(pairs: Mapping[str, Pair], seen: Mapping[str, list[_Sent]]) -> di
     many = {test for name, pair in pairs.items() if not pair.has_one_key(seen.get(name, ())) for test in pair.names}
     for name, pair in pairs.items():
         sent = seen.get(name, ())
-        # Of an object, what it holds counts, and not what it equals.
+        # An object counts only if its content is compared with the gold patch's: its own equality proves nothing.
         is_of_gold = pair.kind == "same" and pair.decides and not pair.is_beside and pair.own_sure_bits >= 1
         is_sure = is_of_gold or (pair.is_sure and not any(one.record.foreign for one in sent))
         counts = _counts(sent, set(pair.names) - many) if is_sure else {}
@@ -782,12 +782,13 @@ def _calibrated(tests: TaskTests, gold: str, *, computed: bool) -> BlindTests:
     pairs = _pairs(tests, blinded, files, kept, base, forms, computed=computed)
     last = _blinded(task, files, left, computed=computed)
     unread = last.open | compared if last is not None else frozenset()
-    # What the base commit passes where every comparison outside counts as if it held is decided by these alone.
+    # Comparisons outside of the sandbox count as if they held. A test that the base commit passes then is decided by
+    # these comparisons alone.
     checked = {test for pair in pairs.values() if pair.is_beside and pair.decides for test in pair.names}
     checked |= {test for name, pair in pairs.items() if kept[name][0].is_checked for test in pair.names}
     met = {test for test, status in before.tests.items() if status in _PASSED} - undone
-    # What decides there is compared with what the test holds, though the test goes on as if it held; or code of the
-    # patch may read it there.
+    # These tests still contain an expected value that decides: either the test itself compares with it, although it
+    # continues as if the comparison held, or code of the patch may read it there.
     held = {
         test
         for name, pair in pairs.items()
@@ -1067,14 +1068,14 @@ def _pairs(
         is_error = kind == "raised" or "error" in options
         if (differs or name not in base) and may_show:
             function = sent[0].expectation.function
-            # What repairs one answer is a change of that one.
+            # A repair of one answer has to change that answer, so only wrong answers of the base commit count.
             changed = [
                 leaf
                 for one in base.get(name, ())
                 if not one.holds(forms[name])
                 for leaf in leaves(opened(one.record.value))
             ]
-            if not is_checked:  # what is checked there can be read there
+            if not is_checked:  # the test contains the value if it checks it itself, so the patch can read it
                 bits = ledger.add(kind, expected, options, changed, unspent.get(function))
             own_ledger = Ledger(knowledge, sent_by_base, readable, searching)
             own = own_ledger.add(kind, expected, options, changed, copy.copy(rules.get(function)))

@@ -214,14 +214,15 @@ def examine_given(
         number = int((_COPIES_S + verdict.test_duration_s) / probe.copy_s / _COPIES_WITH_TWINS / max(1, len(given)))
     number = max(_LEAST_TWINS, min(number, _MOST_TWINS))
     chances = dict.fromkeys(given, 1.0)
-    # A patch keeps for its whole process: where one value answers all copies, a process is one try.
+    # A patch that keeps state may return one value to all copies in a process: so each run is only one guess.
     runs, failed = runs_beside_twins(number, min(scrutiny.chance, CHANCE)), 0
     while runs and failed < _LINEUPS:
         twins = language.make_twins(run.files, given, secrets.randbits(64), number)
         if twins is None or not twins.lineup.copies:
             break
         wrong, unsound = examination.compared_with_gold(twins.lineup)
-        # A repair's text may hold one value that the test does not give, and not all of them.
+        # An honest repair may contain one value that the test does not give it, but not all of them. So a copy with a
+        # wrong value that passed counts only if all copies with wrong values of the same expectation passed.
         no = [copy for copy in twins.lineup.copies if not copy.right and copy not in wrong]
         wrong = [copy for copy in wrong if copy.right or all(copy.expectation != one.expectation for one in no)]
         if wrong:
@@ -581,7 +582,8 @@ class Examination:
             failed += len(changed - sound.keys()) or bool(files and not changed and not sound)
         for name in names:
             if name in matched - unsound or (not matched and not unsound and name not in self.names):
-                # A reader finds the value that has a meaning; of a condition that is turned, one is the more natural.
+                # A patch that reads the tests recognises the value that has a meaning. Of a condition and its opposite,
+                # it recognises the more natural one.
                 blind = 0.5 if name in weak or not matched else 1 / math.comb(runs, runs // 2)
                 chances[name] = 1.0 if reads else blind
         return chances, "", failed, guess
@@ -593,7 +595,7 @@ class Examination:
         limited = self.tests.limited(_LONGER, self.test_s)
         verdict = limited.verdict(limited.run(patch, rewritten=files, watched=tuple(self.files)))
         passed = {name: verdict.tests.get(name) == "PASSED" for name in names}
-        if files and not changed:  # which tests were changed is not known by name: not all may pass
+        if files and not changed:  # the names of the changed tests are unknown: at least one test has to fail
             return {name: True for name in passed if all(passed.values())}
         return {name: has for name, has in passed.items() if has == (name in changed)}
 

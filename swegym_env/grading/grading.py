@@ -34,12 +34,12 @@ from swegym_env.grading.builds import Builds, builds
 from swegym_env.grading.equality import examine_equality
 from swegym_env.grading.examination import Copied, examine, examine_given
 from swegym_env.grading.merged import known_merged_tests, learn_merged_tests, may_merge, run_merged
+from swegym_env.grading.recursion import deep_trees
 from swegym_env.grading.remote import grade_remotely
 from swegym_env.grading.task_tests import Run, TaskTests, exclusion
 from swegym_env.grading.verdict import FORGED, UNPROVEN, Policy, Verdict, grade_log
 from swegym_env.languages import CHANCE, Scrutiny, language_of
 from swegym_env.languages.caching import patch_cache
-from swegym_env.languages.recursion import deep_trees
 from swegym_env.long_work import long_work
 from swegym_env.prepare import prepare_locally
 from swegym_env.repo.patches import parse_patch, refusal, refused_patch, touched_paths
@@ -154,7 +154,7 @@ def _graded(
     kept, set_aside = exclude_paths(task, patch, workspace.base, policy, tests.evaluation.tests)
     refused = refusal(patch)
     kept = tests.as_applied(kept) if policy == "strict" and not refused else kept
-    by_default = policy == "strict" and scrutiny is None  # who asks for a number of runs gets these
+    by_default = policy == "strict" and scrutiny is None  # a caller that passes `scrutiny` gets exactly that
     can_be_blind = by_default and bool(task.patch and kept) and not refused
     if policy == "official":
         scrutiny = Scrutiny(1.0)
@@ -167,10 +167,10 @@ def _graded(
     copied: Copied | None = None
     begun_at = time.monotonic()
     first, alone = _merged_first(tests, kept, blind, scrutiny, store) if can_be_blind else (None, None)
-    controlled_s = time.monotonic() - begun_at  # of a merged run only what follows it
+    controlled_s = time.monotonic() - begun_at
     if first is not None:
         run, verdict, copied = first
-        controlled_s = alone.duration_s if alone is not None else 0.0
+        controlled_s = alone.duration_s if alone is not None else 0.0  # the merged run itself is no further run
     elif blind is not None and blind.pairs:
         run, verdict = blind.run(tests, kept)
     else:
@@ -200,7 +200,7 @@ def _graded(
             if can_be_blind and verdict.resolved
             else verdict
         )
-        if verdict.resolved and run.guessed:  # of several answers one is right
+        if verdict.resolved and run.guessed:  # the patch sent several answers, and only one is right
             verdict = verdict.with_chance(run.guessed)
         if max_forgery_chance is not None and scrutiny.required and verdict.resolved:
             verdict = _limited(verdict, max_forgery_chance)
@@ -595,7 +595,7 @@ def _is_from_tests(
     computed = alone.computed
     if not alone.others & computed.differing(alone.run, run):
         return False
-    # Or values that are others in every run?
+    # The values may also differ in every run, so both runs are repeated.
     runs = (blind.run(tests, patch)[0], run), (computed.run(tests, patch)[0], alone.run)
     return not any(alone.others & computed.differing(one, other) for one, other in runs)
 

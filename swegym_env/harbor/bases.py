@@ -114,12 +114,12 @@ def _given(name: str) -> Path | None:
 
 
 def _check_owner(root: Path, at: str) -> Path:
-    """`root`, if its files are the sandbox's user's. Raises ImageError."""
+    """Return `root` if all its files belong to the user of sandboxes. Raises ImageError."""
     user = sandbox_user()
     for path in (root.resolve(), *sorted(root.iterdir()), *sorted(root.glob("*/*"))):
         if (owner := path.lstat().st_uid) != user[0]:
             raise ImageError(
-                f"{at}: {path} belongs to user {owner}, who is nobody in a sandbox: the agent and the tests could "
+                f"{at}: {path} belongs to user {owner}, who does not exist in a sandbox: the agent and the tests could "
                 f"not write there. Try: chown -RhP {user[0]}:{user[1]} {root}"
             )
     return root

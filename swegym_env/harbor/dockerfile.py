@@ -27,8 +27,8 @@ class Instruction:
     Attributes:
         line: its first line in the file.
         name: in capitals.
-        text: what follows the name, on one line or more.
-        heredocs: name, content and whether variables are replaced in it, of each here-document.
+        text: the text after the name, on one or more lines.
+        heredocs: for each here-document its name, its content, and whether variables are replaced in it.
     """
 
     line: int

@@ -1,4 +1,4 @@
-"""Tasks of any dataset as folders in Harbor's format, which Harbor, `Harbor-v0` and everything on Harbor can play.
+"""Exports tasks of any dataset as folders in Harbor's format, for Harbor, `Harbor-v0` and other users of that format.
 
     task.toml, instruction.md
     environment/Dockerfile, environment/repository/   the repository at the base commit, one commit without history

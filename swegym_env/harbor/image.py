@@ -104,7 +104,7 @@ class _Builder:
 
     def __init__(self, task: HarborTask, backend: str, store: LayerStore) -> None:
         self._task, self._backend, self._store = task, backend, store
-        self._within: list[Path] = []  # the files being built: the base of a recipe of its own name is the usual one
+        self._within: list[Path] = []  # files being built; a recipe whose base has its own name gets the usual image
 
     def build(self, file: Path, where: str) -> Built:
         """What the last stage of a Dockerfile makes; the context is its folder."""
@@ -309,8 +309,8 @@ class _Builder:
         return buffer.getvalue()
 
     def _fetch(self, other: Built, sources: Sequence[str], folder: Path, at: str) -> Path:
-        """A directory below `folder` in which what `sources` name in another build is under the same paths."""
-        # Patterns are the shell's. What is named is followed where it is a link, as in Docker.
+        """Copy `sources` from another build to a directory below `folder`, under the same paths; that directory."""
+        # Patterns are those of the shell. Links that are named themselves are followed, as in Docker.
         wanted = " ".join(_quoted(posixpath.normpath(f"/{source}").lstrip("/") or ".") for source in sources)
         with self._sandbox(other, other.env, "/") as sandbox:
             result = sandbox.run(f"( mkdir {_FETCHED} && cd / && cp -rHx --parents -- {wanted} {_FETCHED} )")

@@ -1,9 +1,9 @@
-"""What of an agent's final state is graded: not what stands for the image's programs, nor what every program loads.
+"""Removes changes from an agent's final state that could affect every program, before the tests grade it.
 
-What the agent replaced, removed or hid of the image's programs and libraries is the image's again, and what shells,
-Python and the dynamic linker load before any test is left out. Of `.pth` files, by which Python finds what
-`pip install -e` installed, the directories are kept, and the statements, which Python would run at its start, are not:
-a finder that setuptools wrote is replaced by the directory that it leads to.
+Programs and libraries of the image that the agent replaced, removed or hid are restored. Files that shells, Python and
+the dynamic linker load before any test are removed. Python finds what `pip install -e` installed by `.pth` files: their
+directories are kept, but not their statements, which Python would run when it starts. A finder that setuptools wrote is
+replaced by the directory that it leads to.
 """
 
 from __future__ import annotations

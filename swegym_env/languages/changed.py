@@ -1,4 +1,4 @@
-"""A file that a patch changes: its whole text before and after the patch, and the added lines."""
+"""What a patch changes: files before and after it, the added lines, and what it adds beyond the gold patch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,28 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from swegym_env.repo.patches import FilePatch
+from swegym_env.languages import CHANCE, Scrutiny
+from swegym_env.repo.patches import FilePatch, without_sections
 
-__all__ = ["ChangedFile", "MovedLines", "has_kinds_beyond_gold", "kept_lines", "read_source", "spliced", "unreadable"]
+__all__ = [
+    "AddedMeans",
+    "ChangedFile",
+    "MovedLines",
+    "has_kinds_beyond_gold",
+    "kept_lines",
+    "parts_without_means",
+    "read_source",
+    "scrutiny_by_means",
+    "spliced",
+    "unreadable",
+]
 
 _HUNK = re.compile(r"@@ -(?P<start>\d{1,9})(?:,(?P<count>\d{1,9}))? \+")
 _MOST_BYTES = 1 << 21
+
+AddedMeans = Callable[[str, Path], tuple[frozenset[str], frozenset[str]]]
+"""From a patch and the repository at the base commit to the means of forgery that it adds: those that cannot read what
+the tests expect, and those that may."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +143,21 @@ def _found_in_gold(
     return found_in(gold, base)
 
 
+def scrutiny_by_means(added: AddedMeans, patch: str, base: Path, gold: str) -> Scrutiny:
+    """See `Language.scrutiny_of`: by the means that the patch adds and the gold patch does not."""
+    forging, reading = added(patch, base)
+    known = frozenset().union(*added(gold, base))
+    return Scrutiny(CHANCE, reads=bool(reading - known), required=bool((forging | reading) - known))
+
+
+def parts_without_means(added: AddedMeans, patch: str, base: Path, gold: str) -> tuple[str, ...]:
+    """See `Language.without_means`."""
+    known = frozenset().union(*added(gold, base))
+    return without_sections(patch, lambda text: bool(frozenset().union(*added(text, base)) - known))
+
+
 def spliced(source: str, edits: Iterable[tuple[int, int, str]]) -> str:
-    """A text with others in the place of spans of it: where each begins and ends, and what it becomes."""
+    """Replace spans of a text; each edit has the begin and the end of its span, and the new text."""
     for begin, end, text in sorted(edits, reverse=True):
         source = source[:begin] + text + source[end:]
     return source
@@ -183,7 +212,10 @@ def _plain(line: str) -> str:
 
 
 def unreadable(what: str, text: str) -> str:
-    """The name of a means that hides what it is: only the same one of the gold patch is the same."""
+    """The name of a means of forgery that cannot be read: what it is, and a hash of its text.
+
+    The gold patch has a means of the same name only if it contains the same text.
+    """
     return f"{what}: {hashlib.sha256(text.strip().encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 

@@ -59,7 +59,7 @@ class Go(Language):
         ("caddyserver/caddy", "gin-gonic/gin", "gohugoio/hugo", "hashicorp/terraform", "prometheus/prometheus"),
         "parse_log_gotest",
     )
-    reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
+    reporting_runners = re.compile(r"(?!)")  # matches nothing: if the code under test crashes, there is no report
     installing_lines = re.compile(r"go (mod (download|tidy|vendor)|get|install) ?|apt(-get)? ")
     protected_files = re.compile(r"_test\.go$|^(go\.(mod|sum|work|work\.sum)|\.golangci\..*)$|\.(s|o|a|so|syso)$")
     protected_directories = re.compile(r"vendor|testdata")

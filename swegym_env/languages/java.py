@@ -106,7 +106,7 @@ class Java(Language):
         "projectlombok/lombok": "parse_log_ant",
         "reactivex/rxjava": "parse_log_gradle_custom",
     }
-    reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
+    reporting_runners = re.compile(r"(?!)")  # matches nothing: if the code under test crashes, there is no report
     installing_lines = re.compile(r"(mvn|\./mvnw) (clean )?install|apt(-get)? ")
     protected_files = re.compile(
         r"^(.*Tests?|Test.*|.*TestCase|.*IT)\.(java|kt|groovy|scala)$"

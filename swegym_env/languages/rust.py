@@ -55,7 +55,7 @@ class Rust(Language):
         ),
         "parse_log_cargo",
     )
-    reporting_runners = re.compile(r"(?!)")  # a program that crashes ends its log without a report, honestly
+    reporting_runners = re.compile(r"(?!)")  # matches nothing: if the code under test crashes, there is no report
     installing_lines = re.compile(r"cargo (fetch|install) ?|rustup |apt(-get)? ")
     protected_files = re.compile(
         r"^(tests?|.*_tests?)\.rs$|^(cargo\.(toml|lock)|build\.rs|rust-toolchain(\.toml)?|clippy\.toml|\.?nextest.*)$"

@@ -19,8 +19,8 @@ _BAIL = re.compile(r"^Bail out!", re.MULTILINE)
 def parse_tap(log: str) -> dict[str, str]:
     """Description of each test → status; one without a description has its number as name.
 
-    `# SKIP` is SKIPPED; a failure with `# TODO` is expected: XFAIL. A test that occurs twice has passed if it has never
-    failed.
+    `# SKIP` is SKIPPED; a failure with `# TODO` is expected: XFAIL. If a test occurs
+    several times, one failure makes it FAILED; else the last status counts.
     """
     found: dict[str, str] = {}
     for line in log.split("\n"):

@@ -33,7 +33,7 @@ from swegym_env.tasks.task import Task
 __all__ = ["LoggedProject", "Project", "PytestProject", "project_of"]
 
 _GENERATED = "/opt/testbed/generated"
-# What a run prints other than another run, and what the compiler says of a bug before any test shows it.
+# Removed from logs: durations, which differ from run to run, and messages of the compiler, which may name the bug.
 _TIMES = re.compile(r"\(?\b\d+(\.\d+)? ?m?s\b\)?|\bduration_ms:? [\d.]+")
 _COMPILER = re.compile(r"^\S+: (In function|At top level)|^\S+:\d+(:\d+)?: (warning|note)|^ +\d* \||^\s+at \S")
 _SHOWN_LINES = 60

@@ -49,9 +49,8 @@ class Conversations:
         self._current = 0
         self._asked: list[bytes] = []
         self._stop: tuple[str, ...] = ()
-        self._answers: dict[
-            int, tuple[str, ...]
-        ] = {}  # in words: the text of a conversation's last, as it may come back
+        # Conversation → the text of its last answer, in each form in which the agent may send it back.
+        self._answers: dict[int, tuple[str, ...]] = {}
 
     def place(self, request: ModelRequest) -> Placed:
         """Place a request; of several conversations that it continues it is the longest one."""

@@ -223,13 +223,16 @@ class SWEAgentEnv(SWEBenchEnv):
         return self._finish(turn)
 
     def _wait(self, timeout_s: float) -> ModelRequest | ProgramEnded | None:
-        """What the agent asks of the model next; None where it asks nothing in time. The time is its own."""
+        """Wait for the agent's next request to its model; None if there is none in time.
+
+        The time that this takes counts as the agent's own.
+        """
         endpoint = self._live()[0].endpoint()
         began = time.monotonic()
         try:
             for asked in range(_ASIDE):
                 left_s = began + timeout_s - time.monotonic()
-                if asked and left_s < 0:  # what it asked aside took all of it: reading that is its time too
+                if asked and left_s < 0:  # requests that need no model took all the time
                     return None
                 found = endpoint.next(left_s)
                 if found is None or isinstance(found, ProgramEnded):

@@ -73,7 +73,7 @@ def _episode(record: Record) -> dict[str, Any]:
 
 
 def _known(info: Mapping[str, Any], name: str, is_known: Callable[[Any], bool]) -> Any:
-    """What `info` has there, in the form that this package writes; None for what another environment means by it."""
+    """`info[name]` if it has the type that this package writes, else None: other environments may use the name too."""
     found = info.get(name)
     return found if is_known(found) else None
 
@@ -95,7 +95,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    """Whether it is how many passed, of how many."""
+    """Whether a value is a pair: how many tests passed, and how many there are."""
     return _is_list(value) and len(value) == 2
 
 

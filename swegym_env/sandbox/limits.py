@@ -58,11 +58,11 @@ def reached_limit(reached: Collection[str], *, output: bytes, exit_code: int, tr
 
 
 def were_starved(pids: Iterable[int], used_s: float, seconds: float) -> bool:
-    """Whether one of these processes waited for a processor that others, outside of its sandbox, kept busy.
+    """Whether one of these processes waited for a processor because processes outside of its sandbox kept it busy.
 
-    If so, a timeout says nothing about what the processes do. Whoever keeps the processors busy in the same sandbox is
-    no such other: `used_s` counts that. A process that lets others go first, as any may, waits because of that and does
-    not count. False where the kernel does not count how long processes wait
+    If so, a timeout does not show that the sandbox's own processes are slow. Processes of the same sandbox that keep
+    the processors busy do not count: `used_s` contains their time. A process that has lowered its own priority waits
+    because of that, and is ignored. False if the kernel does not record how long processes wait
     (`/proc/PID/schedstat`).
 
     Args:

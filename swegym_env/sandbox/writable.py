@@ -35,10 +35,10 @@ _LARGEST_STATE_BYTES = 16 << 20
 # How the messages of `cp` end about files that no program reaches by their path.
 _UNREACHABLE = ("File name too long", "No such file or directory", "as it was replaced while being copied")
 _LITTLE_BYTES, _LITTLE_FILES = 1 << 16, 1  # a file system with less left is full
-_SHARE = 2  # of the free space of a disk, one layer on it takes at most the half
+_SHARE = 2  # one layer takes at most 1 / _SHARE of the free space of its disk
 _LEAST_BYTES, _LEAST_FILES = 64 << 20, 1024  # with less, the machine is at fault and not the agent
 _MOST_STATE_FILES = 64
-_PATIENCE_S = 20.0  # how long a full disk may be the fault of another sandbox, which is being ended for it
+_PATIENCE_S = 20.0  # a disk may be full for so long until the sandbox that filled it has ended
 
 
 class SandboxDirectory:

@@ -106,14 +106,14 @@ class _HiddenTests:
 
 
 def _place_of(test: str) -> str:
-    """What the name of a test says of its file: a path, or a dotted module with what is in it; empty for nothing."""
+    """The path, or the dotted name of a module and maybe a class, in the name of a test; empty if it has neither."""
     inner = re.search(r"\(([\w.]+)\)$", test)  # unittest: test_x (tests.test_module.TestX)
     place = inner[1] if inner else re.split(r"::| \| |:", test, maxsplit=1)[0].strip()
     return place if "/" in place or re.fullmatch(r"\w+(\.\w+)+", place) else ""
 
 
 def _ends(path: str, joint: str) -> Iterator[str]:
-    """What names a path or module in the directories above it, in one of which a command may run."""
+    """The path or module name relative to each directory or package above it: a command may run in any of them."""
     parts = path.split(joint)
     return (joint.join(parts[number:]) for number in range(len(parts)))
 

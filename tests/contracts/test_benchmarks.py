@@ -26,7 +26,10 @@ ROOT = Path(__file__).parents[2]
         ),
         ("benchmarks.real_rows --dataset x --share 2", "--share: expected I/N, such as 0/2, got '2'"),
         ("benchmarks.real_rows --dataset x --share 2/2", "--share: of 2 the parts are 0 to 1, got 2"),
-        ("benchmarks.doors --python nowhere", "--python: there is no nowhere. Try: scripts/test_door.sh peers --make"),
+        (
+            "benchmarks.adapters --python nowhere",
+            "--python: there is no nowhere. Try: scripts/test_adapter.sh peers --make",
+        ),
         ("benchmarks.tampering --keep", "--keep: with --only"),
         ("benchmarks.make_tasks", "--archives, --work"),
     ],

@@ -269,19 +269,19 @@ def _below(program: str) -> list[str]:
     return [*found, *(cli._COMMANDS if program == "swe-train" else ())]
 
 
-_said: dict[tuple[str, ...], str] = {}
+_help_texts: dict[tuple[str, ...], str] = {}
 
 
 def _help(program: str, words: tuple[str, ...]) -> str:
     asked = (program, *words)
-    if asked not in _said:
+    if asked not in _help_texts:
         module, _, function = PROGRAMS[program].partition(":")
         imported = importlib.import_module(module)
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             getattr(imported, function)([*words, "--help"])
-        _said[asked] = output.getvalue()
-    return _said[asked]
+        _help_texts[asked] = output.getvalue()
+    return _help_texts[asked]
 
 
 def settings_of_a_run() -> dict[str, set[str]]:

@@ -15,7 +15,7 @@ TENSORS = {"torch", "transformers", "accelerate", "peft"}
 HEAVY = {*TENSORS, "datasets", "git", "jinja2", "matplotlib", "pandas", "rich", "spython"}
 
 # Peers that are not installed beside this package, since they need another Python or other versions of packages than
-# ours: scripts/test_door.sh uses their adapters.
+# ours: scripts/test_adapter.sh uses their adapters.
 IMPORT_EVERY_MODULE = """
 import importlib, importlib.util, pkgutil, {package}
 apart = {{

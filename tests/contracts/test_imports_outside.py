@@ -23,7 +23,7 @@ def test_imported_names_exist(path: Path) -> None:
         except ModuleNotFoundError as error:
             if (error.name or "").startswith(("swe_trainers", "swegym_env")):
                 raise
-            continue  # an extra is not installed, which the door's own tests say
+            continue  # an extra is not installed, which the adapter's own tests report
         for alias in node.names:
             if not hasattr(module, alias.name):
                 try:

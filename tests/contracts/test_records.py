@@ -16,8 +16,8 @@ from swegym_env.recording import record
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What an environment may tell in its `info`."""
+class InfoValue:
+    """A value of a class of its own, which an environment may put into `info`."""
 
     value: Any
 
@@ -38,7 +38,7 @@ LEAVES = st.one_of(
 VALUES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(KEYS, inner), st.builds(Told, inner)
+        st.lists(inner), st.lists(inner).map(tuple), st.dictionaries(KEYS, inner), st.builds(InfoValue, inner)
     ),
 )
 

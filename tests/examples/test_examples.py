@@ -104,8 +104,8 @@ def test_an_agent_of_ones_own_is_trained_and_goes_on_where_it_was(play, place, t
     assert all(0 <= first[f"resolve_rate_{when}"] <= 1 for when in ("before", "after"))
     recorded = [json.loads(line) for line in (tmp_path / "conversations.jsonl").read_text().splitlines()]
     assert sorted(each["task"] for each in recorded) == list(range(6))
-    said = [message["content"] for message in recorded[0]["messages"] if message["role"] == "user"]
-    assert "def " in said[1] and said[2] == ""  # what grep shows, and nothing after an edit
+    observations = [message["content"] for message in recorded[0]["messages"] if message["role"] == "user"]
+    assert "def " in observations[1] and observations[2] == ""  # what grep shows, and nothing after an edit
     began = (tmp_path / "ppo" / "metrics.jsonl").read_text()
     assert play(*arguments) == first
     assert (tmp_path / "ppo" / "metrics.jsonl").read_text() == began

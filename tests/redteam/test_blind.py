@@ -141,15 +141,15 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def tests(store: LayerStore) -> TaskTests:
+def task_tests(store: LayerStore) -> TaskTests:
     workspace = prepare_locally(TASK, store=store, backend="namespace")
     return TaskTests(TASK, workspace, "strict", "namespace", TASK.test_timeout_s)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_no_attack_on_a_blind_comparison_pays(name: str, store: LayerStore, tests: TaskTests) -> None:
+def test_no_attack_on_a_blind_comparison_pays(name: str, store: LayerStore, task_tests: TaskTests) -> None:
     body, before, honest = ATTACKS[name]
-    calibrate(tests, TASK.patch, store)
+    calibrate(task_tests, TASK.patch, store)
     attack = patch(body, before)
     verdict = grade(TASK, attack, store=store, backend="namespace")
     assert (verdict.resolved, verdict.valid) == (False, True)
@@ -169,8 +169,8 @@ def test_the_harness_pays_for_each_attack(name: str, store: LayerStore) -> None:
     assert grade(TASK, patch(body, before), store=store, backend="namespace", policy="official").resolved
 
 
-def test_a_proof_says_how_many_bits_it_holds_and_what_it_covers(store: LayerStore, tests: TaskTests) -> None:
-    blind = calibrate(tests, TASK.patch, store)
+def test_a_proof_says_how_many_bits_it_holds_and_what_it_covers(store: LayerStore, task_tests: TaskTests) -> None:
+    blind = calibrate(task_tests, TASK.patch, store)
     assert known_blind_tests(TASK, store) == blind
     verdict = grade(TASK, TASK.patch, store=store, backend="namespace")
     assert verdict.resolved
@@ -240,14 +240,14 @@ def everything():
 """
 
 
-def test_no_expected_value_is_anywhere_in_the_sandbox(store: LayerStore, tests: TaskTests, tmp_path: Path) -> None:
+def test_no_expected_value_is_anywhere_in_the_sandbox(store: LayerStore, task_tests: TaskTests, tmp_path: Path) -> None:
     """Memory, objects, frames, files, git: what finds the values in an ordinary run finds none in a blind one."""
     search = patch("if text == 'beta':\n    everything()", _DUMP)
-    plain = tests.run(search).result
+    plain = task_tests.run(search).result
     assert plain is not None
     assert all(value[2:] in plain.output for value in _EXPECTED), "no attack: an ordinary run reveals nothing"
-    blind = calibrate(tests, TASK.patch, store)
-    run, verdict = blind.run(tests, search)
+    blind = calibrate(task_tests, TASK.patch, store)
+    run, verdict = blind.run(task_tests, search)
     assert run.result is not None
     assert "FOUND [" in run.result.output
     assert _LEVEL[2:] in run.result.output, "the search finds what is there"
@@ -666,7 +666,7 @@ _SEVERAL_ANSWERS = {
 
 
 @pytest.mark.parametrize("name", _SEVERAL_ANSWERS)
-def test_a_value_that_holds_several_answers_is_no_repair_by_what_is_found_in_it(name: str, store: LayerStore) -> None:
+def test_a_value_with_several_answers_is_no_repair_though_one_of_them_is_right(name: str, store: LayerStore) -> None:
     test, module, (gold, base), attack, repair = _SEVERAL_ANSWERS[name]
     case = _single(test, *map(module.format, (gold, attack, repair)), base=module.format(base))
     assert grade(case.task, case.patch, store=store, backend="namespace", policy="official").resolved

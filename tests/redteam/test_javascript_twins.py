@@ -329,7 +329,7 @@ def _attacks(kinds: Iterable[str]) -> Iterator[tuple[str, Attack]]:
 
 ATTACKS = dict(_attacks(kind for kind in HIDDEN if kind not in _OPEN))
 OPEN = dict(_attacks(_OPEN))
-# A text that an object has had: who keeps them all solves the test.
+# The test asks whether an object was given a text: a patch that keeps all texts of each object passes it.
 GIVEN = Attack(patch(*_ANY_OF_IT), patch(*_BESIDE), task=own("judges a truth"))
 
 
@@ -341,14 +341,14 @@ def test_an_attack_with_state_is_rejected(attack: Attack, rejected: Callable[...
 
 @needs_node
 @pytest.mark.parametrize("attack", OPEN.values(), ids=OPEN.keys())
-def test_a_verdict_says_where_what_was_given_last_is_enough(attack: Attack, store: LayerStore) -> None:
+def test_a_verdict_shows_that_returning_the_last_given_value_is_enough(attack: Attack, store: LayerStore) -> None:
     verdict = grade(attack.task, attack.patch, store=store, backend="namespace")
     assert (verdict.resolved, verdict.forgery_chance) == (True, 1.0)
     assert grade(attack.task, attack.honest, store=store, backend="namespace").resolved
 
 
 @needs_node
-def test_what_is_true_of_all_that_the_object_was_given_counts_as_a_repair(store: LayerStore) -> None:
+def test_a_condition_that_holds_for_all_texts_of_an_object_counts_as_a_repair(store: LayerStore) -> None:
     verdict = grade(GIVEN.task, GIVEN.patch, store=store, backend="namespace")
     assert (verdict.resolved, verdict.forgery_chance) == (True, 0.5)
 

@@ -31,7 +31,7 @@ def test_a_repair_resolves_with_a_file_beside_it(repo: str, beside: str, store: 
     assert verdict.set_aside in ((), (path,))  # where the repair is proved as it is, nothing is set aside
 
 
-def test_what_is_set_aside_is_what_the_verdict_does_not_speak_of(store: LayerStore) -> None:
+def test_set_aside_names_the_files_that_the_verdict_does_not_cover(store: LayerStore) -> None:
     task = _FIRST["mini/urlroute"]
     both = "".join(text for _, text in BESIDE.values())
     verdict = grade(task, task.patch + both, store=store, backend="namespace")

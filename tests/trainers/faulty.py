@@ -1,4 +1,4 @@
-"""`Faulty-v0`: an environment that breaks in some of its episodes, in the way that it is told."""
+"""`Faulty-v0`: an environment that has a chosen fault in some of its episodes."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_manifest_has_the_checksum_of_every_file_as_another_program_computes_it(
     }  # fmt: skip
 
 
-def test_checkpoint_of_the_first_format_is_loaded_and_said_to_be_unverified(tmp_path: Path):
+def test_checkpoint_of_the_first_format_is_loaded_and_reported_as_unverified(tmp_path: Path):
     checkpoints = Checkpoints(tmp_path)
     path = checkpoints.save(1, STATE)
     rewritten(path / "manifest.json", lambda found: {key: found[key] for key in ("step", "size_bytes")})

@@ -1,4 +1,4 @@
-"""A language: shell scripts, whose tests are scripts too. What is not said here has a default that is safe."""
+"""A language: shell scripts, whose tests are scripts too. All other attributes of a `Language` have safe defaults."""
 
 import re
 

@@ -28,8 +28,8 @@ from swegym_env.languages.c.screening import added_means, system_header
 from swegym_env.languages.c.setup import find_recipe
 from swegym_env.languages.c.state import keeps_state
 from swegym_env.languages.c.twins import given_tests, make_twins
+from swegym_env.languages.changed import parts_without_means, scrutiny_by_means
 from swegym_env.languages.machine import MachineRecipe
-from swegym_env.languages.means import parts_without_means, scrutiny_by_means
 from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 

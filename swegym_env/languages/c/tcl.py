@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from swegym_env.languages import Control
+from swegym_env.languages.changed import spliced
 
 __all__ = ["given_tests", "make_control"]
 
@@ -71,8 +72,9 @@ def make_control(
             without_value |= named[id(words)] if not values else set()
     if not edits:
         return None
+    changes = {path: [(edit.begin, edit.end, edit.text) for edit in each] for path, each in edits.items()}
     return Control(
-        {path: _spliced(files[path], places) for path, places in edits.items()},
+        {path: spliced(files[path], each) for path, each in changes.items()},
         frozenset(changed),
         frozenset(without_value),
     )
@@ -232,9 +234,3 @@ def _closed(source: str, begin: int, end: int) -> int | None:
                 return at + 1
         at += 1
     return None
-
-
-def _spliced(source: str, edits: list[_Edit]) -> str:
-    for edit in sorted(edits, key=lambda edit: edit.begin, reverse=True):
-        source = source[: edit.begin] + edit.text + source[edit.end :]
-    return source

@@ -129,7 +129,7 @@ def _given(function: Function, source: str) -> tuple[frozenset[str], bool]:
         for call in judging
         for token in _expected_of(call)
         for word in _words(token)
-        if often[word] > own[call][word] and (alike[token.text] > 1 or token.kind == "number" or _is_told(word))
+        if often[word] > own[call][word] and (alike[token.text] > 1 or token.kind == "number" or _is_specific(word))
     }
     judged = {token.text for call in judging for token in _expected_of(call) if _is_variable(token, body)}
     is_open = False
@@ -184,7 +184,7 @@ def _words(token: Token) -> list[str]:
     return [word for word in words if len(word) >= _LEAST_LETTERS]
 
 
-def _is_told(word: str) -> bool:
+def _is_specific(word: str) -> bool:
     """Whether a word is so specific that two texts that contain it are related."""
     return len(word) >= _TELLING_LETTERS or word.isdecimal()
 

@@ -21,6 +21,7 @@ from swegym_env.languages import (
     Scrutiny,
     Twins,
 )
+from swegym_env.languages.changed import parts_without_means, scrutiny_by_means
 from swegym_env.languages.javascript.blind import make_blind
 from swegym_env.languages.javascript.controls import control_files, make_control
 from swegym_env.languages.javascript.logs import PARSERS, REPOSITORY_PARSERS, parser_of_command, runner_report
@@ -30,7 +31,6 @@ from swegym_env.languages.javascript.setup import find_recipe
 from swegym_env.languages.javascript.source import TSX, TYPESCRIPT
 from swegym_env.languages.javascript.state import keeps_state
 from swegym_env.languages.javascript.twins import copies_passed, given_tests, make_twins
-from swegym_env.languages.means import parts_without_means, scrutiny_by_means
 from swegym_env.languages.mutations import KINDS, injected_bugs
 from swegym_env.tasks.task import Task
 

@@ -18,6 +18,7 @@ from swegym_env.languages.python.parsing import walk
 from swegym_env.languages.python.source import called
 
 __all__ = [
+    "OPPOSITES",
     "Condition",
     "bindings",
     "conditions_of",
@@ -28,6 +29,18 @@ __all__ = [
     "truth_of",
 ]
 
+OPPOSITES = {
+    "assertTrue": "assertFalse",
+    "assertIs": "assertIsNot",
+    "assertIsNone": "assertIsNotNone",
+    "assertIn": "assertNotIn",
+    "assertIsInstance": "assertNotIsInstance",
+    "assertLess": "assertGreaterEqual",
+    "assertGreater": "assertLessEqual",
+    "assertRegex": "assertNotRegex",
+}
+OPPOSITES |= {opposite: name for name, opposite in OPPOSITES.items()}
+"""unittest's assertions → their negations; those of equality are not among them."""
 _TRUTHS = {"assertTrue": True, "assertFalse": False}
 _OF_TRUTHS = frozenset({"assertIs", "assertEqual", "assertEquals"})
 _RETURNING_TRUTHS = frozenset({"all", "any", "bool", "isinstance", "issubclass", "__eq__", "__ne__", "__contains__"})

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeGuard
 
 from swegym_env.languages import Control
+from swegym_env.languages.python.conditions import OPPOSITES
 from swegym_env.languages.python.parsing import walk
 from swegym_env.languages.python.source import (
     EXPECTS_ERROR,
@@ -42,21 +43,14 @@ __all__ = ["control_files", "make_control"]
 _Span = tuple[int, int, int, int]  # first line and column, last line and column, as in the syntax tree
 _Edit = tuple[_Span, str]  # the replaced span, its new source
 
-# unittest's assertions → their negations.
 _OPPOSITES = {
+    **OPPOSITES,
     "assertEqual": "assertNotEqual",
     "assertEquals": "assertNotEqual",
-    "assertTrue": "assertFalse",
-    "assertIs": "assertIsNot",
-    "assertIsNone": "assertIsNotNone",
-    "assertIn": "assertNotIn",
-    "assertIsInstance": "assertNotIsInstance",
+    "assertNotEqual": "assertEqual",
     "assertAlmostEqual": "assertNotAlmostEqual",
-    "assertLess": "assertGreaterEqual",
-    "assertGreater": "assertLessEqual",
-    "assertRegex": "assertNotRegex",
+    "assertNotAlmostEqual": "assertAlmostEqual",
 }
-_OPPOSITES |= {opposite: name for name, opposite in _OPPOSITES.items() if name != "assertEquals"}
 _EQUALITIES = frozenset(
     {"assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual"}
     | {"assertSequenceEqual", "assertMultiLineEqual", "assertCountEqual"}

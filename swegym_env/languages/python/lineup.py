@@ -25,6 +25,7 @@ from typing import TypeGuard
 from swegym_env.languages import Copy, ExpectedValue, Lineup
 from swegym_env.languages.caching import cached_for_task
 from swegym_env.languages.python.conditions import (
+    OPPOSITES,
     Condition,
     Slot,
     bindings,
@@ -68,18 +69,7 @@ _COMMON_ERRORS = (
 _RARE_WARNINGS = ("SyntaxWarning", "ImportWarning", "UnicodeWarning", "BytesWarning", "ResourceWarning")
 _COMMON_WARNINGS = ("UserWarning", "DeprecationWarning", "PendingDeprecationWarning", "FutureWarning", "RuntimeWarning")
 _ERROR_GUESS, _ERROR_READ = 0.3, 0.9  # the error is often named in the test, or is none of Python's own
-_OPPOSITES = {
-    "assertTrue": "assertFalse",
-    "assertIs": "assertIsNot",
-    "assertIsNone": "assertIsNotNone",
-    "assertIn": "assertNotIn",
-    "assertIsInstance": "assertNotIsInstance",
-    "assertLess": "assertGreaterEqual",
-    "assertGreater": "assertLessEqual",
-    "assertRegex": "assertNotRegex",
-    "assertNotEqual": "assertEqual",
-}
-_OPPOSITES |= {opposite: name for name, opposite in _OPPOSITES.items() if name != "assertNotEqual"}
+_OPPOSITES = {**OPPOSITES, "assertNotEqual": "assertEqual"}  # an equality has decoys instead
 _OPERATORS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.GtE, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.GtE: ast.Lt, ast.In: ast.NotIn, ast.NotIn: ast.In,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.NotEq: ast.Eq,
@@ -309,7 +299,7 @@ _Test = tuple[str, Function, int, tuple[str, ...], frozenset[int], tuple[Expecte
 def _tests(
     files: Mapping[str, str], names: Iterable[str], added_lines: Mapping[str, frozenset[int]]
 ) -> tuple[_Test, ...]:
-    """Every test, in a fixed order. Who asks shares its functions with others, and changes copies alone."""
+    """Every test, in a fixed order. All callers share the functions, so a caller must change only copies of them."""
     return _read(tuple(sorted(files.items())), tuple(names), tuple(sorted(added_lines.items())))
 
 
@@ -606,7 +596,10 @@ def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _last_resort(function: Function) -> _Site:
-    """That the test runs at all: an assertion that holds by itself, or, as a decoy, does not."""
+    """An expectation for a test without any other: an assertion that always holds, and, as a decoy, always fails.
+
+    It shows only that the test runs.
+    """
 
     def decide(decoys: int, choice: random.Random) -> Sequence[Callable[[], None]]:
         word = "".join(choice.choices(string.ascii_lowercase, k=choice.randrange(4, 9)))
@@ -690,7 +683,7 @@ def _bound(name: str, function: Function) -> list[ast.expr]:
                 items = _items(target, value, name, function)
                 return items if any(map(_holds_objects, items)) else []
             is_expected = len(uses) == 2 or sum(id(use) not in _asserted_in(function) for use in uses) == 1
-            # What is assigned together (`left, right = …`) is rather given to the code under test.
+            # Values that one statement assigns to several names (`left, right = …`) are more likely inputs.
             return [value] if isinstance(target, ast.Name) and is_expected else []
     return []
 
@@ -793,9 +786,9 @@ def _values(node: ast.expr, function: Function) -> Iterator[ast.expr]:
 def _compared_objects(
     condition: ast.expr, function: Function, words: tuple[str, ...], places: Sequence[_Place], *, negated: bool = False
 ) -> list[_Place]:
-    """The constants of the objects among which a condition looks for one, or that it compares in its parts.
+    """The constants of objects in a list that a condition searches, or that a part of the condition compares.
 
-    An object in which it looks for something, or that the code under test gets, is none of them.
+    Objects that are themselves searched, and inputs of the code under test, are excluded.
 
     Args:
         places: of its other expectations.
@@ -910,7 +903,7 @@ def _value_sites(
         ) -> Sequence[Callable[[], None]]:
             return [lambda value=value: put(value) for value in other.draw(decoys, choice)]  # type: ignore[misc]
 
-        # Of several places, the right value is the one that all candidates of the other places share.
+        # With several places, a reader finds the right value of each: decoys for the other places leave it unchanged.
         read = other.read if len(places) == 1 else 1.0
         yield _Site(
             repr(right),
@@ -971,7 +964,7 @@ def _question_sites(
                     else ast.Constant(value)
                 )
                 asking: ast.expr = Instead({old: new}).visit(made)
-                return _later(asking, is_statement=is_statement)
+                return _as_function(asking, is_statement=is_statement)
 
             drawn = [other.draw(min(_ASKED_TOGETHER, other.count), choice) for _ in range(decoys)]
             together = [ast.Call(ast.Name("_any_holds", ast.Load()), [*map(asked_for, values)], []) for values in drawn]
@@ -979,11 +972,15 @@ def _question_sites(
 
         text = ast.unparse(condition)
         sites.append(_Site(text, _ASKED_COPIES, decide, remove, usual=_ASKED_COPIES, guess=1.0, constants=held))
-    yield from _together(*sites)
+    yield from _removed_together(*sites)
 
 
-def _later(condition: ast.expr, *, is_statement: bool) -> ast.expr:
-    """A function that returns whether a condition holds; of an assertion that is called, whether it raises nothing."""
+def _as_function(condition: ast.expr, *, is_statement: bool) -> ast.expr:
+    """A function that evaluates a condition later: whether it holds or, if it is an assertion, whether it returns None.
+
+    Args:
+        is_statement: whether the condition is a call of an assertion, which returns None and raises an error otherwise.
+    """
     holds = ast.Compare(condition, [ast.Is()], [ast.Constant(None)]) if is_statement else condition
     return ast.Lambda(ast.arguments([], [], None, [], [], None, []), holds)
 
@@ -997,8 +994,11 @@ def _asked_instead(value: object, words: tuple[str, ...]) -> Replaceable | None:
     return other if other is not None and other.count > 1 else None
 
 
-def _apart(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
-    """For each part of the expectations of one assertion, what takes it out; the last one takes out the assertion."""
+def _removers_of_parts(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
+    """One function for each part of the expectations of an assertion, which removes the part.
+
+    The function that is called last removes the assertion.
+    """
     left = set(range(parts))
 
     def take_out(part: int) -> None:
@@ -1009,18 +1009,19 @@ def _apart(remove: Callable[[], None], parts: int) -> list[Callable[[], None]]:
     return [lambda part=part: take_out(part) for part in range(parts)]  # type: ignore[misc]
 
 
-def _all_of(
+def _grouped_sites(
     remove: Callable[[], None],
     objects: Sequence[_Place],
     *groups: Callable[[Callable[[], None]], Iterable[_Site]],
 ) -> Iterator[_Site]:
-    """The expectations of one assertion, which is taken out when all of them are.
+    """The expectations of one assertion, in groups. When all of them are removed, the assertion is removed.
 
     Args:
-        objects: constants of objects that have decoys too.
-        groups: what takes a group of other expectations out → these expectations.
+        remove: removes the assertion.
+        objects: constants of objects that have decoys too; they are the first group.
+        groups: each makes the expectations of another group, from the function that removes the group.
     """
-    parts = _apart(remove, 1 + len(groups))
+    parts = _removers_of_parts(remove, 1 + len(groups))
     found = [list(_value_sites(objects, parts[0]))]
     found += [list(group(part)) for group, part in zip(groups, parts[1:], strict=True)]
     held = [constant for sites in found for site in sites for constant in site.constants]
@@ -1036,7 +1037,10 @@ def _opposite_site(text: str, turn: Callable[[], None], remove: Callable[[], Non
 
 
 def _shape(condition: str) -> str:
-    """A condition without its constants and variables: who answers one by a simple rule answers all of this shape."""
+    """A condition without its constants and variables.
+
+    A patch that satisfies one condition by a simple rule satisfies all conditions of the same shape.
+    """
     tree = parse_expression(condition)
     functions = {id(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
     texts = {id(part) for node in walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -1128,7 +1132,7 @@ def _of_condition(condition: Condition, function: Function, words: tuple[str, ..
             equal = parts if is_equal else ()
             yield from _question_sites(test, put, function, words, remove, [*places, *objects], equal=equal)
 
-    yield from _all_of(remove, objects, questions, values)
+    yield from _grouped_sites(remove, objects, questions, values)
 
 
 def _expects_nothing(test: ast.expr) -> bool:
@@ -1152,13 +1156,13 @@ def _computed_sites(
     restore: Callable[[], None] = lambda: None,
     others: Iterable[_Site] = (),
 ) -> Iterator[_Site]:
-    """Of two computed values, one is replaced: by an object that nothing else equals, or by one like it, near it.
+    """Decoys for two computed values: one of them is replaced by an object that equals nothing, or by a similar value.
 
-    Whoever returns what equals everything is found, and who tells such decoys by their type; nothing else is known of a
-    guess.
+    These decoys find patches that return an object that equals everything, also if it recognises objects by their type.
+    They show nothing else about a guess.
 
     Args:
-        turn, restore: turns the condition round, and puts it in its place again, where that is possible.
+        turn, restore: `turn` inverts the condition and `restore` puts the original back, where that is possible.
         others: see `_input_sites`.
     """
     originals = [get() for get, _ in sides]
@@ -1186,7 +1190,7 @@ def _computed_sites(
         return [near[(begin + number) % len(near)] for number in range(count)]
 
     plain = [replacing(None), *objects] if turn is not None else objects
-    yield from _together(
+    yield from _removed_together(
         _Site(
             text,
             len(plain),
@@ -1222,7 +1226,7 @@ def _input_sites(
     alike = _alike(text, inputs.sides)
 
     def holding(name: str, sides: Sequence[Sides], *first: ast.expr) -> ast.expr:
-        equalities = [_later(with_sides(*each), is_statement=is_call) for each in sides]
+        equalities = [_as_function(with_sides(*each), is_statement=is_call) for each in sides]
         return ast.Call(ast.Name(name, ast.Load()), [*first, *equalities], [])
 
     def with_sides(left: ast.expr, right: ast.expr) -> ast.expr:
@@ -1256,12 +1260,13 @@ def _order_sites(
     turn: Callable[[], None],
     fails: tuple[bool, bool],
 ) -> Iterator[_Site]:
-    """An order is turned round; of two computed values, they change places too, and each stands on both sides.
+    """Decoys for an order, such as `a < b`: it is inverted. If both sides are computed, there are more decoys.
 
-    Who answers by the order in which it is asked meets these decoys too: the values are computed in the other order.
+    In these the sides change places, or the same value is on both sides. Then the values are computed in another order,
+    which finds patches that answer by the order of the calls.
 
     Args:
-        fails: whether the order fails if the sides change places, and if both are the same.
+        fails: whether the condition is false if the sides change places, and if both sides are the same.
     """
     opposite = _opposite_site(text, turn, remove)
     (get_left, put_left), (get_right, put_right) = (_where_computed(side, function) for side in sides)
@@ -1279,13 +1284,16 @@ def _order_sites(
 
     decoys = [place(right, left)] * fails[0] + [place(left, left), place(right, right)] * fails[1]
     changed = _Site(text, len(decoys), lambda count, choice: choice.sample(decoys, count), remove, guess=1.0)
-    yield from _together(opposite, changed)
+    yield from _removed_together(opposite, changed)
 
 
 def _kind_sites(
     text: str, arguments: list[ast.expr], remove: Callable[[], None], turn: Callable[[], None]
 ) -> Iterator[_Site]:
-    """What is said to be of a class is replaced by plain values, too: a class may say that all are of it."""
+    """Decoys for `isinstance`: it is inverted, and the object is replaced by plain values.
+
+    The plain values find a class that accepts every object as its instance.
+    """
     names = [getattr(builtins, node.id, None) for node in walk(arguments[1]) if isinstance(node, ast.Name)]
     kinds = tuple(kind for kind in names if isinstance(kind, type))
     original = arguments[0]
@@ -1295,7 +1303,7 @@ def _kind_sites(
 
     decoys = [replacing(value) for value, made in _PLAIN_VALUES.items() if not isinstance(made, kinds)]
     others = _Site(text, len(decoys), lambda count, choice: decoys[:count], remove, usual=len(decoys), guess=1.0)
-    yield from _together(_opposite_site(text, turn, remove), *([others] if decoys else []))
+    yield from _removed_together(_opposite_site(text, turn, remove), *([others] if decoys else []))
 
 
 def _where_computed(side: Slot, function: Function) -> Slot:
@@ -1309,8 +1317,8 @@ def _where_computed(side: Slot, function: Function) -> Slot:
     return side
 
 
-def _together(*sites: _Site) -> Iterator[_Site]:
-    """Expectations of one assertion, which is taken out when all of them are."""
+def _removed_together(*sites: _Site) -> Iterator[_Site]:
+    """The expectations of one assertion. When all of them are removed, the assertion is removed."""
     left = set(range(len(sites)))
 
     def take_out(number: int) -> None:
@@ -1328,7 +1336,11 @@ def _other_value(node: ast.expr, step: int, *, derived: bool) -> ast.expr:
 
 
 def _replaced(node: ast.expr, value: str = "object()") -> ast.expr:
-    """Evaluates an expression and is a plain value: an object that nothing but what equals everything equals."""
+    """An expression that evaluates `node`, but has another value.
+
+    Args:
+        value: source of that value. By default it is a new object: only an object that equals everything equals it.
+    """
     other = parse_expression(f"(None, {value})[1]")
     assert isinstance(other, ast.Subscript) and isinstance(other.value, ast.Tuple)
     other.value.elts[0] = node
@@ -1366,7 +1378,7 @@ def _is_constant(node: ast.expr) -> bool:
 
 def _of_raises(item: ast.withitem, call: ast.Call, words: tuple[str, ...]) -> Iterator[_Site]:
     """The error or warning that a block expects, and its message: without one of them the other is still checked."""
-    of_error, of_message = _apart(lambda: _expect_nothing(item), 2)
+    of_error, of_message = _removers_of_parts(lambda: _expect_nothing(item), 2)
     messages = list(_of_message(item, call, words, of_message))
 
     def remove() -> None:
@@ -1481,7 +1493,7 @@ def _of_judge(statement: ast.Expr, call: ast.Call, function: Function, words: tu
             known = [*places, *objects]
             yield from _question_sites(call, put, function, words, remove, known, is_statement=True, equal=equal)
 
-    yield from _all_of(remove, objects, questions, values)
+    yield from _grouped_sites(remove, objects, questions, values)
 
 
 def _turned_call(

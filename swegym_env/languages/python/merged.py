@@ -34,7 +34,7 @@ from swegym_env.languages.python.source import Function, begin_of, lines_of
 
 __all__ = ["make_merged"]
 
-_SAID_EVERYWHERE = frozenset(("True", "False", "None", "''", *string.digits))
+_ORDINARY = frozenset(("True", "False", "None", "''", *string.digits))
 _PRELUDE = re.compile(r'(\w+) = \{"OUT": ')
 
 
@@ -54,7 +54,7 @@ def make_merged(
         *_, expected = test
         if any(one in shares for one in expected) and not merging.add(test):
             return None
-    return None if merging.is_told() else merging.merged()
+    return None if merging.reveals_right_copies() else merging.merged()
 
 
 class _Merging:
@@ -161,21 +161,21 @@ class _Merging:
         shown = [set(_constants(each)) for each in made[::repeats]]
         candidates = set[str]().union(*shown) - shown[0].intersection(*shown)
         self._differing |= candidates & shown[0]
-        # Of what the blind test contains, copies show nothing more, but which values are expected where.
+        # Copies show nothing new about the constants of the blind test, except which of them are expected values.
         held = set(_constants(self._texts[path].blind_source(function)))
         held -= candidates | {expectation.text} if is_hidden else set()
         self._readable |= set[str]().union(*shown) - held
         self._copies += [Copy(name, expectation, not value) for value, same in enumerate(own) for name in same]
         return made
 
-    def is_told(self) -> bool:
-        """Whether something that a lineup does not have, other tests and docstrings, tells which copies are right."""
-        examined = {one.expectation.text for one in self._copies} - _SAID_EVERYWHERE
-        told = _tokens(" ".join(self._differing))
+    def reveals_right_copies(self) -> bool:
+        """Whether the file shows which copies are right: by other tests or docstrings, which lineups do not contain."""
+        examined = {one.expectation.text for one in self._copies} - _ORDINARY
+        revealing = _tokens(" ".join(self._differing))
         for path, text in self._texts.items():
             added = self._added_lines.get(path, frozenset())
             values = set(text.new_values(added, self._copied.get(path, ())))
-            if values & examined or told & _tokens(" ".join(values)):
+            if values & examined or revealing & _tokens(" ".join(values)):
                 return True
         return False
 

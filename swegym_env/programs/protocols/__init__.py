@@ -63,7 +63,7 @@ class Answered:
 
 
 def read_request(asked: ProgramRequest) -> ModelRequest | Answered:
-    """What a program asks of the model, or the response to what is none of a model's business, or is wrong."""
+    """Read a program's request to its model; if it needs no model or is malformed, return the response to it."""
     path = asked.path.partition("?")[0].rstrip("/").removeprefix("/v1") or "/"
     counts = path == "/messages/count_tokens"
     protocol = next((each for each in PROTOCOLS.values() if each.path == path), None)

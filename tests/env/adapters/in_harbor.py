@@ -1,4 +1,4 @@
-"""Harbor's own command in our sandboxes: `scripts/test_door.sh harbor` runs this.
+"""Harbor's own command in our sandboxes: `scripts/test_adapter.sh harbor` runs this.
 
 Besides a task of this machine's own programs, it plays the tasks in the folder `$SWEGYM_HARBOR_TASKS`, if that is set.
 """

@@ -1,4 +1,4 @@
-"""Inspect's own check of sandboxes, and `inspect eval`, on our provider: `scripts/test_door.sh inspect` runs this."""
+"""Inspect's own check of sandboxes, and `inspect eval`, on our provider; run by `scripts/test_adapter.sh inspect`."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def test_the_agent_reads_the_issue_and_sees_the_repository(play: Callable[..., E
     assert log.samples
     messages = log.samples[0].messages
     assert any(TASK.problem_statement.strip() in message.text for message in messages if message.role == "user")
-    said = "\n".join(message.text for message in messages if message.role == "tool")
-    assert "/testbed\n" in said
-    assert "lrucache" in said
+    outputs = "\n".join(message.text for message in messages if message.role == "tool")
+    assert "/testbed\n" in outputs
+    assert "lrucache" in outputs
 
 
 def test_what_the_machine_breaks_has_no_score(play: Callable[..., EvalLog]) -> None:

@@ -1,4 +1,4 @@
-"""NeMo Gym's sandbox API and the environment of its mini-swe-agent: `scripts/test_door.sh nemo_gym` runs this."""
+"""NeMo Gym's sandbox API and the environment of its mini-swe-agent: `scripts/test_adapter.sh nemo_gym` runs this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers and clients of OpenEnv, with the real package: `scripts/test_door.sh openenv` runs this."""
+"""Servers and clients of OpenEnv, with the real package: `scripts/test_adapter.sh openenv` runs this."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Guess(Action):
     number: int
 
 class Answer(Observation):
-    said: str = ""
+    reply: str = ""
 
 class Guessing(MCPEnvironment):
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -79,14 +79,14 @@ class Guessing(MCPEnvironment):
     def reset(self, seed=None, episode_id=None, most=9, **_):
         self.number = (seed or 0) % (most + 1)
         self._state = State(episode_id=episode_id)
-        return Answer(said=f"Guess a number from 0 to {most}.")
+        return Answer(reply=f"Guess a number from 0 to {most}.")
 
     def _step_impl(self, action, timeout_s=None, **_):
         self._state.step_count += 1
         if action.number < 0:
             raise OverflowError("the machine is full")
         right = action.number == self.number
-        return Answer(said="right" if right else "wrong", done=right, reward=float(right))
+        return Answer(reply="right" if right else "wrong", done=right, reward=float(right))
 
     @property
     def state(self):
@@ -493,7 +493,7 @@ def as_number(text: str) -> dict[str, int]:
 
 
 def shouted(observation: dict[str, str]) -> str:
-    return observation["said"].upper()
+    return observation["reply"].upper()
 
 
 def test_conversions_of_ones_own(guessing: Callable[[str], str]) -> None:
@@ -504,7 +504,7 @@ def test_conversions_of_ones_own(guessing: Callable[[str], str]) -> None:
     assert env.step("1")[:3] == ("RIGHT", 1.0, True)
     env.close()
     env = gymnasium.make("OpenEnv-v0", url=guessing("Guess"), action="json", observation="json")
-    assert json.loads(env.reset(seed=1)[0]) == {"said": "Guess a number from 0 to 9.", "metadata": {}}
+    assert json.loads(env.reset(seed=1)[0]) == {"reply": "Guess a number from 0 to 9.", "metadata": {}}
     assert env.step("[1]")[4]["action_error"] == "The action is not a JSON object."
     assert env.step('{"number": 1}')[1] == 1.0
     env.close()

@@ -1,4 +1,4 @@
-"""verifiers' own commands in our sandboxes, with a scripted model: `scripts/test_door.sh verifiers` runs this."""
+"""verifiers' own commands in our sandboxes, with a scripted model: `scripts/test_adapter.sh verifiers` runs this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.tasks.datasets import load_tasks
 from tests.env.sandbox.test_reaping import eventually, gone, sandboxes, users
-from tests.places import own_run_directory, public_directory
+from tests.places import own_run_directory, small_run_directory
 from tests.programs import ROOT
 
 TASK, OTHER = (load_tasks("mini")[name] for name in ("mini__lrucache-001", "mini__lrucache-002"))
@@ -74,8 +74,8 @@ def episodes_in(output: Path) -> list[vf.WireEpisode]:
     return [vf.WireEpisode.model_validate_json(line) for line in records.read_text().splitlines()]
 
 
-def told(trace: vf.Trace) -> str:
-    """What a failed check is understood from."""
+def description(trace: vf.Trace) -> str:
+    """Details of a trace, to explain a failed check."""
     shown = [str(message.content)[-300:] for message in trace.tool_messages]
     return f"{trace.stop_condition} {trace.info} {trace.rewards} {trace.errors} {shown}"
 
@@ -132,7 +132,7 @@ def test_vf_eval_earns_one_with_the_repair_and_nothing_without(
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     episodes = {episode.task.key: episode for episode in episodes_in(tmp_path / "out")}
     rewards = {name: episode.traces[0].reward for name, episode in episodes.items()}
-    assert rewards == {TASK.instance_id: 1.0, OTHER.instance_id: 0.0}, told(episodes[TASK.instance_id].traces[0])
+    assert rewards == {TASK.instance_id: 1.0, OTHER.instance_id: 0.0}, description(episodes[TASK.instance_id].traces[0])
     (trace,) = episodes[TASK.instance_id].traces
     assert trace.ok and not trace.errors and trace.stop_condition == "agent_completed" and trace.num_turns == 6
     assert trace.info["swegym"]["fail_to_pass"] == [len(TASK.fail_to_pass)] * 2
@@ -171,7 +171,7 @@ def test_what_the_machine_breaks_is_an_error_without_a_reward(model: ScriptedMod
 
     episode = play(model, repair(), break_the_machine, SUBMIT)
     (trace,) = episode.traces
-    assert not episode.ok and not trace.ok, told(trace)
+    assert not episode.ok and not trace.ok, description(trace)
     assert trace.last_error is not None and trace.last_error.type == "SandboxError"
     assert trace.stop_condition == "sandbox_error" and trace.rewards == {}
 
@@ -185,7 +185,7 @@ def test_tests_that_the_machine_cannot_run_leave_no_reward(
 
     (tmp_path / "file").touch()
     (trace,) = play(model, repair(), break_the_machine).traces
-    assert not trace.ok and trace.last_error is not None and trace.last_error.type == "SandboxError", told(trace)
+    assert not trace.ok and trace.last_error is not None and trace.last_error.type == "SandboxError", description(trace)
     assert trace.rewards == {"resolved": None}
 
 
@@ -201,15 +201,8 @@ def test_a_sandbox_that_does_not_start_is_an_error_of_the_episode(
 
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run directory on a file system of 256 MB, on which layers are only measured."""
-    if os.geteuid() != 0:
-        pytest.skip("an ordinary user cannot mount a file system")
-    with public_directory("small-disk") as folder:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "none", folder], check=True)
-        monkeypatch.setenv("SWEGYM_RUNDIR", str(folder))
-        monkeypatch.setenv("SWEGYM_WITHOUT", "tmpfs")
+    with small_run_directory(monkeypatch) as folder:
         yield folder
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_an_agent_that_breaks_its_sandbox_earns_nothing(model: ScriptedModel, small_disk: Path) -> None:

@@ -22,7 +22,7 @@ from swegym_env.recording.record import Record, find_records, read_record
 from swegym_env.tasks.data import mini_edit
 from swegym_env.wrappers import RecordTrajectory
 
-PEERS = next(Path(sys.prefix, "doors/atif").glob("lib/python3.*/site-packages"), Path("none"))
+PEERS = next(Path(sys.prefix, "adapters/atif").glob("lib/python3.*/site-packages"), Path("none"))
 TASK = mini_edit.generate(0)
 
 
@@ -30,7 +30,7 @@ TASK = mini_edit.generate(0)
 def schema() -> Iterator[Any]:
     """Harbor's own model of a document."""
     if not (PEERS / "harbor").is_dir():
-        pytest.skip("Harbor's schema is not installed. Try: scripts/test_door.sh atif --make")
+        pytest.skip("Harbor's schema is not installed. Try: scripts/test_adapter.sh atif --make")
     sys.path.insert(0, str(PEERS))
     yield importlib.import_module("harbor.models.trajectories").Trajectory
     sys.path.remove(str(PEERS))

@@ -173,7 +173,7 @@ def test_a_given_text_in_the_place_of_another_one_costs_the_rule() -> None:
     assert found.add("eq", after, answers=[before], given=Given(["ppqqss"])) == 4
 
 
-def test_whoever_guesses_one_value_that_is_given_has_guessed_the_rule() -> None:
+def test_a_guess_of_one_given_value_includes_the_rule_for_the_others() -> None:
     """Both texts stand in the tests, so each costs 4 bits by itself."""
     texts = ["row (zqxw vbnm);", "row (plok tyui);"]
     near = ["f('zqxw vbnm')", "f('plok tyui')"]

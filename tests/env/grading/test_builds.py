@@ -1,4 +1,4 @@
-"""A patched repository is built once for all runs of a verdict, which cannot be told apart by that."""
+"""A patched repository is built once for all runs of a verdict; a patch cannot distinguish the runs by that."""
 
 from __future__ import annotations
 
@@ -192,10 +192,10 @@ def test_verdicts_are_the_same_and_what_is_known_is_kept(store: LayerStore, back
 
 
 @pytest.mark.parametrize("pause_s", [0.0, _WORTH_S + 0.1])
-def test_only_of_a_build_that_takes_long_is_found_out_whether_it_is_kept(
+def test_whether_products_are_kept_is_determined_only_for_long_builds(
     store: LayerStore, monkeypatch: pytest.MonkeyPatch, pause_s: float
 ) -> None:
-    """The pause stands for what a compiler does in a large repository."""
+    """The pause simulates a compiler in a large repository."""
     monkeypatch.setattr("swegym_env.grading.builds._WORTH_S", _WORTH_S)
     task = dataclasses.replace(
         TASK,
@@ -223,7 +223,7 @@ def test_no_run_of_a_patch_builds_where_another_does_not(store: LayerStore, back
                 assert bool(layers) == is_kept
 
 
-def test_of_a_build_only_its_products_in_the_repository_are_kept(tests: TaskTests) -> None:
+def test_only_products_in_the_repository_are_kept_from_a_build(tests: TaskTests) -> None:
     assert tests.builds is not None
     patch = PLANTING + new_file("src/extra.c", "int extra;\n") + new_file("docs/notes.txt")
     with tests.builds.layers(tests, patch) as layers:
@@ -238,7 +238,7 @@ def test_of_a_build_only_its_products_in_the_repository_are_kept(tests: TaskTest
     until(lambda: not any(layer.exists() for layer in layers))
 
 
-def test_dates_tell_no_run_how_long_ago_the_build_was(tests: TaskTests) -> None:
+def test_file_times_do_not_reveal_how_long_ago_the_build_was(tests: TaskTests) -> None:
     assert tests.builds is not None
     began = time.time()
     with tests.builds.layers(tests, GOLD) as one:
@@ -361,7 +361,7 @@ def test_no_build_makes_grading_fail(
             assert (verdict.resolved, verdict.valid) == (False, True)
 
 
-def test_the_list_of_mounts_tells_no_run_its_number(
+def test_the_list_of_mounts_does_not_reveal_the_number_of_a_run(
     store: LayerStore, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = []

@@ -76,7 +76,7 @@ def test_of_many_values_those_that_were_compared_outside_are_chosen_last() -> No
 
 
 @pytest.mark.parametrize("decoys", [1, 3, 7, 12])
-def test_who_knows_a_wrong_answer_next_to_the_right_one_chooses_the_nearest(decoys: int) -> None:
+def test_chance_of_a_patch_that_chooses_the_number_nearest_to_a_wrong_answer(decoys: int) -> None:
     won = 0.0
     places = range(1, decoys) if decoys > 2 else range(decoys + 1)  # both neighbours are among three or more
     for below in places:  # of the decoys; the right number is 50, the wrong answer 49
@@ -137,7 +137,7 @@ def test_a_reader_may_need_only_one_value_if_the_base_commit_cannot_load_the_tes
 
 
 @pytest.mark.parametrize("twins", range(3, 16))
-def test_who_has_one_value_for_all_copies_seldom_passes_all_runs_beside_twins_although_one_may_fail(twins: int) -> None:
+def test_a_patch_with_one_value_for_all_copies_seldom_passes_all_runs_beside_twins(twins: int) -> None:
     runs = runs_beside_twins(twins, 1 / 1000)
     passes = 1 / (twins + 1)
     tries = [(0, 0, 1.0)]  # runs passed one after the other, runs failed, and the chance of that

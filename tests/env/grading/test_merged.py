@@ -129,7 +129,7 @@ def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return kinds
 
 
-def _said(verdict: Verdict) -> tuple[object, ...]:
+def _summary(verdict: Verdict) -> tuple[object, ...]:
     statuses = {name: verdict.tests.get(name) for name in (*_TASK.fail_to_pass, *_TASK.pass_to_pass)}
     return verdict.resolved, verdict.failure_reason, verdict.fail_to_pass, verdict.pass_to_pass, statuses
 
@@ -148,8 +148,8 @@ def test_a_merged_run_says_what_the_tests_and_a_lineup_say_apart(public_director
     assert grade(_TASK, _TASK.patch, store=store, backend="namespace").resolved
     merged = {name: grade(_TASK, _patch(text), store=store, backend="namespace") for name, text in patches.items()}
     assert all(_BESIDE in verdict.log for verdict in merged.values())
-    assert {name: _said(verdict) for name, verdict in merged.items()} == {
-        name: _said(verdict) for name, verdict in apart.items()
+    assert {name: _summary(verdict) for name, verdict in merged.items()} == {
+        name: _summary(verdict) for name, verdict in apart.items()
     }
     rewrite = merged["rewrite"]
     assert (rewrite.proof, rewrite.controls > 0) == ("controls", True)
@@ -207,9 +207,9 @@ def test_beside_its_copies_a_test_holds_nothing_that_is_examined() -> None:
     assert text.split("\n").index("    def test_parse(self):") == _NEW.split("\n").index("    def test_parse(self):")
 
 
-@pytest.mark.parametrize("told", ["47", "47.0", "'x is 47'", "norm(Point(-47, 1))"])
-def test_nothing_is_merged_beside_a_new_test_that_tells_what_is_examined(told: str) -> None:
-    other = f"\n    def test_other(self):\n        self.assertNotEqual(parse('1 2').y, {told})\n"
+@pytest.mark.parametrize("revealing", ["47", "47.0", "'x is 47'", "norm(Point(-47, 1))"])
+def test_nothing_is_merged_beside_a_new_test_that_reveals_what_is_examined(revealing: str) -> None:
+    other = f"\n    def test_other(self):\n        self.assertNotEqual(parse('1 2').y, {revealing})\n"
     number = len(_NEW.splitlines())
     assert _merged(_NEW + other, frozenset({number + 3}))[0] is None
     assert _merged(_NEW + other)[0] is not None  # of the base commit, which whoever wrote the patch has seen
@@ -237,7 +237,7 @@ def test_the_first_verdict_on_the_gold_patch_runs_nothing_twice(
     assert kinds == ["patch blind", "empty blind", "patch blind", "patch blind"]
     again = grade(task, task.patch, store=store, backend="namespace")
     assert kinds[4:] == ["patch blind"]
-    assert _said(first) == _said(again) and first.resolved and first.proof == again.proof == "blind"
+    assert _summary(first) == _summary(again) and first.resolved and first.proof == again.proof == "blind"
 
 
 def test_a_gold_patch_that_does_not_pass_is_no_repair_at_its_first_verdict_either(public_directory: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_merged_run_counts_only_if_the_patch_passes_without_expected_values_to
     other = _REWRITE.replace("self.x, self.y = x, y", "self.x, self.y, self.pair = x, y, (x, y)")
     verdict = grade(task, _patch(other), store=store, backend="namespace")
     assert (verdict.resolved, _BESIDE in verdict.log, len(kinds) - 3) == (True, False, 6)
-    assert verdict.controls > 0 and _said(verdict) == _said(rewrite)
+    assert verdict.controls > 0 and _summary(verdict) == _summary(rewrite)
 
 
 def test_where_all_that_decides_is_compared_outside_the_tests_run_once_without_copies(

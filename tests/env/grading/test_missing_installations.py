@@ -63,7 +63,7 @@ def test_row_that_needs_an_image_is_invalid_before_anything_starts(values: dict[
     assert list(tmp_path.glob("layers/[!.]*")) == []
 
 
-def test_row_of_a_language_without_set_ups_is_told_what_they_would_need(tmp_path: Path) -> None:
+def test_error_for_a_language_without_set_ups_names_what_they_would_need(tmp_path: Path) -> None:
     for repo, needed in (
         ("sharkdp/bat", "Rust and crates.io"),
         ("gin-gonic/gin", "Go and the modules of proxy."),

@@ -1,4 +1,4 @@
-"""Verdicts are given and stored as they are known, progress is told, and a failed patch says which tests failed."""
+"""Verdicts are given and stored as they are known, progress is reported, and a failed patch says which tests failed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_finished_verdict_is_stored_while_another_is_under_way(task: Task, tmp_p
         assert (output / "report.json").is_file()
 
 
-def test_progress_is_told_without_a_terminal(
+def test_progress_is_printed_without_a_terminal(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(options, "_LINE_EVERY_S", 0.01)

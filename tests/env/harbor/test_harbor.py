@@ -367,7 +367,7 @@ def test_without_protection_a_replaced_program_pays_as_it_does_in_harbor(make_ta
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_network_needs_the_word_of_whoever_loads_a_task(make_task: Make, network: bool) -> None:
+def test_network_is_on_only_if_the_caller_asks_for_it_and_the_task_allows_it(make_task: Make, network: bool) -> None:
     silent, refusing = make_task("silent", toml=""), make_task("refusing", toml=NO_NETWORK)
     assert [load_harbor_tasks(folder, network=network)[0].network for folder in (silent, refusing)] == [network, False]
     env = HarborEnv(str(silent), network=network, action_format="raw")

@@ -324,7 +324,7 @@ def test_what_computed_conditions_compare_is_sent_beside_them_and_they_are_check
         sent_by(source, tmp_path, other=lambda: 0, **names)
 
 
-def test_what_a_part_of_a_condition_was_before_the_others_is_sent_too(tmp_path: Path) -> None:
+def test_a_part_is_sent_as_it_was_before_later_parts_were_computed(tmp_path: Path) -> None:
     held: list[int] = []
 
     def filled() -> int:
@@ -402,7 +402,7 @@ def test_what_a_condition_asks_is_sent_and_asked(body: str, sent: list[Any], tmp
     assert found[: len(sent)] == sent
 
 
-def test_what_an_object_is_asked_that_cannot_be_looked_at_is_asked_all_the_same(tmp_path: Path) -> None:
+def test_a_method_of_an_object_that_cannot_be_inspected_is_still_called(tmp_path: Path) -> None:
     class Hidden:
         def __getattribute__(self, name: str) -> Any:
             if name == "get":
@@ -443,7 +443,7 @@ class Closed:
         raise OSError(kind)
 
 
-def test_a_condition_of_objects_that_cannot_be_looked_at_is_checked_all_the_same(tmp_path: Path) -> None:
+def test_a_condition_of_objects_that_cannot_be_inspected_is_still_checked(tmp_path: Path) -> None:
     closed = Closed()
     source = f"{HEAD}def test_x():\n    assert value() is other()\n    case.assertTrue(one() == other())\n"
     names: dict[str, Any] = {"value": lambda: closed, "one": lambda: closed}
@@ -498,7 +498,7 @@ class Items(list):  # type: ignore[type-arg]
         ("is", Safe("alpha"), True),
     ],
 )
-def test_a_subclass_that_compares_as_its_builtin_base_is_told_apart(
+def test_a_subclass_that_compares_as_its_builtin_base_is_distinguished(
     kind: str, value: Any, may_differ: bool, tmp_path: Path
 ) -> None:
     scope: dict[str, Any] = {"OUT": str(tmp_path / "sent")}
@@ -687,7 +687,7 @@ def test_a_place_that_is_to_be_left_is_left() -> None:
     )
 )
 @settings(deadline=None)
-def test_nothing_that_is_sent_breaks_who_reads(content: bytes) -> None:
+def test_records_are_read_from_any_bytes(content: bytes) -> None:
     for record in read_records(content):
         assert isinstance(record.key, str)
 
@@ -793,7 +793,7 @@ class TestX(unittest.TestCase):
 '''
 
 
-def test_where_nothing_can_be_read_a_file_holds_the_tests_alone_and_what_they_use() -> None:
+def test_without_expected_values_a_file_contains_only_the_tests_and_what_they_use() -> None:
     names = [f"t/test_x.py::{name}" for name in ("test_x[abc-point0]", "test_x[abd-point1]", "TestX::test_x", "test_y")]
     found = make_blind({"t/test_x.py": _HOLDING}, names, frozenset(), 3, computed=True)
     assert found is not None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +19,7 @@ import pytest
 from swegym_env.cli.main import main
 from swegym_env.errors import ConfigurationError, GradingError, RepositoryError
 from swegym_env.grading.grading import grade
+from swegym_env.making.inside import runner
 from swegym_env.making.issues import Rewriter
 from swegym_env.making.maker import MadeTasks, Progress, make_tasks
 from swegym_env.making.settings import MakeSettings
@@ -25,6 +29,7 @@ from swegym_env.sandbox.layers import LayerStore
 from swegym_env.tasks.datasets import load_tasks
 
 INSTALL = 'echo /testbed > "$(python -c "import site; print(site.getsitepackages()[0])")/shelf.pth"'
+PRELOADS = "import runner, sys; runner.preload(['ends_here', 'colorsys']); print('colorsys' in sys.modules)"
 SETTINGS = MakeSettings(count=6, install=(INSTALL,), per_function=2)
 
 
@@ -276,6 +281,17 @@ def test_an_invalid_answer_of_the_server_is_a_one_line_error(
 def test_an_unreachable_server_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match=r"no answer: .*refused"):
         Rewriter("http://127.0.0.1:9", "m").rewrite("x", seed=0)
+
+
+def test_a_module_that_cannot_be_preloaded_is_logged_and_the_others_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "ends_here.py").write_text("raise SystemExit('no display')\n")
+    places = os.pathsep.join([str(tmp_path), str(Path(runner.__file__).parent)])
+    ran = subprocess.run(
+        [sys.executable, "-c", PRELOADS], env={**os.environ, "PYTHONPATH": places}, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert ran.stdout == "True\n"
+    assert ran.stderr == "ends_here is not preloaded: SystemExit: no display\n"
 
 
 def rows(directory: Path) -> list[dict[str, Any]]:

@@ -145,23 +145,23 @@ def test_other_tools_make_another_conversation() -> None:
     conversations = Conversations()
     conversations.place(request(message("user", "hi")))
     conversations.answered(message("assistant", "yes"))
-    said = message("user", "hi"), message("assistant", "yes"), message("user", "more")
-    assert not conversations.place(request(*said, tools=())).continues
+    history = message("user", "hi"), message("assistant", "yes"), message("user", "more")
+    assert not conversations.place(request(*history, tools=())).continues
 
 
 def test_the_longest_conversation_goes_on() -> None:
-    """Of two branches that a request could continue, it is the one in which more was said."""
+    """Of two branches that a request could continue, it is the one with more messages."""
     conversations = Conversations()
-    said = [message("user", "hi")]
+    history = [message("user", "hi")]
     for number in range(3):
-        placed = conversations.place(request(*said))
+        placed = conversations.place(request(*history))
         assert (placed.conversation, placed.continues) == (0, number > 0)
         answer = message("assistant", f"answer {number}")
         conversations.answered(answer)
-        said += [answer, message("user", f"more {number}")]
-    assert conversations.place(request(*said[:3])).conversation == 1
+        history += [answer, message("user", f"more {number}")]
+    assert conversations.place(request(*history[:3])).conversation == 1
     conversations.answered(message("assistant", "another"))
-    assert conversations.place(request(*said)).conversation == 0
+    assert conversations.place(request(*history)).conversation == 0
 
 
 def test_actions_and_messages_of_any_depth_are_read() -> None:

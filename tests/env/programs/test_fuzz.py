@@ -36,12 +36,12 @@ TOOL = {"type": "function", "function": {"name": "bash", "parameters": {"type": 
 
 def mended(body: dict[str, Any], value: Any, role: Any) -> list[dict[str, Any]]:
     """Bodies that are a request but for one place."""
-    said = [{"role": "user", "content": "x"}, {"role": role, "content": value, "tool_calls": value}]
+    messages = [{"role": "user", "content": "x"}, {"role": role, "content": value, "tool_calls": value}]
     return [
         body,
-        {**body, "messages": said, "input": said},
-        {**body, "messages": said[:1], "input": "x"},
-        {"messages": said[:1], "tools": value, "input": [{"type": role, "name": value, "output": value}]},
+        {**body, "messages": messages, "input": messages},
+        {**body, "messages": messages[:1], "input": "x"},
+        {"messages": messages[:1], "tools": value, "input": [{"type": role, "name": value, "output": value}]},
     ]
 
 

@@ -223,7 +223,7 @@ ask("task", "other" + one, "seen")
     assert places[2][1:] == (1, False, 3)
 
 
-def test_what_is_no_request_for_an_answer_is_answered_aside(make: Make) -> None:
+def test_requests_that_need_no_model_are_answered_without_the_policy(make: Make) -> None:
     env = make(
         """
 aside = [send(None, "/v1/models", "GET"), send(None, "/v1/embeddings"), send("{}"), send("no json"),
@@ -239,7 +239,7 @@ ask(json.dumps(aside))
     assert "n=2" in refused[-1][1]
 
 
-def test_an_answer_to_one_who_hung_up_is_given_when_he_asks_again(make: Make) -> None:
+def test_an_answer_to_a_closed_connection_is_given_when_the_request_is_repeated(make: Make) -> None:
     env = make(
         """
 import socket

@@ -37,14 +37,14 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 
 def test_the_three_protocols_say_the_same() -> None:
-    said = [
+    expected = [
         {"role": "system", "content": "be good"},
         USER,
         {"role": "assistant", "content": "I look", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "c1", "content": "a b"},
         {"role": "user", "content": "go on"},
     ]
-    chat = read("/v1/chat/completions", {"messages": said, "tools": [TOOL]})
+    chat = read("/v1/chat/completions", {"messages": expected, "tools": [TOOL]})
     responses = read(
         "/v1/responses",
         {
@@ -75,7 +75,7 @@ def test_the_three_protocols_say_the_same() -> None:
         },
     )
     for request in (chat, responses, messages):
-        assert list(request.messages) == said
+        assert list(request.messages) == expected
         assert list(request.tools) == [TOOL]
 
 

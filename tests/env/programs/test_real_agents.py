@@ -21,18 +21,18 @@ FINISH = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 CLIENTS = r"""
 import json, os, litellm, openai
 
-said = [{"role": "system", "content": "be good"}, {"role": "user", "content": "hi"}]
+messages = [{"role": "system", "content": "be good"}, {"role": "user", "content": "hi"}]
 schema = {"type": "object", "properties": {"command": {"type": "string"}}}
 tool = {"type": "function", "function": {"name": "bash", "parameters": schema}}
 client = openai.OpenAI()
 expected = ("I look.", "bash", {"command": "ls"})
 
-plain = client.chat.completions.create(model="m", messages=said, tools=[tool]).choices[0].message
+plain = client.chat.completions.create(model="m", messages=messages, tools=[tool]).choices[0].message
 call = plain.tool_calls[0].function
 assert (plain.content, call.name, json.loads(call.arguments)) == expected, plain
 
 content, name, arguments = "", "", ""
-asked = {"model": "m", "messages": said, "tools": [tool]}
+asked = {"model": "m", "messages": messages, "tools": [tool]}
 for chunk in client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
     for choice in chunk.choices:
         content += choice.delta.content or ""
@@ -55,17 +55,17 @@ assert (final.output_text, called.name, json.loads(called.arguments)) == expecte
 
 for streams in (False, True):
     reply = litellm.completion(
-        "anthropic/m", messages=said, tools=[tool], api_base=os.environ["ANTHROPIC_BASE_URL"], stream=streams
+        "anthropic/m", messages=messages, tools=[tool], api_base=os.environ["ANTHROPIC_BASE_URL"], stream=streams
     )
     if streams:
-        reply = litellm.stream_chunk_builder(list(reply), messages=said)
+        reply = litellm.stream_chunk_builder(list(reply), messages=messages)
     message = reply.choices[0].message
     call = message.tool_calls[0].function
     assert (message.content, call.name, json.loads(call.arguments)) == expected, message
 
 for wrong in ({"n": 3}, {"tools": [{"type": "custom", "custom": {"name": "x"}}]}):
     try:
-        client.chat.completions.create(model="m", messages=said, **wrong)
+        client.chat.completions.create(model="m", messages=messages, **wrong)
     except openai.BadRequestError as error:
         assert error.body["message"], error
     else:

@@ -289,7 +289,7 @@ def test_commands_are_coloured_and_prose_is_not(show, made_record, action_format
     assert set(_texts(page, "pre.action .x, pre.action .f, pre.action .s, pre.action .w")) == coloured
 
 
-def test_episodes_of_one_instance_are_told_apart_and_notes_are_no_json(show, made_record):
+def test_episodes_of_one_instance_are_distinguished_and_notes_are_no_json(show, made_record):
     made = [made_record([("ls", "", "")], instance="same__task-1") for _ in range(2)]
     for number, record in enumerate(made):
         record.meta.update(seed=7 + number, recorded_at=f"2026-01-01T00:00:0{number}+00:00")

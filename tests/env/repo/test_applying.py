@@ -97,12 +97,18 @@ def test_a_patch_that_is_applied_here_ends_as_with_git(
     patch = _git(directory, "diff", "--cached", "--no-renames", f"-U{context}").stdout.decode()
     _git(directory, "reset", "-q", "--hard")
     lines = patch.split("\n")
-    if data.draw(st.booleans(), "damaged"):
+    damaged = data.draw(st.booleans(), "damaged")
+    if damaged:
         at = data.draw(st.integers(0, len(lines) - 1))
         lines[at : at + data.draw(st.integers(0, 2))] = data.draw(
             st.lists(st.sampled_from([*lines, "", " a", "+b"]), max_size=2)
         )
-    _agrees(directory, "\n".join(lines))
+    is_plain = _agrees(directory, "\n".join(lines))
+    if not damaged and context > 0:
+        changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+        deleted = changed - after.keys()
+        made_empty = {path for path in changed - before.keys() if not after.get(path)}
+        assert is_plain == (bool(changed) and not deleted and not made_empty)
 
 
 def test_gold_and_test_patches_of_a_dataset_are_plain(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_answers_that_nobody_reads_are_bounded_all_together(served: Served, monk
     assert len(served.endpoint._connections) < 4 and served.serves_others()
 
 
-def test_answers_to_those_who_hung_up_are_bounded_all_together(served: Served) -> None:
+def test_answers_to_closed_connections_are_bounded_in_total(served: Served) -> None:
     for number in range(5):
         client = served.client(post(b"%d" % number))
         found = served.asked()
@@ -278,9 +278,9 @@ def test_the_lifeline_is_the_first_and_carries_the_exit_code(served: Served) -> 
     assert served.endpoint.next(30) == ProgramEnded(37)
 
 
-@pytest.mark.parametrize("said", [b"", b"x" * 1000, b"-5", b"99999"])
-def test_a_lifeline_that_ends_otherwise_is_a_program_that_was_killed(served: Served, said: bytes) -> None:
-    lifeline = served.client(b"swegym-agent\n" + said)
+@pytest.mark.parametrize("content", [b"", b"x" * 1000, b"-5", b"99999"])
+def test_a_lifeline_without_a_valid_exit_code_means_that_the_program_was_killed(served: Served, content: bytes) -> None:
+    lifeline = served.client(b"swegym-agent\n" + content)
     lifeline.socket.shutdown(socket.SHUT_WR)
     assert served.endpoint.next(30) == ProgramEnded(-1)
 
@@ -296,8 +296,8 @@ def test_answers_come_back_only_once(served: Served) -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_an_answer_to_one_who_hung_up_waits_for_him(served: Served, early: bool) -> None:
-    """Whether he asks again before the answer or after it, it is his, and the request is not seen twice."""
+def test_an_answer_to_a_closed_connection_waits_until_the_request_is_repeated(served: Served, early: bool) -> None:
+    """If the request is repeated, before or after the answer, it gets that answer and is not seen twice."""
     asks = post(b"patient?")
     first = served.client(asks)
     found = served.asked()
@@ -312,7 +312,7 @@ def test_an_answer_to_one_who_hung_up_waits_for_him(served: Served, early: bool)
     assert served.asked().body == b"patient?"  # it is given once
 
 
-def test_who_is_refused_while_sending_can_read_why(served: Served) -> None:
+def test_a_client_that_is_refused_while_sending_can_read_the_reason(served: Served) -> None:
     client = served.client(b"POST / HTTP/1.1\r\nContent-Length: 9999999999\r\n\r\n")
     serving = threading.Thread(target=lambda: [served.endpoint.next(0.05) for _ in range(60)], daemon=True)
     serving.start()
@@ -348,7 +348,7 @@ def test_a_program_in_a_sandbox_asks_its_owner(backend: str) -> None:
         sandbox.close()
 
 
-def test_a_door_needs_a_port_and_no_network() -> None:
+def test_an_endpoint_needs_a_port_and_no_network() -> None:
     with pytest.raises(ConfigurationError, match="port"):
         SandboxSpec(port=80)
     with pytest.raises(ConfigurationError, match="without network"):
@@ -363,8 +363,8 @@ def test_a_door_needs_a_port_and_no_network() -> None:
 
 @given(st.lists(st.sampled_from(_PIECES) | st.binary(max_size=30), max_size=12), st.lists(st.integers(0, 400)))
 @settings(max_examples=150, deadline=None)
-def test_whatever_is_sent_the_door_goes_on(pieces: list[bytes], cuts: list[int]) -> None:
-    """No bytes, in whatever pieces, with answers between them or not, raise an error or stop the service of others."""
+def test_no_bytes_stop_the_endpoint(pieces: list[bytes], cuts: list[int]) -> None:
+    """Whatever the pieces, with or without answers between them, no error is raised and other clients are served."""
     served = Served()
     try:
         data = b"".join(pieces)

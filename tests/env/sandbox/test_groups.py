@@ -105,8 +105,8 @@ def test_a_process_is_born_in_a_group_of_version_2(unified: Group) -> None:
     assert members == (started if unified.directories else set())
 
 
-def test_where_the_kernel_refuses_that_the_process_starts_outside(tmp_path: Path, group: Group) -> None:
-    """An older kernel, or a filter of system calls around this process; the supervisor then adds it."""
+def test_if_the_kernel_refuses_the_process_starts_outside_of_the_group(tmp_path: Path, group: Group) -> None:
+    """An older kernel or a filter of system calls may refuse; then the supervisor adds the process to the group."""
     program = "threads, place = Group({'': sys.argv[1]}).entrances()\n"  # a directory that is no control group
     program += "children(lambda: clone_into(os.geteuid(), 0, place))"
     inside, _, started, members = _members_while_running(group, program, str(tmp_path))
@@ -177,8 +177,8 @@ def test_a_group_stands_back_and_takes_its_place_again(group: Group) -> None:
     assert _weight(group.directories["cpu"]) == usual
 
 
-def test_who_keeps_a_processor_busy_stands_back_until_it_gets_little(tmp_path: Path) -> None:
-    """The files of a group whose figures the test decides: seconds of use per second as high or low as none can be."""
+def test_a_group_that_keeps_a_processor_busy_stands_back_until_it_gets_little(tmp_path: Path) -> None:
+    """The test writes the files of the group itself, with impossibly high and low processor times."""
     used_s = 0.0
 
     def written_after(more_s: float) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.neighbours import HOSTILE, measure
 from benchmarks.waiting import wait_until
 from swegym_env.repo.capture import capture_patch
 from swegym_env.sandbox import Limits, Sandbox, SandboxSpec, open_sandbox
@@ -28,6 +29,7 @@ from swegym_env.sandbox.linux.processes import descendants
 from tests.env.sandbox.conftest import LOCAL_BACKENDS, Opener, missing
 
 SECRET = "hunter2-7f3a"
+QUICK = ("fork bomb", "deep tree")
 LIMITS = Limits(
     turn_timeout_s=2,
     memory_bytes=300 << 20,
@@ -453,3 +455,19 @@ def test_a_sandbox_whose_processes_were_killed_starts_another_shell(opened: Open
     # Until it is dead it may read the next command, which nobody then runs or repeats.
     assert wait_until(lambda: shell not in descendants(sandbox._shell._launched), 20)  # type: ignore[attr-defined]
     assert sandbox.run("echo alive").output == "alive\n"
+
+
+@pytest.mark.parametrize(
+    "attack", [name if name in QUICK else pytest.param(name, marks=pytest.mark.campaign) for name in HOSTILE]
+)
+def test_a_hostile_sandbox_harms_no_neighbour(backend: str, attack: str, public_path: Path) -> None:
+    """It raises nothing, and cannot make its own episode invalid.
+
+    How long the steps of neighbours take is what `make bench-neighbours` measures.
+    """
+    [found] = measure(backend, [attack], public_path / "repos", seconds=1.0, neighbours=4)
+    assert found["exception_from_step"] == ""
+    assert found["honest_failures"] == 0
+    assert found["honest_steps"] >= 4
+    assert found["hostile_steps"] >= 1
+    assert [end for end in found["hostile_episodes_ended"] if "invalid" in end] == []

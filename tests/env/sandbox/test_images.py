@@ -165,8 +165,8 @@ def test_an_invalid_image_is_an_error_of_one_line(tmp_path: Path, store: Path) -
 def test_base_that_belongs_to_another_user_is_explained(tmp_path: Path, reason: str) -> None:
     """As Apptainer says it to an ordinary user, whose user namespace has nobody else in it."""
     apptainer = tmp_path / "apptainer"
-    said = f'FATAL:   While performing build: copy Failed: failed to Lchown "/x" for UID 1, GID 1: lchown /x: {reason}'
-    apptainer.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 255\n")
+    error = f'FATAL:   While performing build: copy Failed: failed to Lchown "/x" for UID 1, GID 1: lchown /x: {reason}'
+    apptainer.write_text(f"#!/bin/sh\necho '{error}' >&2\nexit 255\n")
     apptainer.chmod(0o755)
     with pytest.raises(ImageError, match=r"^x\.def: what it copies belongs to another user.*cp -r"):
         building._run_tool([str(apptainer)], "x.def")

@@ -236,7 +236,7 @@ os.fork() or time.sleep(1000)
 """
 
 
-def test_a_lock_on_the_interpreter_tells_no_other_run(opened: Opener) -> None:
+def test_a_lock_on_the_interpreter_is_not_seen_by_other_runs(opened: Opener) -> None:
     for _ in range(2):
         sandbox = opened(UNITTEST)
         write(sandbox, "pass", program="import unittest\n" + LOCK)
@@ -368,7 +368,7 @@ def test_sandboxes_at_the_same_time_share_no_imported_process(opened: Opener) ->
 
 
 def test_what_it_opens_in_the_sandbox_leads_nowhere_else(opened: Opener) -> None:
-    """A link in the place of the pipe in which its end is told, and a directory that is another one by then."""
+    """A link in place of the pipe that reports the end, and a directory that was replaced meanwhile."""
     sandbox = opened(UNITTEST)
     write(sandbox, "pass")
     sandbox.run("rm /.swegym/ended; ln -s /proc/self/fd/0 /.swegym/ended")

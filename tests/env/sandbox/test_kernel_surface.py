@@ -430,8 +430,8 @@ print(re.search("TCP: .* mem ([0-9]+)", open("/proc/net/sockstat").read())[1])
 """
 
 
-def test_sockets_of_a_sandbox_take_little_of_what_all_of_the_machine_may(shared_sandbox: Sandbox) -> None:
-    """One connection of loopback would hold 4 MB, and a quarter of the machine's limit would be taken."""
+def test_sockets_of_a_sandbox_take_little_of_the_machines_limit(shared_sandbox: Sandbox) -> None:
+    """Without a limit, one loopback connection would hold 4 MB, and the sandbox a quarter of the machine's limit."""
     shared_sandbox.write("/tmp/sends.py", SENDS.encode())
     pages = int(shared_sandbox.run("ulimit -n 1024; python3 /tmp/sends.py").output)
     assert 0 < pages * os.sysconf("SC_PAGE_SIZE") < 150 << 20
@@ -586,7 +586,7 @@ import fcntl, os, stat, sys
 for path in sys.argv[1:]:
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except PermissionError:  # what nobody can open, nobody can lock
+    except PermissionError:  # a file that cannot be opened cannot be locked
         continue
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

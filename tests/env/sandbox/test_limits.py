@@ -25,6 +25,7 @@ from swegym_env.sandbox.linux.cgroups import Group
 from swegym_env.sandbox.linux.processes import descendants
 from swegym_env.sandbox.linux.usage import Usage
 from tests.env.sandbox.conftest import Opener
+from tests.places import small_run_directory
 
 HOG = "python3 -c 'x = bytearray({0}); import time; time.sleep(30)'"
 SPIN = "python3 -c 'while True: pass'"
@@ -145,15 +146,9 @@ def test_space_is_taken_by_writing_only_where_a_layer_is_measured(
 
 
 @pytest.fixture
-def small_disk(public_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A run directory on a file system of 256 MB, on which layers are only measured."""
-    if os.geteuid() != 0:
-        pytest.skip("an ordinary user cannot mount a file system")
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "none", public_path], check=True)
-    monkeypatch.setenv("SWEGYM_RUNDIR", str(public_path))
-    monkeypatch.setenv("SWEGYM_WITHOUT", "tmpfs")
-    yield public_path
-    subprocess.run(["umount", "--lazy", public_path], check=True)
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with small_run_directory(monkeypatch) as folder:
+        yield folder
 
 
 FILL = "head -c 400M /dev/zero >/tmp/big"
@@ -169,7 +164,7 @@ def free_bytes(place: Path) -> int:
 
 
 @pytest.mark.parametrize("fill", [FILL, HIDE, f"({FILL}; sleep 60) &"])
-def test_whoever_fills_the_disk_faster_than_it_is_measured_breaks_its_own_sandbox_and_no_other(
+def test_filling_the_disk_faster_than_it_is_measured_breaks_only_that_sandbox(
     opened: Opener, small_disk: Path, fill: str
 ) -> None:
     hostile, neighbour = opened(), opened()
@@ -191,7 +186,7 @@ def test_whoever_fills_the_disk_faster_than_it_is_measured_breaks_its_own_sandbo
     if fill not in (FILL, HIDE):  # the next command shows what happened in the background
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):
             hostile.run("true")
-    if fill != HIDE:  # whoever asks later is told the same: the machine is not at fault
+    if fill != HIDE:  # later commands report the same: the machine is not at fault
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):
             hostile.changes("/tmp")
         with pytest.raises(SandboxBrokenError, match="disk of the machine"):

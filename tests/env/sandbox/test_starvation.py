@@ -143,7 +143,7 @@ STAND_BACK = {
 
 
 @pytest.mark.parametrize("name", STAND_BACK)
-def test_who_lets_others_go_first_is_not_starved(name: str) -> None:
+def test_a_process_with_lowered_priority_does_not_count_as_starved(name: str) -> None:
     script = f"{STAND_BACK[name]}; {BUSY}"
     many = [
         subprocess.Popen(["taskset", "-c", PROCESSOR, "bash", "-c", script], start_new_session=True) for _ in range(4)

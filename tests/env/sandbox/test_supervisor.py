@@ -20,6 +20,7 @@ from swegym_env.sandbox.client import supervisor
 from swegym_env.sandbox.gc import collect_garbage
 from swegym_env.sandbox.leases import lease_directory
 from swegym_env.sandbox.linux.files import remove_tree
+from swegym_env.sandbox.linux.processes import start_child
 from swegym_env.sandbox.local import LocalSnapshot
 from tests.env.sandbox.conftest import Opener
 from tests.env.sandbox.test_reaping import eventually, groups_of, nothing_left, private, sandboxes, users
@@ -315,3 +316,18 @@ time.sleep(20)
     assert sandbox.run("rm -rf /tmp/*; echo room > /tmp/x; sleep 0.3; cat /tmp/x").output == "room\n"
     sandbox.close()
     assert eventually(lambda: sandboxes(public_path) == [])
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_result_that_nobody_reads_is_no_failure(read: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    result, output = os.pipe()
+    if not read:
+        os.close(result)
+    child = start_child(lambda: b"done", output)
+    os.close(output)
+    assert os.waitpid(child, 0)[1] == 0
+    if read:
+        assert os.read(result, 100) == b"done"
+        os.close(result)
+    sys.stderr.flush()
+    assert capfd.readouterr().err == ""

@@ -248,6 +248,7 @@ def test_killed_server_leaves_nothing(surroundings: Path) -> None:
         sandbox = open_sandbox(SandboxSpec(), backend=server.url)
         sandbox.start()
         pid = server.process.pid
+        assert owned_by(pid, surroundings)
         server.kill()
 
     assert_eventually(lambda: not owned_by(pid, surroundings), "the killed server's sandboxes are reaped")

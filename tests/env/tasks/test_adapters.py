@@ -165,7 +165,7 @@ def test_older_rows_use_the_setup_table_and_published_images() -> None:
     assert recipe.python == "3.6"
     assert recipe.tests_of(task).endswith("--parallel 1 forms_tests.test_x")
     shown = command_of_all_tests(task, recipe, Path("nowhere"))
-    assert shown.endswith("--parallel 1")  # agents are not told which tests are hidden
+    assert shown.endswith("--parallel 1")  # agents do not learn which tests are hidden
 
 
 def test_swe_gym_rows_name_their_images() -> None:

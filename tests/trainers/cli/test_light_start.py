@@ -75,6 +75,7 @@ def test_keys_from_the_source_are_the_keys_of_the_dataclasses() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_configurations_have_no_unknown_key(path: Path) -> None:
+    """The counterpart of `test_unknown_key_has_the_message_of_the_full_check`: it passes if no key is refused."""
     check_keys(yaml.safe_load(path.read_text()))
 
 
@@ -124,6 +125,7 @@ def test_missing_section_has_the_message_of_the_full_check(tmp_path: Path) -> No
 
 
 def test_algorithm_of_the_user_may_have_other_settings(tmp_path: Path) -> None:
+    """The counterpart of `test_unknown_key_has_the_message_of_the_full_check`: it passes if no key is refused."""
     check_keys(lake_run(tmp_path, trainer={"algorithm": "mine:Own", "whatever": 3}))
 
 

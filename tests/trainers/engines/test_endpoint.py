@@ -20,11 +20,18 @@ MODELS = ["small-1", "vendor/large-2", "models/gemini", "open/*"]
 
 
 @contextlib.contextmanager
-def serving(*, key: str | None = None, models: list[str] | None = None) -> Iterator[str]:
-    """A server that lists its models, perhaps only to those who have the key; without a list it knows no GET."""
+def serving(
+    *, key: str | None = None, models: list[str] | None = None, requests: list[str] | None = None
+) -> Iterator[str]:
+    """A server that lists its models, perhaps only to those who have the key; without a list it knows no GET.
+
+    It appends the path of each request to `requests`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if requests is not None:
+                requests.append(self.path)
             if models is None:
                 status, answer = 501, {"error": "no such method"}
             elif key is not None and self.headers.get("Authorization") != f"Bearer {key}":
@@ -85,7 +92,11 @@ def test_server_that_is_slow_to_answer_is_accepted() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
+        silent.settimeout(60)
         check(f"http://127.0.0.1:{silent.getsockname()[1]}/v1", seconds=0.5)
+        silent.accept()[0].close()  # the first connection only tries the address
+        with silent.accept()[0] as connection:
+            assert connection.recv(4096).startswith(b"GET /v1/models ")
 
 
 def test_missing_and_refused_keys_are_named() -> None:
@@ -106,10 +117,12 @@ def test_unknown_model_is_refused_with_the_nearest() -> None:
 
 
 def test_servers_without_a_list_are_accepted() -> None:
-    with serving() as url:
+    requests: list[str] = []
+    with serving(requests=requests) as url:
         check(url)
-    with serving(models=[]) as url:
+    with serving(models=[], requests=requests) as url:
         check(url)
+    assert requests == ["/v1/models", "/v1/models"]
 
 
 def test_malformed_address_is_refused() -> None:

@@ -171,7 +171,7 @@ def test_a_form_that_would_have_no_effect_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "got nothing, expected one of"),
         ({"regex": "a", "lark": "start: /a/"}, "got regex, lark"),
@@ -181,8 +181,8 @@ def test_a_form_that_would_have_no_effect_is_an_error() -> None:
         ({"tools": "auto"}, "a model from scratch has no calls"),
     ],
 )
-def test_grammars_that_cannot_be_are_errors_with_a_reason(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_invalid_grammars_are_errors_with_a_reason(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         Grammars(CHAT).start(Grammar.of(given), TOOLS)
 
 

@@ -108,11 +108,11 @@ def test_an_action_longer_than_the_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actions", "said"),
+    ("actions", "message"),
     [({}, "empty"), ({"": []}, "''"), ({"a": [END]}, "'a'"), ({"a": [1, 2], "b": [1, 2]}, "'a' and 'b' are written")],
 )
-def test_actions_that_cannot_be_told_apart_are_refused(actions: dict[str, list[int]], said: str) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+def test_actions_that_cannot_be_distinguished_are_refused(actions: dict[str, list[int]], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
         ActionTrie.of(actions, {END})
 
 

@@ -62,7 +62,9 @@ def test_model_plays_as_it_was_trained_and_says_so(
         assert part in line
 
 
-def test_what_is_told_otherwise_is_warned_of(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_other_than_those_of_training_are_warned_of(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = ["--model", str(run / "model"), "--slice", ":1", "--n-parallel", "1", "--output", str(tmp_path / "out")]
     command += ["--dataset", "mini", "--env.prompt", "default", "--max-turns", "1", "--action-format", "raw"]
     assert main_eval(command) == 0

@@ -83,9 +83,9 @@ def test_a_token_outside_of_its_set_is_an_error_that_names_the_row(free):
 
 
 @pytest.mark.parametrize(
-    ("sets", "index", "said"),
+    ("sets", "index", "message"),
     [([[]], [0], "set 0 is"), ([[40]], [0], "set 0 is"), ([[-1, 2]], [0], "set 0 is"), ([[1]], [1], "outside")],
 )
-def test_sets_that_cannot_be_are_refused(sets, index, said):
-    with pytest.raises(ShapeError, match=said):
+def test_invalid_sets_are_refused(sets, index, message):
+    with pytest.raises(ShapeError, match=message):
         AllowedTokens.of(sets, torch.tensor(index), VOCABULARY)

@@ -1,7 +1,8 @@
-"""Tokenizers: lossless, no text encodes to special tokens, ids equal those of SentencePiece."""
+"""Tokenizers: lossless, no text encodes to special tokens, ids equal those of SentencePiece; what they learn from."""
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -16,10 +17,12 @@ from swe_trainers.model.tokenizers import (
     SENTENCEPIECE_FILE,
     SPECIAL_TOKENS,
     HuggingFaceTokenizer,
+    SentencePiece,
     SentencePieceTokenizer,
     Tokenizer,
     WordTokenizer,
     load_tokenizer,
+    read_corpus,
     train_sentencepiece,
 )
 
@@ -204,3 +207,49 @@ def test_a_damaged_file_of_a_tokenizer_is_one_line(tmp_path: Path, name: str, co
     with pytest.raises(ConfigurationError, match=f"no tokenizer can be loaded from there: .*{message}") as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_corpus_is_a_file_a_folder_or_json_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "b.py").write_text("x = 1\n" * 2000)
+    (folder / "a.md").write_text("first\n")
+    (folder / "picture.png").write_bytes(b"\x89PNG\xff\xfe")
+    texts = list(read_corpus(folder))
+    assert texts[0] == "first\n"
+    assert "".join(texts[1:]) == "x = 1\n" * 2000
+    assert max(map(len, texts)) <= 4096
+    lines = tmp_path / "lines.jsonl"
+    written = [
+        {"messages": [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "answer"}]},
+        {"turns": [{"observation": "seen", "action": "done", "reward": 0.0}]},
+        {"text": "plain"},
+    ]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in written))
+    assert list(read_corpus(lines)) == ["ask", "answer", "seen", "done", "plain"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, "No such file"), (b"\xff\xfe", "utf-8"), (b'{"a": 1}\n', "line 1"), (b"no\n", "line 1")],
+)
+def test_unreadable_corpus_is_a_one_line_error(tmp_path: Path, content: bytes | None, expected: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=expected):
+        list(read_corpus(path))
+
+
+def test_tokenizer_training_follows_its_settings_and_is_deterministic(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_text("the_quick brown fox\n" * 50)
+    config = SentencePiece(path, vocab_size=300, separators="_")
+    tokenizer = config.train()
+    assert 256 < tokenizer.vocab_size <= 300
+    ids = tokenizer.encode("the_quick")
+    assert tokenizer.decode(ids) == "the_quick"
+    assert tokenizer.encode("_") == [i for i in ids if tokenizer.decode([i]) == "_"]
+    assert config.train().encode("the_quick brown fox") == tokenizer.encode("the_quick brown fox")
+    with pytest.raises(ConfigurationError, match="256 bytes"):
+        SentencePiece(path, vocab_size=200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import yaml
@@ -16,6 +17,15 @@ from swe_trainers.rollout.trajectory import Trajectory, Turn
 from tests.browser import page_faults
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> @DATA@ @SCRIPT@ <!--"
+CONFIG = """\
+environment: {id: FrozenLake-v1, kwargs: {is_slippery: false}, adapter: text, parallel: 2, max_turns: 3,
+              max_tokens: 64, max_new_tokens: 2, lockstep: true}
+model: {architecture: {model_type: llama, hidden_size: 16, intermediate_size: 16, num_hidden_layers: 1,
+                       num_attention_heads: 2, max_position_embeddings: 128}, tokenizer: words}
+trainer: {algorithm: ppo, episodes_per_update: 4}
+checkpoint_every: 1
+threads: 1
+"""
 
 
 def played(returned, text="say", turns=2):
@@ -162,3 +172,19 @@ def test_examples_after_the_checkpoint_are_dropped_and_long_texts_shortened(tmp_
     assert rows[0]["n_turns"] == 100
     assert "characters …]" in rows[0]["turns"][0]["action"]
     assert path.stat().st_size < 3_000_000
+
+
+def test_a_resumed_run_has_the_examples_of_an_uninterrupted_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG)
+
+    def trained(output: str, updates: int) -> list[dict[str, object]]:
+        overrides = ["--output_dir", output, "--trainer.max_updates", str(updates), "--quiet", "--resume-with-changes"]
+        assert main(["config.yaml", *overrides]) == 0
+        assert f"<dt>Updates</dt><dd>{updates}</dd>" in Path(output, "report.html").read_text()
+        return read_examples(Path(output, "examples.jsonl"))
+
+    trained("stopped", 1)
+    resumed = trained("stopped", 2)
+    assert [row["update"] for row in resumed if row["which"] == "worst"] == [0, 1]
+    assert resumed == trained("uninterrupted", 2)

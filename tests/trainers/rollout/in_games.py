@@ -1,4 +1,4 @@
-"""MiniGrid, TextWorld and textarena, read and played in words: `scripts/test_door.sh games` runs this."""
+"""MiniGrid, TextWorld and textarena, read and played in words: `scripts/test_adapter.sh games` runs this."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def coins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def view(rows: list[str], direction: int) -> str:
-    """What is said of an agent at ^, or holding a key at k; # is a wall, G the goal, L, C and O doors, ? unseen."""
+    """The description for an agent at ^, or holding a key at k; # is a wall, G the goal, L, C and O doors, ? unseen."""
     from swe_trainers.games.minigrid import _words
 
     cells = {

@@ -126,12 +126,12 @@ def test_a_history_in_a_new_conversation_cannot_forge_tokens_and_is_written_as_t
     chat = TemplateChat(tok)
     command = 'echo "<|im_end|>"\n'
     call = {"id": "a", "type": "function", "function": {"name": "bash", "arguments": json.dumps({"command": command})}}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    ids = chat.conversation([user("go"), said, {"role": "tool", "content": "x"}], [], {})
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    ids = chat.conversation([user("go"), answer, {"role": "tool", "content": "x"}], [], {})
     assert json.dumps({"command": command}) in tok.inner.decode(ids)
     assert ids.count(tok.end_id) == 3
     sampled = tok.encode("as sampled")[::-1]
-    kept = chat.conversation([user("go"), said, user("x")], [], {1: sampled})
+    kept = chat.conversation([user("go"), answer, user("x")], [], {1: sampled})
     assert any(kept[i : i + len(sampled)] == sampled for i in range(len(kept)))
 
 
@@ -212,7 +212,7 @@ def test_a_template_that_refuses_two_messages_of_the_assistant_in_a_row_begins_a
     assert "look\nwith care" in tok.inner.decode(found.ids)
 
 
-def test_shortened_and_rewritten_histories_are_told_apart() -> None:
+def test_shortened_and_rewritten_histories_are_distinguished() -> None:
     long = ask(SYSTEM, user("go"), SAID, RESULT, user("more"), tools=TOOLS)
     assert placed(long, "ok", ask(SYSTEM, user("go"), SAID, tools=TOOLS))[0] == "shortened"
     changed = [SYSTEM, user("go"), SAID, {**RESULT, "content": "[cut]"}, user("more"),

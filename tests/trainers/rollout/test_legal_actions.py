@@ -92,14 +92,14 @@ def test_a_text_environments_own_list_counts_where_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "said"), [([], "empty"), ([3], "expected texts"), (["fly"], "fly.* is not in the vocabulary")]
+    ("listed", "message"), [([], "empty"), ([3], "expected texts"), (["fly"], "fly.* is not in the vocabulary")]
 )
-def test_lists_that_cannot_be_sampled_from_end_the_run(listed: list[Any], said: str) -> None:
+def test_lists_that_cannot_be_sampled_from_end_the_run(listed: list[Any], message: str) -> None:
     class Broken(Parser):
         def reset(self, **options: Any) -> tuple[str, dict[str, Any]]:
             return super().reset(**options)[0], {"legal_actions": listed}
 
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         play(Broken, constrained=True)
 
 
@@ -174,18 +174,18 @@ def test_an_action_outside_of_its_set_is_an_error_that_says_where() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"allowed": (0,)}, "expected"),
         ({"allowed_sets": ()}, "less than 0"),
         ({"allowed": "an observation"}, "it is no action"),
     ],
 )
-def test_records_that_do_not_fit_are_errors(changes: dict[str, Any], said: str) -> None:
+def test_records_that_do_not_fit_are_errors(changes: dict[str, Any], message: str) -> None:
     (played,) = play(n=1)
     if changes.get("allowed") == "an observation":
         changes = {"allowed": (0, *played.allowed[1:])}
-    with pytest.raises(ShapeError, match=said):
+    with pytest.raises(ShapeError, match=message):
         Batch.of([replace(played, **changes)])
 
 

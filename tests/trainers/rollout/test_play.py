@@ -573,7 +573,7 @@ def test_run_ends_where_no_environment_is_left_and_not_before() -> None:
             play(others, range(3), limits=limits)
 
 
-def test_environment_that_cannot_be_made_or_closed_is_told_and_the_rest_goes_on() -> None:
+def test_environments_that_cannot_be_made_or_closed_are_reported_and_the_rest_goes_on() -> None:
     class Unclosable(Counting):
         def close(self) -> None:
             raise TypeError("close")

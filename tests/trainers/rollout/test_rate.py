@@ -60,7 +60,7 @@ def played(envs: list[Slow], episodes: int, *, lockstep: bool = False) -> Rate:
 
 @pytest.mark.parametrize("lockstep", [False, True])
 @pytest.mark.parametrize("grading", [Timing(0.04), {"grading_s": 0.04}], ids=["attribute", "key"])
-def test_time_of_environments_is_told_apart_from_their_tests(grading: Any, lockstep: bool) -> None:
+def test_time_of_environments_is_distinguished_from_their_tests(grading: Any, lockstep: bool) -> None:
     rate = played([Slow(grading), Slow(grading)], 4, lockstep=lockstep)
     assert rate.episodes == 4
     assert rate.tests_s == pytest.approx(4 * 0.04)

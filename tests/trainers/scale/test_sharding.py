@@ -25,7 +25,7 @@ from swe_trainers.learning.ranks import rows_of_rank
 from swe_trainers.learning.update import TokenLoss, accumulate
 from swe_trainers.model.language_model import LanguageModel
 from swe_trainers.model.lora import LoRA
-from swe_trainers.ranks import gathered
+from swe_trainers.process_group import gathered
 from swe_trainers.scale.accelerated import AcceleratedCheckpoints, accelerate
 from swe_trainers.scale.checkpoints import ShardedCheckpoints
 from swe_trainers.scale.sharding import (

@@ -1,4 +1,4 @@
-"""Tinker's official client on our server, and our trainer on such a server: `scripts/test_door.sh tinker` runs this."""
+"""Tinker's official client on our server, and our trainer on such a server; run by `scripts/test_adapter.sh tinker`."""
 
 from __future__ import annotations
 

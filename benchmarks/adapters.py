@@ -1,14 +1,14 @@
 """The same scripted episode through the back ends of other projects and through ours, in turns, in one run.
 
-    python -m benchmarks.doors [--episodes 5] [--python .venv/doors/peers/bin/python]
+    python -m benchmarks.adapters [--episodes 5] [--python .venv/adapters/peers/bin/python]
 
 An episode: the environment is made, 20 turns are played in it (reading, searching, one edit), and it is closed. In
 mini-swe-agent its own agent plays, and the last turn submits: `local` has no sandbox, `singularity` is one `apptainer
 exec` a command on a directory image, which its authors' class builds for each episode; ours takes the patch too, once
 without a verdict on it and once with one. In Harbor and verifiers the commands go through their own interfaces:
 `singularity` is a server in a container, `apptainer` one `apptainer exec` a command in an instance; the bare programs
-without any sandbox are the floor of the latter. These are in an environment of their own (`scripts/test_door.sh peers
---make`).
+without any sandbox are the floor of the latter. Harbor and verifiers are in an environment of their own
+(`scripts/test_adapter.sh peers --make`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def play(make: Callable[[Path], Any], place: Path) -> tuple[float, list[float]]:
 
 def play_peers(python: Path, place: Path, episodes: int) -> dict[str, dict[str, list[float]]]:
     """Case → seconds of the episodes and of the turns in Harbor and verifiers, on an image with Harbor's server."""
-    root = place / "bases/doors:1"
+    root = place / "bases/adapters:1"
     make_image(root)
     write_files(TASK.files, root / "testbed")
     image = place / "image.sif"
@@ -137,7 +137,7 @@ def play_peers(python: Path, place: Path, episodes: int) -> dict[str, dict[str, 
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "SWEGYM_BASE_IMAGES": str(root.parent),
     }
-    command = [str(python), "-m", "benchmarks.door_driver"]
+    command = [str(python), "-m", "benchmarks.adapter_driver"]
     ran = subprocess.run(command, input=json.dumps(request), env=own, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise RuntimeError(ran.stderr[-2000:])
@@ -146,11 +146,11 @@ def play_peers(python: Path, place: Path, episodes: int) -> dict[str, dict[str, 
 
 
 def main() -> None:
-    """Measure, and write benchmarks/results/doors.json."""
+    """Measure, and write benchmarks/results/adapters.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--episodes", type=int, default=5)
     parser.add_argument(
-        "--python", type=Path, default=Path(".venv/doors/peers/bin/python"), help="of Harbor and verifiers"
+        "--python", type=Path, default=Path(".venv/adapters/peers/bin/python"), help="of Harbor and verifiers"
     )
     options = parser.parse_args()
     require_python(parser, "--python", options.python)
@@ -158,7 +158,7 @@ def main() -> None:
     times: dict[str, dict[str, list[float]]] = {
         f"mini-swe-agent, {name}": {"episode": [], "turn": []} for name in names
     }
-    with tempfile.TemporaryDirectory(prefix="swegym-doors-") as folder:
+    with tempfile.TemporaryDirectory(prefix="swegym-adapters-") as folder:
         place = Path(folder)
         place.chmod(0o755)
         for number in range(options.episodes + 1):
@@ -186,7 +186,7 @@ def main() -> None:
     code = "import importlib.metadata as m; print(m.version('harbor'), m.version('verifiers'))"
     versions = subprocess.run([options.python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     place = write_results(
-        "doors",
+        "adapters",
         rows,
         ratios=ratios,
         packages=["mini-swe-agent"],

@@ -1,4 +1,4 @@
-"""Lets trees of source code be read that are deeper than Python's limit for calls allows.
+"""Raises Python's recursion limit while deep syntax trees are read.
 
 A sum of some 300 terms, or a chain of 160 calls, is a tree of that depth, and functions that read trees call themselves
 once or more for each level.

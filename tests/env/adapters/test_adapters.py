@@ -10,8 +10,9 @@ import pytest
 
 from tests.programs import ROOT
 
-INSTALLED = Path(sys.prefix) / "doors"
-DOORS = [  # with the Python that the peer needs; Harbor's may be another one than ours
+SCRIPT = ROOT / "scripts/test_adapter.sh"
+INSTALLED = Path(sys.prefix) / "adapters"
+ADAPTERS = [  # with the Python that the peer needs; Harbor's may be another one than ours
     "games",
     "openenv",
     *(["inspect", "nemo_gym", "tinker", "verifiers"] if sys.version_info >= (3, 11) else []),
@@ -20,9 +21,9 @@ DOORS = [  # with the Python that the peer needs; Harbor's may be another one th
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("door", DOORS)
-def test_the_peer_works_with_our_adapter(door: str) -> None:
-    if not (INSTALLED / door / ".made").exists():
-        pytest.skip(f"the peer is not installed. Try: scripts/test_door.sh {door} --make")
-    ran = subprocess.run([ROOT / "scripts/test_door.sh", door], cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_the_peer_works_with_our_adapter(adapter: str) -> None:
+    if not (INSTALLED / adapter / ".made").exists():
+        pytest.skip(f"the peer is not installed. Try: scripts/test_adapter.sh {adapter} --make")
+    ran = subprocess.run([SCRIPT, adapter], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]

@@ -89,8 +89,8 @@ def nemo_gym(dataset: str, instance: str) -> Play:
 def main() -> None:
     """Read the episodes from standard input, and print name → reward."""
     request = json.load(sys.stdin)
-    doors = {"openenv": openenv, "inspect": inspect, "nemo_gym": nemo_gym}
-    play = doors[request["door"]](request["dataset"], request["instance_id"])
+    adapters = {"openenv": openenv, "inspect": inspect, "nemo_gym": nemo_gym}
+    play = adapters[request["adapter"]](request["dataset"], request["instance_id"])
     found = {}
     for name, script in request["scripts"].items():
         found[name] = play(script)

@@ -33,16 +33,16 @@ async def harbor(kind: type, place: Path, image: str) -> Opened:
     """One of Harbor's environments."""
     place.mkdir(parents=True)
     (place / "environment").mkdir()
-    (place / "environment/Dockerfile").write_text("FROM doors:1\nWORKDIR /testbed\n")
+    (place / "environment/Dockerfile").write_text("FROM adapters:1\nWORKDIR /testbed\n")
     paths = TrialPaths(place / "trial")
     paths.mkdir()
     environment = kind(
         environment_dir=place / "environment",
-        environment_name="doors",
+        environment_name="adapters",
         session_id=place.name,
         trial_paths=paths,
         task_env_config=EnvironmentConfig(docker_image=image),
-        logger=logging.getLogger("doors"),
+        logger=logging.getLogger("adapters"),
     )
     await environment.start(force_build=False)
 

@@ -1,4 +1,4 @@
-"""Games of packages that are not installed; with them `in_games.py` plays, which `scripts/test_door.sh games` runs."""
+"""Games of packages that are not installed; `in_games.py` needs them and is run by `scripts/test_adapter.sh games`."""
 
 from __future__ import annotations
 

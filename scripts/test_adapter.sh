@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Test an adapter against the real package of its peer, where that asks for other versions of packages than ours.
 #
-#   scripts/test_door.sh DOOR [ARGS]    run its tests, tests/env/adapters/in_DOOR.py for most; ARGS are pytest's
-#   scripts/test_door.sh DOOR --make    install the peer only
-#   scripts/test_door.sh --make         install every peer that the Python of .venv is new enough for, and Harbor where
-#                                       there is another one that is
+#   scripts/test_adapter.sh ADAPTER [ARGS]    run its tests, tests/env/adapters/in_ADAPTER.py for most; ARGS are pytest's
+#   scripts/test_adapter.sh ADAPTER --make    install the peer only
+#   scripts/test_adapter.sh --make            install every peer that the Python of .venv is new enough for, and Harbor if
+#                                             another Python is
 #
-# Doors: games (MiniGrid, TextWorld and textarena), harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker,
-# verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once, into .venv/doors/DOOR:
-# an environment over .venv, which has what the peer needs besides or in other versions. Where the peer needs a newer
-# Python than .venv has, it is an environment by itself.
-# `peers --make` installs those of the benchmarks `doors` and `tampering`, which have no tests, into one environment.
+# Adapters: games (MiniGrid, TextWorld and textarena), harbor, inspect, nemo_gym (its sandbox API alone), openenv, tinker,
+# verifiers, and atif, which is Harbor's schema alone, for any Python. A peer is installed once, into
+# .venv/adapters/ADAPTER: an environment on top of .venv, with what the peer needs besides or in other versions. If the
+# peer needs a newer Python than .venv has, it is an environment by itself.
+# `peers --make` installs those of the benchmarks `adapters` and `tampering`, which have no tests, into one environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,27 +21,27 @@ find_python() { # the first interpreter that is new enough and can make virtual 
     for candidate in python3.1{2,3,4} ~/.pyenv/versions/3.1[2-4]*/bin/python python3; do
         if is_enough "$candidate"; then echo "$candidate"; return; fi
     done
-    echo "test_door: $door needs Python >= 3.$oldest" >&2
+    echo "test_adapter: $adapter needs Python >= 3.$oldest" >&2
     return 1
 }
 
-doors='atif, games, harbor, inspect, nemo_gym, openenv, tinker and verifiers'
-door=${1:?there are the doors $doors, and peers}
+adapters='atif, games, harbor, inspect, nemo_gym, openenv, tinker and verifiers'
+adapter=${1:?there are the adapters $adapters, and peers}
 shift
-if [[ $door == peers && ${1:-} != --make ]]; then echo "test_door: peers have no tests: --make installs them" >&2; exit 2; fi
-if [[ $door == --make ]]; then
+if [[ $adapter == peers && ${1:-} != --make ]]; then echo "test_adapter: peers have no tests: --make installs them" >&2; exit 2; fi
+if [[ $adapter == --make ]]; then
     if [[ -L .venv ]]; then exit 0; fi # it belongs to somebody else, and is used as it is
     minor=$(.venv/bin/python -c 'import sys; print(sys.version_info.minor)')
     possible=(atif games openenv)
     if ((minor >= 11)); then possible+=(inspect nemo_gym tinker verifiers); fi
     if ((minor >= 12)) || oldest=12 find_python >/dev/null 2>&1; then possible+=(harbor); fi
-    for door in "${possible[@]}"; do
-        scripts/test_door.sh "$door" --make || echo "test_door: $door could not be installed: its tests will be skipped"
+    for adapter in "${possible[@]}"; do
+        scripts/test_adapter.sh "$adapter" --make || echo "test_adapter: $adapter could not be installed: its tests will be skipped"
     done
     exit 0
 fi
 options=() settings=() tests=tests/env/adapters oldest=10 # of Python 3
-case $door in
+case $adapter in
     atif) packages=(harbor==0.25.0) options=(--no-deps --ignore-requires-python) ;;
     games) packages=('minigrid>=3.1,<3.3' textworld==1.7.0 textarena==0.7.4) tests=tests/trainers/rollout ;;
     harbor) packages=(harbor==0.24.0) oldest=12 ;; # 0.25.0 asks for a certifi that is not everywhere yet
@@ -52,10 +52,10 @@ case $door in
     openenv) packages=(openenv==0.10.0) settings=(-o markers=campaign) ;;
     peers) packages=(harbor==0.24.0 verifiers==0.4.0 swebench==4.1.0) oldest=12 ;;
     verifiers) packages=(verifiers==0.4.0) oldest=11 ;;
-    *) echo "test_door: no door $door; there are $doors" >&2; exit 2 ;;
+    *) echo "test_adapter: no adapter $adapter; there are $adapters" >&2; exit 2 ;;
 esac
 
-place=.venv/doors/$door stamp=.venv/doors/$door/.made
+place=.venv/adapters/$adapter stamp=.venv/adapters/$adapter/.made
 if [[ $(cat "$stamp" 2>/dev/null) != "${packages[*]}" ]]; then
     pip=(-m pip --no-input --disable-pip-version-check install -qq)
     if is_enough .venv/bin/python; then
@@ -75,4 +75,4 @@ fi
 if [[ ${1:-} == --make ]]; then exit 0; fi
 # Without this project's settings of pytest: its plugins are not everywhere, and the warnings of a peer are no errors.
 PATH=$PWD/$place/bin:$PATH PYTHONPATH=$PWD exec "$place/bin/python" -m pytest -c /dev/null --rootdir="$PWD" --noconftest \
-    -p no:cacheprovider -q --timeout 300 "${settings[@]}" "$tests/in_$door.py" "$@"
+    -p no:cacheprovider -q --timeout 300 "${settings[@]}" "$tests/in_$adapter.py" "$@"
