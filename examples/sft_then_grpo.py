@@ -7,8 +7,9 @@
 Each stage is a run of `swe-train`: the dictionaries below are what its YAML files would hold. For a model that
 speaks already, leave the tokenizer and the architecture out and give `model.path`.
 
-The default size shows how the stages fit together, in about two minutes; 20 small updates are too few for GRPO to learn
-from, and its rewards go up and down. `examples/demo.py` has a size at which learning is visible, with PPO.
+The default size shows how the stages fit together, in some minutes; its updates are so small that rewards go up and
+down. With `--episodes 128` the reward rose from 0.44 to 0.66 in 14 updates, in three minutes more on one core (once).
+`examples/demo.py` has a size at which PPO learns much.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def main() -> None:
         run_config({
             **shared,
             "model": {"path": str((options.output / "cloning/model").absolute())},
-            "trainer": {"algorithm": "grpo", "learning_rate": 3e-4, "max_updates": options.updates,
+            "trainer": {"algorithm": "grpo", "learning_rate": 6e-4, "max_updates": options.updates,
                         "episodes_per_update": options.episodes, "group_size": 8, "minibatches": 1},
             "output_dir": options.output / "grpo",
         }),
